@@ -1,0 +1,1 @@
+"""The decoding loop: pure Python and numpy. Triton begins in ``bls.triton``."""

@@ -1,0 +1,194 @@
+"""The decoding loop: propose, verify, accept, emit, until the answer is complete.
+
+``decode`` is a generator without I/O. It yields what it wants done (see ``bls.effects``) and is
+sent the answers; tests drive it with scripts, ``bls.triton`` with real engines. The text is the
+target's own: the draft decides only how many tokens a target step confirms.
+
+Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",
+arXiv:2211.17192; Chen et al., arXiv:2302.01318.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bls.drafters import Drafter
+from bls.effects import (
+    Chunk,
+    Draft,
+    Effect,
+    EndCall,
+    EngineAnswer,
+    EngineCall,
+    FinishReason,
+    NextAnswer,
+)
+from bls.errors import EngineError
+from bls.request import Request
+from bls.seeds import verification_seed
+from bls.sequence import Sequence
+from bls.settings import LoopSettings
+from bls.statistics import Round, Statistics
+from bls.text import TextSoFar
+
+# While a drafter rests, the target goes on alone this many tokens at a time before it is asked
+# again: often enough to come back soon, seldom enough that the calls cost nothing.
+TOKENS_BETWEEN_TRIES = 32
+
+Steps = Generator[Effect, Any, None]
+
+
+class Decoding:
+    """One request being decoded, and what is known about it at any moment."""
+
+    def __init__(self, request: Request, settings: LoopSettings, drafter: Drafter) -> None:
+        self.request = request
+        self.sequence = Sequence(request)
+        self.statistics = Statistics()
+        self.finish_reason: FinishReason | None = None
+        self.log_probs: list[NDArray[np.float32]] = []
+        self.generation_logits: list[Any] = []
+        self.context_logits: Any = None
+        self.reused_blocks: int | None = (
+            None  # of the first target call: what the prompt shared with others
+        )
+        self._settings = settings
+        self._drafter = drafter
+        self._text = TextSoFar(request)
+        self._reusable_tokens = 0
+
+    def decode(self) -> Steps:
+        """Yield effects until the answer is complete."""
+        while self.finish_reason is None:
+            if self._drafter.can_draft(self.sequence):
+                yield from self._round()
+            else:
+                yield from self._target_alone()
+
+    def _round(self) -> Steps:
+        draft = yield from self._propose()
+        answer = yield self._verification(draft)
+        accepted = self._accept(draft, answer)
+        yield from self._emit(accepted)
+
+    def _propose(self) -> Generator[EngineCall, EngineAnswer, Draft]:
+        limit = self.sequence.draft_limit
+        if limit < 1:
+            return Draft()
+        try:
+            return (yield from self._drafter.propose(self.sequence, limit))
+        except EngineError as error:
+            self.statistics.num_drafter_failures += 1
+            self._drafter.failed(error)
+            return Draft()
+
+    def _verification(self, draft: Draft) -> EngineCall:
+        """The target's call of a round.
+
+        With drafts it gets no end id: an engine that stops there drops the token from its count,
+        and an accepted end of sequence could not be told from a correction.
+        """
+        alone = len(draft) == 0
+        return replace(self._target_call(len(draft) + 1, with_end_id=alone), draft=draft)
+
+    def _target_call(self, max_new_tokens: int, *, with_end_id: bool) -> EngineCall:
+        owed = self.sequence.tokens_owed > 0
+        return EngineCall(
+            engine="target",
+            context=self.sequence.context,
+            max_new_tokens=max_new_tokens,
+            seed=verification_seed(
+                self.request.sampling.seed,
+                len(self.sequence.context),
+                keyed=self._settings.target_keyed_randomness,
+            ),
+            end_id=self.request.end_ids[0] if with_end_id and self.request.end_ids else None,
+            ban_end_ids=owed,
+            wants_logits=self.request.wants_generation_logits,
+        )
+
+    def _accept(self, draft: Draft, answer: EngineAnswer) -> EngineAnswer:
+        """Count a round. All of the answer but its last token are accepted draft tokens.
+
+        Without drafts an answer may be empty: the engine met the end of sequence.
+        """
+        count = len(answer.tokens)
+        if not min(1, len(draft)) <= count <= len(draft) + 1:
+            raise EngineError(
+                self._settings.target_model,
+                f"it verified {len(draft)} draft tokens and answered {count} tokens, "
+                f"where 1 to {len(draft) + 1} are possible",
+            )
+        end = self.sequence.first_end(answer.tokens)
+        accepted = count - 1 if end is None else min(count - 1, end + 1)
+        self.statistics.add(Round(len(draft), max(0, accepted)))
+        self._count_recomputed(answer)
+        return answer
+
+    def _target_alone(self) -> Steps:
+        """One streaming call for the rest, or for as long as a drafter rests or tokens are owed."""
+        wanted = self.sequence.tokens_left
+        if self.request.drafter != "none":
+            wanted = min(wanted, TOKENS_BETWEEN_TRIES)
+        if self.sequence.tokens_owed:
+            wanted = min(wanted, self.sequence.tokens_owed)
+        answer = yield replace(self._target_call(wanted, with_end_id=True), streaming=True)
+        self._count_recomputed(answer)
+        while True:
+            wanted -= len(answer.tokens)
+            for _ in answer.tokens:
+                self.statistics.add(Round(0, 0))
+            yield from self._emit(answer, ended=answer.final and wanted > 0)
+            if answer.final or wanted <= 0:
+                return
+            if self.finish_reason is not None:
+                yield EndCall()
+                return
+            answer = yield NextAnswer()
+
+    def _emit(self, answer: EngineAnswer, *, ended: bool | None = None) -> Steps:
+        """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.
+
+        ended: the engine met the end of sequence and kept it to itself; where the caller does not
+        know, an answer without tokens says so.
+        """
+        end = self.sequence.first_end(answer.tokens)
+        tokens = answer.tokens[:end][: self.sequence.tokens_left]
+        ended = end is not None or (len(tokens) == 0 if ended is None else ended)
+        text, cut = yield from self._text.extend(self.sequence, tokens)
+        tokens = tokens[:cut]
+        self._keep_extras(answer, len(tokens))
+        self.sequence.append(tokens)
+        if ended or self._text.stopped:
+            self.finish_reason = "stop"
+        elif self.sequence.tokens_left == 0:
+            self.finish_reason = "length"
+        if self.finish_reason is not None:
+            text += yield from self._text.finish(self.sequence)
+        yield Chunk(tokens, text, self.finish_reason)
+
+    def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
+        if self.request.wants_log_probs and answer.log_probs is not None:
+            self.log_probs.append(answer.log_probs[:count])
+        if self.request.wants_generation_logits and answer.logits is not None:
+            self.generation_logits.append((answer.logits, count))
+        if answer.context_logits is not None:
+            self.context_logits = answer.context_logits
+
+    def _count_recomputed(self, answer: EngineAnswer) -> None:
+        """Compare the KV blocks that this call reused with those that the last one left behind.
+
+        Everything but the last token of the last round's answer has been computed before.
+        """
+        block = self._settings.kv_block_tokens
+        if answer.reused_blocks is not None:
+            if self.reused_blocks is None:
+                self.reused_blocks = answer.reused_blocks
+            missing = self._reusable_tokens // block - answer.reused_blocks
+            self.statistics.num_recomputed_tokens += max(0, missing) * block
+        self._reusable_tokens = len(self.sequence.context) - 1

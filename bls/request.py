@@ -1,0 +1,60 @@
+"""One sequence to decode: what the client asked for, checked and complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bls.settings import DrafterName
+
+TokenIds = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen. Every field holds for each round of the request.
+
+    Greedy is ``top_k == 1``; otherwise ``top_k`` 0 and ``top_p`` 1.0 leave the distribution whole.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 1
+    top_p: float = 1.0
+    seed: int = 0
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    bad_words: TokenIds | None = None  # [2, n]: ids, then end offsets padded with -1
+    embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.top_k == 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and everything that shapes its answer. Lengths are tokens."""
+
+    prompt_ids: TokenIds  # [num_input_tokens]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    min_tokens: int = 0
+    end_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    drafter: DrafterName = "none"
+    draft_len: int = 0
+    use_draft_logits: bool = False
+    draft_acceptance_threshold: float | None = None
+    streams_text: bool = False  # text is wanted round by round, not only at the end
+    wants_log_probs: bool = False
+    wants_context_logits: bool = False
+    wants_generation_logits: bool = False
+
+    @property
+    def needs_text_each_round(self) -> bool:
+        """Whether a round's text decides something before the answer is complete."""
+        return self.streams_text or bool(self.stop_strings)

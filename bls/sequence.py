@@ -1,0 +1,73 @@
+"""The tokens of one request so far, and the questions that a round asks about them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bls.request import Request, TokenIds
+
+
+class Sequence:
+    """Prompt and answer in one growing row.
+
+    A value: ``fork`` gives a second one that goes its own way, so that a round may be tried ahead.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._row: TokenIds = np.empty(len(request.prompt_ids) + request.max_tokens, np.int32)
+        self._row[: len(request.prompt_ids)] = request.prompt_ids
+        self._length = len(request.prompt_ids)
+
+    def fork(self) -> Sequence:
+        """Return a copy that shares nothing that changes."""
+        other = Sequence(self.request)
+        other._row[: self._length] = self.context
+        other._length = self._length
+        return other
+
+    @property
+    def context(self) -> TokenIds:
+        """Prompt and answer, [context_length]; later tokens do not change it."""
+        return self._row[: self._length]
+
+    @property
+    def output(self) -> TokenIds:
+        """The answer so far, [num_output_tokens]."""
+        return self._row[len(self.request.prompt_ids) : self._length]
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Length of the answer so far."""
+        return self._length - len(self.request.prompt_ids)
+
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens the answer may still grow by."""
+        return self.request.max_tokens - self.num_output_tokens
+
+    @property
+    def tokens_owed(self) -> int:
+        """How many tokens ``min_tokens`` still asks for; no end of sequence before them."""
+        return max(0, self.request.min_tokens - self.num_output_tokens)
+
+    @property
+    def draft_limit(self) -> int:
+        """The longest draft that this round may verify; 0 means a plain target step.
+
+        A round emits one token more than it accepts, so the last token wants no draft. While
+        tokens are owed, the whole round must lie within them: the target bans the end of sequence
+        in all of a call or in none of it.
+        """
+        limit = min(self.request.draft_len, self.tokens_left - 1)
+        return min(limit, self.tokens_owed - 1) if self.tokens_owed else limit
+
+    def append(self, tokens: TokenIds) -> None:
+        """Take over the tokens of a round."""
+        self._row[self._length : self._length + len(tokens)] = tokens
+        self._length += len(tokens)
+
+    def first_end(self, tokens: TokenIds) -> int | None:
+        """Index of the first end-of-sequence token in ``tokens``, if there is one."""
+        ends = np.isin(tokens, self.request.end_ids).nonzero()[0]
+        return int(ends[0]) if len(ends) else None

@@ -1,0 +1,65 @@
+"""What a deployment decides for the decoding loop; it arrives as parameters of the models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+DrafterName = Literal["draft_model", "none"]
+DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """Settings of ``bls_stream``, the model that holds the loop.
+
+    Lengths are tokens, times are seconds. ``max_seq_len`` is what a prompt, its answer and the
+    longest draft must fit in together; ``kv_tokens`` is the smaller of the two engines' KV caches.
+    """
+
+    # The models it calls
+    target_model: str
+    preprocessing_model: str
+    postprocessing_model: str
+    draft_model: str | None = None
+
+    # What the engines are
+    vocab_size: int = 0  # padded width of the target's logits
+    draft_vocab_size: int = 0
+    draft_max_seq_len: int = 0
+    end_ids: tuple[int, ...] = ()  # the first one is what an engine is given as end_id
+    pad_id: int = 0
+    max_seq_len: int = 0
+    max_draft_len: int = 0  # the longest draft the target verifies
+    target_keyed_randomness: bool = False  # a seed names the same noise at the same position
+    draft_keyed_randomness: bool = False
+    target_excludes_input: bool = True  # engine answers hold new tokens only
+    draft_excludes_input: bool = True
+    target_log_probs_with_drafts: bool = True
+
+    # Defaults of a request
+    drafter: DrafterName = "none"
+    draft_len: int = 0
+    use_draft_logits: bool = False
+    exclude_input_in_output: bool = True
+
+    # Admission
+    kv_tokens: int = 0
+    kv_block_tokens: int = 32
+    max_requests: int = 64  # sequences decoding at once
+    max_queue: int = 256  # sequences waiting for room
+
+    # Patience
+    target_timeout: float = 60.0  # one engine call
+    draft_timeout: float = 5.0
+    request_timeout: float = 600.0  # a whole request, also where a client sets none
+    drafter_pause: float = 5.0  # rest after a drafter failed
+
+
+@dataclass(frozen=True)
+class ForwarderSettings:
+    """Settings of an entry that answers once by forwarding to ``bls_stream``."""
+
+    stream_model: str
+    drafter: DrafterName | None = None  # what a request that names none gets; None leaves it open
+    request_timeout: float = 600.0

@@ -1,0 +1,257 @@
+"""The loop with scripted engines: the text is the target's own, and the figures add up."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import (
+    END,
+    SETTINGS,
+    Draft,
+    Health,
+    Language,
+    Target,
+    decoding_of,
+    expected,
+    ids,
+    play,
+    text_of,
+)
+
+from bls.errors import EngineError
+from bls.request import Request, Sampling
+
+
+def request_of(**changes) -> Request:
+    plain = Request(
+        prompt_ids=ids(1, 2, 3),
+        max_tokens=20,
+        end_ids=(END, 6),
+        drafter="draft_model",
+        draft_len=4,
+    )
+    return replace(plain, **changes)
+
+
+requests = st.builds(
+    request_of,
+    prompt_ids=st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda t: ids(*t)),
+    max_tokens=st.integers(1, 40),
+    min_tokens=st.integers(0, 12),
+    draft_len=st.integers(0, 8),
+    drafter=st.sampled_from(["draft_model", "none"]),
+    stop_strings=st.lists(st.text("ab é", min_size=1, max_size=4), max_size=2).map(tuple),
+    end_ids=st.sampled_from([(END, 6), (END,), ()]),
+    streams_text=st.booleans(),
+)
+languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 50]))
+scripts = st.lists(st.sampled_from([True, True, False, None]), min_size=1, max_size=9).map(tuple)
+
+
+@settings(max_examples=2_000, deadline=None)
+@given(requests, languages, scripts, st.integers(1, 3))
+def test_output_is_the_targets_own_whatever_the_draft_does(request, language, script, patience):
+    decoding = decoding_of(request, health=Health(patience))
+    chunks = play(decoding, Target(language, request.end_ids), Draft(language, script))
+
+    tokens, text, reason = expected(request, language)
+    assert decoding.sequence.output.tolist() == tokens
+    assert np.concatenate([chunk.tokens for chunk in chunks]).tolist() == tokens
+    assert "".join(chunk.text for chunk in chunks) == text
+    assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].finish_reason == reason
+
+    figures = decoding.statistics
+    assert figures.num_accepted_draft_tokens <= figures.num_draft_tokens
+    assert sum(figures.acceptance_histogram) == figures.num_spec_steps
+    accepted = sum(n * count for n, count in enumerate(figures.acceptance_histogram))
+    assert accepted == figures.num_accepted_draft_tokens
+    assert figures.num_rounds + accepted >= len(tokens)
+
+
+@given(requests.filter(lambda request: request.stop_strings == ()), languages)
+def test_a_round_emits_accepted_plus_one_when_nothing_ends_the_answer(request, language):
+    request = replace(request, end_ids=())
+    decoding = decoding_of(request)
+    play(decoding, Target(language, ()), Draft(language, (True, True, False)))
+    figures = decoding.statistics
+    assert figures.num_rounds + figures.num_accepted_draft_tokens == request.max_tokens
+
+
+def test_a_perfect_draft_earns_draft_len_plus_one_tokens_a_round():
+    language = Language(end_every=10**9)
+    target = Target(language)
+    decoding = decoding_of(request_of(max_tokens=25))
+    play(decoding, target, Draft(language))
+    assert decoding.statistics.num_rounds == 5
+    assert decoding.statistics.mean_acceptance_length == 5
+    assert decoding.statistics.draft_acceptance_rate == 1
+
+
+def test_drafts_never_reach_beyond_the_tokens_left():
+    language = Language(end_every=10**9)
+    target, draft = Target(language), Draft(language)
+    play(decoding_of(request_of(max_tokens=7)), target, draft)
+    assert [call.max_new_tokens for call in draft.calls] == [4, 1]
+    assert [(len(call.draft), call.max_new_tokens) for call in target.calls] == [(4, 5), (1, 2)]
+
+
+def test_the_last_token_is_a_plain_target_step():
+    language = Language(end_every=10**9)
+    target, draft = Target(language), Draft(language)
+    play(decoding_of(request_of(max_tokens=6)), target, draft)
+    assert len(draft.calls) == 1
+    assert (len(target.calls[1].draft), target.calls[1].end_id) == (0, END)
+
+
+def test_calls_with_drafts_carry_no_end_id_and_calls_without_carry_it():
+    language = Language(end_every=10**9)
+    target = Target(language)
+    play(decoding_of(request_of(max_tokens=6)), target, Draft(language))
+    assert all((call.end_id is None) == (len(call.draft) > 0) for call in target.calls)
+
+
+def test_a_draft_is_cut_behind_an_end_of_sequence():
+    class Ends(Draft):
+        def answers(self, call):
+            yield replace(next(super().answers(call)), tokens=ids(1, END, 3, 4))
+
+    language = Language(end_every=10**9)
+    target = Target(language)
+    play(decoding_of(request_of()), target, Ends(language))
+    assert target.calls[0].draft.tokens.tolist() == [1, END]
+
+
+def test_tokens_owed_ban_the_end_and_clip_the_draft():
+    language = Language(end_every=2)
+    target, draft = Target(language), Draft(language)
+    decoding = decoding_of(request_of(min_tokens=3, max_tokens=30))
+    play(decoding, target, draft)
+    first = target.calls[0]
+    assert (len(first.draft), first.ban_end_ids) == (2, True)
+    assert decoding.sequence.num_output_tokens >= 3
+
+
+def test_without_a_drafter_the_rest_is_one_streaming_call():
+    target = Target(Language(end_every=10**9))
+    play(decoding_of(request_of(drafter="none", max_tokens=100)), target)
+    assert len(target.calls) == 1
+    assert (target.calls[0].streaming, target.calls[0].max_new_tokens) == (True, 100)
+
+
+def test_a_failed_draft_costs_only_speed_and_drafts_come_back():
+    language = Language(end_every=10**9)
+    target, draft = Target(language), Draft(language, (None,))
+    request = request_of(max_tokens=200)
+    health = Health(patience=1)
+    decoding = decoding_of(request, health=health)
+
+    class Recovers(Target):
+        def answers(self, call):
+            if len(self.calls) == 3:
+                draft.script, health.failures = (True,), 0
+            return super().answers(call)
+
+    chunks = play(decoding, Recovers(language), draft)
+    assert np.concatenate([c.tokens for c in chunks]).tolist() == expected(request, language)[0]
+    assert decoding.statistics.num_drafter_failures == 1
+    assert decoding.statistics.num_accepted_draft_tokens > 50
+    assert target.calls == []
+
+
+def test_a_failed_target_ends_the_request():
+    class Fails(Target):
+        def answers(self, call):
+            raise EngineError("target", "out of memory")
+
+    with pytest.raises(EngineError, match="model 'target' failed: out of memory"):
+        play(decoding_of(request_of()), Fails(Language()), Draft(Language()))
+
+
+def test_an_impossible_verification_is_named():
+    class Overflows(Target):
+        def answers(self, call):
+            yield replace(next(super().answers(call)), tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
+
+    with pytest.raises(EngineError, match="verified 4 draft tokens and answered 8 tokens"):
+        play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
+
+
+def test_the_draft_stops_where_its_own_engine_has_no_more_room():
+    language = Language(end_every=10**9)
+    settings_ = replace(SETTINGS, draft_max_seq_len=10)
+    target, draft = Target(language), Draft(language)
+    decoding = decoding_of(request_of(max_tokens=30), settings_)
+    play(decoding, target, draft)
+    assert [len(call.context) + call.max_new_tokens for call in draft.calls] == [7, 10]
+    assert decoding.sequence.output.tolist() == expected(decoding.request, language)[0]
+
+
+def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
+    class Evicts(Target):
+        def answers(self, call):
+            reused = 0 if len(self.calls) == 2 else (len(call.context) - 1) // 4
+            for answer in super().answers(call):
+                yield replace(answer, reused_blocks=reused)
+
+    language = Language(end_every=10**9)
+    decoding = decoding_of(request_of(max_tokens=25))
+    play(decoding, Evicts(language), Draft(language))
+    # The third round's context is 13 tokens; 7 of them were there in the second: one whole block.
+    assert decoding.statistics.num_recomputed_tokens == 4
+
+
+def test_log_probs_line_up_with_the_tokens():
+    class Rated(Target):
+        def answers(self, call):
+            for answer in super().answers(call):
+                yield replace(answer, log_probs=-answer.tokens.astype(np.float32))
+
+    language = Language(end_every=20)
+    decoding = decoding_of(request_of(wants_log_probs=True, max_tokens=60))
+    play(decoding, Rated(language), Draft(language, (True, False, True)))
+    log_probs = np.concatenate(decoding.log_probs)
+    assert (-log_probs).astype(int).tolist() == decoding.sequence.output.tolist()
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_seeds_repeat_only_where_the_engine_keys_its_noise_by_position(keyed):
+    language = Language(end_every=10**9)
+    target, draft = Target(language), Draft(language)
+    settings_ = replace(SETTINGS, target_keyed_randomness=keyed, draft_keyed_randomness=keyed)
+    request = request_of(sampling=Sampling(top_k=0, seed=9), max_tokens=25)
+    play(decoding_of(request, settings_), target, draft)
+    seeds = [call.seed for call in target.calls] + [call.seed for call in draft.calls]
+    assert set(seeds) == {9} if keyed else len(set(seeds)) == len(seeds)
+
+
+def test_in_logits_mode_draft_and_target_share_no_noise():
+    language = Language(end_every=10**9)
+    target, draft = Target(language), Draft(language)
+    request = request_of(sampling=Sampling(top_k=0, seed=9), use_draft_logits=True)
+    play(decoding_of(request), target, draft)
+    assert {call.seed for call in target.calls}.isdisjoint(call.seed for call in draft.calls)
+    assert all(call.wants_logits for call in draft.calls)
+
+
+def test_a_forked_sequence_goes_its_own_way():
+    sequence = decoding_of(request_of()).sequence
+    sequence.append(ids(4, 5))
+    other = sequence.fork()
+    other.append(ids(1))
+    sequence.append(ids(2))
+    assert (sequence.output.tolist(), other.output.tolist()) == ([4, 5, 2], [4, 5, 1])
+
+
+def test_streamed_text_withholds_what_may_become_a_stop_string():
+    class Says(Language):
+        def next(self, context, banned=()):
+            return [0, 1, 2, 4, 0, 3][len(context) - 3]
+
+    decoding = decoding_of(request_of(max_tokens=6, stop_strings=(" aba",), streams_text=True))
+    chunks = play(decoding, Target(Says()), Draft(Says(), (False,)))
+    assert text_of([0, 1, 2, 4, 0, 3]) == "abab aba"
+    assert "".join(chunk.text for chunk in chunks) == "abab"
+    assert chunks[-1].finish_reason == "stop"

@@ -1,0 +1,176 @@
+"""Engines that follow a script, and a driver that plays a decoding with them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bls.drafters import DraftModel, NoDrafter
+from bls.effects import Chunk, EndCall, EngineAnswer, EngineCall, NextAnswer, TextCall
+from bls.errors import EngineError
+from bls.loop import Decoding
+from bls.request import Request
+from bls.settings import LoopSettings
+
+VOCAB = 8
+END = 7  # and 6: a checkpoint may have several
+PIECES = ("a", "b", "ab", "ba", " ", "é", "", "")
+
+SETTINGS = LoopSettings(
+    target_model="target",
+    draft_model="draft",
+    preprocessing_model="preprocessing",
+    postprocessing_model="postprocessing",
+    vocab_size=VOCAB,
+    draft_vocab_size=VOCAB,
+    max_seq_len=4096,
+    draft_max_seq_len=4096,
+    max_draft_len=16,
+    kv_block_tokens=4,
+    target_keyed_randomness=True,
+    draft_keyed_randomness=True,
+)
+
+
+def ids(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def text_of(tokens) -> str:
+    return "".join(PIECES[token] for token in tokens)
+
+
+@dataclass(frozen=True)
+class Language:
+    """The next token is a fixed function of the last three and the position."""
+
+    salt: int = 0
+    end_every: int = 50  # an end of sequence about that often
+
+    def next(self, context, banned=()) -> int:
+        seed = hash((self.salt, len(context), tuple(int(t) for t in context[-3:]))) & 0xFFFFFFFF
+        random = np.random.default_rng(seed)
+        for token in random.permutation(VOCAB - 2 if random.integers(self.end_every) else VOCAB):
+            if token not in banned:
+                return int(token)
+        raise AssertionError("everything is banned")
+
+
+@dataclass
+class Target:
+    """Answers as a TensorRT-LLM engine does: an end id given to it stops it and is not returned."""
+
+    language: Language
+    end_ids: tuple[int, ...] = (END, 6)
+    calls: list[EngineCall] = field(default_factory=list)
+
+    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+        self.calls.append(call)
+        banned = self.end_ids if call.ban_end_ids else ()
+        context, new = list(call.context), []
+        for at in range(call.max_new_tokens):
+            token = self.language.next(context, banned)
+            if token == call.end_id:
+                break
+            context.append(token)
+            new.append(token)
+            if call.streaming:
+                yield EngineAnswer(ids(token), final=False)
+            elif at < len(call.draft) and token != call.draft.tokens[at]:
+                break
+        if call.streaming:
+            yield EngineAnswer(ids(), final=True)
+        else:
+            yield EngineAnswer(ids(*new))
+
+
+@dataclass
+class Draft:
+    """Agrees with the target where its script says so; `None` in the script is a failure."""
+
+    language: Language
+    script: tuple[bool | None, ...] = (True,)
+    calls: list[EngineCall] = field(default_factory=list)
+    drafted: int = 0
+
+    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+        self.calls.append(call)
+        context, new = list(call.context), []
+        banned = (END, 6) if call.ban_end_ids else ()
+        for _ in range(call.max_new_tokens):
+            agrees = self.script[self.drafted % len(self.script)]
+            self.drafted += 1
+            if agrees is None:
+                raise EngineError("draft", "scripted failure")
+            token = self.language.next(context, banned)
+            token = token if agrees else (token + 1) % (VOCAB - 2)
+            context.append(token)
+            new.append(token)
+        yield EngineAnswer(ids(*new))
+
+
+@dataclass
+class Health:
+    """Rests for good after `patience` failures."""
+
+    patience: int = 10**9
+    failures: int = 0
+
+    @property
+    def available(self) -> bool:
+        return self.failures < self.patience
+
+    def failed(self, error: EngineError) -> None:
+        self.failures += 1
+
+
+def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None) -> Decoding:
+    drafter = NoDrafter() if request.drafter == "none" else DraftModel(settings, health or Health())
+    return Decoding(request, settings, drafter)
+
+
+def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list[Chunk]:
+    """Do all that the decoding asks for; return the chunks that it handed out."""
+    engines = {"target": target, "draft": draft}
+    chunks: list[Chunk] = []
+    stream: Iterator[EngineAnswer] = iter(())
+    steps = decoding.decode()
+    resume = lambda: next(steps)  # noqa: E731
+    while True:
+        try:
+            effect = resume()
+        except StopIteration:
+            return chunks
+        try:
+            if isinstance(effect, EngineCall):
+                stream = engines[effect.engine].answers(effect)
+                answer = next(stream)
+            elif isinstance(effect, NextAnswer):
+                answer = next(stream)
+            elif isinstance(effect, TextCall):
+                answer = text_of(effect.window[effect.context_length or 0 :])
+            elif isinstance(effect, EndCall):
+                answer = stream.close()
+            else:
+                answer = chunks.append(effect)
+        except EngineError as error:
+            resume = lambda error=error: steps.throw(error)  # noqa: E731
+        else:
+            resume = lambda answer=answer: steps.send(answer)  # noqa: E731
+
+
+def expected(request: Request, language: Language) -> tuple[list[int], str, str]:
+    """What the target alone says, token by token: tokens, text, finish reason."""
+    context, new = list(request.prompt_ids), []
+    while len(new) < request.max_tokens:
+        owed = len(new) < request.min_tokens
+        token = language.next(context, request.end_ids if owed else ())
+        if token in request.end_ids:
+            return new, text_of(new), "stop"
+        context.append(token)
+        new.append(token)
+        text = text_of(new)
+        starts = [at for at in (text.find(stop) for stop in request.stop_strings) if at >= 0]
+        if starts:
+            return new, text[: min(starts)], "stop"
+    return new, text_of(new), "length"
