@@ -1,0 +1,1 @@
+"""The decoding loop inside Triton: requests in, engine calls out, chunks back."""

@@ -1,0 +1,157 @@
+"""What goes back to a client: one answer for all prompts, or a chunk for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from bls.effects import FinishReason
+from bls.loop import Decoding
+from bls.request import TokenIds
+from bls.triton.reader import Options
+from contract import entry as tensors
+from contract.tensor import Tensor
+
+# Made only for a client that names them: most want the text, not every id of it.
+ON_REQUEST = frozenset({tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH})
+
+
+class Times(NamedTuple):
+    """A sequence's milestones, in nanoseconds of the wall clock; 0 where not reached."""
+
+    arrival: int
+    first_scheduled: int
+    first_token: int
+    last_token: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something to tell about one prompt: its whole answer, or what a round added."""
+
+    index: int
+    text: str
+    tokens: TokenIds
+    finish_reason: FinishReason | None
+    decoding: Decoding
+    times: Times
+
+
+class Answers:
+    """Builds responses with just the outputs that the client asked for."""
+
+    def __init__(self, requested: Sequence[str], options: Options) -> None:
+        names = set(requested)
+        self._wanted = names - ON_REQUEST if names >= set(tensors.OUTPUTS) else names
+        self._options = options
+
+    def response(self, parts: Sequence[Part]) -> Any:
+        """One response that tells ``parts``: a chunk has one, an answer one for each prompt."""
+        outputs: dict[Tensor, NDArray[Any]] = {
+            tensors.TEXT_OUTPUT: np.array([p.text.encode() for p in parts], dtype=object),
+            tensors.BATCH_INDEX: _column([p.index for p in parts]),
+            tensors.SEQUENCE_INDEX: _column([0] * len(parts)),
+            tensors.OUTPUT_IDS: _padded([p.tokens for p in parts], np.int32),
+            tensors.SEQUENCE_LENGTH: _column([len(p.tokens) for p in parts]),
+        }
+        if self._options.return_num_input_tokens:
+            lengths = [len(p.decoding.request.prompt_ids) for p in parts]
+            outputs[tensors.NUM_INPUT_TOKENS] = _column(lengths)
+        if self._options.return_num_output_tokens:
+            # Front ends add up what the chunks say.
+            outputs[tensors.NUM_OUTPUT_TOKENS] = _column([len(p.tokens) for p in parts])
+        reasons = [p.finish_reason for p in parts if p.finish_reason is not None]
+        if len(reasons) == len(parts):
+            outputs[tensors.FINISH_REASON] = np.array([r.encode() for r in reasons], dtype=object)
+            outputs |= _statistics(parts) | _log_probs(parts) | _logits(parts)
+            if self._options.return_perf_metrics:
+                outputs |= _performance(parts)
+        return pb_utils.InferenceResponse(
+            output_tensors=[
+                pb_utils.Tensor(name, value)
+                for name, value in outputs.items()
+                if name in self._wanted
+            ]
+        )
+
+
+def _statistics(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
+    statistics = [p.decoding.statistics for p in parts]
+    return {
+        tensors.NUM_ROUNDS: _column([s.num_rounds for s in statistics]),
+        tensors.ACCEPTANCE_RATE: _column([s.draft_acceptance_rate for s in statistics], np.float32),
+        tensors.TOTAL_DRAFT_TOKENS: _column([s.num_draft_tokens for s in statistics]),
+        tensors.TOTAL_ACCEPTED_DRAFT_TOKENS: _column(
+            [s.num_accepted_draft_tokens for s in statistics]
+        ),
+    }
+
+
+def _log_probs(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
+    if not parts[0].decoding.request.wants_log_probs:
+        return {}
+    rows = [np.concatenate([np.empty(0, np.float32), *p.decoding.log_probs]) for p in parts]
+    return {
+        tensors.OUTPUT_LOG_PROBS: _padded(rows, np.float32),
+        tensors.CUM_LOG_PROBS: _column([float(row.sum()) for row in rows], np.float32),
+    }
+
+
+def _logits(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
+    """Logits of the prompt and of the answer; rows of a batch that are shorter end in zeros."""
+    outputs = {}
+    context = [p.decoding.context_logits for p in parts]
+    if all(logits is not None for logits in context):
+        rows = [logits.as_numpy() for logits in context]
+        outputs[tensors.CONTEXT_LOGITS] = _stacked([r.reshape(-1, r.shape[-1]) for r in rows])
+    if all(p.decoding.generation_logits for p in parts):
+        rows = [
+            np.concatenate(
+                [
+                    logits.as_numpy().reshape(-1, logits.shape()[-1])[:count]
+                    for logits, count in p.decoding.generation_logits
+                ]
+            )
+            for p in parts
+        ]
+        outputs[tensors.GENERATION_LOGITS] = _stacked(rows)[:, np.newaxis]
+    return outputs
+
+
+def _performance(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
+    reused = [p.decoding.reused_blocks or 0 for p in parts]
+    return {
+        tensors.KV_CACHE_REUSED_BLOCKS: _column(reused),
+        tensors.ARRIVAL_TIME_NS: _column([p.times.arrival for p in parts], np.int64),
+        tensors.FIRST_SCHEDULED_TIME_NS: _column(
+            [p.times.first_scheduled for p in parts], np.int64
+        ),
+        tensors.FIRST_TOKEN_TIME_NS: _column([p.times.first_token for p in parts], np.int64),
+        tensors.LAST_TOKEN_TIME_NS: _column([p.times.last_token for p in parts], np.int64),
+    }
+
+
+def _column(values: Sequence[Any], dtype: Any = np.int32) -> NDArray[Any]:
+    """Return [b, 1]."""
+    return np.array(values, dtype).reshape(-1, 1)
+
+
+def _padded(rows: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    """[b, 1, longest], one beam each; shorter rows end in zeros."""
+    array = np.zeros((len(rows), 1, max(len(row) for row in rows)), dtype)
+    for at, row in enumerate(rows):
+        array[at, 0, : len(row)] = row
+    return array
+
+
+def _stacked(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """[b, longest, width]; shorter rows end in zeros."""
+    array = np.zeros((len(rows), max(len(row) for row in rows), rows[0].shape[-1]), np.float32)
+    for at, row in enumerate(rows):
+        array[at, : len(row)] = row
+    return array

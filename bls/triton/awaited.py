@@ -1,0 +1,102 @@
+"""Waiting for calls that cannot be woken, without waiting for ever.
+
+A thread blocked in a BLS call can only be given up. So a call is registered before it is made;
+somebody else may give it up when it is overdue, and then its thread, should it ever come back,
+learns that nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from bls.errors import EngineError
+
+# Threads that may be lost in a model that does not answer, before it is called no more.
+MAX_LOST_CALLS = 32
+
+
+class Lost(Exception):
+    """The call of this thread was given up: its result is nobody's."""
+
+
+class Awaited:
+    """One blocking call, as seen by those who do not block in it. Times are monotonic seconds."""
+
+    def __init__(self, model: str, request_id: str, timeout: float) -> None:
+        self.model = model
+        self.request_id = request_id
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+
+
+class LostCalls:
+    """Counts, by model, the threads that are blocked in calls which were given up."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def by_model(self) -> dict[str, int]:
+        """Lost calls of every model that ever lost one."""
+        return dict(self._by_model)
+
+    def refuse_if_too_many(self, model: str) -> None:
+        """Raise EngineError rather than lose yet another thread."""
+        if self._by_model.get(model, 0) >= MAX_LOST_CALLS:
+            raise EngineError(
+                model, f"it has left {MAX_LOST_CALLS} calls unanswered; restart the server"
+            )
+
+    def given_up(self, model: str) -> None:
+        """Count a call that was given up."""
+        self._change(model, +1)
+
+    def came_back(self, model: str) -> None:
+        """Count a thread that came back after all."""
+        self._change(model, -1)
+
+    def _change(self, model: str, by: int) -> None:
+        with self._lock:
+            self._by_model[model] = self._by_model.get(model, 0) + by
+
+
+class Wait:
+    """At most one call under way at a time, and the way to give it up. Thread-safe."""
+
+    def __init__(self, lost: LostCalls) -> None:
+        self._lost = lost
+        self._call: Awaited | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def call(self) -> Awaited | None:
+        """The call under way."""
+        return self._call
+
+    def begin(self, model: str, request_id: str, timeout: float) -> Awaited:
+        """Register a call that is about to be made."""
+        self._lost.refuse_if_too_many(model)
+        call = Awaited(model, request_id, timeout)
+        with self._lock:
+            self._call = call
+        return call
+
+    def end(self, call: Awaited) -> None:
+        """Take the call back from its thread; raise Lost if it was given up meanwhile."""
+        with self._lock:
+            awaited, self._call = self._call is call, None if self._call is call else self._call
+        if not awaited:
+            self._lost.came_back(call.model)
+            raise Lost
+
+    def give_up_if_overdue(self, now: float) -> Awaited | None:
+        """Give the call up if its deadline has passed; return it, or None."""
+        with self._lock:
+            call = self._call
+            if call is None or now < call.deadline:
+                return None
+            self._call = None
+        self._lost.given_up(call.model)
+        return call

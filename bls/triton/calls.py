@@ -1,0 +1,71 @@
+"""BLS calls, made so that Triton survives them.
+
+Everything that is known to go wrong between a BLS model and the models it calls is dealt with here
+and nowhere else (measured with Triton 2.51):
+
+- An iterator that saw more than one response crashes the caller when it is freed as its last
+  response arrives (fixed upstream in r25.01): it is kept alive for a second after its end.
+- There is no way to cancel a call, and dropping the iterator stops nothing: a second call with the
+  same request id and ``stop`` tells the engine.
+- ``trace=request.trace()`` crashes decoupled models: no call passes it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from bls.errors import EngineError
+
+KEEP_SECONDS = 1.0
+
+
+class Calls:
+    """Makes BLS calls and keeps what must outlive them."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, Any]] = deque()
+        self._lock = threading.Lock()
+
+    def once(self, request: Any) -> Any:
+        """Make a call of which one response is wanted; return that response.
+
+        Raises EngineError with the model's own words where the call failed.
+        """
+        return next(self.stream(request))
+
+    def stream(self, request: Any) -> Iterator[Any]:
+        """Make a call and yield its responses as they come. An empty final one ends it."""
+        model = request.model_name()
+        try:
+            responses = request.exec(decoupled=True)
+        except pb_utils.TritonModelException as error:
+            raise EngineError(model, _one_line(error)) from error
+        try:
+            empty = True
+            for response in responses:
+                if response.has_error():
+                    raise EngineError(model, _one_line(response.error().message()))
+                if response.output_tensors():
+                    empty = False
+                    yield response
+            if empty:
+                raise EngineError(model, "it ended the call without an answer")
+        finally:
+            self._keep(responses)
+
+    def _keep(self, responses: Any) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._kept.append((now + KEEP_SECONDS, responses))
+            while self._kept and self._kept[0][0] < now:
+                self._kept.popleft()
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,198 @@
+"""Carries one decoding: does what the loop asks for, on a thread of its own."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from bls.effects import (
+    NO_TOKENS,
+    Chunk,
+    Effect,
+    EndCall,
+    EngineAnswer,
+    EngineCall,
+    EngineRole,
+    NextAnswer,
+    TextCall,
+)
+from bls.errors import Cancelled, EngineError, EngineTimeout, TandemError
+from bls.loop import Decoding
+from bls.triton.awaited import Lost, Wait
+from bls.triton.background import in_background, log_exception
+from bls.triton.driver import Driver
+from bls.triton.engine import EngineRequests
+from bls.triton.tokenizers import text_of, text_request
+
+# An engine gets this long to give up a call that nobody wants any more.
+SECONDS_TO_STOP = 2.0
+
+
+class Outlet(Protocol):
+    """Where a decoding's answer goes."""
+
+    def deliver(self, chunk: Chunk) -> None:
+        """Take tokens and text that became final."""
+
+    def ended(self, error: Exception | None) -> None:
+        """Hear that nothing more will come; ``error`` says why where it was not the natural end."""
+
+
+class _Streaming(NamedTuple):
+    """A streaming call under way."""
+
+    call: EngineCall
+    request_id: str
+    responses: Iterator[Any]
+
+
+class Carrier:
+    """One decoding and the thread that carries it.
+
+    When a call is overdue its thread is given up and a new one carries on, with EngineTimeout for
+    an answer.
+    """
+
+    def __init__(self, driver: Driver, decoding: Decoding, outlet: Outlet) -> None:
+        self._driver = driver
+        self._decoding = decoding
+        self._outlet = outlet
+        self._steps = decoding.decode()
+        self._requests: dict[EngineRole, EngineRequests] = {}
+        self._name = f"tandem-{uuid.uuid4().hex}"
+        self._calls_made = 0
+        self._wait = Wait(driver.lost)
+        self._streaming: _Streaming | None = None
+        self._interruption: Exception | None = None
+
+    def start(self) -> None:
+        """Begin on a new thread."""
+        in_background(lambda: self._carry(lambda: next(self._steps)))
+
+    def interrupt(self, reason: Exception) -> None:
+        """End the decoding with ``reason`` at the next moment, and stop the call under way."""
+        if self._interruption is not None:
+            return
+        self._interruption = reason
+        call = self._wait.call
+        if call is not None:
+            call.deadline = min(call.deadline, time.monotonic() + SECONDS_TO_STOP)
+            self._driver.stop(call.model, call.request_id)
+
+    def check(self, now: float) -> None:
+        """Give up the call under way if it is overdue, and let another thread go on."""
+        call = self._wait.give_up_if_overdue(now)
+        if call is None:
+            return
+        self._streaming = None
+        self._driver.stop(call.model, call.request_id)
+        reason = self._interruption or EngineTimeout(call.model, call.timeout)
+        in_background(lambda: self._carry(lambda: self._steps.throw(reason)))
+
+    def _carry(self, resume: Callable[[], Effect]) -> None:
+        """Do what the decoding asks for until it ends; ``resume`` gets its first wish."""
+        try:
+            while True:
+                resume = self._outcome_of(resume())
+        except StopIteration:
+            self._outlet.ended(None)
+        except (TandemError, Cancelled) as error:
+            self._outlet.ended(error)
+        except Lost:
+            return
+        except Exception as error:  # noqa: BLE001  the client must hear of it, whatever it is
+            log_exception("the decoding loop failed", error)
+            self._outlet.ended(TandemError("internal error in the decoding loop; see the log"))
+
+    def _outcome_of(self, effect: Effect) -> Callable[[], Effect]:
+        """Perform an effect; return how the decoding goes on with its outcome."""
+        failure: Exception | None = None
+        answer = None
+        try:
+            answer = self._perform(effect)
+        except EngineError as error:
+            failure = error
+        reason = self._interruption or failure
+        if reason is not None:
+            return lambda: self._steps.throw(reason)
+        return lambda: self._steps.send(answer)
+
+    def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Chunk):
+            return self._outlet.deliver(effect)
+        if isinstance(effect, TextCall):
+            return self._text(effect)
+        if isinstance(effect, NextAnswer):
+            return self._next_answer()
+        if isinstance(effect, EndCall):
+            return self._end_call()
+        return self._begin_streaming(effect) if effect.streaming else self._engine_answer(effect)
+
+    def _engine_answer(self, call: EngineCall) -> EngineAnswer:
+        request_id = self._next_id()
+        request = self._requests_to(call.engine).build(call, request_id)
+        response = self._await(call.engine, request_id, lambda: self._driver.calls.once(request))
+        return self._requests_to(call.engine).read(call, response)
+
+    def _begin_streaming(self, call: EngineCall) -> EngineAnswer:
+        request_id = self._next_id()
+        request = self._requests_to(call.engine).build(call, request_id)
+        self._streaming = _Streaming(call, request_id, self._driver.calls.stream(request))
+        return self._next_answer()
+
+    def _next_answer(self) -> EngineAnswer:
+        call, request_id, responses = self._under_way()
+        response = self._await(call.engine, request_id, lambda: next(responses, None))
+        if response is None:
+            return EngineAnswer(NO_TOKENS, final=True)
+        return self._requests_to(call.engine).read(call, response)
+
+    def _end_call(self) -> None:
+        """Stop the streaming call and read what it still has to say."""
+        call, request_id, responses = self._under_way()
+        self._driver.stop(self._driver.engines[call.engine].model, request_id)
+        self._await(call.engine, request_id, lambda: [None for _ in responses])
+
+    def _text(self, call: TextCall) -> str:
+        settings = self._driver.settings
+        request = text_request(settings.postprocessing_model, call)
+        response = self._await_model(
+            settings.postprocessing_model,
+            "",
+            settings.target_timeout,
+            lambda: self._driver.calls.once(request),
+        )
+        return text_of(settings.postprocessing_model, response)
+
+    def _under_way(self) -> _Streaming:
+        if self._streaming is None:
+            raise RuntimeError("the loop asked for an answer of a streaming call it never made")
+        return self._streaming
+
+    def _requests_to(self, role: EngineRole) -> EngineRequests:
+        if role not in self._requests:
+            self._requests[role] = EngineRequests(
+                self._driver.engines[role], self._decoding.request, self._driver.settings
+            )
+        return self._requests[role]
+
+    def _next_id(self) -> str:
+        """Every call has an id of its own: a ``stop`` must reach that call and no other."""
+        self._calls_made += 1
+        return f"{self._name}.{self._calls_made}"
+
+    def _await(self, role: EngineRole, request_id: str, make: Callable[[], Any]) -> Any:
+        engine = self._driver.engines[role]
+        return self._await_model(engine.model, request_id, engine.timeout, make)
+
+    def _await_model(
+        self, model: str, request_id: str, timeout: float, make: Callable[[], Any]
+    ) -> Any:
+        """Run a blocking call that may be stopped, or given up, while it blocks."""
+        call = self._wait.begin(model, request_id, timeout)
+        try:
+            return make() if self._interruption is None else None
+        finally:
+            self._wait.end(call)

@@ -1,0 +1,202 @@
+"""Engine calls as Triton requests, and their responses as answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from bls.effects import EngineAnswer, EngineCall, EngineRole
+from bls.errors import EngineError
+from bls.request import Request, Sampling, TokenIds
+from bls.settings import LoopSettings
+from contract import engine as tensors
+
+
+class Engine:
+    """One of the two engines: what it is called, how wide its logits are, what its answers hold."""
+
+    def __init__(self, role: EngineRole, settings: LoopSettings) -> None:
+        draft = role == "draft"
+        self.model = (settings.draft_model or "") if draft else settings.target_model
+        self.vocab_size = settings.draft_vocab_size if draft else settings.vocab_size
+        self.timeout = settings.draft_timeout if draft else settings.target_timeout
+        self.excludes_input = (
+            settings.draft_excludes_input if draft else settings.target_excludes_input
+        )
+
+    def stop_request(self, request_id: str) -> Any:
+        """The call that makes the engine give up ``request_id``; required inputs are dummies."""
+        return pb_utils.InferenceRequest(
+            model_name=self.model,
+            request_id=request_id,
+            requested_output_names=[tensors.SEQUENCE_LENGTH],
+            inputs=[
+                _row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
+                _scalar(tensors.INPUT_LENGTHS, 1),
+                _scalar(tensors.REQUEST_OUTPUT_LEN, 1),
+                _scalar(tensors.STOP, True),
+            ],
+        )
+
+    def probe_request(self, request_id: str) -> Any:
+        """The cheapest real call: one token after one token."""
+        return pb_utils.InferenceRequest(
+            model_name=self.model,
+            request_id=request_id,
+            requested_output_names=[tensors.SEQUENCE_LENGTH],
+            inputs=[
+                _row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
+                _scalar(tensors.INPUT_LENGTHS, 1),
+                _scalar(tensors.REQUEST_OUTPUT_LEN, 1),
+                _scalar(tensors.RUNTIME_TOP_K, 1),
+            ],
+        )
+
+
+class EngineRequests:
+    """Builds one request's calls to one engine; what never changes is built once."""
+
+    def __init__(self, engine: Engine, request: Request, settings: LoopSettings) -> None:
+        self._engine = engine
+        self._request = request
+        self._kv_block_tokens = settings.kv_block_tokens
+        self._sampling = _sampling_tensors(request.sampling, engine.vocab_size)
+        self._bad_words = request.sampling.bad_words
+        self._logits_threshold = (
+            [_scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
+            if request.draft_acceptance_threshold is not None
+            else []
+        )
+
+    def build(self, call: EngineCall, request_id: str) -> Any:
+        """Return the BLS request that makes ``call``."""
+        return pb_utils.InferenceRequest(
+            model_name=self._engine.model,
+            request_id=request_id,
+            requested_output_names=self._outputs(call),
+            inputs=[
+                _row(tensors.INPUT_IDS, call.context),
+                _scalar(tensors.INPUT_LENGTHS, len(call.context)),
+                _scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
+                *self._sampling,
+                *self._changing(call),
+            ],
+        )
+
+    def read(self, call: EngineCall, response: Any) -> EngineAnswer:
+        """Return what a response to ``call`` says."""
+        outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
+        if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
+            raise EngineError(self._engine.model, f"its answer lacks '{tensors.OUTPUT_IDS}'")
+        length = int(outputs[tensors.SEQUENCE_LENGTH].as_numpy().reshape(-1)[0])
+        tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
+        if not self._engine.excludes_input and not call.streaming:
+            tokens = tokens[len(call.context) :]
+        reused = outputs.get(tensors.KV_CACHE_REUSED_BLOCKS)
+        log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
+        return EngineAnswer(
+            tokens=tokens,
+            final=not call.streaming,
+            log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
+            logits=outputs.get(tensors.GENERATION_LOGITS),
+            context_logits=outputs.get(tensors.CONTEXT_LOGITS),
+            reused_blocks=None if reused is None else int(reused.as_numpy().reshape(-1)[0]),
+        )
+
+    def _outputs(self, call: EngineCall) -> list[str]:
+        request, target = self._request, call.engine == "target"
+        wanted = {
+            tensors.OUTPUT_IDS: True,
+            tensors.SEQUENCE_LENGTH: True,
+            tensors.KV_CACHE_REUSED_BLOCKS: target,
+            tensors.OUTPUT_LOG_PROBS: target and request.wants_log_probs,
+            tensors.CONTEXT_LOGITS: target and request.wants_context_logits,
+            tensors.GENERATION_LOGITS: call.wants_logits,
+        }
+        return [name for name, is_wanted in wanted.items() if is_wanted]
+
+    def _changing(self, call: EngineCall) -> list[Any]:
+        """Tensors that depend on the round."""
+        inputs = []
+        if not self._request.sampling.greedy:
+            inputs.append(_scalar(tensors.SEED, call.seed))
+        if call.end_id is not None:
+            inputs.append(_scalar(tensors.END_ID, call.end_id))
+        if call.streaming:
+            inputs.append(_scalar(tensors.STREAMING, True))
+        if call.wants_logits:
+            inputs.append(_scalar(tensors.RETURN_GENERATION_LOGITS, True))
+        if call.engine == "target":
+            inputs += self._of_target(call)
+        bad_words = self._banned(ban_end_ids=call.ban_end_ids)
+        if bad_words is not None:
+            inputs.append(pb_utils.Tensor(tensors.BAD_WORDS_LIST, bad_words[np.newaxis]))
+        return inputs
+
+    def _of_target(self, call: EngineCall) -> list[Any]:
+        inputs = []
+        if len(call.draft):
+            inputs.append(_row(tensors.DRAFT_INPUT_IDS, call.draft.tokens))
+            inputs += self._logits_threshold
+        if call.draft.logits is not None:
+            logits = call.draft.logits.as_numpy()
+            inputs.append(
+                pb_utils.Tensor(tensors.DRAFT_LOGITS, logits.reshape(1, *logits.shape[-2:]))
+            )
+        if self._request.wants_log_probs:
+            inputs.append(_scalar(tensors.RETURN_LOG_PROBS, True))
+        if self._request.wants_context_logits:
+            inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
+        return inputs
+
+    def _banned(self, *, ban_end_ids: bool) -> TokenIds | None:
+        """Bad words, [2, n], with the end ids among them while tokens are owed."""
+        ends = self._request.end_ids if ban_end_ids else ()
+        if not ends:
+            return self._bad_words
+        ids = list(ends)
+        offsets = list(range(1, len(ends) + 1))
+        if self._bad_words is not None:
+            kept = self._bad_words[1] >= 0
+            offsets += (self._bad_words[1][kept] + len(ends)).tolist()
+            ids += self._bad_words[0][: max(self._bad_words[1])].tolist()
+        offsets += [-1] * (len(ids) - len(offsets))
+        return np.array([ids, offsets], np.int32)
+
+
+def _sampling_tensors(sampling: Sampling, vocab_size: int) -> list[Any]:
+    inputs = [_scalar(tensors.RUNTIME_TOP_K, sampling.top_k)]
+    if not sampling.greedy:
+        inputs.append(_scalar(tensors.TEMPERATURE, sampling.temperature))
+        inputs.append(_scalar(tensors.RUNTIME_TOP_P, sampling.top_p))
+    for tensor, value in (
+        (tensors.REPETITION_PENALTY, sampling.repetition_penalty),
+        (tensors.PRESENCE_PENALTY, sampling.presence_penalty),
+        (tensors.FREQUENCY_PENALTY, sampling.frequency_penalty),
+    ):
+        if value is not None:
+            inputs.append(_scalar(tensor, value))
+    if sampling.embedding_bias is not None:
+        inputs.append(_row(tensors.EMBEDDING_BIAS, _widened(sampling.embedding_bias, vocab_size)))
+    return inputs
+
+
+def _widened(bias: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
+    """The bias in this engine's padded width."""
+    return (
+        np.pad(bias, (0, vocab_size - len(bias))) if len(bias) < vocab_size else bias[:vocab_size]
+    )
+
+
+_DTYPES = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "BOOL": np.bool_}
+
+
+def _scalar(tensor: Any, value: Any) -> Any:
+    return pb_utils.Tensor(tensor, np.array([[value]], _DTYPES[tensor.dtype]))
+
+
+def _row(tensor: Any, values: NDArray[Any]) -> Any:
+    return pb_utils.Tensor(tensor, values[np.newaxis])

@@ -1,0 +1,144 @@
+"""``bls`` and ``ensemble``: entries that answer once, by forwarding to ``bls_stream``.
+
+Triton refuses plain `infer` for decoupled models, and streaming needs one; so these are not
+decoupled, yet serve any number of requests at once: ``execute`` returns nothing and each answer
+follows through its response sender.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from bls.errors import BadRequest, EngineError, EngineTimeout, TandemError
+from bls.settings import ForwarderSettings
+from bls.triton.awaited import Lost, LostCalls, Wait
+from bls.triton.background import in_background, log_exception
+from bls.triton.calls import Calls
+from bls.triton.job import FINAL, send_error
+from bls.triton.stream import FORWARDED
+from bls.triton.watcher import Watcher
+from contract import entry as tensors
+from contract.parameters import decode
+
+# `bls_stream` keeps the deadline; only if it should fail to is the call given up, this much later.
+SECONDS_OF_GRACE = 10.0
+
+
+class ForwardEntry:
+    """Triton's model object; it holds no state but the calls under way."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Read the settings."""
+        self._settings = decode(ForwarderSettings, json.loads(args["model_config"]))
+        self._calls = Calls()
+        self._lost = LostCalls()
+        self._watcher = Watcher()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Forward each request on a thread of its own."""
+        for request in requests:
+            forwarded = _Forwarded(request, self._settings, self._calls, self._lost)
+            self._watcher.add(forwarded)
+            in_background(forwarded.run)
+
+    def finalize(self) -> None:
+        """End what the instance started."""
+        self._watcher.stop()
+
+
+class _Forwarded:
+    """One request on its way through ``bls_stream``."""
+
+    def __init__(
+        self, request: Any, settings: ForwarderSettings, calls: Calls, lost: LostCalls
+    ) -> None:
+        self._request = request
+        self._sender = request.get_response_sender()
+        self._settings = settings
+        self._calls = calls
+        self._id = f"{FORWARDED}{uuid.uuid4().hex}"
+        self._wait = Wait(lost)
+        self._stopped = False
+        self.closed = False
+
+    def run(self) -> None:
+        """Make the call and answer with what comes back."""
+        try:
+            self._answer(self._call())
+        except Lost:
+            return
+        except EngineError as error:
+            self._refuse(TandemError(error.what))
+        except TandemError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001  the client must not wait for ever
+            log_exception("a request could not be forwarded", error)
+            self._refuse(TandemError("internal error while forwarding the request"))
+
+    def check(self, now: float) -> None:
+        """Pass a cancellation on; give the call up if its deadline was ignored."""
+        if not self._stopped and self._sender.is_cancelled():
+            self._stopped = True
+            in_background(self._stop)
+        call = self._wait.give_up_if_overdue(now)
+        if call is not None:
+            self._refuse(EngineTimeout(call.model, call.timeout))
+
+    def _call(self) -> Any:
+        model = self._settings.stream_model
+        request = pb_utils.InferenceRequest(
+            model_name=model,
+            request_id=self._id,
+            requested_output_names=self._request.requested_output_names(),
+            inputs=self._inputs(),
+            parameters=json.loads(self._request.parameters() or "{}"),
+            timeout=self._request.timeout(),
+        )
+        patience = self._settings.request_timeout + SECONDS_OF_GRACE
+        call = self._wait.begin(model, self._id, patience)
+        try:
+            return self._calls.once(request)
+        finally:
+            self._wait.end(call)
+
+    def _inputs(self) -> list[Any]:
+        """The client's inputs, with this entry's drafter where it named none."""
+        inputs = {tensor.name(): tensor for tensor in self._request.inputs()}
+        stream = inputs.get(tensors.STREAM)
+        if stream is not None and stream.as_numpy().any():
+            raise BadRequest(
+                f"input '{tensors.STREAM}': this model answers once; "
+                f"send the request to '{self._settings.stream_model}' to stream"
+            )
+        drafter = self._settings.drafter
+        if drafter is not None and tensors.DRAFTER not in inputs and inputs:
+            rows = next(iter(inputs.values())).shape()[0]
+            names = np.full((rows, 1), drafter.encode(), dtype=object)
+            inputs[tensors.DRAFTER] = pb_utils.Tensor(tensors.DRAFTER, names)
+        return list(inputs.values())
+
+    def _answer(self, response: Any) -> None:
+        answer = pb_utils.InferenceResponse(output_tensors=response.output_tensors())
+        self._sender.send(answer, flags=FINAL)
+        self.closed = True
+
+    def _refuse(self, error: TandemError) -> None:
+        send_error(self._sender, error)
+        self.closed = True
+
+    def _stop(self) -> None:
+        """Tell ``bls_stream`` that this request's client has gone."""
+        request = pb_utils.InferenceRequest(
+            model_name=self._settings.stream_model,
+            request_id=self._id,
+            requested_output_names=[],
+            inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
+        )
+        with suppress(EngineError):  # it answers with nothing but the end of the call
+            self._calls.once(request)

@@ -1,0 +1,58 @@
+"""Whether the draft engine answers: one that failed rests, and is tried again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from bls.errors import EngineError
+from bls.triton.background import in_background
+from bls.triton.calls import Calls
+from bls.triton.engine import Engine
+
+
+class DraftHealth:
+    """Shared by all requests. After a failure one probe, and no request, finds out what is next.
+
+    A probe of an engine whose process has died never returns. It is not repeated: drafts stay off
+    until the engine answers it, in practice until the server is started anew.
+    """
+
+    def __init__(self, engine: Engine, calls: Calls, pause: float) -> None:
+        self._engine = engine
+        self._calls = calls
+        self._pause = pause
+        self._lock = threading.Lock()
+        self.available = True
+
+    def failed(self, error: EngineError) -> None:
+        """Let the engine rest; the first to notice says so in the log and starts the probe."""
+        with self._lock:
+            if not self.available:
+                return
+            self.available = False
+        pb_utils.Logger.log_warn(f"tandem: answers go on without drafts: {error}")
+        in_background(self._probe_until_well)
+
+    def _probe_until_well(self) -> None:
+        while True:
+            time.sleep(self._pause)
+            try:
+                self._calls.once(self._engine.probe_request("tandem-probe"))
+            except EngineError:
+                continue
+            break
+        self.available = True
+        pb_utils.Logger.log_info(f"tandem: model '{self._engine.model}' answers; drafts are back")
+
+
+class NoDraftEngine:
+    """Stands where a deployment has no draft engine."""
+
+    available = False
+
+    def failed(self, error: Any) -> None:
+        """Nothing was called."""

@@ -1,0 +1,196 @@
+"""One client request: its prompts decode side by side, its answer goes out once or in chunks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from bls.admission import Admission, Ticket
+from bls.effects import Chunk, FinishReason
+from bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, TandemError
+from bls.loop import Decoding
+from bls.triton.answers import Answers, Part, Times
+from bls.triton.awaited import Wait
+from bls.triton.carrier import Carrier
+from bls.triton.driver import Driver
+from bls.triton.metrics import Metrics
+from bls.triton.reader import Options
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class Job:
+    """Everything between a request and the last response to it. Thread-safe."""
+
+    def __init__(
+        self,
+        sender: Any,
+        answers: Answers,
+        options: Options,
+        *,
+        deadline: float,
+        timeout: float,
+        wait: Wait,
+    ) -> None:
+        self.options = options
+        self.wait = wait  # for the tokenizer, before the prompts have lanes
+        self.arrival_ns = time.time_ns()
+        self._sender = sender
+        self._answers = answers
+        self._deadline = deadline
+        self._timeout = timeout
+        self._lanes: Sequence[Lane] = ()
+        self._unfinished = 0
+        self._closed = False
+        self._lock = threading.RLock()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the last response has been sent."""
+        return self._closed
+
+    def open(self, lanes: Sequence[Lane]) -> None:
+        """Take the prompts in; they may start at any moment from now on."""
+        with self._lock:
+            self._lanes = lanes
+            self._unfinished = len(lanes)
+
+    def check(self, now: float) -> None:
+        """Notice that the client has gone, that time is up, or that an engine is overdue."""
+        if self._sender.is_cancelled():
+            self.fail(Cancelled())
+        elif now > self._deadline:
+            self.fail(
+                DeadlineExceeded(
+                    f"the request took longer than {self._timeout:g} s, which is its time-out"
+                )
+            )
+        overdue = self.wait.give_up_if_overdue(now)
+        if overdue is not None:
+            self.fail(EngineTimeout(overdue.model, overdue.timeout))
+        for lane in self._lanes:
+            lane.check(now)
+
+    def fail(self, error: Exception) -> None:
+        """End the whole request: one line to the client, every prompt's decoding interrupted."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._send_error(error)
+        for lane in self._lanes:
+            lane.interrupt(error)
+
+    def lane_moved(self, part: Part) -> None:
+        """Hear of a prompt's progress: send a chunk, or the whole answer once all are complete."""
+        with self._lock:
+            if self._closed:
+                return
+            complete = part.finish_reason is not None
+            self._unfinished -= complete
+            last = self._unfinished == 0
+            self._closed = last
+            if self.options.stream:
+                self._send([part], last=last)
+            elif last:
+                self._send([lane.whole() for lane in self._lanes], last=True)
+
+    def _send(self, parts: Sequence[Part], *, last: bool) -> None:
+        self._sender.send(self._answers.response(parts), flags=FINAL if last else 0)
+
+    def _send_error(self, error: Exception) -> None:
+        text = "the request was cancelled" if isinstance(error, Cancelled) else str(error)
+        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
+        self._sender.send(response, flags=FINAL)
+
+
+class Lane:
+    """One prompt of a job: from its place in the queue to its last token."""
+
+    def __init__(
+        self, index: int, decoding: Decoding, prefix: str, job: Job, metrics: Metrics
+    ) -> None:
+        self._index = index
+        self._decoding = decoding
+        self._text = [prefix] if prefix else []
+        self._unsent_text = prefix
+        self._unsent_tokens: list[Any] = []
+        self._finish_reason: FinishReason | None = None
+        self._job = job
+        self._metrics = metrics
+        self._carrier: Carrier | None = None
+        self._ticket: Ticket | None = None
+        self._admission: Admission | None = None
+        self._interruption: Exception | None = None
+        self._scheduled_ns = self._first_ns = self._last_ns = 0
+        self._lock = threading.Lock()
+
+    def ticket(self, admission: Admission, blocks: int, driver: Driver) -> Ticket:
+        """Return the place in the queue that will start this lane."""
+        self._admission = admission
+        self._ticket = Ticket(blocks, lambda: self._start(driver))
+        return self._ticket
+
+    def check(self, now: float) -> None:
+        """Look after the engine call under way."""
+        if self._carrier is not None:
+            self._carrier.check(now)
+
+    def interrupt(self, reason: Exception) -> None:
+        """Stop decoding, or leave the queue."""
+        with self._lock:
+            self._interruption = reason
+            carrier = self._carrier
+        if carrier is not None:
+            carrier.interrupt(reason)
+        elif self._admission is not None and self._ticket is not None:
+            self._admission.withdraw(self._ticket)
+
+    def deliver(self, chunk: Chunk) -> None:
+        """Take what a round made final; tell the job where there is something to show."""
+        self._last_ns = time.time_ns()
+        self._first_ns = self._first_ns or self._last_ns
+        self._finish_reason = chunk.finish_reason
+        self._unsent_text += chunk.text
+        self._unsent_tokens.append(chunk.tokens)
+        self._text.append(chunk.text)
+        if self._unsent_text or chunk.finish_reason is not None:
+            part = self._part(self._unsent_text, np.concatenate(self._unsent_tokens))
+            self._unsent_text, self._unsent_tokens = "", []
+            self._job.lane_moved(part)
+
+    def ended(self, error: Exception | None) -> None:
+        """Make room for others; an error ends the whole job."""
+        if self._admission is not None and self._ticket is not None:
+            self._admission.leave(self._ticket)
+        self._metrics.count(self._decoding.request.drafter, self._decoding.statistics)
+        if error is not None:
+            self._job.fail(error)
+
+    def whole(self) -> Part:
+        """The complete answer to this prompt."""
+        return self._part("".join(self._text), self._decoding.sequence.output)
+
+    def _start(self, driver: Driver) -> None:
+        with self._lock:
+            self._scheduled_ns = time.time_ns()
+            if self._interruption is None:
+                self._carrier = Carrier(driver, self._decoding, self)
+                self._carrier.start()
+                return
+        self.ended(self._interruption)
+
+    def _part(self, text: str, tokens: Any) -> Part:
+        times = Times(self._job.arrival_ns, self._scheduled_ns, self._first_ns, self._last_ns)
+        return Part(self._index, text, tokens, self._finish_reason, self._decoding, times)
+
+
+def send_error(sender: Any, error: TandemError) -> None:
+    """Refuse a request that never became a job."""
+    response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+    sender.send(response, flags=FINAL)

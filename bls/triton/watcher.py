@@ -1,0 +1,73 @@
+"""The one thread that looks after all requests: gone clients, deadlines, overdue engine calls.
+
+Triton tells nobody that a client has left; a model has to ask, and each question costs a trip to
+the server process. One thread asks for all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from bls.triton.background import log_exception
+
+INTERVAL = 0.02  # seconds between two looks at everybody
+
+
+class Watched(Protocol):
+    """Something that must be looked at now and then until it is closed."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it needs no more looks."""
+
+    def check(self, now: float) -> None:
+        """Look at it; ``now`` is of the monotonic clock."""
+
+
+class Watcher:
+    """Checks whatever was added, until it is closed."""
+
+    def __init__(self, after_each_round: Callable[[], None] = lambda: None) -> None:
+        self._watched: set[Watched] = set()
+        self._after_each_round = after_each_round
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def add(self, watched: Watched) -> None:
+        """Begin to look after ``watched``."""
+        with self._lock:
+            self._watched.add(watched)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped:
+            if not self._look():
+                self._wake.wait()
+                self._wake.clear()
+            time.sleep(INTERVAL)
+
+    def _look(self) -> bool:
+        """Check everybody once; False if there was nobody."""
+        with self._lock:
+            self._watched = {w for w in self._watched if not w.closed}
+            everybody = list(self._watched)
+        now = time.monotonic()
+        for watched in everybody:
+            try:
+                watched.check(now)
+            except Exception as error:  # noqa: BLE001  the others must still be looked after
+                log_exception("looking after a request failed", error)
+        self._after_each_round()
+        return bool(everybody)

@@ -1,0 +1,10 @@
+"""An entry that answers once, through the loop of `bls_stream`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bls.triton.forward import ForwardEntry as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

@@ -1,0 +1,10 @@
+"""The entry that holds the decoding loop."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bls.triton.stream import StreamEntry as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

@@ -1,0 +1,10 @@
+"""The control: the target alone, under the name of NVIDIA's ensemble."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bls.triton.forward import ForwardEntry as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
