@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Settings = TypeVar("Settings")
 
@@ -45,7 +46,7 @@ def decode(kind: type[Settings], model_config: Mapping[str, Any]) -> Settings:
     values = {}
     for name, text in given.items():
         try:
-            values[name] = text if hints[name] is str else _from_json(json.loads(text))
+            values[name] = text if _is_text(hints[name]) else _from_json(json.loads(text))
         except json.JSONDecodeError as error:
             raise ParameterError(
                 f"model '{model}': parameter '{name}' is no JSON: {text!r}"
@@ -54,6 +55,13 @@ def decode(kind: type[Settings], model_config: Mapping[str, Any]) -> Settings:
         return kind(**values)
     except TypeError as error:
         raise ParameterError(f"model '{model}': {error}") from error
+
+
+def _is_text(hint: Any) -> bool:
+    """Whether a field holds a string: ``str``, a ``Literal`` of strings, or either or None."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_is_text(part) for part in get_args(hint))
+    return hint is str or get_origin(hint) is Literal
 
 
 def _from_json(value: Any) -> Any:

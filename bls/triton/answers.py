@@ -19,6 +19,10 @@ from contract.tensor import Tensor
 
 # Made only for a client that names them: most want the text, not every id of it.
 ON_REQUEST = frozenset({tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH})
+# Running totals: in every chunk for a client that names them, for others with the end alone.
+TOTALS = frozenset(
+    {tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS}
+)
 
 
 class Times(NamedTuple):
@@ -47,7 +51,10 @@ class Answers:
 
     def __init__(self, requested: Sequence[str], options: Options) -> None:
         names = set(requested)
-        self._wanted = names - ON_REQUEST if names >= set(tensors.OUTPUTS) else names
+        # One that names nothing is given the names of all.
+        named_nothing = names >= set(tensors.OUTPUTS)
+        self._wanted = names - ON_REQUEST if named_nothing else names
+        self._running = frozenset() if named_nothing else names & TOTALS
         self._options = options
 
     def response(self, parts: Sequence[Part]) -> Any:
@@ -65,6 +72,7 @@ class Answers:
         if self._options.return_num_output_tokens:
             # Front ends add up what the chunks say.
             outputs[tensors.NUM_OUTPUT_TOKENS] = _column([len(p.tokens) for p in parts])
+        outputs |= {n: total for n, total in _statistics(parts).items() if n in self._running}
         reasons = [p.finish_reason for p in parts if p.finish_reason is not None]
         if len(reasons) == len(parts):
             outputs[tensors.FINISH_REASON] = np.array([r.encode() for r in reasons], dtype=object)

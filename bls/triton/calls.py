@@ -8,6 +8,8 @@ and nowhere else (measured with Triton 2.51):
 - There is no way to cancel a call, and dropping the iterator stops nothing: a second call with the
   same request id and ``stop`` tells the engine.
 - ``trace=request.trace()`` crashes decoupled models: no call passes it.
+
+The hazard of the way back, to the client, is guarded in ``bls.triton.sender``.
 """
 
 from __future__ import annotations
@@ -32,16 +34,15 @@ class Calls:
         self._kept: deque[tuple[float, Any]] = deque()
         self._lock = threading.Lock()
 
-    def once(self, request: Any) -> Any:
+    def once(self, model: str, request: Any) -> Any:
         """Make a call of which one response is wanted; return that response.
 
         Raises EngineError with the model's own words where the call failed.
         """
-        return next(self.stream(request))
+        return next(self.stream(model, request))
 
-    def stream(self, request: Any) -> Iterator[Any]:
+    def stream(self, model: str, request: Any) -> Iterator[Any]:
         """Make a call and yield its responses as they come. An empty final one ends it."""
-        model = request.model_name()
         try:
             responses = request.exec(decoupled=True)
         except pb_utils.TritonModelException as error:

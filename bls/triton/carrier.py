@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +19,7 @@ from bls.effects import (
 )
 from bls.errors import Cancelled, EngineError, EngineTimeout, TandemError
 from bls.loop import Decoding
+from bls.triton import request_ids
 from bls.triton.awaited import Lost, Wait
 from bls.triton.background import in_background, log_exception
 from bls.triton.driver import Driver
@@ -61,7 +61,7 @@ class Carrier:
         self._outlet = outlet
         self._steps = decoding.decode()
         self._requests: dict[EngineRole, EngineRequests] = {}
-        self._name = f"tandem-{uuid.uuid4().hex}"
+        self._name = request_ids.fresh()
         self._calls_made = 0
         self._wait = Wait(driver.lost)
         self._streaming: _Streaming | None = None
@@ -133,13 +133,18 @@ class Carrier:
     def _engine_answer(self, call: EngineCall) -> EngineAnswer:
         request_id = self._next_id()
         request = self._requests_to(call.engine).build(call, request_id)
-        response = self._await(call.engine, request_id, lambda: self._driver.calls.once(request))
+        model = self._driver.engines[call.engine].model
+        response = self._await(
+            call.engine, request_id, lambda: self._driver.calls.once(model, request)
+        )
         return self._requests_to(call.engine).read(call, response)
 
     def _begin_streaming(self, call: EngineCall) -> EngineAnswer:
         request_id = self._next_id()
         request = self._requests_to(call.engine).build(call, request_id)
-        self._streaming = _Streaming(call, request_id, self._driver.calls.stream(request))
+        model = self._driver.engines[call.engine].model
+        responses = self._driver.calls.stream(model, request)
+        self._streaming = _Streaming(call, request_id, responses)
         return self._next_answer()
 
     def _next_answer(self) -> EngineAnswer:
@@ -157,14 +162,12 @@ class Carrier:
 
     def _text(self, call: TextCall) -> str:
         settings = self._driver.settings
-        request = text_request(settings.postprocessing_model, call)
+        model = settings.postprocessing_model
+        request = text_request(model, call)
         response = self._await_model(
-            settings.postprocessing_model,
-            "",
-            settings.target_timeout,
-            lambda: self._driver.calls.once(request),
+            model, "", settings.target_timeout, lambda: self._driver.calls.once(model, request)
         )
-        return text_of(settings.postprocessing_model, response)
+        return text_of(model, response)
 
     def _under_way(self) -> _Streaming:
         if self._streaming is None:
@@ -179,7 +182,6 @@ class Carrier:
         return self._requests[role]
 
     def _next_id(self) -> str:
-        """Every call has an id of its own: a ``stop`` must reach that call and no other."""
         self._calls_made += 1
         return f"{self._name}.{self._calls_made}"
 

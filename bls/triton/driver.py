@@ -30,9 +30,10 @@ class Driver:
         """Tell an engine to give up a call. It may be the one that hangs, so nobody waits."""
         for engine in self.engines.values():
             if engine.model == model:
-                in_background(partial(self._send_quietly, engine.stop_request(request_id)))
+                request = engine.stop_request(request_id)
+                in_background(partial(self._send_quietly, model, request))
 
-    def _send_quietly(self, request: Any) -> None:
+    def _send_quietly(self, model: str, request: Any) -> None:
         # An error means that the call has ended before, or will run into its time-out.
         with suppress(EngineError):
-            self.calls.once(request)
+            self.calls.once(model, request)

@@ -8,7 +8,6 @@ follows through its response sender.
 from __future__ import annotations
 
 import json
-import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +16,11 @@ import triton_python_backend_utils as pb_utils
 
 from bls.errors import BadRequest, EngineError, EngineTimeout, TandemError
 from bls.settings import ForwarderSettings
+from bls.triton import request_ids
 from bls.triton.awaited import Lost, LostCalls, Wait
 from bls.triton.background import in_background, log_exception
 from bls.triton.calls import Calls
-from bls.triton.job import FINAL, send_error
-from bls.triton.stream import FORWARDED
+from bls.triton.sender import Sender
 from bls.triton.watcher import Watcher
 from contract import entry as tensors
 from contract.parameters import decode
@@ -59,13 +58,17 @@ class _Forwarded:
         self, request: Any, settings: ForwarderSettings, calls: Calls, lost: LostCalls
     ) -> None:
         self._request = request
-        self._sender = request.get_response_sender()
+        self._sender = Sender(request)
         self._settings = settings
         self._calls = calls
-        self._id = f"{FORWARDED}{uuid.uuid4().hex}"
+        self._id = request_ids.fresh_forwarded()
         self._wait = Wait(lost)
         self._stopped = False
-        self.closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client has its answer."""
+        return self._sender.closed
 
     def run(self) -> None:
         """Make the call and answer with what comes back."""
@@ -74,12 +77,12 @@ class _Forwarded:
         except Lost:
             return
         except EngineError as error:
-            self._refuse(TandemError(error.what))
+            self._sender.refuse(error.what)
         except TandemError as error:
-            self._refuse(error)
+            self._sender.refuse(str(error))
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be forwarded", error)
-            self._refuse(TandemError("internal error while forwarding the request"))
+            self._sender.refuse("internal error while forwarding; see the server's log")
 
     def check(self, now: float) -> None:
         """Pass a cancellation on; give the call up if its deadline was ignored."""
@@ -88,14 +91,14 @@ class _Forwarded:
             in_background(self._stop)
         call = self._wait.give_up_if_overdue(now)
         if call is not None:
-            self._refuse(EngineTimeout(call.model, call.timeout))
+            self._sender.refuse(str(EngineTimeout(call.model, call.timeout)))
 
     def _call(self) -> Any:
         model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
             model_name=model,
             request_id=self._id,
-            requested_output_names=self._request.requested_output_names(),
+            requested_output_names=list(self._request.requested_output_names()),
             inputs=self._inputs(),
             parameters=json.loads(self._request.parameters() or "{}"),
             timeout=self._request.timeout(),
@@ -103,13 +106,13 @@ class _Forwarded:
         patience = self._settings.request_timeout + SECONDS_OF_GRACE
         call = self._wait.begin(model, self._id, patience)
         try:
-            return self._calls.once(request)
+            return self._calls.once(model, request)
         finally:
             self._wait.end(call)
 
     def _inputs(self) -> list[Any]:
         """The client's inputs, with this entry's drafter where it named none."""
-        inputs = {tensor.name(): tensor for tensor in self._request.inputs()}
+        inputs = {tensor.name(): _as_sent(tensor) for tensor in self._request.inputs()}
         stream = inputs.get(tensors.STREAM)
         if stream is not None and stream.as_numpy().any():
             raise BadRequest(
@@ -125,20 +128,26 @@ class _Forwarded:
 
     def _answer(self, response: Any) -> None:
         answer = pb_utils.InferenceResponse(output_tensors=response.output_tensors())
-        self._sender.send(answer, flags=FINAL)
-        self.closed = True
-
-    def _refuse(self, error: TandemError) -> None:
-        send_error(self._sender, error)
-        self.closed = True
+        self._sender.send(answer, final=True)
 
     def _stop(self) -> None:
         """Tell ``bls_stream`` that this request's client has gone."""
+        model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
-            model_name=self._settings.stream_model,
+            model_name=model,
             request_id=self._id,
             requested_output_names=[],
             inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
         )
         with suppress(EngineError):  # it answers with nothing but the end of the call
-            self._calls.once(request)
+            self._calls.once(model, request)
+
+
+_SCALARS = frozenset(tensor for tensor in tensors.INPUTS if tensor.scalar)
+
+
+def _as_sent(tensor: Any) -> Any:
+    """Undo Triton's reshape: a client sends [b, 1] of what arrives as [b]."""
+    if tensor.name() not in _SCALARS:
+        return tensor
+    return pb_utils.Tensor(tensor.name(), tensor.as_numpy().reshape(-1, 1))

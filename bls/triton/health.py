@@ -41,7 +41,7 @@ class DraftHealth:
         while True:
             time.sleep(self._pause)
             try:
-                self._calls.once(self._engine.probe_request("tandem-probe"))
+                self._calls.once(self._engine.model, self._engine.probe_request("tandem-probe"))
             except EngineError:
                 continue
             break

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
 
 from bls.admission import Admission, Ticket
 from bls.effects import Chunk, FinishReason
-from bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, TandemError
+from bls.errors import Cancelled, DeadlineExceeded, EngineTimeout
 from bls.loop import Decoding
 from bls.triton.answers import Answers, Part, Times
 from bls.triton.awaited import Wait
@@ -20,8 +19,7 @@ from bls.triton.carrier import Carrier
 from bls.triton.driver import Driver
 from bls.triton.metrics import Metrics
 from bls.triton.reader import Options
-
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+from bls.triton.sender import Sender
 
 
 class Job:
@@ -29,7 +27,7 @@ class Job:
 
     def __init__(
         self,
-        sender: Any,
+        sender: Sender,
         answers: Answers,
         options: Options,
         *,
@@ -46,13 +44,12 @@ class Job:
         self._timeout = timeout
         self._lanes: Sequence[Lane] = ()
         self._unfinished = 0
-        self._closed = False
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     @property
     def closed(self) -> bool:
         """Whether the last response has been sent."""
-        return self._closed
+        return self._sender.closed
 
     def open(self, lanes: Sequence[Lane]) -> None:
         """Take the prompts in; they may start at any moment from now on."""
@@ -78,35 +75,23 @@ class Job:
 
     def fail(self, error: Exception) -> None:
         """End the whole request: one line to the client, every prompt's decoding interrupted."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._send_error(error)
+        if self.closed:
+            return
+        gone = isinstance(error, Cancelled)
+        self._sender.refuse("the request was cancelled" if gone else str(error))
         for lane in self._lanes:
             lane.interrupt(error)
 
     def lane_moved(self, part: Part) -> None:
         """Hear of a prompt's progress: send a chunk, or the whole answer once all are complete."""
         with self._lock:
-            if self._closed:
-                return
-            complete = part.finish_reason is not None
-            self._unfinished -= complete
+            self._unfinished -= part.finish_reason is not None
             last = self._unfinished == 0
-            self._closed = last
             if self.options.stream:
-                self._send([part], last=last)
+                self._sender.send(self._answers.response([part]), final=last)
             elif last:
-                self._send([lane.whole() for lane in self._lanes], last=True)
-
-    def _send(self, parts: Sequence[Part], *, last: bool) -> None:
-        self._sender.send(self._answers.response(parts), flags=FINAL if last else 0)
-
-    def _send_error(self, error: Exception) -> None:
-        text = "the request was cancelled" if isinstance(error, Cancelled) else str(error)
-        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
-        self._sender.send(response, flags=FINAL)
+                parts = [lane.whole() for lane in self._lanes]
+                self._sender.send(self._answers.response(parts), final=True)
 
 
 class Lane:
@@ -188,9 +173,3 @@ class Lane:
     def _part(self, text: str, tokens: Any) -> Part:
         times = Times(self._job.arrival_ns, self._scheduled_ns, self._first_ns, self._last_ns)
         return Part(self._index, text, tokens, self._finish_reason, self._decoding, times)
-
-
-def send_error(sender: Any, error: TandemError) -> None:
-    """Refuse a request that never became a job."""
-    response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-    sender.send(response, flags=FINAL)

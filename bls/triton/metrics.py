@@ -1,7 +1,15 @@
-"""The loop's figures on Triton's ``/metrics``; speculation's are named as vLLM's, unprefixed."""
+"""The loop's figures on Triton's ``/metrics``; speculation's are named as vLLM's, unprefixed.
+
+Two threads that change one metric at the same time crash the server (Triton 2.51: a metric keeps
+the message that carries its change in itself). So the threads that decode only add to numbers
+here, and one thread publishes them.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -9,68 +17,82 @@ import triton_python_backend_utils as pb_utils
 from bls.settings import DrafterName
 from bls.statistics import Statistics
 
+COUNTERS = {
+    "spec_decode_num_drafts_total": "Rounds with draft tokens",
+    "spec_decode_num_draft_tokens_total": "Draft tokens proposed",
+    "spec_decode_num_accepted_tokens_total": "Draft tokens accepted",
+    "spec_decode_num_accepted_tokens_per_pos_total": "Draft tokens accepted, by their position",
+    "tandem_drafter_failures_total": "Draft calls that failed",
+    "tandem_recomputed_tokens_total": "Context tokens computed again after an eviction",
+}
+GAUGES = {
+    "tandem_requests_running": "Sequences decoding now",
+    "tandem_requests_waiting": "Sequences waiting for room",
+    "tandem_lost_calls": "Engine calls given up without an answer",
+}
+
+
+Labels = frozenset[tuple[str, str]]
+
 
 class Metrics:
     """Counters and gauges of one model. Requests are counted when they end."""
 
     def __init__(self, model: str) -> None:
         self._model = model
+        family = pb_utils.MetricFamily
+        kinds = ((COUNTERS, family.COUNTER), (GAUGES, family.GAUGE))
         self._families = {
-            name: pb_utils.MetricFamily(name=name, description=text, kind=kind)
-            for name, text, kind in (
-                ("spec_decode_num_drafts_total", "Rounds with draft tokens", _COUNTER),
-                ("spec_decode_num_draft_tokens_total", "Draft tokens proposed", _COUNTER),
-                ("spec_decode_num_accepted_tokens_total", "Draft tokens accepted", _COUNTER),
-                (
-                    "spec_decode_num_accepted_tokens_per_pos_total",
-                    "Draft tokens accepted, by position in the draft",
-                    _COUNTER,
-                ),
-                ("tandem_drafter_failures_total", "Draft calls that failed", _COUNTER),
-                (
-                    "tandem_recomputed_tokens_total",
-                    "Context tokens computed again because their KV blocks were evicted",
-                    _COUNTER,
-                ),
-                ("tandem_requests_running", "Sequences decoding now", _GAUGE),
-                ("tandem_requests_waiting", "Sequences waiting for room", _GAUGE),
-                ("tandem_lost_calls", "Engine calls given up without an answer", _GAUGE),
-            )
+            name: family(name=name, description=text, kind=kind)
+            for texts, kind in kinds
+            for name, text in texts.items()
         }
-        self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
+        self._metrics: dict[tuple[str, Labels], Any] = {}
+        self._unpublished: Counter[tuple[str, Labels]] = Counter()
+        self._shown: dict[tuple[str, Labels], int] = {}
+        self._lock = threading.Lock()
 
     def count(self, drafter: DrafterName, statistics: Statistics) -> None:
-        """Add one ended sequence."""
-        labels: dict[str, str] = {"drafter": drafter}
-        self._add("spec_decode_num_drafts_total", statistics.num_spec_steps, labels)
-        self._add("spec_decode_num_draft_tokens_total", statistics.num_draft_tokens, labels)
-        accepted = statistics.num_accepted_draft_tokens
-        self._add("spec_decode_num_accepted_tokens_total", accepted, labels)
-        for position, count in enumerate(_per_position(statistics.acceptance_histogram)):
-            at = labels | {"position": str(position)}
-            self._add("spec_decode_num_accepted_tokens_per_pos_total", count, at)
-        self._add("tandem_drafter_failures_total", statistics.num_drafter_failures, labels)
-        self._add("tandem_recomputed_tokens_total", statistics.num_recomputed_tokens, {})
+        """Add one ended sequence; any thread may."""
+        counts = {
+            ("spec_decode_num_drafts_total", ""): statistics.num_spec_steps,
+            ("spec_decode_num_draft_tokens_total", ""): statistics.num_draft_tokens,
+            ("spec_decode_num_accepted_tokens_total", ""): statistics.num_accepted_draft_tokens,
+            ("tandem_drafter_failures_total", ""): statistics.num_drafter_failures,
+            ("tandem_recomputed_tokens_total", ""): statistics.num_recomputed_tokens,
+        }
+        for at, accepted in enumerate(_per_position(statistics.acceptance_histogram)):
+            counts["spec_decode_num_accepted_tokens_per_pos_total", str(at)] = accepted
+        with self._lock:
+            for (name, position), value in counts.items():
+                labels: dict[str, str] = {"drafter": drafter}
+                if position:
+                    labels["position"] = position
+                self._unpublished[name, frozenset(labels.items())] += value
 
-    def set_load(self, running: int, waiting: int) -> None:
-        """Show how many sequences run and wait."""
-        self._metric("tandem_requests_running", {}).set(running)
-        self._metric("tandem_requests_waiting", {}).set(waiting)
+    def publish(self, *, running: int, waiting: int, lost: Mapping[str, int]) -> None:
+        """Bring ``/metrics`` up to date. One thread only."""
+        with self._lock:
+            counted, self._unpublished = self._unpublished, Counter()
+        for key, value in counted.items():
+            self._metric(*key).increment(value)
+        self._show("tandem_requests_running", {}, running)
+        self._show("tandem_requests_waiting", {}, waiting)
+        for engine, calls in lost.items():
+            self._show("tandem_lost_calls", {"engine": engine}, calls)
 
-    def set_lost(self, lost_by_model: dict[str, int]) -> None:
-        """Show how many calls each engine has left without an answer."""
-        for engine, lost in lost_by_model.items():
-            self._metric("tandem_lost_calls", {"engine": engine}).set(lost)
+    def _show(self, name: str, labels: dict[str, str], value: int) -> None:
+        """Set a gauge, if it changed: each setting is a trip to the server process."""
+        key = (name, frozenset(labels.items()))
+        if self._shown.get(key) != value:
+            self._shown[key] = value
+            self._metric(*key).set(value)
 
-    def _add(self, name: str, value: int, labels: dict[str, str]) -> None:
-        if value:
-            self._metric(name, labels).increment(value)
-
-    def _metric(self, name: str, labels: dict[str, str]) -> Any:
-        key = (("", name), *sorted(labels.items()))
+    def _metric(self, name: str, labels: Labels) -> Any:
+        key = (name, labels)
         if key not in self._metrics:
-            family = self._families[name]
-            self._metrics[key] = family.Metric(labels={"model": self._model, **labels})
+            of_model = {"model": self._model, **dict(labels)}
+            self._metrics[key] = self._families[name].Metric(labels=of_model)
         return self._metrics[key]
 
 
@@ -81,7 +103,3 @@ def _per_position(histogram: list[int]) -> list[int]:
     [5, 2]
     """
     return [sum(histogram[position + 1 :]) for position in range(len(histogram) - 1)]
-
-
-_COUNTER = pb_utils.MetricFamily.COUNTER
-_GAUGE = pb_utils.MetricFamily.GAUGE

@@ -14,14 +14,16 @@ from bls.errors import BadRequest, Cancelled, TandemError
 from bls.loop import Decoding
 from bls.request import Request, Sampling
 from bls.settings import LoopSettings
+from bls.triton import request_ids
 from bls.triton.answers import Answers
 from bls.triton.awaited import Lost, Wait
 from bls.triton.background import in_background, log_exception
 from bls.triton.driver import Driver
 from bls.triton.health import DraftHealth, NoDraftEngine
-from bls.triton.job import FINAL, Job, Lane, send_error
+from bls.triton.job import Job, Lane
 from bls.triton.metrics import Metrics
 from bls.triton.reader import Options, Prompt, Reader
+from bls.triton.sender import Sender
 from bls.triton.tokenizers import Tokens, tokens_of, tokens_request
 from bls.triton.watcher import Watcher
 from contract import entry as tensors
@@ -45,19 +47,19 @@ class StreamEntry:
         )
         self._jobs: dict[str, Job] = {}
         self._jobs_lock = threading.Lock()
-        self._watcher = Watcher(after_each_round=self._show_load)
+        self._watcher = Watcher(after_each_look=self._publish)
 
     def execute(self, requests: list[Any]) -> None:
         """Take requests in and return at once; answers follow from other threads."""
         for request in requests:
-            sender = request.get_response_sender()
+            sender = Sender(request)
             try:
                 self._take(request, sender)
             except TandemError as error:
-                send_error(sender, error)
+                sender.refuse(str(error))
             except Exception as error:  # noqa: BLE001  the client must not wait for ever
                 log_exception("a request could not be read", error)
-                send_error(sender, TandemError("internal error while reading the request"))
+                sender.refuse("internal error while reading the request; see the server's log")
 
     def finalize(self) -> None:
         """End what the instance started."""
@@ -70,7 +72,7 @@ class StreamEntry:
             self._driver.engines["draft"], self._driver.calls, self._settings.drafter_pause
         )
 
-    def _take(self, request: Any, sender: Any) -> None:
+    def _take(self, request: Any, sender: Sender) -> None:
         reader = Reader(request.inputs(), request.parameters())
         if reader.is_stop:
             self._stop(request.request_id(), sender)
@@ -126,7 +128,7 @@ class StreamEntry:
         model = self._settings.preprocessing_model
         call = job.wait.begin(model, "", self._settings.target_timeout)
         try:
-            response = self._driver.calls.once(tokens_request(model, words))
+            response = self._driver.calls.once(model, tokens_request(model, words))
         finally:
             job.wait.end(call)
         return [
@@ -193,20 +195,18 @@ class StreamEntry:
         """Make a forwarded request known to the ``stop`` that may follow it."""
         with self._jobs_lock:
             self._jobs = {name: j for name, j in self._jobs.items() if not j.closed}
-            if request_id.startswith(FORWARDED):
+            if request_ids.is_forwarded(request_id):
                 self._jobs[request_id] = job
 
-    def _stop(self, request_id: str, sender: Any) -> None:
+    def _stop(self, request_id: str, sender: Sender) -> None:
         job = self._jobs.get(request_id)
         if job is not None:
             job.fail(Cancelled())
-        sender.send(flags=FINAL)
+        sender.close()
 
-    def _show_load(self) -> None:
-        self._metrics.set_load(self._admission.running, self._admission.waiting)
-        self._metrics.set_lost(self._driver.lost.by_model)
-
-
-# Only forwarders stop requests by id, and their ids cannot be guessed; one client's id never
-# reaches another client's request.
-FORWARDED = "tandem-forwarded-"
+    def _publish(self) -> None:
+        self._metrics.publish(
+            running=self._admission.running,
+            waiting=self._admission.waiting,
+            lost=self._driver.lost.by_model,
+        )

@@ -14,6 +14,7 @@ from typing import Protocol
 from bls.triton.background import log_exception
 
 INTERVAL = 0.02  # seconds between two looks at everybody
+IDLE_INTERVAL = 0.5  # and while there is nobody
 
 
 class Watched(Protocol):
@@ -30,9 +31,9 @@ class Watched(Protocol):
 class Watcher:
     """Checks whatever was added, until it is closed."""
 
-    def __init__(self, after_each_round: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, after_each_look: Callable[[], None] = lambda: None) -> None:
         self._watched: set[Watched] = set()
-        self._after_each_round = after_each_round
+        self._after_each_look = after_each_look
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
@@ -53,10 +54,11 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._stopped:
-            if not self._look():
-                self._wake.wait()
+            if self._look():
+                time.sleep(INTERVAL)
+            else:
+                self._wake.wait(IDLE_INTERVAL)
                 self._wake.clear()
-            time.sleep(INTERVAL)
 
     def _look(self) -> bool:
         """Check everybody once; False if there was nobody."""
@@ -69,5 +71,5 @@ class Watcher:
                 watched.check(now)
             except Exception as error:  # noqa: BLE001  the others must still be looked after
                 log_exception("looking after a request failed", error)
-        self._after_each_round()
+        self._after_each_look()
         return bool(everybody)
