@@ -1,0 +1,1 @@
+"""Token ids to text, whole or in chunks, never cutting a character."""

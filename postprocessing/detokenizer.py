@@ -1,0 +1,182 @@
+"""Token ids to text, whole or in chunks that never change what was already shown.
+
+A stream is shown while it grows, by calls that keep no state. The caller sends a window of the
+latest ids and says how many of them an earlier call has had (the context); the answer is the
+complete text that the rest adds. Text is complete when no later id can change it.
+
+The caller's protocol, for one sequence whose output ids are ``ids``::
+
+    start = shown = 0
+    sent = b""
+
+    while more ids come:
+        chunk = CHUNK(ids[start:], context_length=shown - start)
+        if chunk:
+            start = shown  # the ids that made text are the next context
+        shown = len(ids)
+        sent += chunk
+
+    whole = WHOLE(ids)  # the last call: no context length, all ids
+    chunk = whole[len(sent):]  # in bytes; what was withheld comes out, whole.startswith(sent)
+
+The concatenation of the chunks is the whole text, byte for byte, however the ids are cut. The last
+call must be a WHOLE one, because only then is an unfinished character final, and written U+FFFD;
+a stream that a stop string ended needs none. ``start`` must not move on an empty chunk.
+
+Why that window is enough. Let a call have brought text; its new ids become the context.
+
+- Byte-level BPE (GPT-2, Llama 3, Qwen): an id is some bytes, the text is their UTF-8 reading with
+  a U+FFFD for each maximal part that is none. What the reader waits for after the context does not
+  depend on what came before the context: a byte that is no continuation sets it; a context of
+  continuation bytes only, one of which brought text, ends waiting for nothing, with either history.
+- SentencePiece with byte fallback (Llama 2, Gemma): consecutive byte ids are one run, read as
+  UTF-8 all or nothing when the run ends. So a trailing run is withheld, and a call brings text
+  only if an id that is no byte is new in it: that id ends every run that began before.
+- Decoders that strip the first space or word mark (Llama 2's Strip, Metaspace): the context brought
+  text, so the first piece of the window lies in it and is stripped from both sides alike. This
+  wants that every id of the vocabulary which is not special makes some text, as all known do.
+
+A genuine U+FFFD (the bytes EF BF BD) is complete as soon as it is there, as any character.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+from preprocessing.errors import TokenizerError
+from preprocessing.tokenizer import special_token_ids
+
+BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+
+
+class Detokenizer(Protocol):
+    """Reads ids of one sequence; an id that the tokenizer does not know makes no text."""
+
+    def whole(self, ids: Sequence[int]) -> str:
+        """Return the text of all ids; an unfinished character is U+FFFD."""
+
+    def complete(self, ids: Sequence[int]) -> str:
+        """Return the part of the text that no further id can change."""
+
+
+def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:
+    """Choose the reader for a tokenizer's decoder; raises TokenizerError."""
+    steps = _decoder_steps(tokenizer)
+    if "ByteLevel" not in steps:
+        return PieceDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+    others = [step for step in steps if step not in ("ByteLevel", "Fuse")]
+    if others:
+        raise TokenizerError(f"a decoder of ByteLevel together with {others[0]} is not supported")
+    return ByteLevelDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+
+
+def chunk(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> str:
+    """Return the complete text that ``ids[context_length:]`` add (see the module's protocol)."""
+    before = detokenizer.complete(ids[:context_length])
+    return detokenizer.complete(ids)[len(before) :]
+
+
+class ByteLevelDetokenizer:
+    """Byte-level BPE: every id is some bytes.
+
+    It does not ask the library's decoder, whose text no longer tells an unfinished character from
+    bytes that are none and from a genuine U+FFFD.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
+        skipped = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
+        self._bytes_of = _TokenBytes(tokenizer, skipped)
+
+    def whole(self, ids: Sequence[int]) -> str:
+        """Return the text of all ids; an unfinished character is U+FFFD."""
+        return self._read(ids).decode("utf-8", "replace")
+
+    def complete(self, ids: Sequence[int]) -> str:
+        """Return the text without the bytes of an unfinished last character."""
+        return codecs.utf_8_decode(self._read(ids), "replace", False)[0]
+
+    def _read(self, ids: Sequence[int]) -> bytes:
+        return b"".join(map(self._bytes_of.__getitem__, ids))
+
+
+class _TokenBytes(dict[int, bytes]):
+    """The bytes of every id, looked up once."""
+
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
+        super().__init__(dict.fromkeys(skipped, b""))
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return b""  # not kept: there are 2**31 of these
+        self[token_id] = found = _token_bytes(token)
+        return found
+
+
+def _token_bytes(token: str) -> bytes:
+    """Return the bytes that a token's letters stand for; an added token may stand for itself."""
+    try:
+        return bytes(map(_BYTE_OF_LETTER.__getitem__, token))
+    except KeyError:
+        return token.encode()
+
+
+def _byte_letters() -> dict[str, int]:
+    """Return GPT-2's alphabet: printable bytes are themselves, the rest letters from U+0100."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_LETTER = _byte_letters()
+
+
+class PieceDetokenizer:
+    """Every other tokenizer: an id is a piece of text, or one byte of it (``<0xE2>``)."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._skipped = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
+        self._byte_fallback = "ByteFallback" in _decoder_steps(tokenizer)
+
+    def whole(self, ids: Sequence[int]) -> str:
+        """Return the text of all ids; bytes that are no character are U+FFFD each."""
+        return self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens)
+
+    def complete(self, ids: Sequence[int]) -> str:
+        """Return the text without the last run of bytes, which the next byte may change."""
+        end = len(ids)
+        while self._byte_fallback and end and self._continues_run(ids[end - 1]):
+            end -= 1
+        return self.whole(ids[:end])
+
+    def _continues_run(self, token_id: int) -> bool:
+        """Say whether the id is a byte, or one that the decoder never sees."""
+        if token_id in self._skipped:
+            return True
+        token = self._tokenizer.id_to_token(token_id)
+        return token is None or BYTE_TOKEN.fullmatch(token) is not None
+
+
+def _decoder_steps(tokenizer: Tokenizer) -> list[str]:
+    """Name the steps of a tokenizer's decoder as tokenizer.json writes them."""
+    # The state is the decoder's part of tokenizer.json; all of it would be megabytes.
+    decoder = tokenizer.decoder
+    return [] if decoder is None else list(_step_names(json.loads(decoder.__getstate__())))
+
+
+def _step_names(decoder: dict[str, Any]) -> Iterator[str]:
+    if decoder["type"] == "Sequence":
+        for part in decoder["decoders"]:
+            yield from _step_names(part)
+    else:
+        yield decoder["type"]

@@ -1,0 +1,95 @@
+"""One request of `postprocessing`: tensors in, tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from contract import postprocessing as tensors
+from postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer
+from postprocessing.settings import DetokenizerSettings
+from preprocessing.errors import InputError
+from preprocessing.tokenizer import load_tokenizer
+
+Array = npt.NDArray[Any]
+
+
+class Postprocessor:
+    """Turns the tensors of one request into those of its answer."""
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer = detokenizer
+
+    @classmethod
+    def load(cls, settings: DetokenizerSettings, base: Path) -> Postprocessor:
+        """Load the tokenizer (``tokenizer_dir`` is relative to ``base``); raises TokenizerError."""
+        tokenizer = load_tokenizer(base / settings.tokenizer_dir)
+        return cls(make_detokenizer(tokenizer, skip_special_tokens=settings.skip_special_tokens))
+
+    def answer(self, inputs: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
+        """Return the wanted outputs; raises InputError.
+
+        TOKENS_BATCH [b, beams, n], SEQUENCE_LENGTH [b, beams], CONTEXT_LENGTH [b] or absent: see
+        ``postprocessing.detokenizer``. OUTPUT is [b * beams] UTF-8 bytes, all beams of the first
+        prompt before those of the second, as NVIDIA's is.
+        """
+        if tensors.OUTPUT not in wanted:
+            return {}
+        sequences = _sequences(inputs)
+        context = inputs.get(tensors.CONTEXT_LENGTH)
+        try:
+            if context is None:
+                texts = [self._detokenizer.whole(ids) for ids in sequences]
+            else:
+                lengths = _context_lengths(context, sequences, len(inputs[tensors.TOKENS_BATCH]))
+                texts = [
+                    chunk(self._detokenizer, ids, length)
+                    for ids, length in zip(sequences, lengths, strict=True)
+                ]
+        except OverflowError as error:  # cheaper than looking at every id of every window
+            raise InputError(f"{tensors.TOKENS_BATCH}: an id is negative") from error
+        return {tensors.OUTPUT: np.array([text.encode() for text in texts], dtype=object)}
+
+
+def _sequences(inputs: Mapping[str, Array]) -> list[list[int]]:
+    """Return the ids of every sequence, [b * beams] lists, without what pads them."""
+    tokens = _required(inputs, tensors.TOKENS_BATCH)
+    lengths = _required(inputs, tensors.SEQUENCE_LENGTH)
+    if tokens.ndim != 3:
+        raise InputError(
+            f"{tensors.TOKENS_BATCH}: shape is {list(tokens.shape)}, not [b, beams, n]"
+        )
+    if lengths.shape != tokens.shape[:2]:
+        raise InputError(
+            f"{tensors.SEQUENCE_LENGTH}: shape is {list(lengths.shape)}, "
+            f"{tensors.TOKENS_BATCH} makes it {list(tokens.shape[:2])}"
+        )
+    width = tokens.shape[2]
+    rows = tokens.reshape(lengths.size, width).tolist()
+    flat_lengths = lengths.reshape(-1).tolist()
+    for length in flat_lengths:
+        if not 0 <= length <= width:
+            raise InputError(f"{tensors.SEQUENCE_LENGTH}: {length} is not in 0..{width}")
+    return [row[:length] for row, length in zip(rows, flat_lengths, strict=True)]
+
+
+def _context_lengths(context: Array, sequences: list[list[int]], batch: int) -> list[int]:
+    """Return the context length of every sequence; the beams of a prompt share one."""
+    if context.size != batch:
+        raise InputError(f"{tensors.CONTEXT_LENGTH}: {context.size} values for a batch of {batch}")
+    beams = len(sequences) // max(batch, 1)
+    lengths = [length for length in context.reshape(-1).tolist() for _ in range(beams)]
+    for length, ids in zip(lengths, sequences, strict=True):
+        if not 0 <= length <= len(ids):
+            raise InputError(f"{tensors.CONTEXT_LENGTH}: {length} is not in 0..{len(ids)}")
+    return lengths
+
+
+def _required(inputs: Mapping[str, Array], name: str) -> Array:
+    if name not in inputs:
+        raise InputError(f"{name}: missing")
+    return inputs[name]

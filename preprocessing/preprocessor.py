@@ -1,0 +1,166 @@
+"""One request of `preprocessing`: tensors in, tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from contract import preprocessing as tensors
+from preprocessing.errors import InputError
+from preprocessing.settings import TokenizerSettings
+from preprocessing.tokenizer import load_tokenizer
+from preprocessing.words import bad_word_lists, embedding_bias, stop_word_lists
+
+Array = npt.NDArray[Any]
+WordLists = Callable[[Tokenizer, Sequence[Sequence[str]]], npt.NDArray[np.int32]]
+
+IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
+
+
+class Preprocessor:
+    """Turns the tensors of one request into those of its answer."""
+
+    def __init__(self, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
+        self._tokenizer = tokenizer
+        self._settings = settings
+        # Only what is asked for is computed: a bias alone is as wide as the vocabulary.
+        self._makers: dict[tuple[str, ...], Callable[[Mapping[str, Array]], tuple[Array, ...]]] = {
+            (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN): self._prompts,
+            (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN): self._decoder_prompts,
+            (tensors.BAD_WORDS_IDS,): self._bad_words,
+            (tensors.STOP_WORDS_IDS,): self._stop_words,
+            (tensors.EMBEDDING_BIAS,): self._embedding_bias,
+            (tensors.OUT_REQUEST_OUTPUT_LEN,): self._output_lengths,
+            (tensors.OUT_END_ID,): self._end_ids,
+            (tensors.OUT_PAD_ID,): self._pad_ids,
+            (tensors.OUT_PROMPT_TABLE_EXTRA_IDS,): self._prompt_table_ids,
+        }
+
+    @classmethod
+    def load(cls, settings: TokenizerSettings, base: Path) -> Preprocessor:
+        """Load the tokenizer (``tokenizer_dir`` is relative to ``base``); raises TokenizerError."""
+        return cls(load_tokenizer(base / settings.tokenizer_dir), settings)
+
+    def answer(self, inputs: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
+        """Return the wanted outputs, NVIDIA's tensors for text; raises InputError.
+
+        Inputs are batched, strings as bytes: QUERY [b, 1], ..._WORDS_DICT [b, words], and so on.
+        Outputs: INPUT_ID [b, longest] padded with the prompt's pad id, REQUEST_INPUT_LEN [b, 1];
+        BAD_WORDS_IDS, STOP_WORDS_IDS [b, 2, n] and EMBEDDING_BIAS [b, vocab_size], all of width 0
+        where the request names no words; OUT_END_ID, OUT_PAD_ID [b, 1]. What belongs to images
+        is never made, and an image is refused.
+        """
+        _check(inputs)
+        outputs: dict[str, Array] = {}
+        for names, make in self._makers.items():
+            if any(name in wanted for name in names):
+                outputs |= zip(names, make(inputs), strict=True)
+        return {name: array for name, array in outputs.items() if name in wanted}
+
+    def _prompts(self, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
+        return self._encode(_texts(inputs, tensors.QUERY), self._pad_ids(inputs)[0])
+
+    def _decoder_prompts(self, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Without a DECODER_QUERY a decoder starts from the pad id."""
+        (pads,) = self._pad_ids(inputs)
+        if tensors.DECODER_QUERY not in inputs:
+            return pads, np.ones_like(pads)
+        return self._encode(_texts(inputs, tensors.DECODER_QUERY), pads)
+
+    def _encode(self, texts: Sequence[Sequence[str]], pads: Array) -> tuple[Array, Array]:
+        """Return ids [b, longest] and their lengths [b, 1]."""
+        special = self._settings.add_special_tokens
+        ids = [self._tokenizer.encode(text, add_special_tokens=special).ids for (text,) in texts]
+        lengths = np.array([[len(row)] for row in ids], np.int32)
+        padded = np.repeat(pads, lengths.max(), axis=1)
+        for row, given in zip(padded, ids, strict=True):
+            row[: len(given)] = given
+        return padded, lengths
+
+    def _bad_words(self, inputs: Mapping[str, Array]) -> tuple[Array]:
+        return self._word_lists(inputs, tensors.BAD_WORDS_DICT, bad_word_lists)
+
+    def _stop_words(self, inputs: Mapping[str, Array]) -> tuple[Array]:
+        return self._word_lists(inputs, tensors.STOP_WORDS_DICT, stop_word_lists)
+
+    def _word_lists(self, inputs: Mapping[str, Array], name: str, make: WordLists) -> tuple[Array]:
+        if name not in inputs:
+            return (np.empty((_batch(inputs), 2, 0), np.int32),)
+        return (make(self._tokenizer, _texts(inputs, name)),)
+
+    def _embedding_bias(self, inputs: Mapping[str, Array]) -> tuple[Array]:
+        words = inputs.get(tensors.EMBEDDING_BIAS_WORDS)
+        weights = inputs.get(tensors.EMBEDDING_BIAS_WEIGHTS)
+        if words is None and weights is None:
+            return (np.empty((_batch(inputs), 0), np.float32),)
+        if words is None or weights is None or words.shape != weights.shape:
+            raise InputError(
+                f"{tensors.EMBEDDING_BIAS_WORDS}, {tensors.EMBEDDING_BIAS_WEIGHTS}: "
+                f"every word needs a weight, every weight a word"
+            )
+        if np.isnan(weights).any():
+            raise InputError(f"{tensors.EMBEDDING_BIAS_WEIGHTS}: a weight is not a number")
+        texts = _texts(inputs, tensors.EMBEDDING_BIAS_WORDS)
+        return (embedding_bias(self._tokenizer, texts, weights, self._settings.vocab_size),)
+
+    def _output_lengths(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+        if tensors.REQUEST_OUTPUT_LEN not in inputs:
+            raise InputError(f"{tensors.REQUEST_OUTPUT_LEN}: missing")
+        return (inputs[tensors.REQUEST_OUTPUT_LEN],)
+
+    def _end_ids(self, inputs: Mapping[str, Array]) -> tuple[Array]:
+        return (_ids_or(inputs, tensors.END_ID, self._settings.end_id),)
+
+    def _pad_ids(self, inputs: Mapping[str, Array]) -> tuple[Array]:
+        return (_ids_or(inputs, tensors.PAD_ID, self._settings.pad_id),)
+
+    def _prompt_table_ids(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Virtual tokens alone have ids of the prompt table; a text has none: 0, [b, longest]."""
+        if tensors.PROMPT_TABLE_EXTRA_ID not in inputs:
+            return (np.empty((_batch(inputs), 0), np.uint64),)
+        return (np.zeros_like(self._prompts(inputs)[0], np.uint64),)
+
+
+def _check(inputs: Mapping[str, Array]) -> None:
+    """Refuse what Triton lets through: a missing QUERY, rows that don't match it, images."""
+    if tensors.QUERY not in inputs:
+        raise InputError(f"{tensors.QUERY}: missing")
+    for image in IMAGES:
+        if image in inputs:
+            raise InputError(f"{image}: this model takes text only")
+    batch = _batch(inputs)
+    for name, array in inputs.items():
+        if array.shape[0] != batch:
+            raise InputError(f"{name}: {array.shape[0]} rows for {batch} prompts")
+    for query in (tensors.QUERY, tensors.DECODER_QUERY):
+        if query in inputs and inputs[query].shape != (batch, 1):
+            raise InputError(f"{query}: shape is {list(inputs[query].shape)}, not [{batch}, 1]")
+
+
+def _batch(inputs: Mapping[str, Array]) -> int:
+    return int(inputs[tensors.QUERY].shape[0])
+
+
+def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
+    """Decode the UTF-8 strings of an input, [b, words]."""
+    return [[_text(name, raw) for raw in row] for row in inputs[name]]
+
+
+def _text(name: str, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: no valid UTF-8 at byte {error.start}") from error
+
+
+def _ids_or(inputs: Mapping[str, Array], name: str, default: int) -> Array:
+    """Return the ids a request gives, or the deployment's: [b, 1]."""
+    given = inputs.get(name)
+    if given is None:
+        return np.full((_batch(inputs), 1), default, np.int32)
+    return given.reshape(-1, 1)

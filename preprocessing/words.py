@@ -1,0 +1,78 @@
+"""Words a client names, as engines take them: lists of token ids, and a bias on the logits.
+
+Every function takes one list of words a prompt. An empty word is ignored: NVIDIA's examples send
+one where they mean none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from contract.preprocessing import EMBEDDING_BIAS_WORDS
+from preprocessing.errors import InputError
+
+Words = Sequence[Sequence[str]]  # [b][words of the prompt]
+
+
+def stop_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
+    """Return the words' ids as NVIDIA's `stop_words_list`, [b, 2, n] (see ``word_lists``)."""
+    return word_lists([[_ids(tokenizer, word) for word in prompt] for prompt in words])
+
+
+def bad_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
+    """Return the words' ids as NVIDIA's `bad_words_list`, [b, 2, n] (see ``word_lists``).
+
+    A word in the middle of a sentence has other ids than the word alone, which is all that
+    NVIDIA's own preprocessing bans; here a word is banned after a space as well.
+    """
+    return word_lists([_with_spaces(tokenizer, prompt) for prompt in words])
+
+
+def _with_spaces(tokenizer: Tokenizer, words: Sequence[str]) -> list[tuple[int, ...]]:
+    spelt = [form for word in words if word for form in (word, f" {word}")]
+    return list(dict.fromkeys(_ids(tokenizer, form) for form in spelt))
+
+
+def word_lists(ids: Sequence[Sequence[Sequence[int]]]) -> npt.NDArray[np.int32]:
+    """Lay out words for TensorRT-LLM: [b, 2, n], n the most ids that a prompt has, at least 1.
+
+    Row 0 holds the ids of all words one after the other, padded with 0; row 1 where each word
+    ends in it, padded with -1. Words [7, 8] and [9] are [[7, 8, 9], [2, 3, -1]].
+    """
+    kept = [[word for word in prompt if word] for prompt in ids]
+    width = max([1, *(sum(map(len, prompt)) for prompt in kept)])
+    lists = np.empty((len(kept), 2, width), np.int32)
+    lists[:, 0], lists[:, 1] = 0, -1
+    for row, prompt in zip(lists, kept, strict=True):
+        flat = [token_id for word in prompt for token_id in word]
+        row[0, : len(flat)] = flat
+        row[1, : len(prompt)] = np.cumsum([len(word) for word in prompt])
+    return lists
+
+
+def embedding_bias(
+    tokenizer: Tokenizer, words: Words, weights: npt.NDArray[np.float32], vocab_size: int
+) -> npt.NDArray[np.float32]:
+    """Return what to add to the logits, [b, vocab_size]; weights are [b, words].
+
+    A word of several ids gives its weight to each of them, once per occurrence, as NVIDIA's does
+    (which also biases BOS: that is not followed). Raises InputError for an id out of vocab_size.
+    """
+    bias = np.zeros((len(words), vocab_size), np.float32)
+    for row, prompt, prompt_weights in zip(bias, words, weights, strict=True):
+        for word, weight in zip(prompt, prompt_weights, strict=True):
+            ids = list(_ids(tokenizer, word))
+            if any(token_id >= vocab_size for token_id in ids):
+                raise InputError(
+                    f"{EMBEDDING_BIAS_WORDS}: '{word}' is not in the engine's vocabulary"
+                )
+            np.add.at(row, ids, weight)
+    return bias
+
+
+def _ids(tokenizer: Tokenizer, word: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(word, add_special_tokens=False).ids) if word else ()

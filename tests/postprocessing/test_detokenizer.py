@@ -1,0 +1,167 @@
+"""A stream of chunks is the whole text, however the ids are cut."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_kinds import KINDS, byte_fallback, byte_level, metaspace
+from tokenizers import Tokenizer, decoders, models
+
+from postprocessing.detokenizer import chunk, make_detokenizer
+from preprocessing.errors import TokenizerError
+
+# Starts, middles and ends of characters, a genuine U+FFFD, and bytes that are none of these.
+BYTES = [0xF0, 0x9F, 0x98, 0x80, 0xE2, 0x82, 0xAC, 0xEF, 0xBF, 0xBD, 0xED, 0xA0, 0xC0, 0xFF, 0x41]
+thorough = settings(max_examples=150, deadline=None)
+
+
+def detokenizer_of(kind, *, skip=True):
+    return make_detokenizer(KINDS[kind](), skip_special_tokens=skip)
+
+
+def stream(detokenizer, rounds):
+    """The caller's protocol as the module's docstring has it; returns the chunks."""
+    ids, chunks, start, shown = [], [], 0, 0
+    for new in rounds:
+        ids += new
+        text = chunk(detokenizer, ids[start:], shown - start)
+        if text:
+            start = shown
+        shown = len(ids)
+        chunks.append(text)
+    whole, sent = detokenizer.whole(ids), "".join(chunks)
+    assert whole.startswith(sent)
+    return [*chunks, whole[len(sent) :]]
+
+
+def byte_ids(*values):
+    """Ids of single bytes, in both kinds of tokenizer that have them."""
+    letters = {byte: byte_level().token_to_id(letter) for byte, letter in _letters().items()}
+    return [letters[value] for value in values]
+
+
+def _letters():
+    kept = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    moved = iter(range(0x100, 0x200))
+    return {byte: chr(byte) if byte in kept else chr(next(moved)) for byte in range(256)}
+
+
+def fallback_ids(*values):
+    return [byte_fallback().token_to_id(f"<0x{value:02X}>") for value in values]
+
+
+@st.composite
+def rounds_of(draw, tokens):
+    """Lists of ids as rounds bring them, a few at a time; a round may bring none."""
+    return draw(st.lists(st.lists(tokens, max_size=5), max_size=12))
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@thorough
+def test_chunks_join_to_the_librarys_text_of_any_ids(kind, skip, data):
+    tokenizer = KINDS[kind]()
+    known = tokenizer.get_vocab_size()  # and a few ids of the padding, which have no token
+    rounds = data.draw(rounds_of(st.integers(0, known + 3)))
+    ids = [token_id for new in rounds for token_id in new]
+    chunks = stream(detokenizer_of(kind, skip=skip), rounds)
+    assert "".join(chunks) == tokenizer.decode(ids, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@given(data=st.data())
+@thorough
+def test_chunks_join_when_characters_break_anywhere(kind, data):
+    ids_of = byte_ids if kind == "byte_level" else fallback_ids
+    others = [KINDS[kind]().token_to_id(token) for token in ("o", "</s>")]
+    rounds = data.draw(rounds_of(st.sampled_from(ids_of(*BYTES) + others)))
+    ids = [token_id for new in rounds for token_id in new]
+    chunks = stream(detokenizer_of(kind), rounds)
+    assert "".join(chunks) == KINDS[kind]().decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@given(text=st.text(), cuts=st.lists(st.integers(1, 5), min_size=1))
+@thorough
+def test_no_chunk_of_valid_text_has_a_replacement_character(kind, text, cuts):
+    text = text.replace("\ufffd", "")
+    ids, rounds = KINDS[kind]().encode(text, add_special_tokens=False).ids, []
+    while ids:
+        size = cuts[len(rounds) % len(cuts)]
+        rounds, ids = [*rounds, ids[:size]], ids[size:]
+    chunks = stream(detokenizer_of(kind, skip=False), rounds)
+    assert "\ufffd" not in "".join(chunks)
+
+
+def test_character_of_several_ids_is_withheld_until_it_is_complete():
+    emoji = byte_ids(*"😀".encode())
+    assert stream(detokenizer_of("byte_level"), [[i] for i in emoji]) == ["", "", "", "😀", ""]
+
+
+def test_unfinished_character_comes_out_at_the_end():
+    rounds = [byte_ids(0x41, 0xF0), byte_ids(0x9F)]
+    assert stream(detokenizer_of("byte_level"), rounds) == ["A", "", "\ufffd"]
+
+
+def test_replacement_character_that_the_model_wrote_is_shown_at_once():
+    rounds = [byte_ids(0xEF, 0xBF, 0xBD), byte_ids(0x41)]
+    assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "A", ""]
+
+
+def test_byte_that_is_no_character_is_shown_at_once():
+    rounds = [byte_ids(0xFF), byte_ids(0x80), byte_ids(0x41)]
+    assert stream(detokenizer_of("byte_level"), rounds) == ["\ufffd", "\ufffd", "A", ""]
+
+
+def test_skipped_special_token_does_not_break_a_character():
+    (end,) = byte_level().encode("</s>").ids
+    rounds = [byte_ids(0xE2, 0x82), [end], byte_ids(0xAC)]
+    assert stream(detokenizer_of("byte_level"), rounds) == ["", "", "€", ""]
+
+
+def test_run_of_byte_ids_is_withheld_while_a_byte_may_spoil_it():
+    euro, letter = fallback_ids(*"€".encode()), [byte_fallback().token_to_id("o")]
+    detokenizer = detokenizer_of("byte_fallback")
+    assert stream(detokenizer, [euro, letter]) == ["", "€o", ""]
+    assert stream(detokenizer, [euro, fallback_ids(0xFF), letter]) == [
+        "",
+        "",
+        "\ufffd" * 4 + "o",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("make", [byte_fallback, metaspace])
+def test_space_before_a_word_survives_where_the_decoder_strips_the_first(make):
+    tokenizer = make()
+    first, second = (tokenizer.encode(word).ids for word in ("fox", "dog"))
+    detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
+    assert stream(detokenizer, [first, second, second]) == ["fox", " dog", " dog", ""]
+
+
+def test_window_stays_as_short_as_two_rounds():
+    ids, windows = byte_level().encode("The quick brown fox jumps over the lazy dog.").ids, []
+
+    class Recorder:
+        whole = detokenizer_of("byte_level").whole
+
+        def complete(self, window):
+            windows.append(len(window))
+            return detokenizer_of("byte_level").complete(window)
+
+    stream(Recorder(), [ids[i : i + 2] for i in range(0, len(ids), 2)])
+    assert max(windows) == 4
+
+
+def test_decoder_that_mixes_byte_level_with_others_is_refused_by_name():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    with pytest.raises(TokenizerError, match="ByteLevel together with Strip"):
+        make_detokenizer(tokenizer, skip_special_tokens=True)
+
+
+def test_byte_level_inside_a_sequence_is_byte_level():
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel()])
+    detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
+    assert detokenizer.complete(byte_ids(0x41, 0xE2)) == "A"

@@ -1,0 +1,113 @@
+"""Tensors of `postprocessing`, as Triton hands them over."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizer_kinds import byte_level, write
+
+from contract import postprocessing as tensors
+from postprocessing.postprocessor import Postprocessor
+from postprocessing.settings import DetokenizerSettings
+from preprocessing.errors import InputError
+
+HELLO = byte_level().encode("The dog").ids
+EMOJI = [byte_level().token_to_id(letter) for letter in "ðŁ¤ĸ"]  # 🤖, an id a byte
+
+
+@pytest.fixture(scope="module")
+def postprocessor(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("version")
+    write(byte_level(), folder / "tokenizer")
+    settings = DetokenizerSettings("tokenizer", skip_special_tokens=True)
+    return Postprocessor.load(settings, folder)
+
+
+def request(tokens, lengths, context=None):
+    inputs = {
+        tensors.TOKENS_BATCH: np.array(tokens, np.int32),
+        tensors.SEQUENCE_LENGTH: np.array(lengths, np.int32),
+    }
+    return inputs if context is None else inputs | {"CONTEXT_LENGTH": np.array(context, np.int32)}
+
+
+def output(postprocessor, *args):
+    return postprocessor.answer(request(*args), [tensors.OUTPUT])[tensors.OUTPUT].tolist()
+
+
+def test_whole_text_ends_at_the_sequence_length(postprocessor):
+    assert output(postprocessor, [[[*HELLO, 5, 5]]], [[len(HELLO)]]) == [b"The dog"]
+
+
+def test_whole_text_writes_an_unfinished_character_as_replacement(postprocessor):
+    assert output(postprocessor, [[EMOJI[:3]]], [[3]]) == ["\ufffd".encode()]
+
+
+def test_beams_of_one_prompt_come_before_those_of_the_next(postprocessor):
+    words = [byte_level().encode(letter).ids for letter in "abcd"]
+    tokens = [[words[0], words[1]], [words[2], words[3]]]
+    assert output(postprocessor, tokens, [[1, 1], [1, 1]]) == [b"a", b"b", b"c", b"d"]
+
+
+def test_chunk_is_what_the_ids_after_the_context_add(postprocessor):
+    window = [*HELLO, *EMOJI]
+    size = len(HELLO)
+    assert output(postprocessor, [[window]], [[size + 3]], [size]) == [b""]
+    assert output(postprocessor, [[window]], [[size + 4]], [size + 3]) == ["🤖".encode()]
+
+
+def test_context_length_is_one_a_prompt(postprocessor):
+    tokens = [[HELLO, HELLO], [HELLO, HELLO]]
+    lengths = [[len(HELLO)] * 2] * 2
+    texts = output(postprocessor, tokens, lengths, [0, len(HELLO)])
+    assert texts == [b"The dog", b"The dog", b"", b""]
+
+
+def test_context_length_of_zero_still_withholds(postprocessor):
+    assert output(postprocessor, [[EMOJI]], [[2]], [0]) == [b""]
+
+
+def test_empty_sequence_is_empty_text(postprocessor):
+    assert output(postprocessor, np.empty((1, 1, 0)), [[0]]) == [b""]
+
+
+def test_output_nobody_wants_is_not_made(postprocessor):
+    assert postprocessor.answer(request([[HELLO]], [[1]]), []) == {}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "context", "message"),
+    [
+        ([[1, 2]], [[2]], None, r"^TOKENS_BATCH: shape is \[1, 2\], not \[b, beams, n\]$"),
+        (
+            [[[1, 2]]],
+            [2],
+            None,
+            r"^SEQUENCE_LENGTH: shape is \[1\], TOKENS_BATCH makes it \[1, 1\]$",
+        ),
+        ([[[1, 2]]], [[3]], None, r"^SEQUENCE_LENGTH: 3 is not in 0\.\.2$"),
+        ([[[1, 2]]], [[-1]], None, r"^SEQUENCE_LENGTH: -1 is not in 0\.\.2$"),
+        ([[[1, 2]]], [[1]], [2], r"^CONTEXT_LENGTH: 2 is not in 0\.\.1$"),
+        ([[[1, 2]]], [[1]], [-1], r"^CONTEXT_LENGTH: -1 is not in 0\.\.1$"),
+        ([[[1, 2]]], [[1]], [1, 1], r"^CONTEXT_LENGTH: 2 values for a batch of 1$"),
+        ([[[1, -2]]], [[2]], None, r"^TOKENS_BATCH: an id is negative$"),
+    ],
+)
+def test_wrong_tensor_is_named_in_one_line(postprocessor, tokens, lengths, context, message):
+    with pytest.raises(InputError, match=message):
+        output(postprocessor, tokens, lengths, context)
+
+
+@pytest.mark.parametrize("name", [tensors.TOKENS_BATCH, tensors.SEQUENCE_LENGTH])
+def test_missing_tensor_is_named(postprocessor, name):
+    inputs = request([[HELLO]], [[1]])
+    del inputs[name]
+    with pytest.raises(InputError, match=f"^{name}: missing$"):
+        postprocessor.answer(inputs, [tensors.OUTPUT])
+
+
+def test_absolute_tokenizer_folder_is_taken_as_it_is(tmp_path):
+    folder = write(byte_level(), tmp_path / "elsewhere")
+    settings = DetokenizerSettings(str(folder), skip_special_tokens=True)
+    loaded = Postprocessor.load(settings, Path("/nowhere"))
+    assert output(loaded, [[HELLO]], [[len(HELLO)]]) == [b"The dog"]

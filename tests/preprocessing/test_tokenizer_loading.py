@@ -1,0 +1,147 @@
+"""A folder's tokenizer is the one that transformers would load."""
+
+import json
+
+import pytest
+from tokenizer_kinds import byte_fallback, byte_level, write
+from tokenizers import Tokenizer
+
+from preprocessing.errors import TokenizerError
+from preprocessing.tokenizer import load_tokenizer, special_token_ids
+
+TEXT = "The quick <s> 😀 fox</s> jumps."
+CONFIGS = [
+    {},
+    {"bos_token": "<s>", "eos_token": "</s>"},
+    {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True},
+    {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "add_eos_token": True},
+    {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False, "add_eos_token": True},
+    {"bos_token": {"__type": "AddedToken", "content": "<s>"}, "add_bos_token": True},
+    {"eos_token": "</s>", "additional_special_tokens": ["<unk>"]},
+]
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """A folder whose tokenizer.json marks no special token, as a bare vocabulary would be."""
+    state = json.loads(byte_level().to_str())
+    state["added_tokens"] = []
+    return write(Tokenizer.from_str(json.dumps(state)), tmp_path / "plain")
+
+
+def configure(folder, **config):
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def gpt2_folder(folder, **config):
+    folder.mkdir()
+    byte_level().model.save(str(folder))
+    return configure(folder, **config)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("make", [byte_level, byte_fallback])
+def test_ids_are_those_of_transformers(tmp_path, make, config):
+    transformers = pytest.importorskip("transformers")
+    folder = write(make(), tmp_path, tokenizer_class="PreTrainedTokenizerFast", **config)
+    assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_ids_of_a_gpt2_folder_are_those_of_transformers(tmp_path, config):
+    transformers = pytest.importorskip("transformers")
+    folder = gpt2_folder(tmp_path / "gpt2", tokenizer_class="GPT2Tokenizer", **config)
+    assert_same(load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder))
+
+
+def assert_same(ours, theirs):
+    for special in (True, False):
+        expected = theirs(TEXT, add_special_tokens=special)["input_ids"]
+        assert ours.encode(TEXT, add_special_tokens=special).ids == expected
+        text = theirs.decode(expected, skip_special_tokens=special)
+        assert ours.decode(expected, skip_special_tokens=special) == text
+
+
+def test_bos_is_added_only_with_special_tokens(tmp_path):
+    folder = gpt2_folder(tmp_path / "gpt2", bos_token="<s>", add_bos_token=True)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode("fox").ids == [1, *byte_level().encode("fox").ids]
+    assert tokenizer.encode("fox", add_special_tokens=False).ids == byte_level().encode("fox").ids
+
+
+def test_named_tokens_become_special(plain):
+    configure(plain, eos_token="</s>", bos_token={"content": "<s>"})
+    assert special_token_ids(load_tokenizer(plain)) == {1, 2}
+
+
+def test_special_tokens_map_names_tokens_too(plain):
+    (plain / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
+    assert special_token_ids(load_tokenizer(plain)) == {2}
+
+
+def test_name_without_an_id_is_left_out(plain):
+    before = load_tokenizer(plain).get_vocab_size()
+    assert load_tokenizer(configure(plain, pad_token="[PAD]")).get_vocab_size() == before
+
+
+def test_configured_tokens_are_added_with_their_ids(plain):
+    size = load_tokenizer(plain).get_vocab_size()
+    tokens = {
+        str(size + 1): {"content": "<|b|>", "special": False},
+        str(size): {"content": "<|a|>", "special": True},
+    }
+    tokenizer = load_tokenizer(configure(plain, added_tokens_decoder=tokens))
+    assert tokenizer.encode("<|b|><|a|>").ids == [size + 1, size]
+    assert special_token_ids(tokenizer) == {size}
+
+
+def test_configured_token_with_another_id_is_refused(plain):
+    tokens = {"9999": {"content": "<|a|>", "special": True}}
+    with pytest.raises(TokenizerError, match=r"says token '<\|a\|>' is id 9999"):
+        load_tokenizer(configure(plain, added_tokens_decoder=tokens))
+
+
+def test_truncation_and_padding_of_the_file_are_not_followed(tmp_path):
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=50)
+    loaded = load_tokenizer(write(tokenizer, tmp_path))
+    assert loaded.encode(TEXT).ids == byte_level().encode(TEXT).ids
+
+
+@pytest.mark.parametrize("config", [{}, {"tokenizer_class": "GPT2Tokenizer"}])
+def test_gpt2_folder_needs_no_tokenizer_json(tmp_path, config):
+    tokenizer = load_tokenizer(gpt2_folder(tmp_path / "gpt2", **config))
+    ids = tokenizer.encode("naïve 😀 fox").ids
+    assert ids == byte_level().encode("naïve 😀 fox").ids
+    assert tokenizer.decode(ids) == "naïve 😀 fox"
+
+
+def test_vocabulary_of_another_family_is_not_taken_for_gpt2s(tmp_path):
+    folder = gpt2_folder(tmp_path / "qwen", tokenizer_class="Qwen2Tokenizer")
+    with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
+        load_tokenizer(folder)
+
+
+def test_slow_tokenizer_gets_the_line_that_converts_it(tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(
+        TokenizerError, match=r"AutoTokenizer\.from_pretrained\(DIR\)\.save_"
+    ) as error:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_folder_is_named(tmp_path):
+    with pytest.raises(TokenizerError, match="nowhere' does not exist"):
+        load_tokenizer(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_broken_file_is_named_in_one_line(tmp_path, name, content):
+    (write(byte_level(), tmp_path) / name).write_text(content)
+    with pytest.raises(TokenizerError, match=name) as error:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,101 @@
+"""Small tokenizers of the kinds that models come with, made where a test needs them."""
+
+import functools
+import json
+from pathlib import Path
+
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+LINES = [
+    "The quick brown fox jumps over the lazy dog.",
+    "def add(first, second):\n    return first + second",
+    "Grüße aus Köln, señor — naïve café",
+    "привет мир, 你好世界, 😀😀 👩‍👩‍👧",
+] * 10
+SPECIAL = ["<unk>", "<s>", "</s>"]
+
+
+def _trainer(kind, **options):
+    return kind(vocab_size=420, special_tokens=SPECIAL, show_progress=False, **options)
+
+
+@functools.cache
+def byte_level():
+    """Llama 3's kind: bytes; an ordinary added token, and one with a letter of no byte."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(LINES, _trainer(trainers.BpeTrainer, initial_alphabet=alphabet))
+    tokenizer.add_tokens([AddedToken("<tool call>"), AddedToken("世界")])
+    return tokenizer
+
+
+@functools.cache
+def byte_fallback():
+    """Llama 2's kind: pieces, bytes for what has none, one leading space stripped."""
+    pieces = json.loads(_pieces().to_str())["model"]
+    names = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))]
+    names += [piece for piece in pieces["vocab"] if piece not in SPECIAL]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={name: number for number, name in enumerate(names)},
+            merges=[tuple(merge) for merge in pieces["merges"]],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    tokenizer.add_special_tokens(SPECIAL)
+    mark = normalizers.Replace(" ", "▁")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), mark])
+    space, strip = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+    steps = [space, decoders.ByteFallback(), decoders.Fuse(), strip]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
+
+
+def _pieces():
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.train_from_iterator(LINES[:2], _trainer(trainers.BpeTrainer))
+    return tokenizer
+
+
+@functools.cache
+def metaspace():
+    """T5's kind: a unigram model, whose decoder drops the first word's mark."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.train_from_iterator(LINES, _trainer(trainers.UnigramTrainer, unk_token="<unk>"))
+    return tokenizer
+
+
+@functools.cache
+def words():
+    """No decoder at all: tokens joined by spaces."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.train_from_iterator(LINES, _trainer(trainers.WordLevelTrainer))
+    return tokenizer
+
+
+KINDS = {"byte_level": byte_level, "byte_fallback": byte_fallback, "metaspace": metaspace}
+KINDS["words"] = words
+
+
+def write(tokenizer, folder: Path, **config):
+    """Write a folder as Hugging Face has it; return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
