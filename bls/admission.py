@@ -15,7 +15,10 @@ from bls.errors import Overloaded
 
 
 class Ticket:
-    """One sequence's place: how many KV blocks it may come to need, and what starts it."""
+    """One sequence's place: how many KV blocks it may come to need, and what starts it.
+
+    One that needs more than there are gets all of them: it decodes alone.
+    """
 
     def __init__(self, blocks: int, start: Callable[[], None]) -> None:
         self.blocks = blocks
@@ -31,6 +34,7 @@ class Admission:
     def __init__(self, *, max_running: int, max_waiting: int, kv_blocks: int) -> None:
         self._max_running = max_running
         self._max_waiting = max_waiting
+        self._kv_blocks = kv_blocks
         self._free_blocks = kv_blocks
         self._running = 0
         self._waiting: deque[Ticket] = deque()
@@ -49,6 +53,8 @@ class Admission:
     def enter(self, tickets: Iterable[Ticket]) -> None:
         """Start each ticket now or when its turn comes; raise Overloaded if not all may wait."""
         tickets = list(tickets)
+        for ticket in tickets:
+            ticket.blocks = min(ticket.blocks, self._kv_blocks)
         with self._lock:
             room = self._max_waiting + self._max_running - self._running
             if len(self._waiting) + len(tickets) > room:

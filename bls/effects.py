@@ -60,6 +60,13 @@ class EngineCall:
     wants_logits: bool = False
 
 
+class KvBlocks(NamedTuple):
+    """What a call did to the engine's KV cache, in blocks."""
+
+    reused: int  # computed by an earlier call
+    total: int = 0  # reused and new
+
+
 @dataclass(frozen=True)
 class EngineAnswer:
     """New tokens of one engine response.
@@ -73,7 +80,7 @@ class EngineAnswer:
     log_probs: NDArray[np.float32] | None = None  # [n]
     logits: Any = None  # [1, n, vocab_size], as the engine sent it
     context_logits: Any = None
-    reused_blocks: int | None = None  # KV blocks that this call did not compute
+    kv_blocks: KvBlocks | None = None
 
 
 class NextAnswer(NamedTuple):

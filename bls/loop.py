@@ -26,6 +26,7 @@ from bls.effects import (
     EngineAnswer,
     EngineCall,
     FinishReason,
+    KvBlocks,
     NextAnswer,
 )
 from bls.errors import EngineError
@@ -54,9 +55,8 @@ class Decoding:
         self.log_probs: list[NDArray[np.float32]] = []
         self.generation_logits: list[Any] = []
         self.context_logits: Any = None
-        self.reused_blocks: int | None = (
-            None  # of the first target call: what the prompt shared with others
-        )
+        self.prompt_kv_blocks: KvBlocks | None = None  # of the first target call
+        self.kv_blocks: KvBlocks | None = None  # of the last one
         self._settings = settings
         self._drafter = drafter
         self._text = TextSoFar(request)
@@ -127,7 +127,7 @@ class Decoding:
         end = self.sequence.first_end(answer.tokens)
         accepted = count - 1 if end is None else min(count - 1, end + 1)
         self.statistics.add(Round(len(draft), max(0, accepted)))
-        self._count_recomputed(answer)
+        self._count_blocks(answer)
         return answer
 
     def _target_alone(self) -> Steps:
@@ -138,7 +138,7 @@ class Decoding:
         if self.sequence.tokens_owed:
             wanted = min(wanted, self.sequence.tokens_owed)
         answer = yield replace(self._target_call(wanted, with_end_id=True), streaming=True)
-        self._count_recomputed(answer)
+        self._count_blocks(answer)
         while True:
             wanted -= len(answer.tokens)
             for _ in answer.tokens:
@@ -180,15 +180,15 @@ class Decoding:
         if answer.context_logits is not None:
             self.context_logits = answer.context_logits
 
-    def _count_recomputed(self, answer: EngineAnswer) -> None:
+    def _count_blocks(self, answer: EngineAnswer) -> None:
         """Compare the KV blocks that this call reused with those that the last one left behind.
 
         Everything but the last token of the last round's answer has been computed before.
         """
-        block = self._settings.kv_block_tokens
-        if answer.reused_blocks is not None:
-            if self.reused_blocks is None:
-                self.reused_blocks = answer.reused_blocks
-            missing = self._reusable_tokens // block - answer.reused_blocks
+        if answer.kv_blocks is not None:
+            self.prompt_kv_blocks = self.prompt_kv_blocks or answer.kv_blocks
+            self.kv_blocks = answer.kv_blocks
+            block = self._settings.kv_block_tokens
+            missing = self._reusable_tokens // block - answer.kv_blocks.reused
             self.statistics.num_recomputed_tokens += max(0, missing) * block
         self._reusable_tokens = len(self.sequence.context) - 1

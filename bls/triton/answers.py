@@ -132,9 +132,12 @@ def _logits(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
 
 
 def _performance(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
-    reused = [p.decoding.reused_blocks or 0 for p in parts]
+    reused = [b.reused if (b := p.decoding.prompt_kv_blocks) else 0 for p in parts]
+    held = [b.total if (b := p.decoding.kv_blocks) else 0 for p in parts]
     return {
         tensors.KV_CACHE_REUSED_BLOCKS: _column(reused),
+        tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS: _column(held),
+        tensors.KV_CACHE_ALLOC_NEW_BLOCKS: _column(np.subtract(held, reused)),
         tensors.ARRIVAL_TIME_NS: _column([p.times.arrival for p in parts], np.int64),
         tensors.FIRST_SCHEDULED_TIME_NS: _column(
             [p.times.first_scheduled for p in parts], np.int64
@@ -144,7 +147,7 @@ def _performance(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
     }
 
 
-def _column(values: Sequence[Any], dtype: Any = np.int32) -> NDArray[Any]:
+def _column(values: Sequence[Any] | NDArray[Any], dtype: Any = np.int32) -> NDArray[Any]:
     """Return [b, 1]."""
     return np.array(values, dtype).reshape(-1, 1)
 

@@ -99,12 +99,24 @@ class Carrier:
         except StopIteration:
             self._outlet.ended(None)
         except (TandemError, Cancelled) as error:
-            self._outlet.ended(error)
+            self._break_off(error)
         except Lost:
             return
         except Exception as error:  # noqa: BLE001  the client must hear of it, whatever it is
             log_exception("the decoding loop failed", error)
-            self._outlet.ended(TandemError("internal error in the decoding loop; see the log"))
+            self._break_off(TandemError("internal error in the decoding loop; see the log"))
+
+    def _break_off(self, reason: Exception) -> None:
+        """End the decoding for ``reason``; a streaming call under way must not go on without it."""
+        self._interruption = self._interruption or reason
+        try:
+            if self._streaming is not None:
+                self._end_call()
+        except Lost:  # another thread breaks off, and has no call to end
+            return
+        except EngineError:  # it has ended by itself
+            pass
+        self._outlet.ended(reason)
 
     def _outcome_of(self, effect: Effect) -> Callable[[], Effect]:
         """Perform an effect; return how the decoding goes on with its outcome."""
@@ -151,14 +163,22 @@ class Carrier:
         call, request_id, responses = self._under_way()
         response = self._await(call.engine, request_id, lambda: next(responses, None))
         if response is None:
+            self._streaming = None
             return EngineAnswer(NO_TOKENS, final=True)
         return self._requests_to(call.engine).read(call, response)
 
     def _end_call(self) -> None:
         """Stop the streaming call and read what it still has to say."""
         call, request_id, responses = self._under_way()
-        self._driver.stop(self._driver.engines[call.engine].model, request_id)
-        self._await(call.engine, request_id, lambda: [None for _ in responses])
+        self._streaming = None
+        model = self._driver.engines[call.engine].model
+        self._driver.stop(model, request_id)
+        awaited = self._wait.begin(model, request_id, SECONDS_TO_STOP)
+        try:
+            for _ in responses:
+                pass
+        finally:
+            self._wait.end(awaited)
 
     def _text(self, call: TextCall) -> str:
         settings = self._driver.settings

@@ -8,7 +8,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from bls.effects import EngineAnswer, EngineCall, EngineRole
+from bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
 from bls.errors import EngineError
 from bls.request import Request, Sampling, TokenIds
 from bls.settings import LoopSettings
@@ -95,7 +95,6 @@ class EngineRequests:
         tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
         if not self._engine.excludes_input and not call.streaming:
             tokens = tokens[len(call.context) :]
-        reused = outputs.get(tensors.KV_CACHE_REUSED_BLOCKS)
         log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
         return EngineAnswer(
             tokens=tokens,
@@ -103,7 +102,7 @@ class EngineRequests:
             log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
             logits=outputs.get(tensors.GENERATION_LOGITS),
             context_logits=outputs.get(tensors.CONTEXT_LOGITS),
-            reused_blocks=None if reused is None else int(reused.as_numpy().reshape(-1)[0]),
+            kv_blocks=_kv_blocks(outputs),
         )
 
     def _outputs(self, call: EngineCall) -> list[str]:
@@ -112,6 +111,7 @@ class EngineRequests:
             tensors.OUTPUT_IDS: True,
             tensors.SEQUENCE_LENGTH: True,
             tensors.KV_CACHE_REUSED_BLOCKS: target,
+            tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS: target,
             tensors.OUTPUT_LOG_PROBS: target and request.wants_log_probs,
             tensors.CONTEXT_LOGITS: target and request.wants_context_logits,
             tensors.GENERATION_LOGITS: call.wants_logits,
@@ -137,7 +137,7 @@ class EngineRequests:
         return inputs
 
     def _of_target(self, call: EngineCall) -> list[Any]:
-        inputs = []
+        inputs = [_scalar(tensors.RETURN_PERF_METRICS, True)]  # or the KV blocks are not told
         if len(call.draft):
             inputs.append(_row(tensors.DRAFT_INPUT_IDS, call.draft.tokens))
             inputs += self._logits_threshold
@@ -165,6 +165,14 @@ class EngineRequests:
             ids += self._bad_words[0][: max(self._bad_words[1])].tolist()
         offsets += [-1] * (len(ids) - len(offsets))
         return np.array([ids, offsets], np.int32)
+
+
+def _kv_blocks(outputs: dict[str, Any]) -> KvBlocks | None:
+    reused = outputs.get(tensors.KV_CACHE_REUSED_BLOCKS)
+    total = outputs.get(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
+    if reused is None or total is None:
+        return None
+    return KvBlocks(int(reused.as_numpy().item()), int(total.as_numpy().item()))
 
 
 def _sampling_tensors(sampling: Sampling, vocab_size: int) -> list[Any]:

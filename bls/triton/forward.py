@@ -20,6 +20,7 @@ from bls.triton import request_ids
 from bls.triton.awaited import Lost, LostCalls, Wait
 from bls.triton.background import in_background, log_exception
 from bls.triton.calls import Calls
+from bls.triton.reader import refuse_unknown
 from bls.triton.sender import Sender
 from bls.triton.watcher import Watcher
 from contract import entry as tensors
@@ -27,6 +28,8 @@ from contract.parameters import decode
 
 # `bls_stream` keeps the deadline; only if it should fail to is the call given up, this much later.
 SECONDS_OF_GRACE = 10.0
+# A `stop` that overtakes its request finds nothing to stop; so it is sent until that has ended.
+SECONDS_BETWEEN_STOPS = 0.2
 
 
 class ForwardEntry:
@@ -63,7 +66,7 @@ class _Forwarded:
         self._calls = calls
         self._id = request_ids.fresh_forwarded()
         self._wait = Wait(lost)
-        self._stopped = False
+        self._next_stop = 0.0
 
     @property
     def closed(self) -> bool:
@@ -86,21 +89,21 @@ class _Forwarded:
 
     def check(self, now: float) -> None:
         """Pass a cancellation on; give the call up if its deadline was ignored."""
-        if not self._stopped and self._sender.is_cancelled():
-            self._stopped = True
+        if now >= self._next_stop and self._sender.is_cancelled():
+            self._next_stop = now + SECONDS_BETWEEN_STOPS
             in_background(self._stop)
         call = self._wait.give_up_if_overdue(now)
         if call is not None:
             self._sender.refuse(str(EngineTimeout(call.model, call.timeout)))
 
     def _call(self) -> Any:
+        refuse_unknown(self._request.parameters())
         model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
             model_name=model,
             request_id=self._id,
             requested_output_names=list(self._request.requested_output_names()),
             inputs=self._inputs(),
-            parameters=json.loads(self._request.parameters() or "{}"),
             timeout=self._request.timeout(),
         )
         patience = self._settings.request_timeout + SECONDS_OF_GRACE

@@ -18,7 +18,8 @@ class DraftHealth:
     """Shared by all requests. After a failure one probe, and no request, finds out what is next.
 
     A probe of an engine whose process has died never returns. It is not repeated: drafts stay off
-    until the engine answers it, in practice until the server is started anew.
+    until the engine answers it, in practice until the server is started anew. One that takes longer
+    than a draft may take is no better than none.
     """
 
     def __init__(self, engine: Engine, calls: Calls, pause: float) -> None:
@@ -40,11 +41,13 @@ class DraftHealth:
     def _probe_until_well(self) -> None:
         while True:
             time.sleep(self._pause)
+            began = time.monotonic()
             try:
                 self._calls.once(self._engine.model, self._engine.probe_request("tandem-probe"))
             except EngineError:
                 continue
-            break
+            if time.monotonic() - began < self._engine.timeout:
+                break
         self.available = True
         pb_utils.Logger.log_info(f"tandem: model '{self._engine.model}' answers; drafts are back")
 

@@ -44,16 +44,22 @@ class Job:
         self._timeout = timeout
         self._lanes: Sequence[Lane] = ()
         self._unfinished = 0
+        self._failure: Exception | None = None
         self._lock = threading.Lock()
 
     @property
     def closed(self) -> bool:
-        """Whether the last response has been sent."""
-        return self._sender.closed
+        """Whether the last response has been sent and no engine is at work for it any more."""
+        return self._sender.closed and not any(lane.decodes for lane in self._lanes)
 
     def open(self, lanes: Sequence[Lane]) -> None:
-        """Take the prompts in; they may start at any moment from now on."""
+        """Take the prompts in; they may start at any moment from now on.
+
+        Raises what ended the request, if that has happened before.
+        """
         with self._lock:
+            if self._failure is not None:
+                raise self._failure
             self._lanes = lanes
             self._unfinished = len(lanes)
 
@@ -75,12 +81,15 @@ class Job:
 
     def fail(self, error: Exception) -> None:
         """End the whole request: one line to the client, every prompt's decoding interrupted."""
-        if self.closed:
-            return
+        with self._lock:
+            if self._failure is not None or self._sender.closed:
+                return
+            self._failure = error
+            lanes = self._lanes
+        for lane in lanes:
+            lane.interrupt(error)
         gone = isinstance(error, Cancelled)
         self._sender.refuse("the request was cancelled" if gone else str(error))
-        for lane in self._lanes:
-            lane.interrupt(error)
 
     def lane_moved(self, part: Part) -> None:
         """Hear of a prompt's progress: send a chunk, or the whole answer once all are complete."""
@@ -112,8 +121,14 @@ class Lane:
         self._ticket: Ticket | None = None
         self._admission: Admission | None = None
         self._interruption: Exception | None = None
+        self._ended = False
         self._scheduled_ns = self._first_ns = self._last_ns = 0
         self._lock = threading.Lock()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a thread carries it."""
+        return self._carrier is not None and not self._ended
 
     def ticket(self, admission: Admission, blocks: int, driver: Driver) -> Ticket:
         """Return the place in the queue that will start this lane."""
@@ -151,6 +166,7 @@ class Lane:
 
     def ended(self, error: Exception | None) -> None:
         """Make room for others; an error ends the whole job."""
+        self._ended = True
         if self._admission is not None and self._ticket is not None:
             self._admission.leave(self._ticket)
         self._metrics.count(self._decoding.request.drafter, self._decoding.statistics)

@@ -87,7 +87,7 @@ class Reader:
 
     def __init__(self, inputs: Iterable[Any], parameters: str) -> None:
         self._arrays: dict[str, NDArray[Any]] = {t.name(): t.as_numpy() for t in inputs}
-        _refuse_unknown(json.loads(parameters or "{}"))
+        refuse_unknown(parameters)
         for tensor in UNSUPPORTED:
             if self._arrays.get(tensor, np.empty(0)).size:
                 raise BadRequest(f"input '{tensor}' is not supported by this deployment")
@@ -317,10 +317,13 @@ class Reader:
             ) from error
 
 
-def _refuse_unknown(parameters: dict[str, Any]) -> None:
-    """`generate` makes a parameter of every key that is no input: a typo must not vanish."""
+def refuse_unknown(parameters: str) -> None:
+    """`generate` makes a parameter of every key that is no input: a typo must not vanish.
+
+    parameters: the request's, as the JSON object that Triton gives.
+    """
     names: list[str] = list(tensors.INPUTS)
-    for key in parameters:
+    for key in json.loads(parameters or "{}"):
         if key in TRITON_PARAMETERS or key.startswith("triton_"):
             continue
         near = difflib.get_close_matches(key, names, n=1)

@@ -102,7 +102,7 @@ class StreamEntry:
             self._admission.enter(
                 [lane.ticket(self._admission, blocks, self._driver) for lane, blocks in lanes]
             )
-        except Lost:
+        except (Lost, Cancelled):
             return
         except TandemError as error:
             job.fail(error)

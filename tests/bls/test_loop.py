@@ -20,6 +20,7 @@ from scripted import (
     text_of,
 )
 
+from bls.effects import KvBlocks
 from bls.errors import EngineError
 from bls.request import Request, Sampling
 
@@ -194,7 +195,7 @@ def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
         def answers(self, call):
             reused = 0 if len(self.calls) == 2 else (len(call.context) - 1) // 4
             for answer in super().answers(call):
-                yield replace(answer, reused_blocks=reused)
+                yield replace(answer, kv_blocks=KvBlocks(reused))
 
     language = Language(end_every=10**9)
     decoding = decoding_of(request_of(max_tokens=25))
