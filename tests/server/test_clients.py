@@ -1,0 +1,132 @@
+"""Other people's clients: what they send is taken, what they read is there."""
+
+import json
+import urllib.request
+
+import numpy as np
+import pytest
+import tritonclient.grpc as client
+from entries import inputs, read, tensor
+
+from contract import entry
+
+# What NVIDIA's end-to-end client for `tensorrt_llm_bls` sends with every request.
+NVIDIA = {
+    "beam_width": 1,
+    "temperature": 1.0,
+    "num_return_sequences": 1,
+    "num_draft_tokens": 4,
+    "use_draft_logits": False,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "return_log_probs": True,
+    "return_context_logits": False,
+    "return_generation_logits": False,
+    "return_perf_metrics": True,
+    "exclude_input_in_output": True,
+}
+PERFORMANCE = (
+    "kv_cache_alloc_new_blocks",
+    "kv_cache_reused_blocks",
+    "kv_cache_alloc_total_blocks",
+    "arrival_time_ns",
+    "first_scheduled_time_ns",
+    "first_token_time_ns",
+    "last_token_time_ns",
+    "acceptance_rate",
+    "total_accepted_draft_tokens",
+    "total_draft_tokens",
+)
+# LangChain's and LlamaIndex's clients.
+FRAMEWORK = {
+    "top_k": 1,
+    "top_p": 0.0,
+    "temperature": 1.0,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+    "random_seed": 0,
+    "beam_width": 1,
+    "stream": False,
+}
+
+
+@pytest.fixture
+def connection(server):
+    with client.InferenceServerClient(server.grpc_url) as opened:
+        yield opened
+
+
+def test_nvidias_client_gets_every_output_it_asks_for(connection):
+    wanted = ("text_output", "cum_log_probs", "output_log_probs", *PERFORMANCE)
+    outputs = [client.InferRequestedOutput(name) for name in wanted]
+    made = inputs(["import os", "def f("], max_tokens=12, stop_words=[""], bad_words=[""], **NVIDIA)
+    result = connection.infer("bls", made, outputs=outputs, request_id="1")
+    values = {name: result.as_numpy(name) for name in wanted}
+    assert all(value is not None and len(value) == 2 for value in values.values())
+    assert values["text_output"].shape == (2,)
+    assert values["output_log_probs"].shape == (2, 1, 12)
+    times = [values[name] for name in PERFORMANCE if name.endswith("_ns")]
+    assert all((np.diff(np.stack(times), axis=0) >= 0).flatten())
+
+
+def test_a_temperature_of_one_alone_stays_greedy_as_nvidias_clients_mean_it(connection):
+    plain = read(connection.infer("bls", inputs("import os", max_tokens=12)))
+    nvidia = read(connection.infer("bls", inputs("import os", max_tokens=12, **NVIDIA)))
+    framework = read(connection.infer("bls", inputs("import os", max_tokens=12, **FRAMEWORK)))
+    assert plain[0].text == nvidia[0].text == framework[0].text
+
+
+def test_a_client_that_names_no_outputs_gets_the_small_ones(connection):
+    result = connection.infer("bls", inputs("import os", max_tokens=4))
+    names = {output.name for output in result.get_response().outputs}
+    assert {"text_output", "finish_reason", "acceptance_rate", "num_rounds"} <= names
+    assert not names & {"output_ids", "context_logits", "generation_logits", "cum_log_probs"}
+
+
+def test_generic_front_ends_get_speculation_and_token_counts(connection):
+    made = inputs("import os", max_tokens=24)
+    for flag in ("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"):
+        made.append(tensor(flag, True))
+    result = connection.infer("bls", made)
+    assert result.as_numpy("num_output_tokens").item() == 24
+    assert result.as_numpy("num_input_tokens").item() > 0
+    assert result.as_numpy("total_draft_tokens").item() > 0
+
+
+def test_every_entry_declares_the_tensors_of_the_contract(connection):
+    for model in ("bls", "bls_stream", "ensemble"):
+        metadata = connection.get_model_metadata(model)
+        assert {i.name for i in metadata.inputs} == set(entry.INPUTS)
+        assert {o.name for o in metadata.outputs} == set(entry.OUTPUTS)
+
+
+def test_generate_stream_sends_chunks_that_join_to_the_answer(server):
+    body = {"text_input": "def main():", "max_tokens": 24}
+    whole = post(server, "bls/generate", body)
+    (answer,) = [json.loads(line) for line in whole]
+    events = post(server, "bls_stream/generate_stream", {**body, "stream": True})
+    chunks = [json.loads(e.removeprefix("data: ")) for e in events if e.startswith("data: ")]
+    assert len(chunks) > 1
+    assert "".join(chunk["text_output"] for chunk in chunks) == answer["text_output"]
+    assert chunks[-1]["finish_reason"] == "length"
+
+
+def test_context_and_generation_logits_come_where_they_are_asked_for(connection, embedded):
+    names = ("text_output", "context_logits", "generation_logits", "num_input_tokens")
+    outputs = [client.InferRequestedOutput(name) for name in names]
+    flags = {"return_context_logits": True, "return_generation_logits": True}
+    made = inputs("import os", max_tokens=6, return_num_input_tokens=True, **flags)
+    result = connection.infer("bls", made, outputs=outputs)
+    width = embedded.target.checkpoint.vocab_size
+    length = result.as_numpy("num_input_tokens").item()
+    assert result.as_numpy("context_logits").shape == (1, length, width)
+    assert result.as_numpy("generation_logits").shape == (1, 1, 6, width)
+
+
+def post(server, path, body):
+    request = urllib.request.Request(
+        f"http://{server.http_url}/v2/models/{path}", json.dumps(body).encode()
+    )
+    with urllib.request.urlopen(request) as response:
+        return [line for line in response.read().decode().splitlines() if line]

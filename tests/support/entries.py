@@ -1,0 +1,150 @@
+"""Requests to the text entries with NVIDIA's tensors, by plain tritonclient."""
+
+import queue
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import tritonclient.grpc as client
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from contract import entry
+
+NUMPY = {
+    "BOOL": np.bool_,
+    "FP32": np.float32,
+    "INT32": np.int32,
+    "UINT64": np.uint64,
+    "STRING": np.object_,
+}
+TYPES = {tensor: NUMPY.get(tensor.dtype) for tensor in entry.INPUTS}
+OUTPUTS = (
+    entry.TEXT_OUTPUT,
+    entry.OUTPUT_IDS,
+    entry.SEQUENCE_LENGTH,
+    entry.FINISH_REASON,
+    entry.BATCH_INDEX,
+    entry.NUM_ROUNDS,
+    entry.TOTAL_DRAFT_TOKENS,
+    entry.TOTAL_ACCEPTED_DRAFT_TOKENS,
+)
+
+
+@dataclass
+class Answer:
+    """One prompt's answer, or one chunk of it."""
+
+    text: str
+    ids: list[int]
+    finish_reason: str | None
+    index: int
+    outputs: dict = field(repr=False)
+
+    def number(self, name):
+        """A figure that comes once a prompt."""
+        return self.outputs[name].reshape(-1)[self.index if len(self.outputs[name]) > 1 else 0]
+
+
+def tensor(name, values):
+    """An input of shape [b, n] from one value, a row, or rows of values."""
+    rows = np.array(values, TYPES[name])
+    rows = rows.reshape(1, 1) if rows.ndim == 0 else rows
+    if rows.dtype == object:
+        encoded = [[v if isinstance(v, bytes) else v.encode() for v in row] for row in rows]
+        rows = np.array(encoded, object)
+    made = client.InferInput(name, rows.shape, np_to_triton_dtype(rows.dtype))
+    made.set_data_from_numpy(rows)
+    return made
+
+
+def inputs(prompts, **values):
+    """Tensors for one prompt or several; a plain value holds for each of them."""
+    prompts = [prompts] if isinstance(prompts, str | bytes) else prompts
+    made = [tensor(entry.TEXT_INPUT, [[prompt] for prompt in prompts])]
+    for name, value in values.items():
+        row = value if isinstance(value, list | tuple) else [value]
+        made.append(tensor(name, [list(row) for _ in prompts]))
+    return made
+
+
+def read(result):
+    """Every prompt's part of a response."""
+    outputs = {o.name: result.as_numpy(o.name) for o in result.get_response().outputs}
+    texts = outputs[entry.TEXT_OUTPUT]
+    reasons = outputs.get(entry.FINISH_REASON)
+    return [
+        Answer(
+            text=text.decode(),
+            ids=ids_of(outputs, row),
+            finish_reason=None if reasons is None else reasons[row].decode(),
+            index=int(outputs[entry.BATCH_INDEX][row, 0]) if entry.BATCH_INDEX in outputs else row,
+            outputs=outputs,
+        )
+        for row, text in enumerate(texts)
+    ]
+
+
+def ids_of(outputs, row):
+    if entry.OUTPUT_IDS not in outputs:
+        return []
+    return outputs[entry.OUTPUT_IDS][row, 0, : outputs[entry.SEQUENCE_LENGTH][row, 0]].tolist()
+
+
+def ask(server, model, prompts, *, outputs=OUTPUTS, **values):
+    """One answer a prompt from an entry that answers once."""
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        wanted = [client.InferRequestedOutput(name) for name in outputs] or None
+        result = connection.infer(model, inputs(prompts, **values), outputs=wanted)
+    return read(result)
+
+
+def ask_one(server, model, prompt, **values):
+    return ask(server, model, prompt, **values)[0]
+
+
+def stream(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
+    """All chunks of a streamed request; raises what the server answered with."""
+    with streaming(server, prompts, model=model, outputs=outputs, **values) as chunks:
+        return list(chunks)
+
+
+@contextmanager
+def streaming(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
+    """An iterator over chunks as they come; leaving early cancels the request."""
+    arrived = queue.Queue()
+    connection = client.InferenceServerClient(server.grpc_url)
+    connection.start_stream(lambda result, error: arrived.put((result, error)))
+    connection.async_stream_infer(
+        model,
+        inputs(prompts, **{"stream": True, **values}),
+        outputs=[client.InferRequestedOutput(name) for name in outputs],
+        enable_empty_final_response=True,
+    )
+    try:
+        yield chunks_from(arrived)
+    finally:
+        connection.stop_stream(cancel_requests=True)
+        connection.close()
+
+
+def chunks_from(arrived):
+    while True:
+        result, error = arrived.get(timeout=120)
+        if error is not None:
+            raise error
+        response = result.get_response()
+        if response.outputs:
+            yield from read(result)
+        if response.parameters["triton_final_response"].bool_param:
+            return
+
+
+def refusal(server, model, prompts="x", **values):
+    """The message of a request that must fail."""
+    send = stream if model == "bls_stream" else partial(ask, model=model)
+    try:
+        answers = send(server, prompts=prompts, **values)
+    except InferenceServerException as error:
+        return error.message()
+    raise AssertionError(f"it was answered: {answers}")
