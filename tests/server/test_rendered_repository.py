@@ -1,0 +1,91 @@
+"""A rendered repository needs nothing of ours: bare Triton serves it, wherever it is copied."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from live_triton import answer_ids, eventually
+from tandem import guard, repository
+from tandem.server import ANY_PORTS, LOOPBACK, claim_ports
+from tandem.triton_install import find_triton
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+PROMPTS = ["def add(", "import json\n", "print("]
+WRONG = "raise ImportError('this is the wrong one')\n"
+OURS = ("bls", "contract", "engines", "preprocessing", "postprocessing")
+
+
+def plant_wrong_packages(folder):
+    for package in OURS:
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").write_text(WRONG)
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A Python that has what the models need, and of ours only wrong packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    # A path in a .pth file is searched, its own .pth files (our editable install) are not.
+    (packages / "installed.pth").write_text(sysconfig.get_paths()["purelib"])
+    plant_wrong_packages(packages)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return kept | {
+        "PATH": f"{tmp_path / 'venv' / 'bin'}:{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": ":".join(map(str, find_triton().library_path)),
+    }
+
+
+@contextmanager
+def bare_triton(models, environment, working_directory):
+    """Run tritonserver on a repository with next to no options; yield its gRPC address."""
+    install, ports = find_triton(), claim_ports(ANY_PORTS, LOOPBACK)
+    prefix = f"tandem-test-{os.getpid()}-"
+    command = [
+        *(sys.executable, guard.__file__, "10", prefix),
+        *(install.binary, f"--model-repository={models}", "--disable-auto-complete-config"),
+        *(f"--backend-directory={install.backends}", f"--http-port={ports.http}"),
+        *(f"--grpc-port={ports.grpc}", f"--metrics-port={ports.metrics}"),
+        f"--backend-config=python,shm-region-prefix-name={prefix}",
+    ]
+    log = Path(models).with_suffix(".log")
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            list(map(str, command)),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            cwd=working_directory,
+            env=environment,
+            start_new_session=True,
+        ) as server,
+        InferenceServerClient(f"{LOOPBACK}:{ports.grpc}") as connection,
+    ):
+        assert eventually(lambda: server.poll() is not None or is_ready(connection), 120)
+        assert server.poll() is None, log.read_text()
+        yield f"{LOOPBACK}:{ports.grpc}"
+        server.stdin.close()
+
+
+def is_ready(connection):
+    try:
+        return connection.is_server_ready()
+    except InferenceServerException:
+        return False
+
+
+def test_bare_triton_serves_a_repository_that_was_copied_elsewhere(
+    server, embedded, environment, tmp_path
+):
+    repository.render(embedded, tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "elsewhere")
+    plant_wrong_packages(tmp_path / "work")
+    with bare_triton(tmp_path / "elsewhere", environment, tmp_path / "work") as url:
+        answers = [answer_ids(url, prompt) for prompt in PROMPTS]
+    assert answers == [answer_ids(server.grpc_url, prompt) for prompt in PROMPTS]

@@ -1,0 +1,97 @@
+"""`tandem up` as a process: it serves, prints where, and ends without leaving anything behind."""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from checkpoints import write_gpt2, write_qwen2, write_tokenizer
+from live_triton import answer_ids, leftovers
+from tandem import deployment
+
+ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
+
+
+def up(*options):
+    command = [sys.executable, "-m", "tandem", "up", *ANY_PORTS, *map(str, options)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
+    )
+
+
+def read_greeting(process):
+    """Read what `up` prints once it serves."""
+    lines = []
+    while not lines or "curl" not in lines[-1]:
+        lines.append(process.stdout.readline())
+        assert lines[-1], process.stderr.read()
+    return "".join(lines)
+
+
+def shared_memory_of(process):
+    return leftovers(f"tandem-{process.pid}-")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_up_serves_what_it_prints_until_a_signal(embedded_profile, sign):
+    with up("--profile", embedded_profile) as process:
+        curl = shlex.split(read_greeting(process).splitlines()[-1])
+        assert curl[:2] == ["curl", "-N"]
+        with urllib.request.urlopen(curl[2], data=curl[4].encode()) as answer:
+            chunks = [json.loads(line[5:]) for line in answer if line.startswith(b"data:")]
+        assert chunks[-1]["finish_reason"]
+        assert shared_memory_of(process)
+        process.send_signal(sign)
+        assert process.wait(30) == 0
+        assert "Traceback" not in process.stderr.read()
+        assert not shared_memory_of(process)
+
+
+def test_up_ends_when_a_signal_comes_while_it_starts(embedded_profile):
+    with up("--profile", embedded_profile) as process:
+        while not shared_memory_of(process) and process.poll() is None:
+            pass  # Triton is coming up
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        assert "Traceback" not in process.stderr.read()
+        assert not shared_memory_of(process)
+
+
+def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
+    size = write_tokenizer(tmp_path)
+    write_gpt2(tmp_path, size, layers=1)
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    with up("--target", tmp_path) as process:
+        assert process.wait(120) == 1
+        shown = process.stderr.read().strip().splitlines()
+    assert re.match(r"tandem: model 'target' failed to load: .+; log: .+\.log$", shown[-1])
+    assert len(shown) == 1
+    Path(shown[0].rpartition("log: ")[2]).unlink()
+
+
+@pytest.mark.parametrize("write", [write_gpt2, write_qwen2])
+def test_own_checkpoints_give_what_hugging_face_gives(tmp_path, serve, write):
+    size = write_tokenizer(tmp_path / "target")
+    write(tmp_path / "target", size, layers=2)
+    write(tmp_path / "draft", size, layers=1)
+    planned = deployment.for_checkpoints(tmp_path / "target", tmp_path / "draft")
+    server = serve(planned)
+    expected = [hugging_face(tmp_path / "target", prompt) for prompt in PROMPTS]
+    assert [answer_ids(server.grpc_url, prompt) for prompt in PROMPTS] == expected
+
+
+def hugging_face(folder, prompt, max_tokens=32):
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.tensor([Tokenizer.from_file(str(folder / "tokenizer.json")).encode(prompt).ids])
+    answer = model.generate(ids, max_new_tokens=max_tokens, do_sample=False, pad_token_id=0)
+    return [token for token in answer[0, ids.shape[1] :].tolist() if token != 0]

@@ -1,0 +1,81 @@
+"""What the tests of a live Triton share."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
+
+CONFIG = """\
+name: "{name}"
+backend: "python"
+max_batch_size: 1
+input {{ name: "X" data_type: TYPE_INT32 dims: 1 }}
+output {{ name: "Y" data_type: TYPE_INT32 dims: 1 }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+"""
+MODEL = """\
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        {initialize}
+
+    def execute(self, requests):
+        x = [pb_utils.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", a)]) for a in x]
+"""
+
+
+def write_model(repository: Path, name: str, initialize: str = "pass") -> None:
+    """Write a model that returns what it is given."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(CONFIG.format(name=name))
+    (version / "model.py").write_text(MODEL.format(initialize=initialize))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def leftovers(prefix: str) -> list[str]:
+    """The shared-memory regions that are there of a server."""
+    return [path.name for path in Path("/dev/shm").glob(f"{prefix}*")]
+
+
+def memory_bytes(processes: list[int]) -> int:
+    """What processes take together, pages that they share counted once."""
+    rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in processes]
+    return sum(
+        int(line.split()[1]) * 1024
+        for rollup in rollups
+        for line in rollup.splitlines()
+        if line.startswith("Pss:")
+    )
+
+
+def answer_ids(url: str, prompt: str, *, max_tokens: int = 32, entry: str = "bls") -> list[int]:
+    """Ask an entry that answers once for the token ids of its answer."""
+    text = InferInput("text_input", [1, 1], "BYTES")
+    text.set_data_from_numpy(np.array([[prompt.encode()]], object))
+    length = InferInput("max_tokens", [1, 1], "INT32")
+    length.set_data_from_numpy(np.array([[max_tokens]], np.int32))
+    wanted = [InferRequestedOutput(name) for name in ("output_ids", "sequence_length")]
+    with InferenceServerClient(url) as connection:
+        answer = connection.infer(entry, [text, length], outputs=wanted)
+    ids, size = answer.as_numpy("output_ids"), answer.as_numpy("sequence_length")
+    return ids.flatten().tolist()[: size.item()]
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
+    """Wait until a condition holds; return whether it came to."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()

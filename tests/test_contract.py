@@ -1,0 +1,60 @@
+"""Our tensors are NVIDIA's: same names, types and shapes; ours may be more, or optional."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from contract import engine, entry, postprocessing, preprocessing
+
+CONTRACT = Path(__file__).parent / "data" / "tensorrt_llm_contract.json"
+MODULES = {
+    "tensorrt_llm": engine,
+    "tensorrt_llm_bls": entry,
+    "preprocessing": preprocessing,
+    "postprocessing": postprocessing,
+}
+MODELS = json.loads(CONTRACT.read_text())["models"]
+
+
+def tensors(direction):
+    return [
+        pytest.param(MODULES[model], theirs, id=f"{model}-{theirs['name']}")
+        for model, declared in MODELS.items()
+        for theirs in declared[direction]
+    ]
+
+
+def declared_as(ours):
+    return f"TYPE_{ours.dtype}", list(ours.dims), ours.scalar, ours.ragged
+
+
+def test_contract_names_no_model_that_we_lack():
+    assert set(MODELS) == set(MODULES)
+
+
+@pytest.mark.parametrize(("module", "theirs"), tensors("input"))
+def test_input_is_declared_as_nvidia_does(module, theirs):
+    ours = {str(tensor): tensor for tensor in module.INPUTS}[theirs["name"]]
+    scalar, ragged = "reshape" in theirs, theirs.get("allow_ragged_batch", False)
+    assert declared_as(ours) == (theirs["data_type"], theirs["dims"], scalar, ragged)
+    assert ours.optional or not theirs.get("optional", False)
+
+
+@pytest.mark.parametrize(("module", "theirs"), tensors("output"))
+def test_output_is_declared_as_nvidia_does(module, theirs):
+    ours = {str(tensor): tensor for tensor in module.OUTPUTS}[theirs["name"]]
+    assert declared_as(ours)[:2] == (theirs["data_type"], theirs["dims"])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_we_add_is_optional(model):
+    theirs = {tensor["name"] for tensor in MODELS[model]["input"]}
+    added = [tensor for tensor in MODULES[model].INPUTS if tensor not in theirs]
+    assert all(tensor.optional for tensor in added), added
+
+
+@pytest.mark.parametrize("module", set(MODULES.values()))
+def test_no_tensor_is_declared_twice(module):
+    assert len(set(module.INPUTS)) == len(module.INPUTS)
+    assert len(set(module.OUTPUTS)) == len(module.OUTPUTS)

@@ -1,0 +1,246 @@
+"""Whatever is wrong with a profile is said in one line, before any server starts."""
+
+import json
+
+import pytest
+import yaml
+from checkpoints import write_empty, write_tokenizer
+from tandem import deployment
+from tandem.errors import TandemError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A profile's folder with a target, a draft and the tokenizer that they share."""
+    size = write_tokenizer(tmp_path / "tokenizer")
+    write_empty(tmp_path / "target", size)
+    write_empty(tmp_path / "draft", size)
+    return tmp_path
+
+
+def profile(**changes):
+    """A profile that is right, with some sections changed."""
+    whole = {
+        "name": "test",
+        "engines": {
+            "target": {"checkpoint": "target", "max_draft_len": 8},
+            "draft": {"checkpoint": "draft"},
+        },
+        "tokenizer": {"folder": "tokenizer"},
+    }
+    return whole | changes
+
+
+def load(folder, content):
+    path = folder / "profile.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return deployment.load(path)
+
+
+def refusal(folder, content):
+    """The one line that a wrong profile is answered with, without its folder."""
+    with pytest.raises(TandemError) as refused:
+        load(folder, content)
+    text = str(refused.value)
+    assert "\n" not in text
+    return text.replace(f"{folder}/", "")
+
+
+def engines(**target):
+    return {"target": {"checkpoint": "target", "max_draft_len": 8} | target}
+
+
+def test_profile_fills_defaults_from_the_checkpoints(folder):
+    settings = load(folder, profile()).loop_settings()
+    assert settings.max_seq_len == 1024
+    assert settings.kv_tokens == 16 * 1024
+    assert settings.end_ids == (0,)
+    assert settings.drafter == "draft_model"
+    assert settings.draft_model == "draft"
+
+
+def test_profile_drafts_nothing_by_default_when_it_has_no_draft(folder):
+    settings = load(folder, profile(engines=engines())).loop_settings()
+    assert settings.drafter == "none"
+    assert settings.draft_model is None
+
+
+def test_end_ids_are_those_of_the_generation_config_when_it_names_them(folder):
+    ids = json.dumps({"eos_token_id": [3, 5]})
+    (folder / "target" / "generation_config.json").write_text(ids)
+    assert load(folder, profile()).end_ids == (3, 5)
+
+
+def test_end_id_is_the_tokenizers_when_the_checkpoint_names_none(folder):
+    write_empty(folder / "target", 300, eos_token_id=None)
+    assert load(folder, profile()).end_ids == (0,)
+
+
+def test_lengths_are_those_of_gpt2_when_the_checkpoint_is_one(folder):
+    write_empty(folder / "target", 300, max_position_embeddings=None, n_positions=512)
+    assert load(folder, profile()).target.settings.max_seq_len == 512
+
+
+def test_padded_vocabularies_are_accepted_when_the_tokenizer_is_shared(folder):
+    write_empty(folder / "draft", 320)
+    settings = load(folder, profile()).loop_settings()
+    assert (settings.vocab_size, settings.draft_vocab_size) == (300, 320)
+
+
+def test_unknown_key_names_the_nearest_one(folder):
+    text = "name: test\nengines:\n  target:\n    checkpoint: target\n    max_draft_lenn: 4\n"
+    assert refusal(folder, text) == (
+        "profile.yaml:5: engines.target.max_draft_lenn: unknown key; did you mean 'max_draft_len'?"
+    )
+
+
+def test_unknown_key_lists_the_known_ones_when_none_is_near(folder):
+    assert refusal(folder, profile(admission={"zzz": 1})) == (
+        "profile.yaml:2: admission.zzz: unknown key; known are max_requests, max_queue"
+    )
+
+
+def test_missing_section_is_named(folder):
+    assert refusal(folder, {"name": "test"}) == "profile.yaml:1: engines: is missing"
+
+
+def test_wrong_type_says_what_was_given(folder):
+    assert "decoding.draft_len: must be a valid integer, not 'four'" in refusal(
+        folder, profile(decoding={"draft_len": "four"})
+    )
+
+
+def test_unknown_drafter_names_the_known_ones(folder):
+    assert "decoding.drafter: must be 'draft_model' or 'none', not 'oracle'" in refusal(
+        folder, profile(decoding={"drafter": "oracle"})
+    )
+
+
+def test_text_that_is_no_yaml_is_refused(folder):
+    assert "profile.yaml: no YAML: " in refusal(folder, "name: [")
+
+
+def test_empty_profile_is_refused(folder):
+    assert refusal(folder, "").startswith("profile.yaml: must be a valid dictionary")
+
+
+def test_absent_profile_is_refused(tmp_path):
+    with pytest.raises(TandemError, match=r"absent\.yaml: No such file"):
+        deployment.load(tmp_path / "absent.yaml")
+
+
+def test_missing_checkpoint_is_named(folder):
+    assert "engines.target.checkpoint: no folder nowhere" in refusal(
+        folder, profile(engines=engines(checkpoint="nowhere"))
+    )
+
+
+def test_folder_that_is_no_checkpoint_is_refused(folder):
+    assert "tokenizer is no Hugging Face checkpoint: it has no config.json" in refusal(
+        folder, profile(engines=engines(checkpoint="tokenizer"))
+    )
+
+
+def test_checkpoint_without_weights_is_refused(folder):
+    (folder / "target" / "model.safetensors").unlink()
+    assert "target holds no weights (*.safetensors or *.bin)" in refusal(folder, profile())
+
+
+def test_missing_tokenizer_is_refused(folder):
+    assert "tokenizer.folder: target has no tokenizer.json" in refusal(
+        folder, profile(tokenizer={})
+    )
+
+
+def test_draft_len_over_the_targets_limit_is_refused(folder):
+    assert "decoding.draft_len: 9 is over engines.target.max_draft_len, which is 8" in refusal(
+        folder, profile(decoding={"draft_len": 9})
+    )
+
+
+def test_two_models_of_one_name_are_refused(folder):
+    entries = [{"name": "bls", "kind": "stream"}, {"name": "target", "kind": "forward"}]
+    assert "entries.1.name: a second model named 'target'" in refusal(
+        folder, profile(entries=entries)
+    )
+
+
+def test_profile_without_a_stream_entry_is_refused(folder):
+    assert "entries: 0 entries of kind 'stream'; one must hold the loop" in refusal(
+        folder, profile(entries=[{"name": "bls", "kind": "forward"}])
+    )
+
+
+def test_draft_model_without_a_draft_engine_is_refused(folder):
+    assert "decoding.drafter: 'draft_model' needs engines.draft, which is missing" in refusal(
+        folder, profile(engines=engines(), decoding={"drafter": "draft_model"})
+    )
+
+
+def test_vocabularies_that_differ_are_refused_by_name(folder):
+    write_tokenizer(folder / "draft", size=280)
+    text = refusal(folder, profile())
+    assert "engines.draft.checkpoint: token '" in text
+    assert text.endswith("draft and target must share one vocabulary")
+
+
+def test_checkpoint_narrower_than_the_tokenizer_is_refused(folder):
+    write_empty(folder / "draft", 280)
+    assert "engines.draft.checkpoint: vocab_size 280 in draft is less than the 300" in refusal(
+        folder, profile()
+    )
+
+
+def test_cache_smaller_than_one_sequence_is_refused(folder):
+    assert "kv_cache_tokens: 512 is less than one sequence of max_seq_len 1024" in refusal(
+        folder, profile(engines=engines(kv_cache_tokens=512))
+    )
+
+
+def test_sequences_longer_than_the_checkpoint_allows_are_refused(folder):
+    assert "engines.target.max_seq_len: 2048 is over the 1024 positions of target" in refusal(
+        folder, profile(engines=engines(max_seq_len=2048))
+    )
+
+
+def test_draft_may_see_less_than_the_target(folder):
+    short = profile()
+    short["engines"]["draft"]["max_seq_len"] = 512
+    settings = load(folder, short).loop_settings()
+    assert (settings.max_seq_len, settings.draft_max_seq_len) == (1024, 512)
+
+
+def test_draft_engine_that_verifies_drafts_is_refused(folder):
+    wrong = profile()
+    wrong["engines"]["draft"]["max_draft_len"] = 4
+    assert "engines.draft.max_draft_len: unknown key" in refusal(folder, wrong)
+
+
+def test_what_an_engine_refuses_is_refused_before_it_starts(folder):
+    assert "engines.target: max_batch_tokens (8) must exceed max_draft_len (8)" in refusal(
+        folder, profile(engines=engines(max_batch_tokens=8))
+    )
+
+
+def test_draft_len_that_leaves_no_room_for_text_is_refused(folder):
+    assert "max_draft_len: 1023 leaves no room for text in max_seq_len 1024" in refusal(
+        folder, profile(engines=engines(max_draft_len=1023))
+    )
+
+
+def test_missing_end_of_sequence_is_refused(folder):
+    write_empty(folder / "target", 300, eos_token_id=None)
+    (folder / "tokenizer" / "tokenizer_config.json").write_text("{}")
+    assert "nothing in target says which token ends an answer" in refusal(folder, profile())
+
+
+def test_own_checkpoints_need_no_profile(folder):
+    write_tokenizer(folder / "target")
+    planned = deployment.for_checkpoints(folder / "target", folder / "draft")
+    assert planned.loop_settings().drafter == "draft_model"
+
+
+def test_wrong_own_checkpoint_names_the_option(folder):
+    write_tokenizer(folder / "target")
+    with pytest.raises(TandemError, match="--draft: no folder"):
+        deployment.for_checkpoints(folder / "target", folder / "nowhere")

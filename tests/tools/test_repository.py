@@ -1,0 +1,210 @@
+"""A rendered repository is what Triton expects, carries what it needs, and replaces only itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from checkpoints import write_empty, write_tokenizer
+from google.protobuf import text_format
+from tandem import deployment, repository
+from tandem.errors import TandemError
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from bls.settings import ForwarderSettings, LoopSettings
+from contract import parameters
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """A deployment with entries of its own names, and no weights that could be loaded."""
+    size = write_tokenizer(tmp_path / "target")
+    write_empty(tmp_path / "target", size, eos_token_id=[0, 7])
+    write_empty(tmp_path / "draft", size)
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(
+        yaml.safe_dump(
+            {
+                "name": "test",
+                "engines": {
+                    "target": {"checkpoint": "target", "max_seq_len": 512},
+                    "draft": {"checkpoint": "draft"},
+                },
+                "models": {"target": "large", "draft": "small"},
+                "entries": [
+                    {"name": "streaming", "kind": "stream"},
+                    {"name": "tensorrt_llm_bls", "kind": "forward"},
+                    {"name": "control", "kind": "forward", "drafter": "none"},
+                ],
+                "max_batch_size": 4,
+                "admission": {"max_requests": 8, "max_queue": 0},
+            }
+        )
+    )
+    return deployment.load(profile)
+
+
+@pytest.fixture
+def rendered(planned, tmp_path):
+    output = tmp_path / "out" / "repository"
+    repository.render(planned, output)
+    return output
+
+
+def config(folder):
+    return text_format.Parse((folder / "config.pbtxt").read_text(), ModelConfig())
+
+
+def settings(kind, folder):
+    """Read a model's settings as the model does: Triton hands it its configuration as JSON."""
+    written = config(folder)
+    given = {name: {"string_value": p.string_value} for name, p in written.parameters.items()}
+    return parameters.decode(kind, {"name": written.name, "parameters": given})
+
+
+def files(folder):
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_repository_holds_every_model_under_its_name(rendered):
+    assert {path.name for path in rendered.iterdir() if path.is_dir()} == {
+        *("preprocessing", "postprocessing", "large", "small"),
+        *("streaming", "tensorrt_llm_bls", "control"),
+    }
+
+
+def test_engines_take_one_sequence_a_call_and_the_entries_a_batch(rendered):
+    assert config(rendered / "large").max_batch_size == 1
+    assert config(rendered / "tensorrt_llm_bls").max_batch_size == 4
+
+
+def test_only_engines_and_the_stream_entry_are_decoupled(rendered):
+    decoupled = {
+        path.name
+        for path in rendered.iterdir()
+        if path.is_dir() and config(path).model_transaction_policy.decoupled
+    }
+    assert decoupled == {"large", "small", "streaming"}
+
+
+def test_scalar_input_is_reshaped_to_nothing(rendered):
+    inputs = {tensor.name: tensor for tensor in config(rendered / "large").input}
+    assert inputs["input_lengths"].HasField("reshape")
+    assert list(inputs["input_lengths"].reshape.shape) == []
+    assert not inputs["input_ids"].HasField("reshape")
+    assert inputs["input_ids"].allow_ragged_batch
+    assert inputs["input_ids"].optional
+
+
+def test_loop_is_told_what_the_profile_says(planned, rendered):
+    told = settings(LoopSettings, rendered / "streaming")
+    assert told == planned.loop_settings()
+    assert (told.target_model, told.draft_model) == ("large", "small")
+    assert told.end_ids == (0, 7)
+    assert told.max_seq_len == 512
+
+
+def test_forwarders_are_told_where_the_loop_is(rendered):
+    told = settings(ForwarderSettings, rendered / "control")
+    assert (told.stream_model, told.drafter) == ("streaming", "none")
+    assert settings(ForwarderSettings, rendered / "tensorrt_llm_bls").drafter is None
+
+
+def test_profile_without_a_draft_renders_no_draft(planned):
+    alone = planned.profile.engines.model_copy(update={"draft": None})
+    profile = planned.profile.model_copy(update={"engines": alone})
+    names = {model.name for model in repository.models(deployment.check(profile))}
+    assert "small" not in names
+
+
+def test_version_folders_carry_what_they_import(rendered):
+    assert (rendered / "streaming" / "1" / "bls" / "triton" / "__init__.py").is_file()
+    assert (rendered / "large" / "1" / "checkpoint" / "config.json").is_file()
+    assert (rendered / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
+    for folder in rendered.glob("*/1"):
+        assert (folder / "model.py").is_file()
+        assert (folder / "contract" / "tensor.py").is_file()
+
+
+def test_rendered_files_name_no_path_of_this_machine(rendered, tmp_path):
+    for path in rendered.glob("*/config.pbtxt"):
+        assert str(tmp_path) not in path.read_text()
+        assert str(ROOT) not in path.read_text()
+
+
+def test_rendering_again_changes_nothing(planned, rendered):
+    before = files(rendered)
+    repository.render(planned, rendered)
+    assert files(rendered) == before
+    assert list(rendered.parent.iterdir()) == [rendered]
+
+
+def test_rendering_again_removes_what_the_profile_no_longer_names(planned, rendered):
+    (rendered / "stale").mkdir()
+    repository.render(planned, rendered)
+    assert not (rendered / "stale").exists()
+
+
+def test_folder_that_was_not_rendered_is_left_alone(planned, tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(TandemError, match="exists and was not rendered by tandem"):
+        repository.render(planned, tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+def test_failed_rendering_leaves_the_old_one(planned, rendered, monkeypatch):
+    before = files(rendered)
+    monkeypatch.setattr(repository, "SOURCES", rendered)
+    with pytest.raises(TandemError, match="tandem renders from a checkout"):
+        repository.render(planned, rendered)
+    assert files(rendered) == before
+
+
+def test_place_that_cannot_be_written_is_named(planned, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TandemError, match=r"cannot write .*file: "):
+        repository.render(planned, tmp_path / "file" / "repository")
+
+
+def test_linked_rendering_copies_no_weights(planned, tmp_path):
+    repository.render(planned, tmp_path / "linked", link=True)
+    weights = tmp_path / "linked" / "large" / "1" / "checkpoint" / "model.safetensors"
+    assert weights.resolve() == tmp_path / "target" / "model.safetensors"
+
+
+def test_old_weights_are_taken_only_when_there_are_no_others(planned, tmp_path):
+    (tmp_path / "target" / "pytorch_model.bin").touch()
+    (tmp_path / "draft" / "model.safetensors").rename(tmp_path / "draft" / "pytorch_model.bin")
+    taken = {m.name: m.files.get("checkpoint", []) for m in repository.models(planned)}
+    assert [p.name for p in taken["large"] if p.suffix != ".json"] == ["model.safetensors"]
+    assert [p.name for p in taken["small"] if p.suffix != ".json"] == ["pytorch_model.bin"]
+
+
+@pytest.mark.skipif(
+    not (ROOT / "demo" / "target" / "config.json").is_file(), reason="the demo pair is not there"
+)
+def test_committed_repository_is_the_embedded_profile_rendered(tmp_path):
+    """After a change: make configs."""
+    repository.render(deployment.load(ROOT / "profiles" / "embedded.yaml"), tmp_path / "fresh")
+    committed = ROOT / "model_repository"
+    names = sorted(path.name for path in committed.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "fresh").iterdir() if path.is_dir())
+    for name in names:
+        fresh = tmp_path / "fresh" / name
+        assert config(committed / name) == config(fresh)
+        assert (committed / name / "config.pbtxt").read_text() == (
+            fresh / "config.pbtxt"
+        ).read_text()
+        assert (committed / name / "1" / "model.py").read_text() == (
+            fresh / "1" / "model.py"
+        ).read_text()
+
+
+def test_settings_survive_as_json():
+    """Triton hands parameters over as strings; what is no string travels as JSON."""
+    told = LoopSettings("t", "pre", "post", end_ids=(1, 2))
+    assert json.loads(parameters.encode(told)["end_ids"]) == [1, 2]

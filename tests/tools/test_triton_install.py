@@ -1,0 +1,66 @@
+"""Triton is found where it is, or assembled once from the wheel."""
+
+import pytest
+from tandem import triton_install
+from tandem.errors import TandemError
+from tandem.triton_install import PYTHON, find_libpython, find_triton
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(triton_install, "SYSTEM_TRITON", tmp_path / "no-system-triton")
+    return tmp_path / "tandem"
+
+
+def test_wheel_is_assembled_with_the_stub_of_this_python(cache):
+    install = find_triton()
+    assert install.source == "wheel"
+    assert install.binary.is_relative_to(cache)
+    assert install.stub_python == PYTHON
+    assert install.library_path[0] == find_libpython().parent
+
+
+def test_wheel_is_assembled_once(cache):
+    first = find_triton().binary.stat().st_mtime_ns
+    assert find_triton().binary.stat().st_mtime_ns == first
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_system_triton_is_preferred(tmp_path, monkeypatch):
+    system = tmp_path / "tritonserver"
+    (system / "bin").mkdir(parents=True)
+    (system / "bin" / "tritonserver").touch()
+    (system / "TRITON_VERSION").write_text("2.60.0\n")
+    monkeypatch.setattr(triton_install, "SYSTEM_TRITON", system)
+    install = find_triton()
+    assert (install.source, install.version) == ("system", "2.60.0")
+    assert install.backends == system / "backends"
+
+
+def test_absent_triton_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(triton_install, "find_spec", lambda _: None)
+    with pytest.raises(TandemError, match=r"pip install 'tandem-triton\[embedded\]'"):
+        find_triton()
+
+
+def test_python_without_a_stub_is_refused_with_those_that_have_one(monkeypatch):
+    library = find_libpython()
+    monkeypatch.setattr(triton_install, "find_libpython", lambda: library)
+    monkeypatch.setattr(triton_install, "PYTHON", "3.99")
+    with pytest.raises(TandemError, match=r"no stub for Python 3\.99; it has 3\.8, .*3\.13"):
+        find_triton()
+
+
+def test_numpy_that_corrupts_tensors_is_refused(monkeypatch):
+    versions = {"numpy": "2.4.0", "nvidia-pytriton": "0.7.0"}
+    monkeypatch.setattr(triton_install.metadata, "version", versions.__getitem__)
+    with pytest.raises(TandemError, match=r"numpy 2\.4\.0 corrupts .* pip install 'numpy<2'"):
+        find_triton()
+
+
+def test_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(TandemError, match="set XDG_CACHE_HOME to a folder"):
+        find_triton()

@@ -1,0 +1,1 @@
+"""The `tandem` command, and what it stands on: profiles, rendering, the server."""

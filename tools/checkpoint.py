@@ -1,0 +1,129 @@
+"""What a Hugging Face checkpoint's folder says about itself, read without PyTorch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+WEIGHTS = ("*.safetensors", "*.bin")
+# Under which names architectures keep the same fact
+POSITIONS = ("max_position_embeddings", "n_positions")
+LAYERS = ("num_hidden_layers", "n_layer")
+HEADS = ("num_attention_heads", "n_head")
+WIDTH = ("hidden_size", "n_embd")
+
+
+class CheckpointError(Exception):
+    """A folder is no usable checkpoint or tokenizer; the text says what it lacks."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A causal language model in a folder.
+
+    vocab_size: width of its logits, padding included. max_positions: None where it has no limit.
+    end_ids: every token that ends an answer, the one that engines are told first; may be empty.
+    """
+
+    folder: Path
+    vocab_size: int
+    max_positions: int | None
+    end_ids: tuple[int, ...]
+    pad_id: int | None
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True)
+class TokenizerFolder:
+    """A tokenizer in a folder, as the `tokenizers` library reads it."""
+
+    folder: Path
+    ids: dict[str, int]
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token id."""
+        return max(self.ids.values(), default=-1) + 1
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        return _read_json(self.folder / "tokenizer_config.json")
+
+    def special_id(self, name: str) -> int | None:
+        """Return the id of ``eos_token`` or ``pad_token``, or None where there is none."""
+        token = self._config.get(name) or ""
+        return self.ids.get(token["content"] if isinstance(token, dict) else token)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint's facts; raise CheckpointError where it is none."""
+    if not folder.is_dir():
+        raise CheckpointError(f"no folder {folder}")
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} is no Hugging Face checkpoint: it has no config.json")
+    if not any(path for pattern in WEIGHTS for path in folder.glob(pattern)):
+        raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
+    config = _read_json(folder / "config.json")
+    generation = _read_json(folder / "generation_config.json")
+    if "vocab_size" not in config:
+        raise CheckpointError(f"{folder / 'config.json'} names no vocab_size")
+    return Checkpoint(
+        folder=folder,
+        vocab_size=config["vocab_size"],
+        max_positions=_first(config, POSITIONS),
+        end_ids=_ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id")),
+        pad_id=next(iter(_ids(generation.get("pad_token_id", config.get("pad_token_id")))), None),
+        kv_bytes_per_token=_kv_bytes(config),
+    )
+
+
+def read_tokenizer(folder: Path) -> TokenizerFolder:
+    """Read a tokenizer's vocabulary; raise CheckpointError where there is none."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} has no tokenizer.json; write one with "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # it raises nothing more special
+        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+    return TokenizerFolder(folder, tokenizer.get_vocab(with_added_tokens=True))
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a checkpoint's folder also holds a tokenizer."""
+    return (folder / "tokenizer.json").is_file()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{path} is no JSON: {error}") from error
+    return content
+
+
+def _first(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
+    return next((config[name] for name in names if config.get(name) is not None), None)
+
+
+def _ids(value: int | list[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _kv_bytes(config: dict[str, Any]) -> int:
+    """Bytes that one token's keys and values take in fp32."""
+    layers, heads, width = (_first(config, names) or 0 for names in (LAYERS, HEADS, WIDTH))
+    head = config.get("head_dim") or (width // heads if heads else 0)
+    return 2 * 4 * layers * (config.get("num_key_value_heads") or heads) * head

@@ -1,0 +1,5 @@
+"""The one exception of the `tandem` command."""
+
+
+class TandemError(Exception):
+    """Something the user can mend; the text is one line that says what, where and how."""

@@ -1,0 +1,100 @@
+"""Runs Triton and ends it, whatever happens to whoever started it.
+
+A tiny process of its own: ``python guard.py PATIENCE PREFIX COMMAND...``. It starts COMMAND, and
+when its standard input closes (the starter asked, or died), it sends SIGINT, waits PATIENCE
+seconds, kills what is left of its session (Triton's stubs are in it), unlinks the shared-memory
+regions whose names begin with PREFIX, and removes its working directory if that is empty. It
+imports the standard library only, because it runs as a script.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+PR_SET_PDEATHSIG = 1
+POLL_SECONDS = 0.1
+
+
+def main() -> int:
+    """Run the command to its end; return its exit status as a shell would."""
+    patience, prefix, *command = sys.argv[1:]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    server = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=_die_with_guard,  # noqa: PLW1509  this process has one thread
+    )
+    try:
+        while server.poll() is None and not _asked_to_stop():
+            pass
+    finally:
+        _stop(server, float(patience))
+        kill_session(os.getpid())
+        unlink_regions(prefix)
+        with suppress(OSError):
+            Path.cwd().rmdir()  # the empty folder that Triton was started in
+    return server.returncode if server.returncode >= 0 else 128 - server.returncode
+
+
+def session_processes(session: int) -> Iterator[int]:
+    """Yield the ids of the living processes of a session, its leader left out."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == session:
+            continue
+        try:
+            # "pid (name) state parent group session ...", and a name may hold anything
+            state, _, _, owner = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue  # it ended meanwhile
+        if int(owner) == session and state != "Z":
+            yield int(entry.name)
+
+
+def kill_session(session: int) -> None:
+    """Kill every process of a session but its leader."""
+    while processes := list(session_processes(session)):
+        for process in processes:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        select.select([], [], [], 0.01)
+
+
+def unlink_regions(prefix: str) -> None:
+    """Remove the shared-memory regions of one server; its processes must have ended."""
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
+        region.unlink(missing_ok=True)
+
+
+def _asked_to_stop() -> bool:
+    """Wait a moment; return whether standard input was closed."""
+    return bool(select.select([0], [], [], POLL_SECONDS)[0])
+
+
+def _stop(server: subprocess.Popen[bytes], patience: float) -> None:
+    if server.poll() is None:
+        server.send_signal(signal.SIGINT)
+    try:
+        server.wait(patience)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _die_with_guard() -> None:
+    """In the child: a guard that is killed takes the server along."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Writes a deployment as a Triton model repository that needs nothing of ours installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from contract import engine, entry, parameters, postprocessing, preprocessing
+from contract.tensor import Tensor
+
+from .deployment import CHECKPOINT, TOKENIZER, Deployment
+from .errors import TandemError
+
+SOURCES = Path(__file__).resolve().parent.parent  # the checkout
+MARKER = ".rendered-by-tandem"
+HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",  # of GPT-2, with merges.txt and config.json instead of a tokenizer.json
+    "merges.txt",
+    "config.json",
+)
+CHECKPOINT_FILES = ("*.json", "*.safetensors")
+OLD_WEIGHTS = ("*.bin",)
+
+
+@dataclass(frozen=True)
+class Model:
+    """One folder of the repository.
+
+    source: the folder of model_repository/ whose model.py it runs.
+    packages: what its version folder must carry. files: subfolder -> the files in it.
+    """
+
+    name: str
+    source: str
+    settings: Any
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    packages: tuple[str, ...]
+    max_batch_size: int
+    decoupled: bool = False
+    files: dict[str, list[Path]] = field(default_factory=dict)
+
+    def config(self) -> str:
+        """Return config.pbtxt."""
+        config = model_config_pb2.ModelConfig(
+            name=self.name,
+            backend="python",
+            max_batch_size=self.max_batch_size,
+            input=[_input(tensor) for tensor in self.inputs],
+            output=[_output(tensor) for tensor in self.outputs],
+            instance_group=[{"count": 1, "kind": "KIND_CPU"}],
+        )
+        if self.decoupled:
+            config.model_transaction_policy.decoupled = True
+        for name, value in parameters.encode(self.settings).items():
+            config.parameters[name].string_value = value
+        return f"{HEADER}{text_format.MessageToString(config)}"
+
+
+def models(deployment: Deployment) -> Iterator[Model]:
+    """Yield every model of a deployment."""
+    names, size = deployment.profile.models, deployment.profile.max_batch_size
+    tokenizer = {TOKENIZER: _matching(deployment.tokenizer.folder, TOKENIZER_FILES)}
+    yield Model(
+        name=names.preprocessing,
+        source="preprocessing",
+        settings=deployment.tokenizer_settings(),
+        inputs=preprocessing.INPUTS,
+        outputs=preprocessing.OUTPUTS,
+        packages=("contract", "preprocessing"),
+        max_batch_size=size,
+        files=tokenizer,
+    )
+    yield Model(
+        name=names.postprocessing,
+        source="postprocessing",
+        settings=deployment.detokenizer_settings(),
+        inputs=postprocessing.INPUTS,
+        outputs=postprocessing.OUTPUTS,
+        packages=("contract", "postprocessing", "preprocessing"),
+        max_batch_size=size,
+        files=tokenizer,
+    )
+    yield from _engine_models(deployment)
+    yield from _entry_models(deployment)
+
+
+def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
+    """Write the model repository, or replace the one that was rendered there before.
+
+    link: symbolic links to checkpoints and tokenizers instead of copies. The folder is written
+    beside and renamed at the end, so that nobody sees half of it. Raises TandemError.
+    """
+    output = output.absolute()
+    if output.exists() and not _replaceable(output):
+        raise TandemError(
+            f"{output} exists and was not rendered by tandem; choose a new or empty folder"
+        )
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tandem-") as temporary:
+            fresh = Path(temporary, "repository")
+            for model in models(deployment):
+                _write(model, fresh / model.name, link=link)
+            (fresh / MARKER).write_text(f"{deployment.profile.name}\n")
+            if output.exists():
+                output.rename(Path(temporary, "old"))
+            fresh.rename(output)
+    except OSError as error:
+        raise TandemError(f"cannot write {error.filename or output}: {error.strerror}") from error
+
+
+def _engine_models(deployment: Deployment) -> Iterator[Model]:
+    names = deployment.profile.models
+    for source, name, planned in (
+        ("target", names.target, deployment.target),
+        ("draft", names.draft, deployment.draft),
+    ):
+        if planned:
+            yield Model(
+                name=name,
+                source=source,
+                settings=planned.settings,
+                inputs=engine.INPUTS,
+                outputs=engine.OUTPUTS,
+                packages=("contract", "engines"),
+                max_batch_size=1,
+                decoupled=True,
+                files={CHECKPOINT: _checkpoint_files(planned.checkpoint.folder)},
+            )
+
+
+def _entry_models(deployment: Deployment) -> Iterator[Model]:
+    for listed in deployment.profile.entries:
+        streams = listed.kind == "stream"
+        control = listed.drafter == "none"
+        settings = deployment.forwarder_settings(listed)
+        yield Model(
+            name=listed.name,
+            source="bls_stream" if streams else "ensemble" if control else "bls",
+            settings=deployment.loop_settings() if streams else settings,
+            inputs=entry.INPUTS,
+            outputs=entry.OUTPUTS,
+            packages=("contract", "bls"),
+            max_batch_size=deployment.profile.max_batch_size,
+            decoupled=streams,
+        )
+
+
+def _input(tensor: Tensor) -> model_config_pb2.ModelInput:
+    declared = model_config_pb2.ModelInput(
+        name=tensor,
+        data_type=f"TYPE_{tensor.dtype}",
+        dims=tensor.dims,
+        optional=tensor.optional,
+        allow_ragged_batch=tensor.ragged,
+    )
+    if tensor.scalar:
+        declared.reshape.SetInParent()  # to the empty shape
+    return declared
+
+
+def _output(tensor: Tensor) -> model_config_pb2.ModelOutput:
+    return model_config_pb2.ModelOutput(
+        name=tensor, data_type=f"TYPE_{tensor.dtype}", dims=tensor.dims
+    )
+
+
+def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted(path for pattern in patterns for path in folder.glob(pattern))
+
+
+def _checkpoint_files(folder: Path) -> list[Path]:
+    files = _matching(folder, CHECKPOINT_FILES)
+    if not any(path.suffix == ".safetensors" for path in files):
+        files += _matching(folder, OLD_WEIGHTS)
+    return files
+
+
+def _replaceable(output: Path) -> bool:
+    return output.is_dir() and ((output / MARKER).is_file() or not any(output.iterdir()))
+
+
+def _write(model: Model, folder: Path, *, link: bool) -> None:
+    version = folder / "1"
+    version.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(model.config())
+    shutil.copyfile(
+        _source("model_repository", model.source, "1", "model.py"), version / "model.py"
+    )
+    for package in model.packages:
+        shutil.copytree(
+            _source(package), version / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for subfolder, files in model.files.items():
+        (version / subfolder).mkdir()
+        for path in files:
+            _place(path, version / subfolder / path.name, link=link)
+
+
+def _source(*parts: str) -> Path:
+    path = SOURCES.joinpath(*parts)
+    if not path.exists():
+        raise TandemError(
+            f"no {path}; tandem renders from a checkout: install it by pip install -e"
+        )
+    return path
+
+
+def _place(source: Path, target: Path, *, link: bool) -> None:
+    if link:
+        os.symlink(source.resolve(), target)
+    else:
+        shutil.copyfile(source, target)

@@ -1,0 +1,50 @@
+"""What Triton's log says about its start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+LOADED = re.compile(r"\"successfully loaded '([^']+)'\"")
+FAILED = re.compile(r"\"failed to load '([^']+)' version \d+: (.*)\"$", re.MULTILINE)
+POLL_FAILED = re.compile(r"Poll failed for model directory '([^']+)': (.*)\"$", re.MULTILINE)
+ERROR = re.compile(
+    r"^(?:error: |Error: |\S*tritonserver: |E\d{4} \S+ \d+ \S+\] )(.*)$", re.MULTILINE
+)
+STATUS = re.compile(r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
+HARMLESS = ("CudaDriverHelper", "NVML")
+
+
+@dataclass(frozen=True)
+class TritonLog:
+    """The log file of one server."""
+
+    path: Path
+
+    @property
+    def loaded(self) -> set[str]:
+        """The models that have been loaded."""
+        return set(LOADED.findall(self._text))
+
+    @property
+    def failure(self) -> str | None:
+        """The first model that failed to load and why, in one line; None while there is none."""
+        found = FAILED.search(self._text) or POLL_FAILED.search(self._text)
+        return f"model '{found[1]}' failed to load: {_first_line(found[2])}" if found else None
+
+    @property
+    def last_error(self) -> str:
+        """The last thing that Triton called an error, or its last words."""
+        errors = [e for e in ERROR.findall(self._text) if not any(h in e for h in HARMLESS)]
+        lines = errors or self._text.strip().splitlines() or ["it said nothing"]
+        return _first_line(lines[-1].strip('"'))
+
+    @property
+    def _text(self) -> str:
+        return self.path.read_text(errors="replace")
+
+
+def _first_line(reason: str) -> str:
+    """Triton writes a newline as backslash-n, and appends the Python traceback."""
+    return STATUS.sub("", reason.partition("\\n")[0])
