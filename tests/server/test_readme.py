@@ -1,0 +1,102 @@
+"""Every command and program in README.md and docs/ runs, against the shared server."""
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoints import write_qwen2, write_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NO_CODE = {"text"}
+ANY_PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0"
+
+
+def blocks(language):
+    """Every block of a language, and the file and line that it begins at."""
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = path.read_text()
+        for found in BLOCK.finditer(text):
+            if found[1] == language:
+                line = text[: found.start()].count("\n") + 1
+                yield pytest.param(found[2], id=f"{path.name}:{line}")
+
+
+def commands():
+    """Every command of the shell blocks; a backslash joins lines."""
+    for block in blocks("sh"):
+        for line in block.values[0].replace("\\\n", "").splitlines():
+            yield pytest.param(line, id=f"{block.id}:{' '.join(line.split()[:3])}")
+
+
+@pytest.fixture
+def here(server, tmp_path, monkeypatch):
+    """A folder to run in, with the checkpoints that README speaks of; makes code fit the server."""
+    size = write_tokenizer(tmp_path / "path/to/target")
+    write_qwen2(tmp_path / "path/to/target", size, layers=2)
+    write_qwen2(tmp_path / "path/to/draft", size, layers=1)
+    monkeypatch.chdir(tmp_path)
+    changes = {
+        "127.0.0.1:8000": server.http_url,
+        "127.0.0.1:8001": server.grpc_url,
+        ".venv/bin/tandem": f"{shlex.quote(sys.executable)} -m tandem",
+        "profiles/": f"{ROOT}/profiles/",
+        "tandem up": f"tandem up {ANY_PORTS}",
+        "tandem generate": f"tandem generate --url {server.grpc_url}",
+        "make ": f"make --dry-run -C {ROOT} ",
+    }
+
+    def fit(code):
+        for ours, theirs in changes.items():
+            code = code.replace(ours, theirs)
+        return code
+
+    return fit
+
+
+def test_every_block_says_what_it_is():
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        kinds = {found[1] for found in BLOCK.finditer(path.read_text())}
+        assert kinds <= NO_CODE | {"sh", "python"}, path
+
+
+@pytest.mark.parametrize("command", [*commands()])
+def test_command_works(here, command):
+    if command.startswith("curl") and not shutil.which("curl"):
+        pytest.skip("no curl on this machine")
+    if "tandem up" in command:
+        serves(here(command))
+    else:
+        shown = finish(["bash", "-c", here(command)])
+        assert '"error"' not in shown
+        if command.startswith("curl"):
+            assert '"text_output"' in shown
+
+
+@pytest.mark.parametrize("program", [*blocks("python")])
+def test_program_works(here, program):
+    assert finish([sys.executable, "-c", here(program)])
+
+
+def finish(command):
+    """Run a command to its good end; return what it printed."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def serves(command):
+    """Run a server until it says that it serves; it must end well."""
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        greeting = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert greeting.startswith("serving "), told
+    assert process.returncode == 0, told

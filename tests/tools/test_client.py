@@ -1,0 +1,46 @@
+"""What a server is sent, and what is made of its chunks."""
+
+import numpy as np
+import pytest
+from tandem.client import Answer, Chunk, Totals, as_array
+
+from contract import entry
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value", "expected"),
+    [
+        (entry.MAX_TOKENS, 7, np.array([[7]], np.int32)),
+        (entry.SEED, 2**64 - 1, np.array([[2**64 - 1]], np.uint64)),
+        (entry.TEMPERATURE, 0.5, np.array([[0.5]], np.float32)),
+        (entry.STREAM, True, np.array([[True]])),
+        (entry.DRAFTER, "none", np.array([[b"none"]], object)),
+        (entry.STOP_WORDS, ["a", "é"], np.array([[b"a", "é".encode()]], object)),
+        (entry.TEXT_INPUT, "a\udcff", np.array([[b"a\xff"]], object)),
+    ],
+)
+def test_value_becomes_a_batch_of_one(tensor, value, expected):
+    array = as_array(tensor, value)
+    assert array.dtype == expected.dtype
+    assert array.tolist() == expected.tolist()
+
+
+def test_answer_adds_up_its_chunks():
+    answer = Answer()
+    answer.add(Chunk("", [], Totals(), None, 0.1))
+    answer.add(Chunk("de", [1, 2, 3], Totals(1, 4, 2), None, 0.5))
+    answer.add(Chunk("f", [4, 5], Totals(2, 8, 3), "length", 2.0))
+    assert answer.text == "def"
+    assert answer.num_tokens == 5
+    assert answer.finish_reason == "length"
+    assert answer.seconds_to_first_token == 0.5
+    assert answer.tokens_per_second == 2.5
+    assert answer.acceptance_rate == 3 / 8
+    assert answer.tokens_per_round == 2.5
+
+
+def test_answer_of_which_nothing_came_has_no_figures():
+    answer = Answer()
+    assert (answer.tokens_per_second, answer.tokens_per_round) == (0, 0)
+    assert answer.acceptance_rate is None
+    assert answer.seconds_to_first_token is None

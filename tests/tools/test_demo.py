@@ -1,0 +1,84 @@
+"""What `tandem demo` makes of the answers."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from tandem import demo
+from tandem.client import Answer, Totals
+from tandem.demo import Comparison, Figures, Prompt
+from tandem.errors import TandemError
+
+
+def answer(text, seconds, rounds=10, drafted=0, accepted=0):
+    return Answer(text, 20, Totals(rounds, drafted, accepted), "length", seconds, 0.1)
+
+
+def comparison(name="one", text="same", said="same"):
+    control = [answer(text, seconds, 20) for seconds in (2.0, 9.0, 1.0)]
+    speculative = [answer(said, seconds, 10, 40, 10) for seconds in (1.0, 0.5, 7.0)]
+    return Comparison(Prompt(name, "x"), control, speculative)
+
+
+def report(*comparisons):
+    file = io.StringIO()
+    status = demo.report(comparisons, Console(file=file, width=100))
+    return status, file.getvalue()
+
+
+def test_prompts_are_the_first_of_the_file(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    lines = [{"id": str(i), "kind": "completion", "prompt": f"def f{i}("} for i in range(20)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert demo.read_prompts(path) == [Prompt(str(i), f"def f{i}(") for i in range(8)]
+
+
+def test_demo_outside_a_checkout_says_what_it_wants(tmp_path):
+    with pytest.raises(TandemError, match="No such file or directory; the demo wants a checkout"):
+        demo.read_prompts(tmp_path / "prompts.jsonl")
+
+
+def test_figures_are_of_the_median_times():
+    figures = Figures.of(comparison())
+    assert figures.cells == ["20", "10.0", "20.0", "2.00x", "25%", "2.00", "yes"]
+
+
+def test_total_adds_up_times_and_tokens():
+    one = Figures.of(comparison())
+    total = Figures.total([one, one, Figures.of(comparison(said="sane"))])
+    assert total.cells == ["60", "10.0", "20.0", "2.00x", "25%", "2.00", "NO"]
+
+
+def test_figures_say_so_when_nothing_was_drafted():
+    nothing = Comparison(Prompt("one", "x"), [answer("t", 1.0)], [answer("t", 1.0)])
+    assert "-" in Figures.of(nothing).cells
+
+
+def test_report_is_content_when_all_texts_are_the_same():
+    status, text = report(comparison("one"), comparison("two"))
+    assert status == 0
+    assert "different" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert [line.split()[0] for line in text.splitlines() if line.endswith("yes")] == [
+        "one",
+        "two",
+        "all",
+    ]
+
+
+def test_report_says_which_prompt_differs_and_where():
+    status, text = report(comparison("one"), comparison("two", "the same", "the sane"))
+    assert status == 1
+    assert "different: two: character 6: none says 'me', another answer 'ne'" in text.splitlines()
+
+
+def test_text_that_stops_short_differs_where_it_stops():
+    assert comparison(said="sa").difference == (
+        "one: character 2: none says 'me', another answer ''"
+    )
+
+
+def test_long_prompt_is_shown_from_its_end():
+    assert demo.last_lines("a\nb\nc", 3) == "a\nb\nc"
+    assert demo.last_lines("a\nb\nc", 2) == "...\nb\nc"
