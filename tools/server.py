@@ -163,7 +163,7 @@ class TritonServer:
         self._end_guard(self._guard)
         self._guard = None
         shutil.rmtree(self._empty_folder, ignore_errors=True)
-        if not self._failed:
+        if not (self._failed or self.log.has_tracebacks):
             self.log.path.unlink(missing_ok=True)
 
     @property

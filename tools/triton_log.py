@@ -12,6 +12,7 @@ POLL_FAILED = re.compile(r"Poll failed for model directory '([^']+)': (.*)\"$", 
 ERROR = re.compile(
     r"^(?:error: |Error: |\S*tritonserver: |E\d{4} \S+ \d+ \S+\] )(.*)$", re.MULTILINE
 )
+TRACEBACK = re.compile(r'^E\d{4} .*\] "tandem: .*Traceback', re.MULTILINE)
 STATUS = re.compile(r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 HARMLESS = ("CudaDriverHelper", "NVML")
 
@@ -32,6 +33,11 @@ class TritonLog:
         """The first model that failed to load and why, in one line; None while there is none."""
         found = FAILED.search(self._text) or POLL_FAILED.search(self._text)
         return f"model '{found[1]}' failed to load: {_first_line(found[2])}" if found else None
+
+    @property
+    def has_tracebacks(self) -> bool:
+        """Whether one of our models logged what it told a client in one line only."""
+        return TRACEBACK.search(self._text) is not None
 
     @property
     def last_error(self) -> str:

@@ -100,6 +100,7 @@ def _greeting(server: TritonServer, planned: Deployment) -> str:
         f"  HTTP     http://{server.http_url}\n"
         f"  gRPC     {server.grpc_url}\n"
         f"  metrics  {server.metrics_url}\n"
+        f"  log      {server.log.path}\n"
         "try:\n"
         f"  curl -N http://{server.http_url}/v2/models/{entry}/generate_stream "
         """-d '{"text_input": "def main():", "max_tokens": 64, "stream": true}'"""

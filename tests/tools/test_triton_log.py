@@ -1,0 +1,23 @@
+"""What is read out of Triton's log."""
+
+import pytest
+from tandem.triton_log import TritonLog
+
+TRACEBACK = (
+    'E1120 10:20:34.538102 21010 background.py:20] "tandem: the decoding loop failed\\n'
+    'Traceback (most recent call last):\\n"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        (TRACEBACK, True),
+        ('W1120 10:20:34.5 1 health.py:3] "tandem: answers go on without drafts: x"\n', False),
+        ("", False),
+    ],
+)
+def test_log_is_worth_keeping_when_a_model_put_a_traceback_there(tmp_path, text, holds):
+    path = tmp_path / "log"
+    path.write_text(text)
+    assert TritonLog(path).has_tracebacks is holds
