@@ -28,7 +28,6 @@ class LoopSettings:
     draft_vocab_size: int = 0
     draft_max_seq_len: int = 0
     end_ids: tuple[int, ...] = ()  # the first one is what an engine is given as end_id
-    pad_id: int = 0
     max_seq_len: int = 0
     max_draft_len: int = 0  # the longest draft the target verifies
     target_keyed_randomness: bool = False  # a seed names the same noise at the same position

@@ -105,7 +105,6 @@ class Deployment:
             draft_vocab_size=draft.checkpoint.vocab_size if draft else 0,
             draft_max_seq_len=draft.settings.max_seq_len if draft else 0,
             end_ids=self.end_ids,
-            pad_id=self.pad_id,
             max_seq_len=target.settings.max_seq_len,
             max_draft_len=target.settings.max_draft_len,
             target_keyed_randomness=target.traits.keyed_randomness,

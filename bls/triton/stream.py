@@ -158,8 +158,7 @@ class StreamEntry:
             ),
             end_ids=end_ids,
             stop_strings=prompt.stop_words,
-            # An engine returns the prompt's logits from a prefill only, which a round is not.
-            drafter="none" if prompt.return_context_logits else prompt.drafter,
+            drafter=prompt.drafter if self._may_draft(prompt) else "none",
             draft_len=prompt.draft_len,
             use_draft_logits=prompt.use_draft_logits,
             draft_acceptance_threshold=prompt.draft_acceptance_threshold,
@@ -168,6 +167,15 @@ class StreamEntry:
             wants_context_logits=prompt.return_context_logits,
             wants_generation_logits=prompt.return_generation_logits,
         )
+
+    def _may_draft(self, prompt: Prompt) -> bool:
+        """Whether a verification can bring all that was asked for.
+
+        The prompt's logits come from a prefill only, and some engines compute no log-probabilities
+        when they verify. Such a request is answered by the target alone.
+        """
+        rated = not prompt.return_log_probs or self._settings.target_log_probs_with_drafts
+        return rated and not prompt.return_context_logits
 
     def _check_length(self, prompt_length: int, max_tokens: int) -> None:
         """Engines cut what is too long in silence; so it is refused at the door."""
