@@ -1,0 +1,112 @@
+"""The meaning of one engine call and of its answers, whatever brought them here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids: TypeAlias = NDArray[np.int32]  # [n]
+Floats: TypeAlias = NDArray[np.float32]
+
+NO_IDS: Ids = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is chosen from the model's logits.
+
+    `bad_words` and the penalties look at the context and at every token after it, `min_tokens` at
+    the number of new tokens of this call. `top_k` 0 and `top_p` 0 or 1 mean no limit.
+    """
+
+    temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    embedding_bias: Floats | None = None  # [vocab_size]
+    min_tokens: int = 0
+    seed: int | None = None  # none given: a random one a call
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken: asked for, or nothing asked for sampling."""
+        if self.top_k == 1 or self.temperature == 0:
+            return True
+        return self.temperature is None and self.top_k == 0 and self.top_p == 0
+
+
+@dataclass(frozen=True, eq=False)
+class EngineRequest:
+    """One call: continue `input_ids` by up to `max_new_tokens`, verifying `draft_ids` if any.
+
+    `draft_logits` [len(draft_ids), vocab_size] switches verification from ids to probabilities:
+    they are the draft engine's `generation_logits`, i.e. before temperature, top-k and top-p.
+    `end_id` None: no token ends the answer. `draft_stop_probability`: end after a token that the
+    model itself gave less than this.
+    """
+
+    request_id: str
+    input_ids: Ids
+    max_new_tokens: int
+    draft_ids: Ids = field(default_factory=lambda: NO_IDS)
+    draft_logits: Floats | None = None
+    draft_acceptance_threshold: float | None = None
+    end_id: int | None = None
+    stop_words: tuple[tuple[int, ...], ...] = ()
+    sampling: SamplingParams = SamplingParams()
+    draft_stop_probability: float | None = None
+    return_log_probs: bool = False
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
+    return_perf_metrics: bool = False
+    return_num_input_tokens: bool = False
+    return_num_output_tokens: bool = False
+    streaming: bool = False
+    exclude_input: bool = True
+    arrival_time_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a call has cost so far. Times are nanoseconds of the system clock, 0: not yet.
+
+    Blocks are `kv_block_tokens` tokens each; `computed_tokens` went through the model.
+    """
+
+    reused_blocks: int = 0
+    new_blocks: int = 0
+    computed_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    first_scheduled_time_ns: int = 0
+    first_token_time_ns: int = 0
+    last_token_time_ns: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class EngineAnswer:
+    """One response to a call: the tokens since the last one (all of them unless streaming).
+
+    log_probs: [len(tokens)], log-softmax of the model's own logits, before any processing.
+    cum_log_prob: their sum since the call began.
+    context_logits: [len(input_ids), vocab_size], on the first answer.
+    generation_logits: [len(tokens), vocab_size], after penalties, bans and bias, before
+        temperature, top-k and top-p.
+    """
+
+    tokens: tuple[int, ...] = ()
+    final: bool = True
+    first: bool = True
+    error: str | None = None
+    log_probs: Floats | None = None
+    cum_log_prob: float = 0.0
+    context_logits: Floats | None = None
+    generation_logits: Floats | None = None
+    num_output_tokens: int = 0  # of the whole call so far
+    usage: Usage = Usage()

@@ -1,0 +1,1 @@
+"""The embedded engine: a Hugging Face checkpoint, continuous batching, a reusable KV cache."""

@@ -1,0 +1,161 @@
+"""Attention over packed sequences, plugged into transformers' attention interface.
+
+All sequences' new tokens travel in ONE row, so that every linear layer runs once for all of them;
+only attention tells them apart: each sequence's new keys and values are written behind its old
+ones, and its queries see exactly those.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+
+from engines.torch.kv_cache import KVEntry
+
+NAME = "tandem"
+SHAPES_NAME = "tandem_shapes"
+QKV: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+_current = threading.local()  # .segments: what the forward pass of this thread works on
+
+
+class Segment:
+    """The new tokens of one sequence in a forward pass.
+
+    Tokens `start` to `start + count` of `entry`'s sequence, of which the last `rows` want logits.
+    """
+
+    __slots__ = ("_masks", "count", "entry", "rows", "start")
+
+    def __init__(self, entry: KVEntry, count: int, rows: int) -> None:
+        self.entry = entry
+        self.start = entry.length
+        self.count = count
+        self.rows = rows
+        self._masks: dict[tuple[int, int | None], torch.Tensor] = {}
+
+    @property
+    def end(self) -> int:
+        """Position behind the last new token."""
+        return self.start + self.count
+
+    def mask(self, groups: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
+        """What each new token may look at: [groups * count, end] to add to scores; None: all.
+
+        The rows repeat for the `groups` query heads that share a key head.
+        """
+        if self.count == 1 and (window is None or self.end <= window):
+            return None
+        key = (groups, window)
+        if key not in self._masks:
+            self._masks[key] = self._build_mask(groups, window, like)
+        return self._masks[key]
+
+    def _build_mask(self, groups: int, window: int | None, like: torch.Tensor) -> torch.Tensor:
+        query = torch.arange(self.start, self.end, device=like.device)[:, None]
+        key = torch.arange(self.end, device=like.device)[None]
+        hidden = key > query
+        if window is not None:
+            hidden |= key <= query - window
+        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+        return mask.masked_fill_(hidden, -torch.inf).repeat(groups, 1)
+
+
+def use(segments: Sequence[Segment]) -> None:
+    """Say what the next forward pass of this thread works on."""
+    _current.segments = segments
+
+
+def packed_attention(  # noqa: PLR0917 (transformers' interface)
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # noqa: ARG001 (part of the interface)
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Do what `attend` does, as transformers' models call it."""
+    for name in ("softcap", "s_aux", "position_bias"):
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(f"attention with '{name}'")
+    layer: Any = module.layer_idx
+    qkv = (query, key, value)
+    return attend(_current.segments, layer, qkv, scaling, sliding_window), None
+
+
+def attend(
+    segments: Sequence[Segment],
+    layer: int,
+    qkv: QKV,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Attend per segment: query, key, value [1, heads, tokens, size] to [1, tokens, heads, size].
+
+    Writes the new keys and values into the segments' entries.
+    """
+    if len(segments) == 1:
+        return _attend(segments[0], layer, qkv, scaling, window)
+    counts = [segment.count for segment in segments]
+    parts = zip(*(torch.split(tensor, counts, 2) for tensor in qkv), strict=True)
+    outs = [
+        _attend(segment, layer, part, scaling, window)
+        for segment, part in zip(segments, parts, strict=True)
+    ]
+    return torch.cat(outs, 1)
+
+
+def record_shapes(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *_args: Any,
+    **_kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend to nothing; note what a layer's keys and values look like."""
+    _current.shapes[module.layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
+    batch, heads, tokens, _size = query.shape
+    return query.new_zeros(batch, tokens, heads, value.shape[3]), None
+
+
+def recorded_shapes(run: Callable[[], object]) -> tuple[tuple[int, int, int], ...]:
+    """Per layer (heads, key size, value size), as `run`, a forward pass, shows them."""
+    _current.shapes = {}
+    run()
+    shapes = _current.shapes
+    return tuple(shapes[layer] for layer in range(len(shapes)))
+
+
+def _attend(
+    segment: Segment,
+    layer: int,
+    qkv: QKV,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Write the new keys and values, then attend to all of the sequence's."""
+    query, key, value = qkv
+    start, end, count = segment.start, segment.end, segment.count
+    keys, values = segment.entry.layers[layer]
+    keys[:, start:end] = key[0]
+    values[:, start:end] = value[0]
+    heads, kv_heads = query.shape[1], keys.shape[0]
+    groups = heads // kv_heads
+    if groups > 1:  # query heads that share a key head become further rows of it
+        query = query.reshape(1, kv_heads, groups * count, -1)
+    out = F.scaled_dot_product_attention(
+        query,
+        keys[None, :, :end],
+        values[None, :, :end],
+        attn_mask=segment.mask(groups, window, query),
+        scale=scaling,
+    )
+    if groups > 1:
+        out = out.reshape(1, heads, count, -1)
+    return out.transpose(1, 2)

@@ -1,0 +1,69 @@
+"""Load a Hugging Face checkpoint for `PackedModel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.utils import logging
+
+from engines.errors import LoadError
+from engines.torch import attention
+from engines.torch.settings import TorchSettings
+
+AttentionInterface.register(attention.NAME, attention.packed_attention)
+AttentionInterface.register(attention.SHAPES_NAME, attention.record_shapes)
+
+
+def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
+    """Return transformers' causal LM, with our attention. Raises LoadError."""
+    if not (path / "config.json").is_file():
+        raise LoadError(f"checkpoint '{path}' has no config.json")
+    device = _device(settings.device)
+    model = _load(path, _dtype(settings.dtype, device), device)
+    _check_length(model.config, settings.max_seq_len)
+    return model
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise LoadError(f"device '{name}' is unknown; use cpu, cuda or auto") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise LoadError(f"device '{name}': PyTorch sees no CUDA device here; use cpu or auto")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype | str:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in known:
+        raise LoadError(f"dtype '{name}' is unknown; use {', '.join(known)} or auto")
+    return known[name]
+
+
+def _load(path: Path, dtype: torch.dtype | str, device: torch.device) -> Any:
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would go to the log
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise LoadError(f"checkpoint '{path}' cannot be loaded: {line}") from error
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _check_length(config: Any, max_seq_len: int) -> None:
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and max_seq_len > longest:
+        raise LoadError(
+            f"max_seq_len ({max_seq_len}) exceeds the checkpoint's max_position_embeddings "
+            f"({longest})"
+        )

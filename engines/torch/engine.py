@@ -1,0 +1,203 @@
+"""The torch engine: one thread that owns the model and serves many calls at once."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engines.engine import Respond
+from engines.errors import RequestError
+from engines.request import EngineRequest
+from engines.torch.admission import check
+from engines.torch.attention import Segment
+from engines.torch.kv_cache import KVCache
+from engines.torch.model import PackedModel
+from engines.torch.sampling import Sampler
+from engines.torch.scheduler import Scheduler
+from engines.torch.sequence import Sequence
+from engines.torch.settings import TorchSettings
+from engines.traits import TORCH
+
+log = logging.getLogger(__name__)
+
+
+class TorchEngine:
+    """Serves a Hugging Face checkpoint; see `engines.engine.Engine`.
+
+    `computed_tokens` counts the tokens that went through the model since the start.
+    """
+
+    traits = TORCH
+
+    def __init__(self, settings: TorchSettings, folder: Path) -> None:
+        """Load the checkpoint, check and warm it up. Raises LoadError."""
+        self._settings = settings
+        self._arrived: list[Sequence] = []
+        self._stops: set[str] = set()
+        self._closing = False
+        self._wake = threading.Condition()
+        self.computed_tokens = 0
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(folder, ready), name="torch-engine", daemon=True
+        )
+        self._thread.start()
+        ready.result()
+
+    def submit(self, request: EngineRequest, respond: Respond) -> None:
+        """Start a call. Raises RequestError for one that cannot be served."""
+        check(request, self._settings, self._model.vocab_size)
+        sampler = Sampler(request, self._model.vocab_size, self._model.device)
+        sequence = Sequence(request, respond, sampler)
+        needed = self._cache.blocks_for(sequence.room)
+        if needed > self._cache.total_blocks:
+            raise RequestError(
+                f"input_ids ({len(request.input_ids)} tokens) and request_output_len "
+                f"({request.max_new_tokens}) need {needed} KV blocks; "
+                f"kv_cache_tokens holds {self._cache.total_blocks}"
+            )
+        with self._wake:
+            if self._closing:
+                raise RequestError("the engine is shutting down")
+            self._arrived.append(sequence)
+            self._wake.notify()
+
+    def stop(self, request_id: str) -> None:
+        """End the calls of that id within a step; unknown ids are ignored."""
+        with self._wake:
+            self._stops.add(request_id)
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Fail every call and end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self, folder: Path, ready: Future[None]) -> None:
+        """Load, then serve until closed.
+
+        All of it in one thread: a second one that computes would have OpenMP threads of its own,
+        and OpenMP lets threads that outnumber the cores sleep between any two operations.
+        """
+        with torch.inference_mode():
+            try:
+                self._load(folder)
+            except Exception as error:  # noqa: BLE001 (raised in the thread that waits)
+                ready.set_exception(error)
+                return
+            ready.set_result(None)
+            while self._take_news():
+                try:
+                    self._step()
+                except Exception as error:
+                    log.exception("a step failed")
+                    self._end_all(f"the engine failed: {_line(error)}")
+            self._end_all("the engine is shutting down")
+
+    def _load(self, folder: Path) -> None:
+        settings = self._settings
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self._model = PackedModel(settings, folder)
+        self._cache = KVCache(
+            self._model.kv_shape,
+            settings.kv_cache_tokens,
+            settings.kv_block_tokens,
+            settings.max_seq_len,
+        )
+        self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
+        _return_freed_memory()
+
+    def _take_news(self) -> bool:
+        """Wait for work, take in new calls and stops; say whether to go on."""
+        with self._wake:
+            while not (self._arrived or self._stops or self._closing or len(self._scheduler)):
+                self._wake.wait()
+            arrived, self._arrived = self._arrived, []
+            stops, self._stops = self._stops, set()
+            closing = self._closing
+        for sequence in arrived:
+            self._scheduler.add(sequence)
+        for sequence in self._scheduler.calls if stops else ():
+            if sequence.request.request_id in stops:
+                self._finish(sequence)
+        return not closing
+
+    def _step(self) -> None:
+        """Admit, schedule, run, and let every call take its next tokens."""
+        self._scheduler.admit()
+        chosen = self._scheduler.schedule()
+        if not chosen:
+            return
+        segments = [_segment(sequence, count) for sequence, count in chosen]
+        try:
+            logits = self._forward(chosen, segments)
+        except Exception as error:
+            log.exception("a forward pass failed")
+            for sequence, _ in chosen:
+                self._end(sequence, f"the model failed: {_line(error)}")
+            return
+        parts = torch.split(logits, [segment.rows for segment in segments])
+        for (sequence, count), segment, rows in zip(chosen, segments, parts, strict=True):
+            sequence.schedule(count)
+            self._advance(sequence, segment, rows)
+
+    def _forward(self, chosen: list[tuple[Sequence, int]], segments: list[Segment]) -> torch.Tensor:
+        parts = [s.tokens[s.computed : s.computed + count] for s, count in chosen]
+        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        logits = self._model.forward(ids, segments)
+        self.computed_tokens += len(ids)
+        return logits
+
+    def _advance(self, sequence: Sequence, segment: Segment, rows: torch.Tensor) -> None:
+        try:
+            if sequence.request.return_context_logits:
+                sequence.keep_context_logits(rows, segment.start)
+            if sequence.pending == 0 and sequence.advance(rows[len(rows) - sequence.tail :]):
+                self._scheduler.remove(sequence, keep=True)
+        except RequestError as error:
+            self._end(sequence, str(error))
+        except Exception as error:
+            log.exception("choosing a token failed")
+            self._end(sequence, f"choosing a token failed: {_line(error)}")
+
+    def _finish(self, sequence: Sequence) -> None:
+        """End a call that somebody stopped."""
+        self._scheduler.remove(sequence, keep=True)
+        sequence.answer(final=True)
+
+    def _end(self, sequence: Sequence, error: str) -> None:
+        self._scheduler.remove(sequence, keep=False)
+        sequence.fail(error)
+
+    def _end_all(self, error: str) -> None:
+        for sequence in self._scheduler.calls:
+            self._end(sequence, error)
+
+
+def _segment(sequence: Sequence, count: int) -> Segment:
+    """The next `count` tokens of a call: logits for its tail, or for all of a context."""
+    assert sequence.entry is not None
+    rows = sequence.tail if count == sequence.pending else 0
+    if sequence.request.return_context_logits:
+        rows = count
+    return Segment(sequence.entry, count, rows)
+
+
+def _return_freed_memory() -> None:
+    """Loading frees as much as a model weighs; glibc would keep it for itself."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

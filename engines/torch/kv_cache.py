@@ -1,0 +1,189 @@
+"""Keys and values of past tokens, kept for the calls to come.
+
+One entry holds one sequence, contiguous in memory, so that attention reads it in place. Memory is
+accounted in blocks: a running call owns the blocks of all the tokens it may reach, an idle entry
+those of the tokens it holds. A loop sends its growing context once a round, so the usual call finds
+an idle entry that holds all but the last few of its tokens, and takes it over.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.int64]
+_NO_TOKENS: Tokens = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """Per layer: key/value heads, size of a key, size of a value."""
+
+    layers: tuple[tuple[int, int, int], ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def values_per_token(self) -> int:
+        """Numbers stored for one token, over all layers."""
+        return sum(heads * (key + value) for heads, key, value in self.layers)
+
+    def allocate(self, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return a (key, value) pair a layer, each [heads, tokens, size], uninitialised."""
+        memory = self._memory(self.values_per_token * tokens)
+        sizes = [n * h * tokens for h, key, value in self.layers for n in (key, value)]
+        parts = iter(torch.split(memory, sizes))
+        return [
+            (next(parts).view(h, tokens, key), next(parts).view(h, tokens, value))
+            for h, key, value in self.layers
+        ]
+
+    def _memory(self, size: int) -> torch.Tensor:
+        """Return [size]; on a CPU in pages of its own, which go back to the system when freed.
+
+        The C allocator would keep entries of ever new sizes apart by holes, and grow without end.
+        """
+        if self.device.type != "cpu":
+            return torch.empty(size, dtype=self.dtype, device=self.device)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        pages = mmap.mmap(-1, size * self.dtype.itemsize, flags=flags)
+        return torch.frombuffer(pages, dtype=self.dtype)
+
+
+@dataclass(eq=False)
+class KVEntry:
+    """One sequence's keys and values; `tokens[:length]` are the tokens they belong to."""
+
+    layers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    capacity: int = 0
+    tokens: Tokens = field(default_factory=lambda: _NO_TOKENS)
+    length: int = 0
+    blocks: int = 0
+    busy: bool = False
+    reused_blocks: int = 0  # of the running call
+
+    def shared_prefix(self, tokens: Tokens) -> int:
+        """How many of `tokens` this entry already holds."""
+        n = min(self.length, len(tokens))
+        if n == 0 or self.tokens[0] != tokens[0]:
+            return 0
+        differs = self.tokens[:n] != tokens[:n]
+        first = int(differs.argmax())
+        return first if differs[first] else n
+
+    def resize(self, shape: KVShape, capacity: int, source: KVEntry | None = None) -> None:
+        """Move to fresh memory, taking along the first `length` tokens of `source` (or its own)."""
+        old = (source or self).layers
+        self.layers = shape.allocate(capacity)
+        self.capacity = capacity
+        for (new_key, new_value), (key, value) in zip(self.layers, old, strict=False):
+            new_key[:, : self.length] = key[:, : self.length]
+            new_value[:, : self.length] = value[:, : self.length]
+
+
+class KVCache:
+    """All entries of an engine, under one cap. Used by the engine's thread only.
+
+    The cap counts tokens; memory is up to twice theirs, the price of growing without moving.
+    """
+
+    def __init__(
+        self, shape: KVShape, max_tokens: int, block_tokens: int, max_seq_len: int
+    ) -> None:
+        self._shape = shape
+        self._block = block_tokens
+        self._max_seq_len = max_seq_len
+        self.total_blocks = max_tokens // block_tokens
+        self._entries: list[KVEntry] = []  # least recently used first
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks that many tokens fill."""
+        return math.ceil(tokens / self._block)
+
+    @property
+    def used_blocks(self) -> int:
+        """Blocks owned by running calls and idle entries."""
+        return sum(entry.blocks for entry in self._entries)
+
+    def acquire(self, tokens: Tokens, reusable: int, room: int) -> KVEntry | None:
+        """Return an entry for a call on `tokens`, or None while there is no room for it.
+
+        tokens: the call's own array; the entry will hold its beginning.
+        reusable: how many of its first tokens may come from other calls.
+        room: how many tokens the call may reach.
+        """
+        source, shared = self._longest_prefix(tokens[:reusable])
+        if source is not None and not source.busy and source.length - shared <= self._block:
+            return self._take_over(source, tokens, shared, room)
+        wanted = self.blocks_for(room)
+        if self._make_room(wanted, keep=source):
+            entry = KVEntry(length=shared)
+            entry.resize(self._shape, self._capacity(room), source)
+            self._entries.append(entry)
+            return self._start(entry, tokens, shared, room)
+        if source is not None and not source.busy:
+            return self._take_over(source, tokens, shared, room)
+        return None
+
+    def release(self, entry: KVEntry) -> None:
+        """End a call; what its entry holds stays for reuse."""
+        self._entries.remove(entry)
+        entry.busy = False
+        entry.blocks = self.blocks_for(entry.length)
+        if not entry.length:
+            return
+        if entry.capacity > 2 * entry.blocks * self._block:  # it ended long before its limit
+            entry.resize(self._shape, self._capacity(entry.length))
+        self._entries.append(entry)
+
+    def drop(self, entry: KVEntry) -> None:
+        """End a call whose keys and values cannot be trusted."""
+        self._entries.remove(entry)
+
+    def _longest_prefix(self, tokens: Tokens) -> tuple[KVEntry | None, int]:
+        best, longest = None, 0
+        for entry in reversed(self._entries):
+            shared = entry.shared_prefix(tokens)
+            if shared > longest or (shared == longest and best is not None and best.busy):
+                best, longest = entry, shared
+        return (best, longest) if longest else (None, 0)
+
+    def _take_over(self, entry: KVEntry, tokens: Tokens, shared: int, room: int) -> KVEntry | None:
+        if not self._make_room(self.blocks_for(room) - entry.blocks, keep=entry):
+            return None
+        entry.length = shared
+        if entry.capacity < room:
+            entry.resize(self._shape, self._capacity(room))
+        return self._start(entry, tokens, shared, room)
+
+    def _start(self, entry: KVEntry, tokens: Tokens, shared: int, room: int) -> KVEntry:
+        entry.tokens = tokens
+        entry.busy = True
+        entry.blocks = self.blocks_for(room)
+        entry.reused_blocks = self.blocks_for(shared)
+        return entry
+
+    def _capacity(self, room: int) -> int:
+        """Memory to allocate: half as much again, so that a growing sequence seldom moves."""
+        return min(max(self._max_seq_len, room), self.blocks_for(room * 3 // 2) * self._block)
+
+    def _make_room(self, blocks: int, keep: KVEntry | None) -> bool:
+        """Evict idle entries, least recently used first, until `blocks` are free; or none."""
+        missing = blocks - (self.total_blocks - self.used_blocks)
+        victims: list[KVEntry] = []
+        for entry in self._entries:
+            if missing <= 0:
+                break
+            if not entry.busy and entry is not keep:
+                victims.append(entry)
+                missing -= entry.blocks
+        if missing > 0:
+            return False
+        for entry in victims:
+            self._entries.remove(entry)
+        return True

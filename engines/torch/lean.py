@@ -1,0 +1,159 @@
+"""The Llama family's forward pass, without what transformers spends a layer on generality.
+
+For a small model on a CPU half the time of a decoded token goes into Python and tiny operations.
+This is the same arithmetic with the query, key and value matrices joined, gate and up likewise,
+and positions looked up once. `PackedModel` compares it with transformers' own before using it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+
+from engines.torch.attention import Segment, attend
+from engines.torch.linear import linear
+
+FAMILY = {"llama", "mistral", "qwen2"}
+_STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # angles depend on the position alone
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What one decoder layer needs."""
+
+    attention_norm: torch.Tensor
+    qkv: Any
+    output: Any
+    window: int | None
+    mlp_norm: torch.Tensor
+    gate_up: Any
+    down: Any
+
+
+class LeanDecoder:
+    """Runs a Llama, Mistral or Qwen2 checkpoint in float32 on a CPU."""
+
+    def __init__(self, model: Any, max_seq_len: int) -> None:
+        """Take over the weights of a transformers model, which is empty afterwards."""
+        config = model.config
+        decoder = model.model
+        self._heads: int = config.num_attention_heads
+        self._kv_heads: int = config.num_key_value_heads
+        self._size: int = decoder.layers[0].self_attn.head_dim
+        self._eps: float = config.rms_norm_eps
+        self._embedding = _own(decoder.embed_tokens)
+        self._angles = _angles(decoder, max_seq_len)
+        self._norm = _own(decoder.norm)
+        self._head = linear(model.lm_head.weight, None)
+        self._layers = []
+        for i in range(len(decoder.layers)):
+            self._layers.append(_take_layer(decoder.layers[i]))
+            decoder.layers[i] = torch.nn.Identity()  # frees its weights
+        decoder.embed_tokens = model.lm_head = torch.nn.Identity()
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor | None,
+        segments: Sequence[Segment],
+    ) -> torch.Tensor:
+        """Return logits [rows, vocab_size] for ids and positions [tokens]; rows None: of all."""
+        hidden = F.embedding(ids, self._embedding)
+        angles = self._angles[positions]  # [tokens, 2, 1, size]
+        for i, layer in enumerate(self._layers):
+            hidden = self._attention(i, layer, hidden, angles, segments)
+            normed = F.rms_norm(hidden, layer.mlp_norm.shape, layer.mlp_norm, self._eps)
+            gate, up = layer.gate_up(normed).chunk(2, -1)
+            hidden = hidden + layer.down(F.silu(gate).mul_(up))
+        if rows is not None:
+            hidden = hidden[rows]
+        logits: torch.Tensor = self._head(
+            F.rms_norm(hidden, self._norm.shape, self._norm, self._eps)
+        )
+        return logits
+
+    def _attention(
+        self,
+        index: int,
+        layer: _Layer,
+        hidden: torch.Tensor,
+        angles: torch.Tensor,
+        segments: Sequence[Segment],
+    ) -> torch.Tensor:
+        """Add to hidden [tokens, width] what the tokens see in each other."""
+        normed = F.rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, self._eps)
+        mixed = layer.qkv(normed).view(len(hidden), -1, self._size)
+        turned = self._heads + self._kv_heads
+        query_key, value = torch.split(mixed, [turned, self._kv_heads], 1)
+        query_key = _rotate(query_key, angles).transpose(0, 1)[None]
+        query, key = torch.split(query_key, [self._heads, self._kv_heads], 1)
+        qkv = (query, key, value.transpose(0, 1)[None])
+        seen = attend(segments, index, qkv, None, layer.window)
+        added: torch.Tensor = layer.output(seen.reshape(len(hidden), -1))
+        return hidden + added
+
+
+def supports(model: Any) -> bool:
+    """Whether a transformers model is one that `LeanDecoder` can take over."""
+    config = model.config
+    rope = getattr(model, "model", None) and getattr(model.model, "rotary_emb", None)
+    return (
+        config.model_type in FAMILY
+        and config.hidden_act == "silu"
+        and not getattr(config, "mlp_bias", False)
+        and getattr(rope, "rope_type", None) in _STATIC_ROPE
+        and model.lm_head.bias is None
+    )
+
+
+def _angles(decoder: Any, positions: int) -> torch.Tensor:
+    """Cosine and sine [positions, 2, 1, size] as transformers computes them."""
+    like = decoder.embed_tokens.weight
+    cos, sin = decoder.rotary_emb(like, torch.arange(positions)[None])
+    return torch.stack((cos[0], sin[0]), 1)[:, :, None]
+
+
+def _rotate(heads: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding (arXiv:2104.09864) of heads [tokens, heads, size]."""
+    first, second = heads.chunk(2, -1)
+    turned = torch.cat((-second, first), -1)
+    return torch.addcmul(heads * angles[:, 0], turned, angles[:, 1])
+
+
+def _take_layer(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return _Layer(
+        attention_norm=_own(layer.input_layernorm),
+        qkv=_join(attention.q_proj, attention.k_proj, attention.v_proj),
+        output=_join(attention.o_proj),
+        window=_window(attention),
+        mlp_norm=_own(layer.post_attention_layernorm),
+        gate_up=_join(mlp.gate_proj, mlp.up_proj),
+        down=_join(mlp.down_proj),
+    )
+
+
+def _own(layer: Any) -> torch.Tensor:
+    """A copy of a layer's weight, which may be a view of the whole checkpoint file."""
+    weight: torch.Tensor = layer.weight.detach().clone()
+    return weight
+
+
+def _window(attention: Any) -> int | None:
+    """How far back a layer looks: Qwen2 says so per layer, Mistral for all, Llama never."""
+    if attention.config.model_type == "mistral":
+        attention = attention.config
+    window: int | None = getattr(attention, "sliding_window", None)
+    return window
+
+
+def _join(*layers: Any) -> Any:
+    """One linear layer whose output is the layers' outputs behind each other."""
+    weight = torch.cat([layer.weight for layer in layers])
+    biases = [layer.bias for layer in layers]
+    return linear(weight, None if biases[0] is None else torch.cat(biases))

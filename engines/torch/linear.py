@@ -1,0 +1,86 @@
+"""Linear layers for few tokens at a time on a CPU.
+
+Decoding and verifying multiply every weight matrix by 1 to 10 rows. PyTorch's default (MKL) packs
+the whole matrix anew for each such product, so that five rows cost half as much again as one.
+oneDNN can pack it once; then five rows cost what one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+# Below this many weights a matrix stays in the CPU's cache and packing gains nothing.
+MIN_WEIGHTS = 1 << 17
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose weight oneDNN has packed; for float32 on a CPU."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Pack weight [out, in]; bias [out]."""
+        super().__init__()
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self._bias = bias
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Map rows [..., n, in] to [..., n, out]."""
+        count = rows.shape[-2]
+        missing = padded(count) - count
+        if missing:
+            rows = F.pad(rows, (0, 0, 0, missing))
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            rows, self._weight, self._bias, "none", [], ""
+        )
+        return product[..., :count, :] if missing else product
+
+
+def padded(rows: int) -> int:
+    """Round a number of rows up by at most a quarter: 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40...
+
+    oneDNN compiles a kernel for every number of rows it meets, at half a millisecond and half a
+    megabyte each, and keeps a thousand of them.
+    """
+    step = 1 << max(0, (rows - 1).bit_length() - 3)
+    return -(-rows // step) * step
+
+
+def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor]:
+    """Return the map of rows [..., in] to [..., out], packed if that gains anything."""
+    if can_pack() and weight.numel() >= MIN_WEIGHTS:
+        return PackedLinear(weight, bias).forward
+    weight = weight.detach().clone()
+    return lambda rows: F.linear(rows, weight, bias)
+
+
+def can_pack() -> bool:
+    """Whether this PyTorch has oneDNN's packed products."""
+    return hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Replace the model's large linear layers, where this PyTorch can."""
+    if not can_pack():
+        return
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            packed = _packed(child)
+            if packed is not None:
+                setattr(module, name, packed)
+
+
+def _packed(layer: nn.Module) -> PackedLinear | None:
+    """The packed form of a layer, or None for what is no linear layer or too small."""
+    if type(layer) not in {nn.Linear, Conv1D}:
+        return None
+    parameters = dict(layer.named_parameters())
+    weight = parameters["weight"]
+    if weight.numel() < MIN_WEIGHTS:
+        return None
+    if isinstance(layer, Conv1D):  # GPT-2 keeps [in, out]
+        return PackedLinear(weight.t().contiguous(), parameters.get("bias"))
+    return PackedLinear(weight, parameters.get("bias"))

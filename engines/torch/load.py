@@ -1,0 +1,24 @@
+"""Start a torch engine in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engines.torch.settings import TorchSettings
+
+if TYPE_CHECKING:
+    from engines.torch.engine import TorchEngine
+
+
+def load(settings: TorchSettings, folder: Path) -> TorchEngine:
+    """Load the checkpoint and start the engine. Raises LoadError.
+
+    PyTorch is imported here, after its OpenMP threads are told not to spin for longer than the gaps
+    within a forward pass: those of an idle engine would take cores from the engine that works.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    from engines.torch.engine import TorchEngine  # noqa: PLC0415
+
+    return TorchEngine(settings, folder)

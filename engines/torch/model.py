@@ -1,0 +1,151 @@
+"""A causal LM that runs packed sequences over our KV cache."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engines.errors import LoadError
+from engines.torch import attention
+from engines.torch.attention import Segment
+from engines.torch.checkpoint import load_checkpoint
+from engines.torch.kv_cache import KVEntry, KVShape
+from engines.torch.lean import LeanDecoder, supports
+from engines.torch.linear import pack_linears
+from engines.torch.settings import TorchSettings
+
+_CHECK_TOKENS = 12
+_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
+_ATTENTION_KINDS = {"full_attention", "sliding_attention"}
+
+
+class PackedModel:
+    """The checkpoint, ready to run.
+
+    Attributes:
+        vocab_size: width of its logits.
+        kv_shape: what one token's keys and values look like.
+
+    """
+
+    def __init__(self, settings: TorchSettings, folder: Path) -> None:
+        """Load and check the checkpoint, found from `folder`. Raises LoadError."""
+        path = folder / settings.checkpoint
+        self._model = load_checkpoint(settings, path)
+        self._lean: LeanDecoder | None = None
+        self.device: torch.device = self._model.device
+        self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        try:
+            self.kv_shape = self._kv_shape()
+            self.vocab_size = self._check(settings.max_seq_len)
+        except Exception as error:
+            kind = self._model.config.model_type
+            line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise LoadError(
+                f"checkpoint '{path}': architecture '{kind}' is not supported: {line}"
+            ) from error
+
+    @torch.inference_mode()
+    def forward(self, ids: NDArray[np.int64], segments: Sequence[Segment]) -> torch.Tensor:
+        """Run the segments' tokens, ids [all tokens]; return logits [all rows, vocab_size]."""
+        positions = _joined([np.arange(s.start, s.end) for s in segments])
+        wanted = _rows(segments)
+        rows = self._tensor(wanted) if len(wanted) < len(ids) else None
+        run = self._lean.forward if self._lean else self._run
+        return run(self._tensor(ids), self._tensor(positions), rows, segments)
+
+    def _run(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor | None,
+        segments: Sequence[Segment],
+    ) -> torch.Tensor:
+        """Run transformers' model: logits [rows, vocab_size]; rows None: of all tokens."""
+        attention.use(segments)
+        selected = {} if rows is None or not self._selects_rows else {"logits_to_keep": rows}
+        output = self._model(
+            input_ids=ids[None], position_ids=positions[None], use_cache=False, **selected
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits if rows is None or self._selects_rows else logits[rows]
+
+    def _tensor(self, array: NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    @torch.inference_mode()
+    def _plain_logits(self, ids: NDArray[np.int64], attention_name: str) -> torch.Tensor:
+        """Logits [tokens, vocab_size] by transformers' own forward pass."""
+        self._model.set_attn_implementation(attention_name)
+        logits: torch.Tensor = self._model(self._tensor(ids)[None], use_cache=False).logits[0]
+        self._model.set_attn_implementation(attention.NAME)
+        return logits
+
+    def _kv_shape(self) -> KVShape:
+        """Look at the keys and values of one token, and refuse attention that we do not do."""
+        config = self._model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ()) - _ATTENTION_KINDS
+        if kinds:
+            raise NotImplementedError(f"it has layers of type '{min(kinds)}'")
+        layers = attention.recorded_shapes(
+            lambda: self._plain_logits(np.zeros(1, np.int64), attention.SHAPES_NAME)
+        )
+        if len(layers) != config.num_hidden_layers:
+            raise NotImplementedError("its attention cannot be replaced")
+        return KVShape(layers, self._model.dtype, self.device)
+
+    def _check(self, max_seq_len: int) -> int:
+        """Speed the model up, compare with transformers' own; return the width of the logits."""
+        ids = np.arange(_CHECK_TOKENS) % self._model.config.get_text_config().vocab_size
+        plain = self._plain_logits(ids, "eager")
+        self._speed_up(max_seq_len)
+        packed = self._packed_logits(ids)
+        gap = float((packed - plain).abs().max())
+        if not gap <= _CHECK_TOLERANCE[packed.dtype] * max(1.0, float(plain.abs().max())):
+            raise NotImplementedError(f"packed and plain logits differ by {gap:.3g}")
+        return int(plain.shape[-1])
+
+    def _speed_up(self, max_seq_len: int) -> None:
+        """On a CPU small models are slow for reasons that can be helped."""
+        if self.device.type != "cpu" or self._model.dtype != torch.float32:
+            return
+        if supports(self._model):
+            self._lean = LeanDecoder(self._model, max_seq_len)
+        else:
+            pack_linears(self._model)
+
+    def _packed_logits(self, ids: NDArray[np.int64]) -> torch.Tensor:
+        """Logits [tokens, vocab_size] of `ids`, computed beside another sequence and in pieces."""
+        size = len(ids)
+        one, other = KVEntry(), KVEntry()
+        for entry in (one, other):
+            entry.resize(self.kv_shape, size)
+        cut = size // 2
+        parts = [self.forward(ids[:cut], [Segment(one, cut, cut)])]
+        one.length = cut
+        tail, beside = size - cut - 1, cut
+        mixed = np.concatenate((ids[cut:-1], ids[::-1][:beside]))
+        segments = [Segment(one, tail, tail), Segment(other, beside, 0)]
+        parts.append(self.forward(mixed, segments))
+        one.length = size - 1
+        parts.append(self.forward(ids[-1:], [Segment(one, 1, 1)]))
+        return torch.cat(parts)
+
+
+def _rows(segments: Sequence[Segment]) -> NDArray[np.int64]:
+    """Indices, in the packed row, of the tokens whose logits are wanted."""
+    found = []
+    at = 0
+    for segment in segments:
+        at += segment.count
+        found.append(np.arange(at - segment.rows, at))
+    return _joined(found)
+
+
+def _joined(arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,0 +1,229 @@
+"""One call while it runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import numpy as np
+import torch
+
+from engines.engine import Respond
+from engines.request import EngineAnswer, EngineRequest, Floats, Usage
+from engines.torch.kv_cache import KVEntry
+from engines.torch.sampling import Sampler
+
+log = logging.getLogger(__name__)
+
+
+class Sequence:
+    """A call's tokens, its place in the KV cache and what it has answered so far.
+
+    Attributes:
+        tokens: the context, then the drafts or what was generated; room for all the call may reach.
+        length: how many of them are known.
+        entry: keys and values of the first `entry.length`; None while the call waits.
+        abandoned: whether an answer could not be delivered.
+
+    """
+
+    def __init__(self, request: EngineRequest, respond: Respond, sampler: Sampler) -> None:
+        context, drafts = request.input_ids, request.draft_ids
+        self.request = request
+        self.sampler = sampler
+        self.prompt_length = len(context)
+        self.drafts: list[int] = drafts.tolist()
+        self.length = len(context) + len(drafts)
+        self.tokens = np.empty(len(context) + self.max_new, np.int64)
+        self.tokens[: self.length] = np.concatenate((context, drafts))
+        self.entry: KVEntry | None = None
+        self.abandoned = False
+        self._respond = respond
+        self._generated: list[int] = []
+        self._log_probs: list[float] = []
+        self._generation_logits: list[torch.Tensor] = []
+        self._context_logits: list[torch.Tensor] = []
+        self._answered = 0
+        self._first_answer = True
+        self._computed = 0
+        self._accepted = 0
+        self._first_scheduled_ns = 0
+        self._first_token_ns = 0
+        self._last_token_ns = 0
+
+    @property
+    def max_new(self) -> int:
+        """The most tokens that the context may be followed by, unverified drafts included."""
+        return max(self.request.max_new_tokens, len(self.request.draft_ids) + 1)
+
+    @property
+    def room(self) -> int:
+        """How many tokens' keys and values the call may need: all but the last new token's."""
+        return self.prompt_length + self.max_new - 1
+
+    @property
+    def reusable(self) -> int:
+        """How many leading tokens need not be computed: the last one's logits are always wanted."""
+        return 0 if self.request.return_context_logits else self.prompt_length - 1
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose keys and values are there."""
+        return self.entry.length if self.entry else 0
+
+    @property
+    def pending(self) -> int:
+        """Known tokens that the model has not seen."""
+        return self.length - self.computed
+
+    @property
+    def tail(self) -> int:
+        """How many of the last known tokens the model must see in one pass."""
+        return len(self.drafts) + 1
+
+    @property
+    def num_generated(self) -> int:
+        """New tokens of the call so far."""
+        return len(self._generated)
+
+    def schedule(self, count: int) -> None:
+        """Count `count` tokens as seen by the model."""
+        assert self.entry is not None
+        self.entry.length += count
+        self._computed += count
+        self._first_scheduled_ns = self._first_scheduled_ns or time.time_ns()
+
+    def keep_context_logits(self, logits: torch.Tensor, start: int) -> None:
+        """Keep logits [rows, vocab_size] of the tokens from `start` on, as far as context."""
+        self._context_logits.append(logits[: max(0, self.prompt_length - start)])
+
+    def advance(self, logits: torch.Tensor) -> bool:
+        """Choose tokens from logits [tail, vocab_size], answer, and say whether the call is over.
+
+        Raises RequestError (or what a processor raises) without having answered.
+        """
+        first = self.length - len(self.drafts)  # position of the first new token
+        scores = self.sampler.process(logits, self.tokens, first)
+        if self.drafts:
+            tokens = self.sampler.verify(scores, self.drafts, first)
+            over = True
+        else:
+            tokens = self.sampler.choose(scores, first)
+            over = False
+        self._accepted = len(tokens) - 1
+        tokens, ended = self._cut(tokens)
+        self._keep(tokens, logits, scores, first)
+        over = over or ended or self.num_generated >= self.request.max_new_tokens
+        over = over or self._unsure(scores, tokens)
+        self._truncate(first)
+        if over or self.request.streaming:
+            self.answer(final=over)
+        return over or self.abandoned
+
+    def answer(self, *, final: bool) -> None:
+        """Send what has not been sent."""
+        start, self._answered = self._answered, self.num_generated
+        request = self.request
+        self._send(
+            EngineAnswer(
+                tokens=tuple(self._generated[start:]),
+                final=final,
+                first=self._first_answer,
+                log_probs=np.array(self._log_probs[start:], np.float32)
+                if request.return_log_probs
+                else None,
+                cum_log_prob=sum(self._log_probs),
+                context_logits=self._take_context_logits() if self._first_answer else None,
+                generation_logits=self._take_generation_logits(),
+                num_output_tokens=self.num_generated,
+                usage=self._usage(),
+            )
+        )
+        self._first_answer = False
+
+    def fail(self, message: str) -> None:
+        """Send the error as the final answer."""
+        self._send(EngineAnswer(error=message, usage=self._usage()))
+
+    def _send(self, answer: EngineAnswer) -> None:
+        """Deliver, or note that nobody is there; the engine's thread must survive either."""
+        try:
+            self._respond(answer)
+        except Exception:
+            log.exception("an answer could not be delivered")
+            self.abandoned = True
+
+    def _cut(self, tokens: list[int]) -> tuple[list[int], bool]:
+        """Cut what goes beyond the limit, the end id (left out) or a stop word (kept)."""
+        request = self.request
+        tokens = tokens[: request.max_new_tokens - self.num_generated]
+        if request.end_id is not None and request.end_id in tokens:
+            return tokens[: tokens.index(request.end_id)], True
+        if request.stop_words:
+            text = self._generated.copy()
+            for i, token in enumerate(tokens):
+                text.append(token)
+                if any(tuple(text[-len(word) :]) == word for word in request.stop_words):
+                    return tokens[: i + 1], True
+        return tokens, False
+
+    def _keep(
+        self, tokens: list[int], logits: torch.Tensor, scores: torch.Tensor, first: int
+    ) -> None:
+        """Take `tokens` into the text, with what the caller wants to know about them."""
+        if not tokens:
+            return
+        self.tokens[first : first + len(tokens)] = tokens
+        self._generated += tokens
+        self._last_token_ns = time.time_ns()
+        self._first_token_ns = self._first_token_ns or self._last_token_ns
+        if self.request.return_log_probs:
+            rows = logits[: len(tokens)].float().log_softmax(-1)
+            self._log_probs += rows[range(len(tokens)), tokens].tolist()
+        if self.request.return_generation_logits:
+            self._generation_logits.append(scores[: len(tokens)])
+
+    def _truncate(self, first: int) -> None:
+        """Forget the keys and values of drafts that were not accepted."""
+        assert self.entry is not None
+        self.drafts = []
+        self.length = self.prompt_length + self.num_generated
+        self.entry.length = max(first, min(self.entry.length, self.length - 1))
+
+    def _unsure(self, scores: torch.Tensor, tokens: list[int]) -> bool:
+        """Whether the model gave its own last token less than `draft_stop_probability`."""
+        limit = self.request.draft_stop_probability
+        if limit is None or not tokens:
+            return False
+        row = scores[len(tokens) - 1].float()
+        return float(row.softmax(-1)[tokens[-1]]) < limit
+
+    def _take_context_logits(self) -> Floats | None:
+        if not self.request.return_context_logits:
+            return None
+        parts, self._context_logits = self._context_logits, []
+        return _numpy(torch.cat(parts)) if parts else None
+
+    def _take_generation_logits(self) -> Floats | None:
+        if not self.request.return_generation_logits or not self._generation_logits:
+            return None
+        parts, self._generation_logits = self._generation_logits, []
+        return _numpy(torch.cat(parts))
+
+    def _usage(self) -> Usage:
+        entry = self.entry
+        return Usage(
+            reused_blocks=entry.reused_blocks if entry else 0,
+            new_blocks=entry.blocks - entry.reused_blocks if entry else 0,
+            computed_tokens=self._computed,
+            draft_tokens=len(self.request.draft_ids),
+            accepted_tokens=self._accepted if len(self.request.draft_ids) else 0,
+            first_scheduled_time_ns=self._first_scheduled_ns,
+            first_token_time_ns=self._first_token_ns,
+            last_token_time_ns=self._last_token_ns,
+        )
+
+
+def _numpy(logits: torch.Tensor) -> Floats:
+    array: Floats = logits.float().cpu().numpy()
+    return array

@@ -1,0 +1,50 @@
+"""What a deployment decides for the torch engine; it arrives as parameters of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engines.errors import LoadError
+
+
+@dataclass(frozen=True)
+class TorchSettings:
+    """Settings of one torch engine. All lengths are tokens.
+
+    checkpoint: folder of the Hugging Face checkpoint, relative to the model's version folder.
+    device: `cpu`, `cuda` (or `cuda:1`), or `auto`: CUDA where there is one.
+    dtype: `float32`, `bfloat16`, `float16`, or `auto`: float32 on a CPU, the checkpoint's own on
+        CUDA.
+    threads: of PyTorch; 0 is PyTorch's default.
+    max_seq_len: a context and its answer must fit in together.
+    max_draft_len: the longest draft it verifies; 0: none.
+    kv_cache_tokens: cap of the KV cache, kept in blocks of `kv_block_tokens`.
+    max_batch_tokens: tokens in one forward pass; longer prompts are computed in chunks.
+    """
+
+    checkpoint: str
+    max_seq_len: int
+    kv_cache_tokens: int
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 0
+    max_draft_len: int = 0
+    kv_block_tokens: int = 32
+    max_batch_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        for name in ("max_seq_len", "kv_cache_tokens", "kv_block_tokens", "max_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise LoadError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("threads", "max_draft_len"):
+            if getattr(self, name) < 0:
+                raise LoadError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.max_batch_tokens <= self.max_draft_len:
+            raise LoadError(
+                f"max_batch_tokens ({self.max_batch_tokens}) must exceed max_draft_len "
+                f"({self.max_draft_len}): a draft is verified in one forward pass"
+            )
+        if self.kv_cache_tokens < self.kv_block_tokens:
+            raise LoadError(
+                f"kv_cache_tokens ({self.kv_cache_tokens}) holds no block of {self.kv_block_tokens}"
+            )

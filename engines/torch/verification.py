@@ -1,0 +1,62 @@
+"""Which draft tokens the target keeps, and the one token it adds.
+
+Both rules leave the target's distribution untouched: Leviathan et al. 2023 (arXiv:2211.17192),
+Chen et al. 2023 (arXiv:2302.01318). The number of accepted tokens is `len(emitted) - 1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engines.torch.noise import Purpose, exponentials, uniform
+
+
+def verify_ids(drafts: Sequence[int], chosen: Sequence[int]) -> list[int]:
+    """ID mode: `chosen` [k + 1] is the target's own token at each position.
+
+    The first that differs from the draft IS the correction: it is a sample of the target already,
+    and drawing again would bias it away from the draft.
+    """
+    for i, (draft, own) in enumerate(zip(drafts, chosen, strict=False)):
+        if draft != own:
+            return [*drafts[:i], own]
+    return list(chosen)
+
+
+def verify_probabilities(
+    drafts: Sequence[int],
+    p: torch.Tensor,
+    q: torch.Tensor,
+    *,
+    seed: int,
+    position: int,
+    threshold: float | None = None,
+) -> list[int]:
+    """Logits mode: accept with min(1, p/q), correct from norm(max(0, p - q)), bonus from p.
+
+    p: [k + 1, vocab_size], the target's warped probabilities; q: [k, vocab_size], the draft's.
+    position: absolute position of the first draft token.
+    threshold: a constant in place of the random number (TensorRT-LLM's
+        `draft_acceptance_threshold`): accept when p/q reaches it. That is lossy: the text no
+        longer has the target's distribution.
+    """
+    for i, token in enumerate(drafts):
+        u = uniform(seed, position + i, Purpose.ACCEPT) if threshold is None else threshold
+        if not accepts(float(p[i, token]), float(q[i, token]), u):
+            residual = (p[i] - q[i]).clamp_(min=0)
+            source = residual if float(residual.sum()) > 0 else p[i]  # rounding left nothing
+            return [*drafts[:i], draw(source, seed, position + i, Purpose.RESIDUAL)]
+    return [*drafts, draw(p[-1], seed, position + len(drafts), Purpose.SAMPLE)]
+
+
+def accepts(p: float, q: float, u: float) -> bool:
+    """Whether a token proposed with probability q passes at u (random in [0, 1), or constant)."""
+    return p > 0 and u * q <= p
+
+
+def draw(weights: torch.Tensor, seed: int, position: int, purpose: Purpose) -> int:
+    """Sample an index of `weights` [vocab_size], unnormalised, with the noise of that key."""
+    noise = torch.from_numpy(exponentials(seed, position, purpose, weights.shape[-1]))
+    return int((weights / noise.to(weights.device)).argmax())

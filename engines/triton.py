@@ -1,0 +1,160 @@
+"""An engine as a model of Triton's Python backend: the only place here that knows Triton."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from contract import engine as tensors
+from engines.decoding import decode, flag
+from engines.encoding import encode, nothing
+from engines.engine import Engine
+from engines.errors import EngineError, RequestError
+from engines.request import EngineAnswer, EngineRequest
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+log = logging.getLogger(__name__)
+
+
+class EngineModel:
+    """A Triton model over any engine, decoupled or not; `load_engine` says which one.
+
+    execute() only hands calls over; answers leave from the engine's thread. The final flag always
+    travels with a response: a lone one crashes callers of this Triton (see DESIGN).
+    """
+
+    def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
+        """Build the engine from the model's parameters; `folder` is the version folder."""
+        raise NotImplementedError
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the engine. Raises TritonModelException with one line."""
+        logging.getLogger("engines").addHandler(_TritonLog())
+        self._name = args["model_name"]
+        model_config = json.loads(args["model_config"])
+        self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
+        folder = Path(args["model_repository"]) / args["model_version"]
+        try:
+            self._engine = self.load_engine(model_config, folder)
+        except (EngineError, ValueError) as error:
+            raise pb_utils.TritonModelException(f"model '{self._name}': {error}") from error
+        self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
+
+    def execute(self, requests: Iterable[Any]) -> None:
+        """Start each request."""
+        for request in requests:
+            self._start(request)
+
+    def finalize(self) -> None:
+        """End the engine's calls and threads."""
+        self._engine.close()
+        self._metric.close()
+
+    def _start(self, request: Any) -> None:
+        now = time.time_ns()
+        sender = request.get_response_sender()
+        try:
+            arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            wanted = request.requested_output_names()
+            if flag(arrays, tensors.STOP):
+                self._stop(request.request_id())
+                sender.send(_response(nothing(wanted)), flags=FINAL)
+                return
+            call = decode(arrays, request.request_id(), now)
+            self._check_streaming(call)
+            self._engine.submit(call, self._responder(call, sender, wanted))
+        except RequestError as error:
+            self._refuse(sender, str(error))
+        except Exception as error:
+            log.exception("a call could not be started")
+            self._refuse(sender, f"the call failed: {type(error).__name__}")
+
+    def _stop(self, request_id: str) -> None:
+        if not request_id:
+            raise RequestError(f"{tensors.STOP} needs the request id of the call to end")
+        self._engine.stop(request_id)
+
+    def _check_streaming(self, call: EngineRequest) -> None:
+        if call.streaming and not self._decoupled:
+            raise RequestError(f"{tensors.STREAMING} needs a decoupled model")
+
+    def _responder(
+        self, call: EngineRequest, sender: Any, wanted: list[str]
+    ) -> Callable[[EngineAnswer], None]:
+        def respond(answer: EngineAnswer) -> None:
+            if answer.error is not None:
+                self._refuse(sender, answer.error)
+            else:
+                response = _response(encode(call, answer, wanted))
+                sender.send(response, flags=FINAL if answer.final else 0)
+            if answer.final:
+                self._metric.refresh()
+
+        return respond
+
+    def _refuse(self, sender: Any, message: str) -> None:
+        error = pb_utils.TritonError(f"model '{self._name}': {message}")
+        sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
+
+
+class _ComputedTokens:
+    """The counter `tandem_engine_computed_tokens_total`.
+
+    Setting a metric costs a round trip to the server, so a thread of its own does it.
+    """
+
+    def __init__(self, model: str, count: Callable[[], int]) -> None:
+        family = pb_utils.MetricFamily(
+            name="tandem_engine_computed_tokens_total",
+            description="Tokens that went through the model",
+            kind=pb_utils.MetricFamily.COUNTER,
+        )
+        self._family = family  # a metric dies with its family
+        self._metric = family.Metric(labels={"model": model})
+        self._count = count
+        self._changed = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
+        self._thread.start()
+
+    def refresh(self) -> None:
+        """Report the count soon."""
+        self._changed.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing = True
+        self._changed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        reported = 0
+        while not self._closing:
+            self._changed.wait()
+            self._changed.clear()
+            count = self._count()
+            if count > reported:
+                self._metric.increment(count - reported)
+                reported = count
+
+
+class _TritonLog(logging.Handler):
+    """Sends the engines' log records to the server's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = pb_utils.Logger.ERROR if record.levelno >= logging.ERROR else pb_utils.Logger.INFO
+        pb_utils.Logger.log(self.format(record), level)
+
+
+def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
+    outputs = [pb_utils.Tensor(name, np.ascontiguousarray(array)) for name, array in arrays]
+    return pb_utils.InferenceResponse(output_tensors=outputs)

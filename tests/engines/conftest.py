@@ -1,0 +1,95 @@
+"""Tiny random checkpoints and engines on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine_harness import END, VOCAB, Harness
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+)
+
+from engines.torch.engine import TorchEngine
+from engines.torch.settings import TorchSettings
+
+SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+SPREAD = {"vocab_size": VOCAB, "initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": END}
+
+CONFIGS = {
+    "llama": LlamaConfig(
+        **SIZES, **SPREAD, num_key_value_heads=2, intermediate_size=96, max_position_embeddings=512
+    ),
+    "gpt2": GPT2Config(n_embd=48, n_layer=3, n_head=4, n_positions=512, **SPREAD),
+    "qwen2": Qwen2Config(
+        **SIZES, **SPREAD, num_key_value_heads=2, intermediate_size=96, max_position_embeddings=512
+    ),
+    "mistral": MistralConfig(
+        **SIZES,
+        **SPREAD,
+        num_key_value_heads=4,
+        intermediate_size=96,
+        max_position_embeddings=512,
+        sliding_window=16,
+    ),
+    "bloom": BloomConfig(hidden_size=48, n_layer=2, n_head=4, **SPREAD),
+}
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory) -> dict[str, Path]:
+    """Folders of random checkpoints, by architecture."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name, config in CONFIGS.items():
+        torch.manual_seed(7)
+        AutoModelForCausalLM.from_config(config).save_pretrained(root / name)
+    return {name: root / name for name in CONFIGS}
+
+
+@pytest.fixture(scope="session")
+def make_harness(checkpoints):
+    """Build an engine on a random checkpoint; all are closed in the end."""
+    made = []
+
+    def make(name="llama", **settings) -> Harness:
+        defaults = {
+            "max_seq_len": 256,
+            "kv_cache_tokens": 4096,
+            "kv_block_tokens": 8,
+            "max_draft_len": 8,
+            "threads": 1,
+        }
+        engine = TorchEngine(
+            TorchSettings(checkpoint=str(checkpoints[name]), **{**defaults, **settings}), Path()
+        )
+        made.append(engine)
+        return Harness(engine)
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture(scope="session")
+def llama(make_harness) -> Harness:
+    """One engine for the tests that do not mind each other."""
+    return make_harness("llama")
+
+
+@pytest.fixture(scope="session")
+def reference(checkpoints):
+    """Hugging Face's own model, by architecture."""
+    loaded = {}
+
+    def get(name):
+        if name not in loaded:
+            loaded[name] = AutoModelForCausalLM.from_pretrained(checkpoints[name]).eval()
+        return loaded[name]
+
+    return get

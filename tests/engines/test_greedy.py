@@ -1,0 +1,114 @@
+"""Greedy text is Hugging Face's, however it is cut into calls, chunks and batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from engine_harness import prompt
+
+ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral"]
+TIE = 1e-4
+
+
+def generate(model, ids: list[int], new: int) -> list[int]:
+    """Hugging Face's greedy text; no end token."""
+    row = torch.tensor([ids])
+    output = model.generate(
+        row,
+        attention_mask=torch.ones_like(row),
+        max_new_tokens=new,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return output[0, len(ids) :].tolist()
+
+
+def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:
+    """Equal, or different only where the two best tokens are tied."""
+    assert len(got) == len(want)
+    for i, (ours, theirs) in enumerate(zip(got, want, strict=True)):
+        if ours != theirs:
+            with torch.inference_mode():
+                logits = model(torch.tensor([ids + want[:i]])).logits[0, -1]
+            best, second = logits.topk(2).values.tolist()
+            assert best - second < TIE, f"token {i}: {ours} for {theirs}, gap {best - second:.2g}"
+            return
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_greedy_equals_hugging_face(make_harness, reference, name):
+    engine = make_harness(name)
+    for seed, length in enumerate([1, 2, 7, 40]):
+        ids = prompt(seed, length)
+        assert_same(
+            reference(name), ids, engine.tokens(ids, 30), generate(reference(name), ids, 30)
+        )
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_prompt_in_chunks_equals_prompt_at_once(make_harness, reference, name):
+    engine = make_harness(name, max_batch_tokens=9)
+    ids = prompt(3, 50)
+    assert_same(reference(name), ids, engine.tokens(ids, 12), generate(reference(name), ids, 12))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_many_at_once_equal_one_at_a_time(make_harness, reference, name):
+    engine = make_harness(name, max_batch_tokens=40)
+    prompts = [prompt(seed, 3 + 5 * seed) for seed in range(10)]
+    pending = [engine.start(ids, 10 + seed) for seed, ids in enumerate(prompts)]
+    for seed, (ids, call) in enumerate(zip(prompts, pending, strict=True)):
+        want = generate(reference(name), ids, 10 + seed)
+        assert_same(reference(name), ids, call.wait().tokens, want)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("draft_len", [1, 3, 8])
+def test_rounds_of_right_and_wrong_drafts_equal_hugging_face(
+    make_harness, reference, name, draft_len
+):
+    engine = make_harness(name)
+    ids = prompt(11, 20)
+    want = generate(reference(name), ids, 40)
+    text: list[int] = []
+    while len(text) < 30:
+        right = len(text) % (draft_len + 1)
+        drafts = want[len(text) : len(text) + draft_len]
+        drafts = [t if i < right else (t + 1) % 100 for i, t in enumerate(drafts)]
+        emitted = engine.tokens(ids + text, draft_len + 1, drafts=drafts)
+        assert len(emitted) >= 1
+        text += emitted
+    assert_same(reference(name), ids, text, want[: len(text)])
+
+
+def test_end_id_ends_the_answer_and_is_left_out(llama):
+    ids = prompt(1, 9)
+    text = llama.tokens(ids, 20)
+    end = text[6]
+    assert llama.tokens(ids, 20, end_id=end) == text[: text.index(end)]
+
+
+def test_answer_is_empty_when_the_end_comes_first(llama):
+    ids = prompt(1, 9)
+    first = llama.tokens(ids, 1)[0]
+    assert llama.tokens(ids, 20, end_id=first) == []
+
+
+def test_stop_word_ends_the_answer_and_is_kept(llama):
+    ids = prompt(2, 9)
+    text = llama.tokens(ids, 20)
+    word = tuple(text[4:6])
+    assert llama.tokens(ids, 20, stop_words=((5, 6, 7), word)) == text[:6]
+
+
+def test_streaming_sends_a_token_an_answer_and_the_last_is_final(llama):
+    ids = prompt(4, 9)
+    outcome = llama.call(ids, 12, streaming=True)
+    assert [len(answer.tokens) for answer in outcome.answers] == [1] * 12
+    assert [answer.final for answer in outcome.answers] == [False] * 11 + [True]
+    assert outcome.tokens == llama.tokens(ids, 12)
+
+
+def test_one_answer_unless_streaming(llama):
+    assert len(llama.call(prompt(4, 9), 12).answers) == 1

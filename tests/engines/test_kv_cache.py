@@ -1,0 +1,157 @@
+"""The KV cache: reuse proved by counting computed tokens, eviction, waiting for room."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from engine_harness import END, VOCAB, prompt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.errors import RequestError
+from engines.torch.kv_cache import KVCache, KVShape
+
+BLOCK = 8
+SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
+
+
+def test_each_round_computes_the_new_tokens_only(make_harness):
+    target, drafter = make_harness("llama"), make_harness("qwen2")
+    ids = prompt(1, 60)
+    text: list[int] = []
+    assert target.computed(ids, 1) == 60
+    drafter.tokens(ids, 1)
+    for _ in range(12):
+        drafts = drafter.call(ids + text, 4)
+        outcome = target.call(ids + text, 5, drafts=drafts.tokens)
+        assert drafts.last.usage.computed_tokens <= 4 + 1 + 4
+        assert outcome.last.usage.computed_tokens <= 4 + 1 + 1
+        text += outcome.tokens
+
+
+def test_the_same_prompt_again_computes_its_last_token(make_harness):
+    engine = make_harness()
+    ids = prompt(2, 33)
+    engine.tokens(ids)
+    outcome = engine.call(ids)
+    assert outcome.last.usage.computed_tokens == 1
+    assert outcome.last.usage.reused_blocks == 4
+    assert outcome.last.usage.new_blocks == 1
+
+
+def test_a_shared_beginning_is_copied_and_its_owner_keeps_its_text(make_harness):
+    engine = make_harness()
+    start = prompt(3, 40)
+    one, other = start + prompt(4, 30), start + prompt(5, 30)
+    engine.tokens(one)
+    assert engine.computed(other) == 30
+    assert engine.computed(one) == 1
+    assert engine.computed(other) == 1
+
+
+def test_a_running_calls_beginning_is_copied(make_harness):
+    engine = make_harness()
+    ids = prompt(6, 40)
+    running = engine.start(ids, 150, streaming=True)
+    running.next()
+    assert engine.computed([*ids, 7, 8, 9], 2) == 3 + 1
+    assert len(running.wait().tokens) == 149
+
+
+def test_rejected_drafts_leave_nothing_behind(make_harness):
+    engine = make_harness()
+    ids = prompt(7, 20)
+    clean = engine.tokens(ids, 8)
+    wrong = [(t + 1) % VOCAB for t in clean[:6]]
+    engine.tokens(ids, 7, drafts=wrong)
+    assert engine.tokens(ids, 8) == clean
+    assert engine.tokens(ids + clean[:1], 7) == clean[1:]
+
+
+def test_least_recently_used_goes_first_under_the_cap(make_harness):
+    engine = make_harness(kv_cache_tokens=12 * BLOCK)
+    old, recent, third = (prompt(seed, 4 * BLOCK) for seed in (8, 9, 10))
+    for ids in (old, recent, third):  # 4 blocks each
+        engine.tokens(ids)
+    engine.tokens(old)  # now `recent` is the oldest
+    engine.tokens(prompt(11, 2 * BLOCK))
+    assert engine.computed(old) == 1
+    assert engine.computed(third) == 1
+    assert engine.computed(recent) == 4 * BLOCK
+
+
+def test_calls_wait_for_room_in_order_of_arrival(make_harness):
+    engine = make_harness(kv_cache_tokens=10 * BLOCK)
+    lengths = [30, 20, 3, 1]  # new tokens; no two of these calls fit beside each other
+    calls = [engine.start(prompt(30 + new, 40), new) for new in lengths]
+    outcomes = [pending.wait() for pending in calls]
+    assert [len(outcome.tokens) for outcome in outcomes] == lengths
+    ends = [outcome.last.usage.last_token_time_ns for outcome in outcomes]
+    starts = [outcome.last.usage.first_scheduled_time_ns for outcome in outcomes]
+    assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+
+
+def test_a_call_that_can_never_fit_is_refused_with_the_sizes(make_harness):
+    engine = make_harness(kv_cache_tokens=4 * BLOCK)
+    with pytest.raises(RequestError, match=r"30 tokens.*20.*7 KV blocks.*holds 4"):
+        engine.call(prompt(1, 30), 20)
+
+
+def test_context_logits_are_of_the_whole_context(make_harness, reference):
+    engine = make_harness(max_batch_tokens=9)
+    ids = prompt(12, 25)
+    engine.tokens(ids)
+    outcome = engine.call(ids, 2, return_context_logits=True)
+    with torch.inference_mode():
+        want = reference("llama")(torch.tensor([ids])).logits[0]
+    np.testing.assert_allclose(outcome.last.context_logits, want, atol=1e-4)
+    assert outcome.last.usage.computed_tokens == 25 + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 30), st.integers(0, 12), st.booleans()),
+        max_size=30,
+    )
+)
+def test_the_cache_never_exceeds_its_cap_and_never_lies(steps):
+    """Every entry's values are those of its tokens; running calls keep theirs."""
+    cache = KVCache(SHAPE, 8 * BLOCK, BLOCK, 64)
+    running = []
+    for seed, length, extra, finish in steps:
+        tokens = np.array(prompt(seed, length + extra), np.int64)
+        entry = cache.acquire(tokens, length - 1, length + extra)
+        assert cache.used_blocks <= cache.total_blocks
+        if entry is not None:
+            assert entry.length <= length - 1
+            fill(entry, length + extra)
+            running.append(entry)
+        for held in running:
+            check(held)
+        for idle in set(cache._entries) - set(running):
+            check(idle)
+            assert idle.capacity <= 2 * idle.blocks * BLOCK
+        if running and (finish or entry is None):
+            cache.release(running.pop(0))
+
+
+def fill(entry, length: int) -> None:
+    """Compute: a token's key is the token itself."""
+    for tensor in entry.layers[0]:
+        tensor[:, entry.length : length] = torch.from_numpy(
+            entry.tokens[entry.length : length]
+        ).float()[None, :, None]
+    entry.length = length
+
+
+def check(entry) -> None:
+    want = torch.from_numpy(entry.tokens[: entry.length]).float()
+    for tensor in entry.layers[0]:
+        assert torch.equal(tensor[0, : entry.length, 0], want)
+
+
+def test_end_token_is_not_special_to_the_cache(make_harness):
+    engine = make_harness()
+    assert engine.computed([*prompt(1, 9), END, 5], 1) == 11

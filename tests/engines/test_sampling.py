@@ -1,0 +1,256 @@
+"""What a request asks of the sampler: penalties, bans, bias, log-probs, stops, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from engine_harness import VOCAB, prompt
+
+from engines.errors import LoadError, RequestError
+from engines.request import EngineRequest, SamplingParams
+from engines.torch.engine import TorchEngine
+
+
+def greedy(**rest) -> SamplingParams:
+    return SamplingParams(top_k=1, **rest)
+
+
+PROCESSORS = [
+    greedy(repetition_penalty=1.7),
+    greedy(presence_penalty=1.5),
+    greedy(frequency_penalty=0.8, presence_penalty=0.3),
+    SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.4, seed=3),
+]
+
+
+@pytest.mark.parametrize("sampling", PROCESSORS)
+@pytest.mark.parametrize("draft_len", [1, 4, 8])
+def test_penalties_see_the_drafts_before_a_position(llama, sampling, draft_len):
+    ids = prompt(1, 15)
+    want = llama.tokens(ids, 30, sampling=sampling)
+    text: list[int] = []
+    while len(text) < 20:
+        drafts = want[len(text) : len(text) + draft_len]  # right ones: each position counts
+        text += llama.tokens(ids + text, draft_len + 1, drafts=drafts, sampling=sampling)
+        assert text == want[: len(text)]
+
+
+def test_penalties_change_the_text(llama):
+    ids = prompt(1, 15)
+    texts = [tuple(llama.tokens(ids, 30, sampling=sampling)) for sampling in PROCESSORS]
+    assert len({*texts, tuple(llama.tokens(ids, 30))}) == len(PROCESSORS) + 1
+
+
+def test_bad_words_are_never_said_and_drafts_that_say_them_are_rejected(llama):
+    ids = prompt(2, 10)
+    text = llama.tokens(ids, 10)
+    single = greedy(bad_words=((text[0],),))
+    assert text[0] not in llama.tokens(ids, 20, sampling=single)
+    assert llama.tokens(ids, 5, drafts=text[:4], sampling=single)[0] != text[0]
+    pair = greedy(bad_words=(tuple(text[2:4]),))
+    assert llama.tokens(ids, 10, sampling=pair)[:3] == text[:3]
+    emitted = llama.tokens(ids, 5, drafts=text[:4], sampling=pair)
+    assert emitted[:3] == text[:3]
+    assert emitted[3] != text[3]
+
+
+def test_min_tokens_bans_the_end_until_paid(llama):
+    ids = prompt(3, 10)
+    end = llama.tokens(ids, 1)[0]
+    owed = llama.tokens(ids, 20, end_id=end, sampling=greedy(min_tokens=7))
+    assert len(owed) >= 7
+    assert end not in owed
+
+
+def test_embedding_bias_moves_the_choice(llama):
+    bias = np.zeros(VOCAB, np.float32)
+    bias[42] = 1000
+    assert llama.tokens(prompt(3, 10), 5, sampling=greedy(embedding_bias=bias)) == [42] * 5
+
+
+def test_banning_everything_fails_that_call_only(llama):
+    every = tuple((token,) for token in range(VOCAB))
+    bad = llama.start(prompt(3, 10), 5, sampling=greedy(bad_words=every))
+    good = llama.start(prompt(4, 10), 5)
+    assert bad.wait().error == "bad_words_list, embedding_bias and end_id together ban every token"
+    assert len(good.wait().tokens) == 5
+
+
+def test_log_probs_are_the_models_own(llama, reference):
+    ids = prompt(5, 10)
+    outcome = llama.call(
+        ids, 8, return_log_probs=True, sampling=greedy(presence_penalty=2.0, temperature=0.5)
+    )
+    with torch.inference_mode():
+        logits = reference("llama")(torch.tensor([ids + outcome.tokens])).logits[0]
+    rows = logits.log_softmax(-1)[len(ids) - 1 : -1]
+    want = rows[range(8), outcome.tokens]
+    np.testing.assert_allclose(outcome.last.log_probs, want, atol=1e-4)
+    assert outcome.last.cum_log_prob == pytest.approx(float(want.sum()), abs=1e-3)
+
+
+def test_log_probs_of_a_verification_line_up(llama):
+    ids = prompt(5, 10)
+    plain = llama.call(ids, 5, return_log_probs=True)
+    verified = llama.call(ids, 5, drafts=plain.tokens[:4], return_log_probs=True)
+    assert verified.tokens == plain.tokens
+    np.testing.assert_allclose(verified.last.log_probs, plain.last.log_probs, atol=1e-4)
+
+
+def test_drafting_stops_after_an_unsure_token(llama):
+    ids = prompt(6, 10)
+    outcome = llama.call(ids, 12, return_log_probs=True)
+    probabilities = np.exp(outcome.last.log_probs)
+    limit = float(np.sort(probabilities)[2] + 1e-6)
+    stops_at = int(np.argmax(probabilities < limit))
+    assert llama.tokens(ids, 12, draft_stop_probability=limit) == outcome.tokens[: stops_at + 1]
+
+
+def test_a_seed_repeats_and_no_seed_varies(llama):
+    ids = prompt(7, 10)
+    seeded = SamplingParams(temperature=1.0, seed=11)
+    assert llama.tokens(ids, 12, sampling=seeded) == llama.tokens(ids, 12, sampling=seeded)
+    free = SamplingParams(temperature=1.5)
+    assert len({tuple(llama.tokens(ids, 12, sampling=free)) for _ in range(5)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_greedy"),
+    [
+        (SamplingParams(), True),
+        (SamplingParams(top_k=1, temperature=1.0), True),
+        (SamplingParams(temperature=0.0, top_p=0.9), True),
+        (SamplingParams(temperature=1.0), False),
+        (SamplingParams(top_p=0.5), False),
+        (SamplingParams(top_k=5), False),
+    ],
+)
+def test_what_counts_as_greedy(sampling, is_greedy):
+    assert sampling.greedy is is_greedy
+
+
+def test_stop_ends_a_call_and_unknown_ids_are_harmless(make_harness):
+    harness = make_harness()
+    harness.engine.stop("nobody")
+    running = harness.start(prompt(1, 9), 200, request_id="x", streaming=True)
+    running.next()
+    harness.engine.stop("x")
+    outcome = running.wait()
+    assert outcome.error is None
+    assert len(outcome.tokens) < 199
+    assert len(harness.tokens(prompt(1, 9), 5)) == 5
+
+
+def test_a_stopped_call_without_streaming_answers_with_what_it_has(make_harness):
+    harness = make_harness()
+    watched = harness.start(prompt(2, 9), 200, streaming=True, request_id="watched")
+    silent = harness.start(prompt(1, 9), 240, request_id="silent")
+    watched.next()
+    watched.next()
+    harness.engine.stop("silent")
+    assert 0 < len(silent.wait().tokens) < 240
+    watched.wait()
+
+
+def test_a_waiting_call_can_be_stopped(make_harness):
+    harness = make_harness(kv_cache_tokens=256)
+    running = harness.start(prompt(1, 9), 240, request_id="a")
+    waiting = harness.start(prompt(2, 9), 240, request_id="b")
+    harness.engine.stop("b")
+    assert waiting.wait().tokens == []
+    assert len(running.wait().tokens) == 240
+
+
+def test_closing_ends_running_calls_with_an_error(make_harness):
+    harness = make_harness()
+    running = harness.start(prompt(1, 9), 240, streaming=True)
+    running.next()
+    harness.engine.close()
+    assert running.wait().error == "the engine is shutting down"
+    with pytest.raises(RequestError, match="shutting down"):
+        harness.start(prompt(1, 9))
+
+
+def test_a_failing_forward_pass_fails_its_calls_and_the_engine_goes_on(make_harness, monkeypatch):
+    harness = make_harness()
+    forward = harness.engine._model.forward
+
+    def broken(*_):
+        raise RuntimeError("out of memory\nmore about it")
+
+    monkeypatch.setattr(harness.engine._model, "forward", broken)
+    assert harness.start(prompt(1, 9)).wait().error == "the model failed: out of memory"
+    monkeypatch.setattr(harness.engine._model, "forward", forward)
+    assert len(harness.tokens(prompt(1, 9), 3)) == 3
+
+
+def test_a_caller_that_is_gone_ends_its_call_only(make_harness):
+    harness = make_harness()
+    answered = []
+
+    def gone(answer):
+        answered.append(answer)
+        raise ConnectionError("nobody there")
+
+    request = EngineRequest("r", np.array([4, 5], np.int32), 200, streaming=True)
+    harness.engine.submit(request, gone)
+    assert len(harness.tokens(prompt(1, 9), 20)) == 20
+    assert len(answered) == 1
+
+
+REFUSED = [
+    ({"ids": [VOCAB]}, r"input_ids holds 131; token ids are 0\.\.130"),
+    ({"ids": [-1]}, "input_ids holds -1"),
+    ({"ids": [1], "drafts": [500]}, "draft_input_ids holds 500"),
+    ({"ids": [1], "drafts": [1] * 9}, "draft_input_ids has 9 tokens; this engine verifies up to 8"),
+    ({"ids": [1] * 250, "new": 10}, "reach 260 tokens; max_seq_len is 256"),
+    ({"ids": [1], "end_id": 131}, "end_id 131 is outside"),
+    ({"ids": [1], "sampling": greedy(bad_words=((999,),))}, "bad_words_list holds 999"),
+    (
+        {"ids": [1], "sampling": greedy(embedding_bias=np.zeros(3, np.float32))},
+        "embedding_bias has 3 values; the vocabulary has 131",
+    ),
+    (
+        {"ids": [1], "drafts": [1, 2], "draft_logits": np.zeros((2, 7), np.float32)},
+        r"draft_logits has shape \[2, 7\].*\[2, 131\]",
+    ),
+    (
+        {"ids": [1], "drafts": [1, 2], "draft_logits": np.zeros((1, VOCAB), np.float32)},
+        r"draft_logits has shape \[1, 131\].*\[2, 131\]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_impossible_calls_are_refused_by_name(llama, call, message):
+    with pytest.raises(RequestError, match=message):
+        llama.start(**call)
+
+
+def test_unsupported_attention_is_refused_at_load(make_harness):
+    with pytest.raises(LoadError, match="architecture 'bloom' is not supported"):
+        make_harness("bloom")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_seq_len": 4096}, r"max_seq_len \(4096\) exceeds .* \(512\)"),
+        ({"device": "abacus"}, "device 'abacus' is unknown"),
+        ({"dtype": "int3"}, "dtype 'int3' is unknown"),
+        ({"max_batch_tokens": 8}, r"max_batch_tokens \(8\) must exceed max_draft_len \(8\)"),
+        ({"kv_block_tokens": 0}, "kv_block_tokens is 0"),
+        ({"kv_cache_tokens": 3}, "holds no block of 8"),
+    ],
+)
+def test_wrong_settings_are_one_line_at_load(make_harness, settings, message):
+    with pytest.raises(LoadError, match=message):
+        make_harness("llama", **settings)
+
+
+def test_a_missing_checkpoint_is_named(tmp_path):
+    from engines.torch.settings import TorchSettings
+
+    with pytest.raises(LoadError, match=r"checkpoint '.*nothing' has no config.json"):
+        TorchEngine(TorchSettings("nothing", 64, 64), tmp_path)

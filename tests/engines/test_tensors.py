@@ -1,0 +1,196 @@
+"""From tensors to requests, from answers to tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from contract import engine as tensors
+from engines.decoding import decode
+from engines.encoding import encode, nothing
+from engines.errors import RequestError
+from engines.request import EngineAnswer, EngineRequest, Usage
+
+NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
+NUMPY |= {"BOOL": np.bool_, "UINT64": np.uint64, "UINT8": np.uint8, "STRING": np.object_}
+ONE_VALUE = {tensors.NUM_RETURN_SEQUENCES, tensors.BEAM_WIDTH, tensors.RUNTIME_TOP_P_DECAY}
+
+
+def arrays(**given) -> dict[str, np.ndarray]:
+    """As Triton hands them over: scalars (1,), others with a batch dimension."""
+    given = {"input_ids": [3, 4, 5], "input_lengths": 3, "request_output_len": 7, **given}
+    declared = {str(tensor): tensor for tensor in tensors.INPUTS}
+    return {
+        name: np.array([value], NUMPY[declared[name].dtype])
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def request(**given) -> EngineRequest:
+    return decode(arrays(**given), "id", 5)
+
+
+def test_a_plain_call():
+    call = request()
+    assert call.input_ids.tolist() == [3, 4, 5]
+    assert (call.max_new_tokens, call.request_id, call.arrival_time_ns) == (7, "id", 5)
+    assert len(call.draft_ids) == 0
+    assert call.end_id is None
+    assert call.exclude_input
+    assert not call.streaming
+    assert call.sampling.greedy
+
+
+def test_all_that_shapes_the_answer_arrives():
+    call = request(
+        draft_input_ids=[8, 9],
+        draft_logits=[[0.5, 1.0], [2.0, 3.0]],
+        draft_acceptance_threshold=0.5,
+        end_id=2,
+        temperature=0.5,
+        runtime_top_k=40,
+        runtime_top_p=0.5,
+        repetition_penalty=1.5,
+        presence_penalty=0.25,
+        frequency_penalty=-0.5,
+        min_tokens=2,
+        seed=2**64 - 1,
+        embedding_bias=[0.0, 1.0],
+        draft_stop_probability=0.25,
+        streaming=True,
+        exclude_input_in_output=False,
+    )
+    sampling = call.sampling
+    assert call.draft_ids.tolist() == [8, 9]
+    assert call.draft_logits.shape == (2, 2)
+    assert (call.draft_acceptance_threshold, call.end_id) == (0.5, 2)
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 40, 0.5)
+    assert (sampling.repetition_penalty, sampling.presence_penalty) == (1.5, 0.25)
+    assert (sampling.frequency_penalty, sampling.min_tokens) == (-0.5, 2)
+    assert sampling.seed == 2**64 - 1
+    assert sampling.embedding_bias.tolist() == [0.0, 1.0]
+    assert call.draft_stop_probability == 0.25
+    assert call.streaming
+    assert not call.exclude_input
+
+
+def test_word_lists_are_ids_and_ends():
+    call = request(stop_words_list=[[7, 8, 9, 0], [2, 3, -1, -1]], bad_words_list=[[4, 0], [1, -1]])
+    assert call.stop_words == ((7, 8), (9,))
+    assert call.sampling.bad_words == ((4,),)
+    assert request(stop_words_list=[[0], [-1]]).stop_words == ()
+
+
+def test_end_id_minus_one_means_none():
+    assert request(end_id=-1).end_id is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"input_ids": None}, "input_ids is missing or empty"),
+        ({"input_ids": []}, "input_ids is missing or empty"),
+        ({"input_lengths": 2}, "input_lengths is 2; input_ids has 3 tokens"),
+        ({"request_output_len": None}, "request_output_len is missing"),
+        ({"request_output_len": 0}, "request_output_len is 0; it must be at least 1"),
+        ({"request_output_len": -3}, "request_output_len is -3"),
+        ({"temperature": -0.5}, "temperature is -0.5; it must be at least 0"),
+        ({"temperature": np.nan}, "temperature is nan"),
+        ({"runtime_top_p": 1.5}, "runtime_top_p is 1.5; it must be from 0 to 1"),
+        ({"runtime_top_k": -1}, "runtime_top_k is -1; it must be at least 0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
+        ({"presence_penalty": np.inf}, "presence_penalty is inf; it must be finite"),
+        ({"draft_acceptance_threshold": 2.0}, "draft_acceptance_threshold is 2.0"),
+        ({"min_tokens": -1}, "min_tokens is -1"),
+        ({"beam_width": 2}, "beam_width 2 is not supported by this engine; use 1"),
+        ({"num_return_sequences": 3}, "num_return_sequences 3 is not supported"),
+        ({"runtime_top_p_decay": 0.5}, "runtime_top_p_decay 0.5 is not supported"),
+        ({"input_ids": [[1, 2], [3, 4]]}, r"input_ids has shape \[1, 2, 2\]"),
+        ({"temperature": [0.5, 0.5]}, r"temperature has shape \[1, 2\]; one value"),
+        ({"stop_words_list": [[1], [2]]}, "stop_words_list: its ends"),
+        ({"stop_words_list": [[1, 2], [2, 1]]}, "stop_words_list: its ends"),
+        ({"stop_words_list": [[1, 2]]}, "stop_words_list has shape"),
+    ],
+)
+def test_wrong_inputs_are_named(given, message):
+    with pytest.raises(RequestError, match=message):
+        request(**given)
+
+
+def test_a_batch_is_refused():
+    batch = arrays() | {"input_ids": np.ones((2, 3), np.int32)}
+    with pytest.raises(RequestError, match="input_ids has a batch of 2"):
+        decode(batch, "", 0)
+
+
+@pytest.mark.parametrize("tensor", tensors.INPUTS, ids=str)
+def test_every_declared_input_is_read_ignored_on_purpose_or_refused(tensor):
+    shape = (1,) if tensor.scalar else (1, *(2 if dim == -1 else dim for dim in tensor.dims))
+    value = np.ones(shape, NUMPY[tensor.dtype])
+    if tensor.dtype == "STRING":
+        value = np.full(shape, b"x", object)
+    try:
+        decode(arrays(input_lengths=None) | {str(tensor): value}, "", 0)
+    except RequestError as error:
+        assert str(error).startswith(str(tensor))  # noqa: PT017
+
+
+def test_an_answer_becomes_tensors():
+    call = request(
+        return_perf_metrics=True, return_num_input_tokens=True, return_num_output_tokens=True
+    )
+    answer = EngineAnswer(
+        tokens=(8, 9),
+        log_probs=np.array([-0.5, -1.5], np.float32),
+        cum_log_prob=-2.0,
+        context_logits=np.zeros((3, 11), np.float32),
+        generation_logits=np.zeros((2, 11), np.float32),
+        num_output_tokens=2,
+        usage=Usage(reused_blocks=3, new_blocks=2, draft_tokens=4, accepted_tokens=1),
+    )
+    got = dict(encode(call, answer, [str(tensor) for tensor in tensors.OUTPUTS]))
+    for tensor in tensors.OUTPUTS:
+        if tensor in got:
+            assert got[tensor].dtype == NUMPY[tensor.dtype], tensor
+            assert got[tensor].ndim == 1 + len(tensor.dims), tensor
+    assert set(map(str, tensors.OUTPUTS)) - set(got) == {"context_phase_params"}
+    assert got["output_ids"].tolist() == [[[8, 9]]]
+    assert got["sequence_length"].tolist() == [[2]]
+    assert got["cum_log_probs"].tolist() == [[-2.0]]
+    assert got["output_log_probs"].tolist() == [[[-0.5, -1.5]]]
+    assert got["generation_logits"].shape == (1, 1, 2, 11)
+    assert got["kv_cache_alloc_total_blocks"].tolist() == [[5]]
+    assert got["acceptance_rate"].tolist() == [[0.25]]
+    assert (got["num_input_tokens"], got["num_output_tokens"]) == (3, 2)
+
+
+def test_what_was_not_asked_for_stays_away():
+    wanted = [str(tensor) for tensor in tensors.OUTPUTS]
+    assert set(dict(encode(request(), EngineAnswer(tokens=(8,)), wanted))) == {
+        "output_ids",
+        "sequence_length",
+        "batch_index",
+        "sequence_index",
+    }
+    assert list(dict(encode(request(), EngineAnswer(tokens=(8,)), ["output_ids"]))) == [
+        "output_ids"
+    ]
+
+
+def test_the_context_comes_first_where_it_is_not_excluded():
+    call = request(exclude_input_in_output=False)
+    first = EngineAnswer(tokens=(8,))
+    wanted = ["output_ids", "sequence_length"]
+    assert dict(encode(call, first, wanted))["output_ids"].tolist() == [[[3, 4, 5, 8]]]
+    assert dict(encode(call, first, wanted))["sequence_length"].tolist() == [[4]]
+    later = dataclasses.replace(first, first=False)
+    assert dict(encode(call, later, wanted))["output_ids"].tolist() == [[[8]]]
+
+
+def test_a_stop_call_is_answered_with_nothing():
+    got = dict(nothing(["output_ids", "sequence_length"]))
+    assert got["output_ids"].shape == (1, 1, 0)
+    assert got["sequence_length"].tolist() == [[0]]

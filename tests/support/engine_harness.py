@@ -1,0 +1,88 @@
+"""Calls to a torch engine that wait for their answer, and the sizes of the tests' checkpoints."""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engines.request import EngineAnswer, EngineRequest, SamplingParams
+from engines.torch.engine import TorchEngine
+
+VOCAB = 131
+END = 1
+GREEDY = SamplingParams(top_k=1)
+
+
+@dataclass
+class Outcome:
+    """What a call answered: its tokens, and the responses they came in."""
+
+    answers: list[EngineAnswer] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for answer in self.answers for token in answer.tokens]
+
+    @property
+    def last(self) -> EngineAnswer:
+        return self.answers[-1]
+
+    @property
+    def error(self) -> str | None:
+        return self.last.error
+
+
+class Pending:
+    """A call under way."""
+
+    def __init__(self) -> None:
+        self._answers: queue.Queue[EngineAnswer] = queue.Queue()
+        self.respond = self._answers.put
+
+    def next(self) -> EngineAnswer:
+        return self._answers.get(timeout=60)
+
+    def wait(self) -> Outcome:
+        outcome = Outcome()
+        while not outcome.answers or not outcome.last.final:
+            outcome.answers.append(self.next())
+        return outcome
+
+
+class Harness:
+    """An engine and short ways to call it."""
+
+    def __init__(self, engine: TorchEngine) -> None:
+        self.engine = engine
+
+    def start(self, ids, new=1, *, drafts=(), request_id="r", sampling=GREEDY, **rest) -> Pending:
+        pending = Pending()
+        request = EngineRequest(
+            request_id=request_id,
+            input_ids=np.array(ids, np.int32),
+            max_new_tokens=new,
+            draft_ids=np.array(drafts, np.int32),
+            sampling=sampling,
+            **rest,
+        )
+        self.engine.submit(request, pending.respond)
+        return pending
+
+    def call(self, ids, new=1, **rest) -> Outcome:
+        outcome = self.start(ids, new, **rest).wait()
+        assert outcome.error is None, outcome.error
+        return outcome
+
+    def tokens(self, ids, new=1, **rest) -> list[int]:
+        return self.call(ids, new, **rest).tokens
+
+    def computed(self, ids, new=1, **rest) -> int:
+        """How many tokens went through the model for this call."""
+        return self.call(ids, new, **rest).last.usage.computed_tokens
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    """Return random token ids."""
+    return np.random.default_rng(seed).integers(2, VOCAB, length).tolist()
