@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, islice
 
 from bls.errors import Overloaded
 
@@ -56,8 +57,8 @@ class Admission:
         for ticket in tickets:
             ticket.blocks = min(ticket.blocks, self._kv_blocks)
         with self._lock:
-            room = self._max_waiting + self._max_running - self._running
-            if len(self._waiting) + len(tickets) > room:
+            queue = [*self._waiting, *tickets]
+            if len(queue) - self._number_that_fit(queue) > self._max_waiting:
                 raise Overloaded(
                     f"overloaded: {self._running} sequences are running and {len(self._waiting)} "
                     f"waiting, which is all the server takes; try again later"
@@ -85,12 +86,16 @@ class Admission:
         while (ticket := self._next()) is not None:
             ticket.start()
 
+    def _number_that_fit(self, queue: Sequence[Ticket]) -> int:
+        """How many tickets may start now. Nobody overtakes: a long prompt is not starved."""
+        places = self._max_running - self._running
+        needed = accumulate(ticket.blocks for ticket in queue[:places])
+        return sum(blocks <= self._free_blocks for blocks in needed)
+
     def _next(self) -> Ticket | None:
-        """Take the head of the queue if it fits. Nobody overtakes: a long prompt is not starved."""
+        """Take the head of the queue if it fits."""
         with self._lock:
-            if not self._waiting or self._running >= self._max_running:
-                return None
-            if self._waiting[0].blocks > self._free_blocks:
+            if not self._number_that_fit([*islice(self._waiting, 1)]):
                 return None
             ticket = self._waiting.popleft()
             self._running += 1

@@ -6,8 +6,6 @@ The loop does no I/O: it yields one of these and is sent the answer.
 effect         meaning                                                     the driver sends
 =============  ==========================================================  ==================
 EngineCall     call `draft` or `target`                                    EngineAnswer
-NextAnswer     wait for the next answer of the streaming call under way    EngineAnswer
-EndCall        stop the streaming call under way and drain it              None
 TextCall       turn ids into text                                          str
 Chunk          hand tokens (and text) to whoever waits for them            None
 =============  ==========================================================  ==================
@@ -56,7 +54,6 @@ class EngineCall:
     draft: Draft = Draft()
     end_id: int | None = None
     ban_end_ids: bool = False
-    streaming: bool = False
     wants_logits: bool = False
 
 
@@ -69,26 +66,14 @@ class KvBlocks(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """New tokens of one engine response.
-
-    final: nothing will follow. Of a streaming call that is known only when its last response has
-    been read, so its end may come as an answer without tokens.
-    """
+    """The new tokens that an engine call brought, and how long it took."""
 
     tokens: TokenIds  # [n]
-    final: bool = True
+    seconds: float = 0.0
     log_probs: NDArray[np.float32] | None = None  # [n]
     logits: Any = None  # [1, n, vocab_size], as the engine sent it
     context_logits: Any = None
     kv_blocks: KvBlocks | None = None
-
-
-class NextAnswer(NamedTuple):
-    """Wait for the next answer of the streaming call."""
-
-
-class EndCall(NamedTuple):
-    """Stop the streaming call: its remaining answers are not wanted."""
 
 
 class TextCall(NamedTuple):
@@ -109,4 +94,4 @@ class Chunk(NamedTuple):
     finish_reason: FinishReason | None  # None: more will come
 
 
-Effect: TypeAlias = EngineCall | NextAnswer | EndCall | TextCall | Chunk
+Effect: TypeAlias = EngineCall | TextCall | Chunk

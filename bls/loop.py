@@ -22,24 +22,19 @@ from bls.effects import (
     Chunk,
     Draft,
     Effect,
-    EndCall,
     EngineAnswer,
     EngineCall,
     FinishReason,
     KvBlocks,
-    NextAnswer,
 )
 from bls.errors import EngineError
+from bls.pace import Pace
 from bls.request import Request
 from bls.seeds import verification_seed
 from bls.sequence import Sequence
 from bls.settings import LoopSettings
 from bls.statistics import Round, Statistics
 from bls.text import TextSoFar
-
-# While a drafter rests, the target goes on alone this many tokens at a time before it is asked
-# again: often enough to come back soon, seldom enough that the calls cost nothing.
-TOKENS_BETWEEN_TRIES = 32
 
 Steps = Generator[Effect, Any, None]
 
@@ -60,6 +55,7 @@ class Decoding:
         self._settings = settings
         self._drafter = drafter
         self._text = TextSoFar(request)
+        self._pace = Pace(steady=request.needs_text_each_round)
         self._reusable_tokens = 0
 
     def decode(self) -> Steps:
@@ -131,25 +127,20 @@ class Decoding:
         return answer
 
     def _target_alone(self) -> Steps:
-        """One streaming call for the rest, or for as long as a drafter rests or tokens are owed."""
-        wanted = self.sequence.tokens_left
-        if self.request.drafter != "none":
-            wanted = min(wanted, TOKENS_BETWEEN_TRIES)
+        """A call without drafts: in such pieces the answer goes on, or comes to its end.
+
+        One streaming call for all of them would be cheaper, but Triton's Python backend deadlocks
+        a model into which two calls stream (see ``bls.triton.calls``).
+        """
+        wanted = min(self.sequence.tokens_left, self._pace.tokens)
         if self.sequence.tokens_owed:
             wanted = min(wanted, self.sequence.tokens_owed)
-        answer = yield replace(self._target_call(wanted, with_end_id=True), streaming=True)
+        answer = yield self._target_call(wanted, with_end_id=True)
+        self._pace.adapt(len(answer.tokens), answer.seconds)
         self._count_blocks(answer)
-        while True:
-            wanted -= len(answer.tokens)
-            for _ in answer.tokens:
-                self.statistics.add(Round(0, 0))
-            yield from self._emit(answer, ended=answer.final and wanted > 0)
-            if answer.final or wanted <= 0:
-                return
-            if self.finish_reason is not None:
-                yield EndCall()
-                return
-            answer = yield NextAnswer()
+        for _ in answer.tokens:
+            self.statistics.add(Round(0, 0))
+        yield from self._emit(answer, ended=len(answer.tokens) < wanted)
 
     def _emit(self, answer: EngineAnswer, *, ended: bool | None = None) -> Steps:
         """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.

@@ -47,7 +47,7 @@ class TextSoFar:
         context_length = self._shown - self._window_start
         text = yield TextCall(window, context_length)
         if self._stops.would_find(text):
-            kept = yield from self._tokens_until_stop(window, context_length)
+            text, kept = yield from self._until_stop(window, context_length, text)
             return self._stops.feed(text), kept
         if text:
             self._window_start = self._shown
@@ -62,11 +62,15 @@ class TextSoFar:
         whole = yield TextCall(sequence.output, None)
         return self._stops.feed(whole[self._length :]) + self._stops.flush()
 
-    def _tokens_until_stop(
-        self, window: TokenIds, context_length: int
-    ) -> Generator[TextCall, str, int]:
+    def _until_stop(
+        self, window: TokenIds, context_length: int, text: str
+    ) -> Generator[TextCall, str, tuple[str, int]]:
+        """Return the text up to the token that completes a stop string, and the tokens of it.
+
+        What follows may complete a second one that begins earlier: token by token, it never would.
+        """
         for end in range(context_length + 1, len(window)):
-            text = yield TextCall(window[:end], context_length)
-            if self._stops.would_find(text):
-                return end - context_length
-        return len(window) - context_length
+            shorter = yield TextCall(window[:end], context_length)
+            if self._stops.would_find(shorter):
+                return shorter, end - context_length
+        return text, len(window) - context_length

@@ -3,8 +3,14 @@
 Everything that is known to go wrong between a BLS model and the models it calls is dealt with here
 and nowhere else (measured with Triton 2.51):
 
-- An iterator that saw more than one response crashes the caller when it is freed as its last
-  response arrives (fixed upstream in r25.01): it is kept alive for a second after its end.
+- Nothing streams into a model. A thread that is woken by a second response waits for the GIL with
+  its iterator's mutex held; one more response then blocks the thread that hands out responses, with
+  the mutex of all iterators held; a call that returns meanwhile wants that one, with the GIL held:
+  the model's process stands still for ever (still so upstream in 2026-06). An error after a first
+  response is lost on its way besides, since its id is never written (fixed in r25.04).
+- An engine may end a call by an empty response behind its answer. An iterator that saw more than
+  one response crashes the caller when it is freed as its last response arrives (fixed upstream in
+  r25.01): it is kept alive for a second after its answer.
 - There is no way to cancel a call, and dropping the iterator stops nothing: a second call with the
   same request id and ``stop`` tells the engine.
 - ``trace=request.trace()`` crashes decoupled models: no call passes it.
@@ -17,7 +23,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -35,38 +40,33 @@ class Calls:
         self._lock = threading.Lock()
 
     def once(self, model: str, request: Any) -> Any:
-        """Make a call of which one response is wanted; return that response.
+        """Make a call that has one answer; return that response.
 
         Raises EngineError with the model's own words where the call failed.
         """
-        return next(self.stream(model, request))
-
-    def stream(self, model: str, request: Any) -> Iterator[Any]:
-        """Make a call and yield its responses as they come. An empty final one ends it."""
         try:
             responses = request.exec(decoupled=True)
         except pb_utils.TritonModelException as error:
             raise EngineError(model, _one_line(error)) from error
         try:
-            empty = True
             for response in responses:
                 if response.has_error():
                     raise EngineError(model, _one_line(response.error().message()))
                 if response.output_tensors():
-                    empty = False
-                    yield response
-            if empty:
-                raise EngineError(model, "it ended the call without an answer")
+                    return response
+            raise EngineError(model, "it ended the call without an answer")
         finally:
             self._keep(responses)
 
     def _keep(self, responses: Any) -> None:
         now = time.monotonic()
+        forgotten = []  # freed without the lock: one that has not ended waits for its end
         with self._lock:
             self._kept.append((now + KEEP_SECONDS, responses))
             while self._kept and self._kept[0][0] < now:
-                self._kept.popleft()
+                forgotten.append(self._kept.popleft())
 
 
 def _one_line(error: object) -> str:
-    return " ".join(str(error).split())
+    """The first line: where a model raised, Triton and engines add a stack, which they log."""
+    return str(error).strip().partition("\n")[0]

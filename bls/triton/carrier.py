@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
 
-from bls.effects import (
-    NO_TOKENS,
-    Chunk,
-    Effect,
-    EndCall,
-    EngineAnswer,
-    EngineCall,
-    EngineRole,
-    NextAnswer,
-    TextCall,
-)
+from bls.effects import Chunk, Effect, EngineAnswer, EngineCall, EngineRole, TextCall
 from bls.errors import Cancelled, EngineError, EngineTimeout, TandemError
 from bls.loop import Decoding
 from bls.triton import request_ids
@@ -40,14 +31,6 @@ class Outlet(Protocol):
         """Hear that nothing more will come; ``error`` says why where it was not the natural end."""
 
 
-class _Streaming(NamedTuple):
-    """A streaming call under way."""
-
-    call: EngineCall
-    request_id: str
-    responses: Iterator[Any]
-
-
 class Carrier:
     """One decoding and the thread that carries it.
 
@@ -64,7 +47,6 @@ class Carrier:
         self._name = request_ids.fresh()
         self._calls_made = 0
         self._wait = Wait(driver.lost)
-        self._streaming: _Streaming | None = None
         self._interruption: Exception | None = None
 
     def start(self) -> None:
@@ -86,7 +68,6 @@ class Carrier:
         call = self._wait.give_up_if_overdue(now)
         if call is None:
             return
-        self._streaming = None
         self._driver.stop(call.model, call.request_id)
         reason = self._interruption or EngineTimeout(call.model, call.timeout)
         in_background(lambda: self._carry(lambda: self._steps.throw(reason)))
@@ -99,24 +80,12 @@ class Carrier:
         except StopIteration:
             self._outlet.ended(None)
         except (TandemError, Cancelled) as error:
-            self._break_off(error)
+            self._outlet.ended(error)
         except Lost:
             return
         except Exception as error:  # noqa: BLE001  the client must hear of it, whatever it is
             log_exception("the decoding loop failed", error)
-            self._break_off(TandemError("internal error in the decoding loop; see the log"))
-
-    def _break_off(self, reason: Exception) -> None:
-        """End the decoding for ``reason``; a streaming call under way must not go on without it."""
-        self._interruption = self._interruption or reason
-        try:
-            if self._streaming is not None:
-                self._end_call()
-        except Lost:  # another thread breaks off, and has no call to end
-            return
-        except EngineError:  # it has ended by itself
-            pass
-        self._outlet.ended(reason)
+            self._outlet.ended(TandemError("internal error in the decoding loop; see the log"))
 
     def _outcome_of(self, effect: Effect) -> Callable[[], Effect]:
         """Perform an effect; return how the decoding goes on with its outcome."""
@@ -136,63 +105,23 @@ class Carrier:
             return self._outlet.deliver(effect)
         if isinstance(effect, TextCall):
             return self._text(effect)
-        if isinstance(effect, NextAnswer):
-            return self._next_answer()
-        if isinstance(effect, EndCall):
-            return self._end_call()
-        return self._begin_streaming(effect) if effect.streaming else self._engine_answer(effect)
+        return self._engine_answer(effect)
 
     def _engine_answer(self, call: EngineCall) -> EngineAnswer:
+        engine = self._driver.engines[call.engine]
+        requests = self._requests_to(call.engine)
         request_id = self._next_id()
-        request = self._requests_to(call.engine).build(call, request_id)
-        model = self._driver.engines[call.engine].model
+        began = time.monotonic()
         response = self._await(
-            call.engine, request_id, lambda: self._driver.calls.once(model, request)
+            engine.model, request_id, engine.timeout, requests.build(call, request_id)
         )
-        return self._requests_to(call.engine).read(call, response)
-
-    def _begin_streaming(self, call: EngineCall) -> EngineAnswer:
-        request_id = self._next_id()
-        request = self._requests_to(call.engine).build(call, request_id)
-        model = self._driver.engines[call.engine].model
-        responses = self._driver.calls.stream(model, request)
-        self._streaming = _Streaming(call, request_id, responses)
-        return self._next_answer()
-
-    def _next_answer(self) -> EngineAnswer:
-        call, request_id, responses = self._under_way()
-        response = self._await(call.engine, request_id, lambda: next(responses, None))
-        if response is None:
-            self._streaming = None
-            return EngineAnswer(NO_TOKENS, final=True)
-        return self._requests_to(call.engine).read(call, response)
-
-    def _end_call(self) -> None:
-        """Stop the streaming call and read what it still has to say."""
-        call, request_id, responses = self._under_way()
-        self._streaming = None
-        model = self._driver.engines[call.engine].model
-        self._driver.stop(model, request_id)
-        awaited = self._wait.begin(model, request_id, SECONDS_TO_STOP)
-        try:
-            for _ in responses:
-                pass
-        finally:
-            self._wait.end(awaited)
+        return replace(requests.read(call, response), seconds=time.monotonic() - began)
 
     def _text(self, call: TextCall) -> str:
         settings = self._driver.settings
         model = settings.postprocessing_model
-        request = text_request(model, call)
-        response = self._await_model(
-            model, "", settings.target_timeout, lambda: self._driver.calls.once(model, request)
-        )
+        response = self._await(model, "", settings.target_timeout, text_request(model, call))
         return text_of(model, response)
-
-    def _under_way(self) -> _Streaming:
-        if self._streaming is None:
-            raise RuntimeError("the loop asked for an answer of a streaming call it never made")
-        return self._streaming
 
     def _requests_to(self, role: EngineRole) -> EngineRequests:
         if role not in self._requests:
@@ -205,16 +134,12 @@ class Carrier:
         self._calls_made += 1
         return f"{self._name}.{self._calls_made}"
 
-    def _await(self, role: EngineRole, request_id: str, make: Callable[[], Any]) -> Any:
-        engine = self._driver.engines[role]
-        return self._await_model(engine.model, request_id, engine.timeout, make)
-
-    def _await_model(
-        self, model: str, request_id: str, timeout: float, make: Callable[[], Any]
-    ) -> Any:
-        """Run a blocking call that may be stopped, or given up, while it blocks."""
+    def _await(self, model: str, request_id: str, timeout: float, request: Any) -> Any:
+        """Make a call that may be stopped, or given up, while it blocks."""
         call = self._wait.begin(model, request_id, timeout)
         try:
-            return make() if self._interruption is None else None
+            if self._interruption is not None:
+                raise self._interruption
+            return self._driver.calls.once(model, request)
         finally:
             self._wait.end(call)

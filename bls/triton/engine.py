@@ -93,12 +93,11 @@ class EngineRequests:
             raise EngineError(self._engine.model, f"its answer lacks '{tensors.OUTPUT_IDS}'")
         length = int(outputs[tensors.SEQUENCE_LENGTH].as_numpy().reshape(-1)[0])
         tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
-        if not self._engine.excludes_input and not call.streaming:
+        if not self._engine.excludes_input:
             tokens = tokens[len(call.context) :]
         log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
         return EngineAnswer(
             tokens=tokens,
-            final=not call.streaming,
             log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
             logits=outputs.get(tensors.GENERATION_LOGITS),
             context_logits=outputs.get(tensors.CONTEXT_LOGITS),
@@ -113,7 +112,7 @@ class EngineRequests:
             tensors.KV_CACHE_REUSED_BLOCKS: target,
             tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS: target,
             tensors.OUTPUT_LOG_PROBS: target and request.wants_log_probs,
-            tensors.CONTEXT_LOGITS: target and request.wants_context_logits,
+            tensors.CONTEXT_LOGITS: target and self._wants_context_logits(call),
             tensors.GENERATION_LOGITS: call.wants_logits,
         }
         return [name for name, is_wanted in wanted.items() if is_wanted]
@@ -125,8 +124,6 @@ class EngineRequests:
             inputs.append(_scalar(tensors.SEED, call.seed))
         if call.end_id is not None:
             inputs.append(_scalar(tensors.END_ID, call.end_id))
-        if call.streaming:
-            inputs.append(_scalar(tensors.STREAMING, True))
         if call.wants_logits:
             inputs.append(_scalar(tensors.RETURN_GENERATION_LOGITS, True))
         if call.engine == "target":
@@ -148,9 +145,14 @@ class EngineRequests:
             )
         if self._request.wants_log_probs:
             inputs.append(_scalar(tensors.RETURN_LOG_PROBS, True))
-        if self._request.wants_context_logits:
+        if self._wants_context_logits(call):
             inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
         return inputs
+
+    def _wants_context_logits(self, call: EngineCall) -> bool:
+        """The prompt's come with the first call; in a later one they would cost a prefill."""
+        request = self._request
+        return request.wants_context_logits and len(call.context) == len(request.prompt_ids)
 
     def _banned(self, *, ban_end_ids: bool) -> TokenIds | None:
         """Bad words, [2, n], with the end ids among them while tokens are owed."""

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from bls.triton.background import log_exception
 
-INTERVAL = 0.02  # seconds between two looks at everybody
+INTERVAL = 0.02  # seconds between two looks at everybody,
+INTERVAL_EACH = 0.002  # or more where there are many: 64 then still get a look within a round
 IDLE_INTERVAL = 0.5  # and while there is nobody
 
 
@@ -54,14 +55,15 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._stopped:
-            if self._look():
-                time.sleep(INTERVAL)
+            watched = self._look()
+            if watched:
+                time.sleep(max(INTERVAL, watched * INTERVAL_EACH))
             else:
                 self._wake.wait(IDLE_INTERVAL)
                 self._wake.clear()
 
-    def _look(self) -> bool:
-        """Check everybody once; False if there was nobody."""
+    def _look(self) -> int:
+        """Check everybody once; return how many there were."""
         with self._lock:
             self._watched = {w for w in self._watched if not w.closed}
             everybody = list(self._watched)
@@ -72,4 +74,4 @@ class Watcher:
             except Exception as error:  # noqa: BLE001  the others must still be looked after
                 log_exception("looking after a request failed", error)
         self._after_each_look()
-        return bool(everybody)
+        return len(everybody)

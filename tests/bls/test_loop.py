@@ -135,11 +135,10 @@ def test_tokens_owed_ban_the_end_and_clip_the_draft():
     assert decoding.sequence.num_output_tokens >= 3
 
 
-def test_without_a_drafter_the_rest_is_one_streaming_call():
+def test_without_a_drafter_the_rest_comes_in_pieces():
     target = Target(Language(end_every=10**9))
     play(decoding_of(request_of(drafter="none", max_tokens=100)), target)
-    assert len(target.calls) == 1
-    assert (target.calls[0].streaming, target.calls[0].max_new_tokens) == (True, 100)
+    assert [call.max_new_tokens for call in target.calls] == [32, 32, 32, 4]
 
 
 def test_a_failed_draft_costs_only_speed_and_drafts_come_back():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bls.drafters import DraftModel, NoDrafter
-from bls.effects import Chunk, EndCall, EngineAnswer, EngineCall, NextAnswer, TextCall
+from bls.effects import Chunk, EngineAnswer, EngineCall, TextCall
 from bls.errors import EngineError
 from bls.loop import Decoding
 from bls.request import Request
@@ -74,14 +74,9 @@ class Target:
                 break
             context.append(token)
             new.append(token)
-            if call.streaming:
-                yield EngineAnswer(ids(token), final=False)
-            elif at < len(call.draft) and token != call.draft.tokens[at]:
+            if at < len(call.draft) and token != call.draft.tokens[at]:
                 break
-        if call.streaming:
-            yield EngineAnswer(ids(), final=True)
-        else:
-            yield EngineAnswer(ids(*new))
+        yield EngineAnswer(ids(*new))
 
 
 @dataclass
@@ -133,7 +128,6 @@ def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list
     """Do all that the decoding asks for; return the chunks that it handed out."""
     engines = {"target": target, "draft": draft}
     chunks: list[Chunk] = []
-    stream: Iterator[EngineAnswer] = iter(())
     steps = decoding.decode()
     resume = lambda: next(steps)  # noqa: E731
     while True:
@@ -143,14 +137,9 @@ def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list
             return chunks
         try:
             if isinstance(effect, EngineCall):
-                stream = engines[effect.engine].answers(effect)
-                answer = next(stream)
-            elif isinstance(effect, NextAnswer):
-                answer = next(stream)
+                answer = next(engines[effect.engine].answers(effect))
             elif isinstance(effect, TextCall):
                 answer = text_of(effect.window[effect.context_length or 0 :])
-            elif isinstance(effect, EndCall):
-                answer = stream.close()
             else:
                 answer = chunks.append(effect)
         except EngineError as error:

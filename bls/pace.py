@@ -1,0 +1,32 @@
+"""How many tokens the target is asked for at once while it goes on alone."""
+
+from __future__ import annotations
+
+# Often enough that a rested drafter comes back soon, seldom enough that the calls cost nothing.
+MOST_TOKENS = 32
+# Where somebody reads along, a piece comes about as often; a call costs a millisecond of it.
+SECONDS_A_PIECE = 0.05
+
+
+class Pace:
+    """Sizes the pieces of an answer; ``steady`` ones take equal times, as fast as the target is.
+
+    >>> pace = Pace(steady=True)
+    >>> for _ in range(4):
+    ...     print(pace.tokens)
+    ...     pace.adapt(pace.tokens, 0.006 * pace.tokens)
+    1
+    2
+    4
+    8
+    """
+
+    def __init__(self, *, steady: bool) -> None:
+        self._steady = steady
+        self.tokens = 1 if steady else MOST_TOKENS
+
+    def adapt(self, tokens: int, seconds: float) -> None:
+        """Hear how long a piece of ``tokens`` took."""
+        if self._steady and tokens:
+            affordable = int(SECONDS_A_PIECE * tokens / max(seconds, 1e-6))
+            self.tokens = max(1, min(affordable, 2 * self.tokens, MOST_TOKENS))
