@@ -1,0 +1,88 @@
+"""More requests than there is room for: who waits, who is refused, and what it costs."""
+
+from functools import partial
+
+import pytest
+from crowd import Crowd, ask, controls, eventually, idle, metric, prompts_of, told, wrong
+
+PROMPTS = prompts_of(40)
+MANY = PROMPTS * 5
+QUEUE = 120
+REFUSED = len(MANY) - QUEUE - 8
+# With 24 new tokens and 4 draft tokens a prompt of PROMPTS may come to need 2 blocks of 32.
+SMALL_CACHE = {"max_seq_len": 512, "kv_cache_tokens": 8 * 2 * 32}
+ROOM_FOR_EIGHT = {
+    "requests": {"admission": {"max_requests": 8, "max_queue": QUEUE}},
+    "KV tokens": {
+        "admission": {"max_queue": QUEUE},
+        "engines": {"target": SMALL_CACHE, "draft": SMALL_CACHE},
+    },
+}
+
+
+@pytest.fixture(scope="module", params=ROOM_FOR_EIGHT)
+def small(request, fallible):
+    """A server with room for 8 sequences, and for 120 that wait."""
+    with fallible(**ROOM_FOR_EIGHT[request.param]) as running:
+        yield running
+
+
+def waiting(server):
+    return metric(server, "tandem_requests_waiting")
+
+
+def computed(server):
+    return metric(server, "tandem_engine_computed_tokens_total", model="target")
+
+
+def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):
+    expected = controls(small, PROMPTS) * 5
+    before = computed(small), metric(small, "tandem_recomputed_tokens_total")
+    with Crowd(small, len(MANY)) as crowd:
+        with small.faults.of("target", "hold"):  # nobody gets on before all have come
+            asked = crowd.ask(MANY)
+            assert eventually(lambda: sum(future.done() for future in asked) == REFUSED)
+            assert eventually(lambda: waiting(small) == QUEUE)
+            assert metric(small, "tandem_requests_running") == 8
+        answers = told(asked)
+    errors = [answer.error for answer in answers if answer.error]
+    assert len(errors) == REFUSED
+    assert all(error.startswith("overloaded: ") and "\n" not in error for error in errors)
+    served = [
+        (answer, said) for answer, said in zip(answers, expected, strict=True) if not answer.error
+    ]
+    assert wrong([answer for answer, _ in served], [said for _, said in served]) == []
+    assert eventually(lambda: idle(small))
+
+    # What had been computed was there again when a request had its next turn.
+    recomputed = metric(small, "tandem_recomputed_tokens_total") - before[1]
+    assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 20
+    prompts = sum(len(prompt) for prompt in MANY)  # bytes: no token is shorter
+    rounds = sum(answer.rounds + answer.draft_tokens for answer, _ in served)
+    assert computed(small) - before[0] <= prompts + rounds
+
+
+@pytest.mark.parametrize("small", ["KV tokens"], indirect=True)  # a long answer takes them all
+def test_those_who_wait_start_in_the_order_of_their_coming(small):
+    talked = []
+    with Crowd(small, 9) as crowd, small.faults.of("target", "hold"):
+        for number, prompt in enumerate(PROMPTS[:9]):
+            length = 450 if number % 3 == 0 else 24
+            talks = partial(talked.append, number)
+            crowd.run(partial(ask, small, prompt, max_tokens=length, on_chunk=talks))
+            assert eventually(lambda number=number: waiting(small) == number)
+    first, *others = dict.fromkeys(talked)
+    # The short ones between two long ones run side by side.
+    assert [first, *(number // 3 for number in others)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert (others[2], others[5]) == (3, 6)
+
+
+def test_a_request_that_waits_ends_at_its_time_out(small):
+    with Crowd(small, 9) as crowd, small.faults.of("target", "hold"):
+        running = crowd.ask(PROMPTS[:8], max_tokens=24)
+        assert eventually(lambda: metric(small, "tandem_requests_running") == 8)
+        [late] = told(crowd.ask(PROMPTS[8:9], timeout=200_000))
+        assert late.error == "the request took longer than 0.2 s, which is its time-out"
+        assert eventually(lambda: waiting(small) == 0)
+        small.faults.end("target")
+        assert not any(answer.error for answer in told(running))

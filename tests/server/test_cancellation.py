@@ -1,0 +1,157 @@
+"""Clients that leave, each in another way: the engines stop, and nothing of them stays behind."""
+
+import gc
+import http.client
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import entries
+import pytest
+import tritonclient.grpc as client
+from crowd import Crowd, ask, controls, eventually, idle, metric, prompts_of, streaming, told, wrong
+from live_triton import leftovers
+
+LONG = 900
+VALUES = {"max_tokens": LONG, "end_id": -1}
+PROMPT = "def leave(early):\n"
+# Between the 200th and the 300th leaving client a process may grow by this much: allocators keep
+# arenas by thread, and 100 requests that each left 1 kB of Python objects would still be seen.
+GROWTH_BYTES = 4 * 2**20
+
+
+def cancel_a_stream(server, **values):
+    with streaming(server, PROMPT, stream=True, **VALUES, **values) as (_, chunks):
+        next(chunks)
+
+
+def close_the_channel(server, **values):
+    with streaming(server, PROMPT, stream=True, **VALUES, **values) as (connection, chunks):
+        next(chunks)
+        connection._channel.close()  # close() itself would first end the stream in good manners
+
+
+def drop_the_http_connection(server, **values):
+    connection = http.client.HTTPConnection(server.http_url)
+    body = {"text_input": PROMPT, "stream": True, **VALUES, **values}
+    connection.request("POST", "/v2/models/bls_stream/generate_stream", json.dumps(body))
+    connection.getresponse().readline()
+    connection.sock.close()
+    connection.close()
+
+
+def cancel_an_infer(server, **values):
+    over = threading.Event()
+    before = computed(server)
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        sent = entries.inputs(PROMPT, **VALUES, **values)
+        call = connection.async_infer("bls", sent, lambda result, error: over.set())
+        assert eventually(lambda: computed(server) > before)
+        call.cancel()
+        assert over.wait(30)
+
+
+def cancel_at_once(server, **values):
+    over = threading.Event()
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        sent = entries.inputs(PROMPT, **VALUES, **values)
+        connection.async_infer("bls", sent, lambda result, error: over.set()).cancel()
+        assert over.wait(30)
+
+
+LEAVE = [
+    cancel_a_stream,
+    close_the_channel,
+    drop_the_http_connection,
+    cancel_an_infer,
+    cancel_at_once,
+]
+
+
+def computed(server):
+    """Tokens that the target has computed."""
+    return metric(server, "tandem_engine_computed_tokens_total", model="target")
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+@pytest.mark.parametrize("leave", LEAVE)
+def test_engines_stop_when_the_client_leaves(server, leave: Callable, drafter):
+    before = computed(server)
+    leave(server, drafter=drafter)
+    assert eventually(lambda: idle(server))
+    # To the end it would have been more than LONG.
+    after = computed(server)
+    assert after - before < LONG / 2
+    ask(server, "x", max_tokens=2)
+    assert computed(server) - after < 20  # nobody is at work on anything but this
+
+
+def test_a_request_ends_with_one_line_when_its_own_time_is_up(server):
+    answer = ask(server, PROMPT, max_tokens=LONG, timeout=300_000)
+    assert answer.error == "the request took longer than 0.3 s, which is its time-out"
+    assert eventually(lambda: idle(server))
+
+
+def test_a_plain_infer_ends_with_one_line_when_its_own_time_is_up(server):
+    sent = entries.inputs(PROMPT, **VALUES)
+    with (
+        client.InferenceServerClient(server.grpc_url) as connection,
+        pytest.raises(Exception, match=r"took longer than 0\.3 s, which is its time-out$"),
+    ):
+        connection.infer("bls", sent, timeout=300_000)
+    assert eventually(lambda: idle(server))
+
+
+def test_others_go_on_when_many_clients_leave(server):
+    prompts = prompts_of(4)
+    expected = controls(server, prompts, max_tokens=100)
+    with Crowd(server, 4) as crowd:
+        streams = crowd.ask(prompts, max_tokens=100)
+        crowd.wait_until_all_talk()
+        for leave in LEAVE * 3:
+            leave(server)
+        assert wrong(told(streams), expected) == []
+
+
+def test_nothing_grows_when_300_clients_have_left(server):
+    leave_often(server, 200)
+    before = sizes(server)
+    leave_often(server, 100)
+    # Kept iterators and threads go when they are not needed any more: after a second or so.
+    assert eventually(lambda: grown(before, sizes(server)) == [], 20), grown(before, sizes(server))
+
+
+def leave_often(server, times):
+    ways = [LEAVE[number % len(LEAVE)] for number in range(times)]
+    with Crowd(server, 8) as crowd:
+        for future in [crowd.run(way, server) for way in ways]:
+            future.result(timeout=120)
+    gc.collect()
+    assert eventually(lambda: idle(server))
+
+
+def sizes(server):
+    """Resident bytes and threads of each process, and how much shared memory there is."""
+    found = {}
+    for pid in server.processes:
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
+        found[pid, "bytes"] = int(status["RssAnon"].split()[0]) * 1024
+        found[pid, "threads"] = int(status["Threads"])
+    regions = leftovers(server.shm_prefix)
+    found["shared memory", "bytes"] = sum(
+        Path("/dev/shm", region).stat().st_blocks * 512 for region in regions
+    )
+    return found
+
+
+def grown(before, after):
+    """What is more than it was, beyond what is allowed."""
+    allowed = {"bytes": GROWTH_BYTES, "threads": 0}
+    return [
+        (what, value, after[what])
+        for what, value in before.items()
+        if after[what] > value + allowed[what[1]]
+    ]

@@ -1,0 +1,199 @@
+"""Models that die, fail, hang or are late: who hears of it, and that nobody else does."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from crowd import Crowd, ask, controls, eventually, idle, metric, prompts_of, told, wrong
+from tandem import server as servers
+
+PROMPTS = prompts_of(8)
+LONG = 300
+TIMEOUTS = {"target": 4.0, "draft": 2.0, "drafter_pause": 0.5}
+
+
+@pytest.fixture(scope="module")
+def server(fallible):
+    with fallible(timeouts=TIMEOUTS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def impatient(fallible):
+    """A server that waits less for drafts than a late one takes, which is 0.6 s."""
+    with fallible(timeouts={"draft": 0.3, "drafter_pause": 0.1, "request": 3.0}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def long_answers(server):
+    return controls(server, PROMPTS, max_tokens=LONG)
+
+
+@pytest.fixture
+def healthy(server):
+    """The server, left as it was: nothing under way, and the draft answers."""
+    yield server
+    assert eventually(lambda: idle(server) and drafts(server))
+
+
+@pytest.fixture
+def doomed(fallible, monkeypatch):
+    """Start a server of which a process will be killed; such a one does not stop when asked."""
+    monkeypatch.setattr(servers, "STOP_SECONDS", 0.5)
+    return fallible
+
+
+def drafts(server):
+    return ask(server, "x = 1", max_tokens=8).draft_tokens > 0
+
+
+def process_of(server, model):
+    """The stub of a model."""
+    for pid in server.processes:
+        if f"/{model}/1/model.py" in Path(f"/proc/{pid}/cmdline").read_text():
+            return pid
+    raise AssertionError(f"no process of {model}")
+
+
+def assert_one_line(error, *words):
+    assert error
+    assert "\n" not in error
+    assert "Traceback" not in error
+    assert ".py" not in error
+    for word in words:
+        assert word in error, error
+
+
+def test_answers_go_on_without_drafts_when_the_draft_is_killed(doomed):
+    with doomed(timeouts=TIMEOUTS | {"target": 60.0}) as server, Crowd(server, 8) as crowd:
+        expected = controls(server, PROMPTS, max_tokens=LONG)
+        streams = crowd.ask(PROMPTS, max_tokens=LONG)
+        crowd.wait_until_all_talk()
+        os.kill(process_of(server, "draft"), signal.SIGKILL)
+        answers = told(streams)
+        assert wrong(answers, expected) == []
+        assert all(answer.draft_tokens > 0 for answer in answers)
+        assert eventually(lambda: idle(server))
+        lost = metric(server, "tandem_lost_calls", engine="draft")
+        later = told(crowd.ask(PROMPTS, max_tokens=LONG))
+        assert wrong(later, expected) == []
+        assert not any(answer.draft_tokens for answer in later)
+        assert metric(server, "tandem_lost_calls", engine="draft") <= lost  # nobody waited again
+
+
+def test_requests_end_at_their_time_out_when_the_target_is_killed(doomed):
+    with doomed(timeouts=TIMEOUTS) as server, Crowd(server, 4) as crowd:
+        streams = crowd.ask(PROMPTS[:4], max_tokens=LONG)
+        crowd.wait_until_all_talk()
+        os.kill(process_of(server, "target"), signal.SIGKILL)
+        for answer in told(streams):
+            assert_one_line(answer.error, "model 'target' failed: ")
+        assert_one_line(ask(server, "x", timeout=1_000_000).error)
+        assert eventually(lambda: idle(server))
+
+
+def test_answers_go_on_and_drafts_come_back_when_the_draft_failed(healthy, long_answers):
+    with healthy.faults.of("draft", "raise"), Crowd(healthy, 8) as crowd:
+        answers = told(crowd.ask(PROMPTS, max_tokens=LONG))
+    assert wrong(answers, long_answers) == []
+    assert not any(answer.draft_tokens for answer in answers)
+    assert eventually(lambda: drafts(healthy))
+
+
+def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers):
+    with Crowd(healthy, 8) as crowd:
+        streams = crowd.ask(PROMPTS, max_tokens=LONG)
+        crowd.wait_until_all_talk()
+        with healthy.faults.of("draft", "hold"):
+            assert wrong(told(streams), long_answers) == []
+
+
+def test_drafts_that_come_late_are_not_waited_for_twice(impatient):
+    [expected] = controls(impatient, ["x = 1"])
+    with impatient.faults.of("draft", "late"):
+        assert eventually(lambda: not drafts(impatient) and idle(impatient))
+        failures = metric(impatient, "tandem_drafter_failures_total")
+        for _ in range(8):
+            assert ask(impatient, "x = 1").said == expected
+        assert eventually(lambda: idle(impatient))
+        assert metric(impatient, "tandem_drafter_failures_total") == failures
+    assert eventually(lambda: drafts(impatient))
+
+
+def test_a_request_ends_with_one_line_when_the_profiles_time_is_up(impatient):
+    with impatient.faults.of("target", "late"):
+        answer = ask(impatient, "x = 1", max_tokens=LONG)
+    assert answer.error == "the request took longer than 3 s, which is its time-out"
+    assert eventually(lambda: idle(impatient))
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+def test_one_request_ends_with_its_line_when_the_target_fails(healthy, long_answers, drafter):
+    with Crowd(healthy, 8) as crowd:
+        streams = crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter)
+        crowd.wait_until_all_talk()
+        healthy.faults.begin("target", "raise once")
+        answers = told(streams)
+    [failed] = [answer for answer in answers if answer.error]
+    assert_one_line(failed.error, "model 'target'", "the call failed: RuntimeError")
+    assert failed.ids
+    for answer, expected in zip(answers, long_answers, strict=True):
+        assert answer.error or answer.said == expected
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long_answers, drafter):
+    with Crowd(healthy, 8) as crowd:
+        healthy.faults.begin("target", "lose once")
+        answers = told(crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter))
+    [failed] = [answer for answer in answers if answer.error]
+    assert_one_line(failed.error, "model 'target' failed: no answer within 4 s")
+    for answer, expected in zip(answers, long_answers, strict=True):
+        assert answer.error or answer.said == expected
+
+
+def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers):
+    lost = metric(healthy, "tandem_lost_calls")
+    with Crowd(healthy, 8) as crowd:
+        with healthy.faults.of("target", "hold"):
+            for answer in told(crowd.ask(PROMPTS, max_tokens=LONG)):
+                assert_one_line(answer.error, "model 'target' failed: no answer within 4 s")
+        answers = told(crowd.ask(PROMPTS, max_tokens=LONG))
+    assert wrong(answers, long_answers) == []
+    assert eventually(lambda: metric(healthy, "tandem_lost_calls") == lost)  # they came back
+
+
+def test_room_comes_back_when_a_request_is_given_up_by_its_client_while_the_target_hangs(healthy):
+    with healthy.faults.of("target", "hold"):
+        assert "took longer than 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error
+        assert eventually(lambda: idle(healthy))
+
+
+@pytest.mark.parametrize(
+    ("model", "fault", "entry"),
+    [
+        ("preprocessing", "raise", "bls_stream"),
+        ("postprocessing", "raise", "bls"),
+        ("preprocessing", "hold", "bls"),
+        ("postprocessing", "hold", "bls_stream"),
+    ],
+)
+def test_request_ends_with_one_line_when_a_tokenizer_fails(healthy, model, fault, entry):
+    words = f"model '{model}' failed: " + ("no answer within 4 s" if fault == "hold" else "")
+    with healthy.faults.of(model, fault):
+        assert_one_line(ask(healthy, "x = 1", model=entry).error, words)
+
+
+def test_target_stops_when_the_text_of_a_long_answer_fails(healthy):
+    before = metric(healthy, "tandem_engine_computed_tokens_total", model="target")
+    with Crowd(healthy, 1) as crowd:
+        [stream] = crowd.ask(["x = 1"], max_tokens=LONG, drafter="none")
+        crowd.wait_until_all_talk()
+        with healthy.faults.of("postprocessing", "raise"):
+            [answer] = told([stream])
+    assert_one_line(answer.error, "model 'postprocessing' failed")
+    ask(healthy, "y", max_tokens=2)  # its end brings the counter up to date
+    computed = metric(healthy, "tandem_engine_computed_tokens_total", model="target") - before
+    assert computed < LONG

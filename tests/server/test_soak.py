@@ -1,0 +1,83 @@
+"""64 clients at once, again and again, and one that is slow to read."""
+
+import threading
+
+import entries
+import pytest
+import tritonclient.grpc as client
+from crowd import Crowd, controls, eventually, idle, metric, prompts_of, told, wrong
+
+PROMPTS = prompts_of(64)
+
+
+@pytest.fixture(scope="module")
+def server(fallible):
+    with fallible() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(server):
+    return controls(server, PROMPTS)
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+def test_64_streams_are_right_ten_times_over(server, expected, drafter):
+    with Crowd(server, 64) as crowd:
+        for _ in range(10):
+            assert wrong(told(crowd.ask(PROMPTS, drafter=drafter)), expected) == []
+    assert server.running
+    assert eventually(lambda: idle(server))
+    assert metric(server, "tandem_lost_calls") == 0
+
+
+def test_streams_and_plain_requests_with_and_without_drafts_do_not_disturb_each_other(
+    server, expected
+):
+    with Crowd(server, 64) as crowd:
+        for _ in range(3):
+            asked = []
+            for number, prompt in enumerate(PROMPTS):
+                model = ("bls_stream", "bls")[number % 2]
+                drafter = ("draft_model", "none")[number // 2 % 2]
+                asked += crowd.ask([prompt], model=model, drafter=drafter)
+            assert wrong(told(asked), expected) == []
+
+
+def test_bad_requests_do_not_disturb_good_ones(server, expected):
+    with Crowd(server, 64) as crowd:
+        good = crowd.ask(PROMPTS[:32])
+        bad = [*crowd.ask(["x"] * 64, model="bls", top_p=7.0), *crowd.ask(["x"] * 64, top_p=7.0)]
+        assert wrong(told(good), expected[:32]) == []
+        assert {answer.error for answer in told(bad)} == {
+            "input 'top_p': 7 given, must be at least 0 and at most 1 and finite"
+        }
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(server, expected):
+    reads = threading.Event()
+    chunks, over = [], threading.Event()
+
+    def take(result, error):
+        reads.wait(120)
+        assert error is None
+        chunks.append(result)
+        if result.get_response().parameters["triton_final_response"].bool_param:
+            over.set()
+
+    [slow] = controls(server, PROMPTS[:1], max_tokens=450)
+    with client.InferenceServerClient(server.grpc_url) as connection, Crowd(server, 16) as crowd:
+        connection.start_stream(take)
+        wanted = [client.InferRequestedOutput(name) for name in entries.OUTPUTS]
+        sent = entries.inputs(PROMPTS[0], max_tokens=450, end_id=-1, stream=True)
+        connection.async_stream_infer(
+            "bls_stream", sent, outputs=wanted, enable_empty_final_response=True
+        )
+        for _ in range(3):
+            assert wrong(told(crowd.ask(PROMPTS[:16])), expected[:16]) == []
+        assert eventually(lambda: idle(server))  # the slow one's own decoding has ended too
+        assert not chunks
+        reads.set()
+        assert over.wait(60)
+    told_slowly = [part for result in chunks for part in entries.read(result)]
+    assert "".join(part.text for part in told_slowly) == slow[1]

@@ -1,0 +1,178 @@
+"""Many clients at once, what each of them got, and what the server says about itself meanwhile."""
+
+from __future__ import annotations
+
+import queue
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import entries
+import tritonclient.grpc as client
+from tritonclient.utils import InferenceServerException
+
+from contract import entry as tensors
+
+TOTALS = (tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS)
+
+
+class Told(NamedTuple):
+    """What one client got: an answer, or the line that it was refused with."""
+
+    ids: tuple[int, ...]
+    text: str
+    rounds: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    error: str = ""
+
+    @property
+    def said(self) -> tuple[tuple[int, ...], str]:
+        """The answer itself, however it was come by."""
+        return self.ids, self.text
+
+
+def ask(
+    server: Any,
+    prompt: str,
+    *,
+    model: str = "bls_stream",
+    timeout: int | None = None,
+    on_chunk: Callable[[], None] = lambda: None,
+    **values: Any,
+) -> Told:
+    """Send a prompt and collect what comes back. No token ends it: it is as long as asked for.
+
+    timeout: the client's own, in microseconds.
+    """
+    values = {"max_tokens": 24, "end_id": -1, "stream": model == "bls_stream"} | values
+    ids, text, totals = [], "", (0, 0, 0)
+    try:
+        with streaming(server, prompt, model, timeout=timeout, **values) as (_, chunks):
+            for chunk in chunks:
+                ids += chunk.ids
+                text += chunk.text
+                totals = tuple(int(chunk.number(name)) for name in TOTALS)
+                on_chunk()
+    except InferenceServerException as error:
+        return Told(tuple(ids), text, *totals, error=error.message())
+    return Told(tuple(ids), text, *totals)
+
+
+@contextmanager
+def streaming(
+    server: Any,
+    prompt: str,
+    model: str = "bls_stream",
+    *,
+    timeout: int | None = None,
+    **values: Any,
+) -> Iterator[tuple[client.InferenceServerClient, Iterator[entries.Answer]]]:
+    """A connection that streams, and the chunks that come; leaving early cancels the request.
+
+    timeout: the client's own, in microseconds.
+    """
+    arrived = queue.Queue()
+    connection = client.InferenceServerClient(server.grpc_url)
+    connection.start_stream(lambda result, error: arrived.put((result, error)))
+    try:
+        connection.async_stream_infer(
+            model,
+            entries.inputs(prompt, **values),
+            outputs=[client.InferRequestedOutput(name) for name in entries.OUTPUTS],
+            enable_empty_final_response=True,
+            timeout=timeout,
+        )
+        yield connection, entries.chunks_from(arrived)
+    finally:
+        connection.stop_stream(cancel_requests=True)
+        connection.close()
+
+
+class Crowd(AbstractContextManager["Crowd"]):
+    """Clients that talk at the same time, a thread each."""
+
+    def __init__(self, server: Any, size: int) -> None:
+        self._server = server
+        self._threads = ThreadPoolExecutor(size)
+        self._chunks: list[int] = []
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def ask(self, prompts: Iterable[str], **values: Any) -> list[Future[Told]]:
+        """Send every prompt at once."""
+        return [self._ask(prompt, values) for prompt in prompts]
+
+    def run(self, what: Callable[..., Any], *values: Any) -> Future[Any]:
+        """Let one client do something else."""
+        return self._threads.submit(what, *values)
+
+    def wait_until_all_talk(self) -> None:
+        """Wait until each client has had the beginning of its answer."""
+        assert eventually(lambda: min(self._chunks) >= 3)
+
+    def _ask(self, prompt: str, values: dict[str, Any]) -> Future[Told]:
+        number = len(self._chunks)
+        self._chunks.append(0)
+
+        def count() -> None:
+            self._chunks[number] += 1
+
+        return self._threads.submit(ask, self._server, prompt, on_chunk=count, **values)
+
+
+def told(futures: Iterable[Future[Told]]) -> list[Told]:
+    """What the clients got, once all of them have it."""
+    return [future.result(timeout=120) for future in futures]
+
+
+def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple[Any, str]]:
+    """What the target alone answers."""
+    with Crowd(server, 8) as crowd:
+        answers = told(crowd.ask(prompts, **{"drafter": "none"} | values))
+    assert not [answer.error for answer in answers if answer.error]
+    return [answer.said for answer in answers]
+
+
+def wrong(answers: Iterable[Told], expected: Iterable[tuple[Any, str]]) -> list[str]:
+    """What is not as it should be, a line a client."""
+    return [
+        answer.error or f"{answer.said} is not {said}"
+        for answer, said in zip(answers, expected, strict=True)
+        if answer.error or answer.said != said
+    ]
+
+
+def prompts_of(count: int) -> list[str]:
+    """Prompts that share little."""
+    return [f"{i * 37 % 101} def f{i}(x):\n    return {i * 7}" for i in range(count)]
+
+
+def metric(server: Any, name: str, **labels: str) -> float:
+    """The sum of a metric's values over all label sets that have these labels."""
+    with urllib.request.urlopen(server.metrics_url) as answer:
+        lines = answer.read().decode().splitlines()
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith(name + "{") and all(label in line for label in wanted)
+    )
+
+
+def idle(server: Any) -> bool:
+    """Whether nothing decodes and nothing waits."""
+    gauges = ("tandem_requests_running", "tandem_requests_waiting")
+    return not any(metric(server, name) for name in gauges)
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
+    """Wait until a condition holds; return whether it came to."""
+    deadline = time.monotonic() + seconds
+    while not (holds := bool(condition())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds

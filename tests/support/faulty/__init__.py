@@ -1,0 +1,79 @@
+"""Models that fail when a test says so: the real ones, with a fault before them.
+
+`plant` puts engine.py and tokenizer.py of this folder before the model.py that was rendered. They
+read the file `fault` in their version folder at every call; where there is none, all is well.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+HERE = Path(__file__).parent
+ENGINES = ("draft", "target")
+TOKENIZERS = ("preprocessing", "postprocessing")
+
+# raise: the call fails. hold: it waits until the fault is over. lose: it is never answered. late:
+# its answer comes 0.6 s later than it could. The "once" ones strike one call only. Tokenizers know
+# raise and hold.
+Fault = Literal["raise", "raise once", "hold", "lose once", "late"]
+
+
+def plant(models: Path) -> None:
+    """Make every engine and tokenizer of a rendered repository one that can fail."""
+    for name in (*ENGINES, *TOKENIZERS):
+        version = models / name / "1"
+        (version / "model.py").rename(version / "real_model.py")
+        kind = "engine.py" if name in ENGINES else "tokenizer.py"
+        shutil.copyfile(HERE / kind, version / "model.py")
+
+
+class Faults:
+    """The faults of one server's models."""
+
+    def __init__(self, models: Path) -> None:
+        self._models = models
+
+    @contextmanager
+    def of(self, model: str, fault: Fault) -> Iterator[None]:
+        """Let a model fail for a while."""
+        self.begin(model, fault)
+        try:
+            yield
+        finally:
+            self.end(model)
+
+    def begin(self, model: str, fault: Fault) -> None:
+        """Let a model fail from now on."""
+        unfinished = self._file(model).with_suffix(".new")
+        unfinished.write_text(fault)
+        unfinished.rename(self._file(model))  # a call sees all of it or nothing
+
+    def end(self, model: str) -> None:
+        """Let a model be well again."""
+        self._file(model).unlink(missing_ok=True)
+
+    def _file(self, model: str) -> Path:
+        return self._models / model / "1" / "fault"
+
+
+def write_profile(pair: Path, file: Path, **sections: Any) -> Path:
+    """Write the profile of a small server on what `checkpoints.write_pair` wrote to `pair`."""
+    engine = {"threads": 1, "max_seq_len": 512, "kv_cache_tokens": 32768}
+    profile = {
+        "name": "small",
+        "engines": {
+            "target": {**engine, "checkpoint": str(pair / "target"), "max_draft_len": 8},
+            "draft": {**engine, "checkpoint": str(pair / "draft")},
+        },
+        "tokenizer": {"folder": str(pair / "tokenizer")},
+    }
+    for section, keys in sections.pop("engines", {}).items():
+        profile["engines"][section] |= keys
+    file.write_text(yaml.safe_dump(profile | sections))
+    return file

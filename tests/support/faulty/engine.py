@@ -1,0 +1,69 @@
+"""The model.py of an engine that can fail: the real one, behind `FaultyEngine`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from real_model import TritonPythonModel as RealModel
+
+LATE_SECONDS = 0.6
+POLL_SECONDS = 0.01
+
+
+class FaultyEngine:
+    """A real engine, and what goes wrong before a call reaches it or an answer leaves it."""
+
+    def __init__(self, engine: Any, fault: Path) -> None:
+        self._engine = engine
+        self._fault = fault
+        self.traits = engine.traits
+        self.stop = engine.stop
+        self.close = engine.close
+
+    @property
+    def computed_tokens(self) -> int:
+        return self._engine.computed_tokens
+
+    def submit(self, request: Any, respond: Any) -> None:
+        kind, _, once = _read(self._fault).partition(" ")
+        if once:
+            self._fault.unlink()
+        if kind == "raise":
+            raise RuntimeError("a fault of the test")
+        if kind == "lose":
+            return
+        if kind == "hold":
+            _in_background(lambda: self._submit_when_over(request, respond))
+        elif kind == "late":
+            self._engine.submit(request, _late(respond))
+        else:
+            self._engine.submit(request, respond)
+
+    def _submit_when_over(self, request: Any, respond: Any) -> None:
+        """Hold a call until nobody wants calls to be held; a `stop` does not reach it."""
+        while _read(self._fault) == "hold":
+            time.sleep(POLL_SECONDS)
+        self._engine.submit(request, respond)
+
+
+def _late(respond: Any) -> Any:
+    return lambda answer: threading.Timer(LATE_SECONDS, respond, (answer,)).start()
+
+
+def _read(fault: Path) -> str:
+    try:
+        return fault.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _in_background(work: Any) -> None:
+    threading.Thread(target=work, daemon=True).start()
+
+
+class TritonPythonModel(RealModel):
+    def load_engine(self, model_config: dict[str, Any], folder: Path) -> FaultyEngine:
+        return FaultyEngine(super().load_engine(model_config, folder), folder / "fault")

@@ -1,0 +1,24 @@
+"""The model.py of a tokenizer model that can fail: the real one, behind a fault."""
+
+import time
+from pathlib import Path
+
+from real_model import TritonPythonModel as RealModel
+
+FAULT = Path(__file__).parent / "fault"
+
+
+class TritonPythonModel(RealModel):
+    def execute(self, requests: list) -> list:
+        while (fault := _read()) == "hold":
+            time.sleep(0.01)
+        if fault == "raise":
+            raise RuntimeError("a fault of the test")
+        return super().execute(requests)
+
+
+def _read() -> str:
+    try:
+        return FAULT.read_text()
+    except FileNotFoundError:
+        return ""
