@@ -38,9 +38,9 @@ def verify_probabilities(
 
     p: [k + 1, vocab_size], the target's warped probabilities; q: [k, vocab_size], the draft's.
     position: absolute position of the first draft token.
-    threshold: a constant in place of the random number (TensorRT-LLM's
-        `draft_acceptance_threshold`): accept when p/q reaches it. That is lossy: the text no
-        longer has the target's distribution.
+    threshold: a constant in place of the random number: accept when p/q reaches it, as
+        TensorRT-LLM does (externalDraftTokensKernels.cu). That is lossy: the text no longer has
+        the target's distribution.
     """
     for i, token in enumerate(drafts):
         u = uniform(seed, position + i, Purpose.ACCEPT) if threshold is None else threshold
