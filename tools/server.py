@@ -128,6 +128,17 @@ class TritonServer:
         """Start Triton; return once every model is ready, or raise TandemError."""
         if not self.models:
             raise TandemError(f"{self.repository}: no models here (no */config.pbtxt)")
+        try:
+            self._start_once()
+        except TandemError:
+            # Seldom, models that load side by side make Triton 2.51 die: that says nothing of them.
+            if not self.log.died_of_a_race:
+                raise
+            self.log.path.unlink()
+            self._failed = False
+            self._start_once()
+
+    def _start_once(self) -> None:
         install = find_triton()
         self.ports = claim_ports(self._wanted_ports, self.address)
         handle, log = tempfile.mkstemp(prefix="tandem-triton-", suffix=".log")

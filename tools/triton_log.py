@@ -13,6 +13,7 @@ ERROR = re.compile(
     r"^(?:error: |Error: |\S*tritonserver: |E\d{4} \S+ \d+ \S+\] )(.*)$", re.MULTILINE
 )
 TRACEBACK = re.compile(r'^E\d{4} .*\] "tandem: .*Traceback', re.MULTILINE)
+LOST_LOCK = "boost::interprocess::lock_exception"
 STATUS = re.compile(r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 HARMLESS = ("CudaDriverHelper", "NVML")
 
@@ -38,6 +39,11 @@ class TritonLog:
     def has_tracebacks(self) -> bool:
         """Whether one of our models logged what it told a client in one line only."""
         return TRACEBACK.search(self._text) is not None
+
+    @property
+    def died_of_a_race(self) -> bool:
+        """Whether Triton's Python backend failed at its own shared memory, not at a model."""
+        return LOST_LOCK in self._text
 
     @property
     def last_error(self) -> str:
