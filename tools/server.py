@@ -132,7 +132,7 @@ class TritonServer:
             self._start_once()
         except TandemError:
             # Seldom, models that load side by side make Triton 2.51 die: that says nothing of them.
-            if not self.log.died_of_a_race:
+            if not (self._failed and self.log.died_of_a_race):
                 raise
             self.log.path.unlink()
             self._failed = False
