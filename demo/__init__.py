@@ -1,0 +1,1 @@
+"""The demo pair: a small target and a smaller draft with its tokenizer, and how they were made."""

@@ -1,0 +1,71 @@
+"""The two models' shapes, and the Hugging Face folders in which they ship."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from demo.tokens import DEMO, TOKENIZER
+from demo.vocabulary import VOCABULARY_SIZE
+
+Role = Literal["target", "draft"]
+
+# One head of keys and values keeps the KV cache small: copying it is much of what verifying costs.
+SHAPES: dict[Role, dict[str, Any]] = {
+    "target": {
+        "hidden_size": 320,
+        "intermediate_size": 832,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 1,
+    },
+    "draft": {
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+    },
+}
+MAX_POSITIONS = 2048
+END_ID = 0
+
+
+def new_model(role: Role, seed: int = 0) -> Any:
+    """A freshly initialised model; what writes to the residual stream starts at zero."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY_SIZE,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=END_ID,
+        pad_token_id=END_ID,
+        **SHAPES[role],
+    )
+    model = LlamaForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            torch.nn.init.zeros_(parameter)
+    return model
+
+
+def save_checkpoint(model: Any, role: Role) -> Path:
+    """Write `demo/<role>/`: bfloat16 weights, configs and tokenizer; it stands alone."""
+    folder = DEMO / role
+    ship = new_model(role).to(torch.bfloat16)
+    ship.load_state_dict(model.state_dict())
+    ship.generation_config = GenerationConfig(eos_token_id=END_ID, pad_token_id=END_ID)  # type: ignore[no-untyped-call]
+    ship.save_pretrained(folder)
+    for file in TOKENIZER.iterdir():
+        shutil.copy(file, folder)
+    return folder
+
+
+def load_checkpoint(role: Role, dtype: torch.dtype = torch.float32) -> Any:
+    """A shipped model, ready to generate."""
+    return LlamaForCausalLM.from_pretrained(DEMO / role, dtype=dtype).eval()  # type: ignore[no-untyped-call]

@@ -1,0 +1,139 @@
+"""Distil the draft from the shipped target: `python -m demo.distil`. Resumes from its checkpoint.
+
+The draft learns the target's distribution on corpus text and on what the target itself writes: a
+draft is asked only about contexts that the target wrote, and those are not the corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch.nn import functional
+
+from demo.checkpoint import load_checkpoint, new_model, save_checkpoint
+from demo.optimizer import Optimizer, rate_share
+from demo.progress import JobProgress
+from demo.tokens import STATE, Ids, batch, load_corpus
+from demo.train import hidden_states, load_state, save_state, slices
+from demo.workers import Workers, device
+
+ROWS, LENGTH = 16, 256
+CONTEXT = 32
+WRITERS, WRITTEN = 256, 160  # rows written at once, and their length with the context
+TEMPERATURES = (0.0, 0.0, 0.5, 0.8)
+SAVE_EVERY = 50
+
+
+@torch.no_grad()
+def write(target: Any, temperature: float, contexts: torch.Tensor) -> torch.Tensor:
+    """Continue contexts [rows, n] to [rows, 160], greedily at temperature 0.
+
+    Which numbers the sampled ones get is keyed by the contexts: the workers run at once.
+    """
+    noise = torch.Generator(contexts.device).manual_seed(int(contexts.sum()))
+    ids, step, cache = contexts, contexts, None
+    while ids.shape[1] < WRITTEN:
+        out = target(input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache, logits = out.past_key_values, out.logits[:, -1].float()
+        if temperature == 0:
+            step = logits.argmax(-1, keepdim=True)
+        else:
+            step = torch.multinomial((logits / temperature).softmax(-1), 1, generator=noise)
+        ids = torch.cat([ids, step], dim=1)
+    return ids
+
+
+def own_text(target: Any, workers: Workers, train: Ids, batches: int) -> Ids:
+    """What the target writes after contexts of the training text: ids [rows, 160], cached."""
+    cached = STATE / "own_text.npy"
+    written = list(np.load(cached)) if cached.exists() else []
+    with JobProgress("target writes", batches, len(written)) as progress:
+        for index in range(len(written), batches):
+            contexts = batch(train, index, WRITERS, LENGTH, seed=1)[:, :CONTEXT].to(device())
+            temperature = TEMPERATURES[index % len(TEMPERATURES)]
+            rows = workers.map(partial(write, target, temperature), contexts)
+            written.append(rows.cpu().numpy().astype(np.uint16))
+            np.save(cached, np.stack(written))
+            progress.stepped()
+            progress.milestone(f"own text: {index + 1} of {batches}")
+    return np.concatenate(written)
+
+
+def distillation_loss(draft: Any, target: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Mean KL(target || draft), nats a token, over every position of ids [rows, length]."""
+    with torch.no_grad():
+        wanted = hidden_states(target, ids)
+    hidden = hidden_states(draft, ids)
+    total = hidden.new_zeros((), dtype=torch.float32)
+    for h, w in slices(hidden, wanted):
+        with torch.no_grad(), torch.autocast(h.device.type, dtype=torch.bfloat16):
+            teacher = target.lm_head(w)
+        with torch.autocast(h.device.type, dtype=torch.bfloat16):
+            student = draft.lm_head(h)
+        total = total + functional.kl_div(
+            student.float().log_softmax(-1),
+            teacher.float().log_softmax(-1),
+            reduction="sum",
+            log_target=True,
+        )
+    return total / len(hidden)
+
+
+def rows_for(step: int, train: Ids, own: Ids) -> torch.Tensor:
+    """Ids [rows, length] of a step: corpus and the target's own text by turns."""
+    if step % 2 == 0:
+        return batch(train, step // 2, ROWS, LENGTH, seed=2)[:, :LENGTH]
+    rows = ROWS * LENGTH // WRITTEN
+    epoch, first = divmod(step // 2 * rows, len(own) - rows)
+    order = np.random.default_rng((3, epoch)).permutation(len(own))
+    return torch.from_numpy(own[order[first : first + rows]].astype(np.int64))
+
+
+def distil(steps: int, own_batches: int, muon_rate: float, adam_rate: float) -> Any:
+    """Train the draft for `steps` steps of 4,096 tokens, from where the last run left off."""
+    train = load_corpus().train
+    target = load_checkpoint("target", torch.bfloat16).to(device()).requires_grad_(False)
+    draft = new_model("draft").to(device())
+    workers = Workers(draft, lambda model, rows: distillation_loss(model, target, rows))
+    own = own_text(target, workers, train, own_batches)
+    optimizer = Optimizer(draft, muon_rate, adam_rate)
+    state = STATE / "draft.pt"
+    first, smooth = load_state(draft, optimizer, state), math.nan
+    target.set_attn_implementation("eager")
+    workers.set_attention("eager")
+    with JobProgress("draft", steps, first) as progress:
+        for step in range(first, steps):
+            loss = workers.backward(rows_for(step, train, own).to(device()))
+            optimizer.step(rate_share(step, steps), workers.pool)
+            smooth = loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * loss
+            progress.stepped(f"KL {smooth:.3f}")
+            if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
+                progress.milestone(f"step {step + 1}: KL {smooth:.3f} nats/token")
+                save_state(draft, optimizer, step + 1, state)
+    return draft
+
+
+def main() -> None:
+    """Parse the options, distil, ship."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--steps", type=int, default=240, help="steps of 4,096 tokens (default %(default)s)"
+    )
+    parser.add_argument(
+        "--own-batches", type=int, default=4, help="batches of 256 rows by the target"
+    )
+    parser.add_argument("--muon-rate", type=float, default=0.02)
+    parser.add_argument("--adam-rate", type=float, default=0.004)
+    options = parser.parse_args()
+    draft = distil(options.steps, options.own_batches, options.muon_rate, options.adam_rate)
+    Console().print(f"saved {save_checkpoint(draft, 'draft')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Measure the demo pair: `python -m demo.evaluate [quality|speed|generate|show]`.
+
+`speed` and `generate` time single tokens: let nothing else run then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import DynamicCache
+
+from demo.checkpoint import load_checkpoint
+from demo.simulate import repeated_share, rounds
+from demo.tokens import DEMO, load_corpus, load_tokenizer
+from demo.train import validation_loss
+
+DRAFT_LEN = 4
+NEW_TOKENS = 128
+console = Console(soft_wrap=True)
+
+
+def load_prompts() -> list[dict[str, str]]:
+    """The shipped prompts, in order."""
+    return [
+        json.loads(line)
+        for line in (DEMO / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+
+
+def continue_greedily(target: Any, prompt: list[int], **options: Any) -> list[int]:
+    """The target's greedy continuation of `prompt`, up to 128 tokens."""
+    ids = torch.tensor([prompt])
+    out = target.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=NEW_TOKENS,
+        **options,
+    )
+    return list(out[0, len(prompt) :].tolist())
+
+
+@torch.no_grad()
+def shares(target: Any, draft: Any, prompt: list[int], text: list[int]) -> tuple[list[int], float]:
+    """The draft's greedy guess for each token of `text`, and the mean overlap sum(min(p, q))."""
+    ids, first = torch.tensor([prompt + text]), len(prompt) - 1
+    p, q = (model(ids).logits[0, first:-1].softmax(-1) for model in (target, draft))
+    return q.argmax(-1).tolist(), torch.minimum(p, q).sum(-1).mean().item()
+
+
+def quality(limit: int) -> None:
+    """Tokens per round, overlap and repetition over the prompts; losses over the held-out files."""
+    target, draft, tokenizer = load_checkpoint("target"), load_checkpoint("draft"), load_tokenizer()
+    held_out = load_corpus().held_out
+    for name, model in (("target", target), ("draft", draft)):
+        console.print(f"{name}: held-out loss {validation_loss(model, held_out):.3f} nats/token")
+        model.eval()
+    shown: list[tuple[float, float]] = []  # repeated share, tokens per round
+    held: list[tuple[float, float]] = []
+    overlaps = []
+    for prompt in load_prompts()[:limit]:
+        ids = tokenizer.encode(prompt["prompt"]).ids
+        text = continue_greedily(target, ids)
+        guesses, overlap = shares(target, draft, ids, text)
+        emitted = rounds(text, guesses, DRAFT_LEN)
+        group = shown if prompt["id"].startswith("show") else held
+        group.append((repeated_share(text), sum(emitted) / len(emitted)))
+        overlaps.append(overlap)
+    least = sorted(held)[: len(held) // 2]
+    for name, group in (("held out", held), ("held out, least loops", least), ("shown", shown)):
+        if len(group) < 2:
+            continue
+        repeats, lengths = zip(*group, strict=True)
+        console.print(f"{name}: tokens per round at draft_len {DRAFT_LEN}: {_spread(lengths)}")
+        console.print(f"{name}: repeated 8-grams of {NEW_TOKENS} tokens: {_spread(repeats)}")
+    console.print(f"overlap sum(min(p, q)) along the greedy texts: {_spread(overlaps)}")
+
+
+def speed() -> None:
+    """Milliseconds of one forward pass with 128 tokens of KV cache, float32."""
+    target, draft = load_checkpoint("target"), load_checkpoint("draft")
+    passes = [
+        ("target decodes 1", target, 1),
+        ("target verifies 5", target, 5),
+        ("target verifies 9", target, 9),
+        ("draft decodes 1", draft, 1),
+    ]
+    for title, model, tokens in passes:
+        times = _milliseconds(model, tokens)
+        console.print(
+            f"{title}: median {statistics.median(times):.2f} ms, least {min(times):.2f} ms"
+        )
+
+
+def generate(limit: int) -> None:
+    """Tokens a second of Hugging Face's generation: plain, assisted by the draft, prompt lookup."""
+    target, draft, tokenizer = load_checkpoint("target"), load_checkpoint("draft"), load_tokenizer()
+    draft.generation_config.num_assistant_tokens = DRAFT_LEN
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0.0
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "assisted": {"assistant_model": draft},
+        "prompt lookup": {"prompt_lookup_num_tokens": DRAFT_LEN},
+    }
+    prompts = [tokenizer.encode(p["prompt"]).ids for p in load_prompts()[:limit]]
+    seconds = dict.fromkeys(ways, 0.0)
+    texts: dict[str, list[list[int]]] = {name: [] for name in ways}
+    # Ways take turns prompt by prompt, so that another process's bursts fall on all alike.
+    for ids, (name, options) in itertools.product([prompts[0], *prompts], ways.items()):
+        start = time.perf_counter()
+        texts[name].append(continue_greedily(target, ids, **options))
+        seconds[name] += time.perf_counter() - start
+        if len(texts[name]) == 1:
+            seconds[name] = 0.0  # the first pass over the first prompt only warms up
+    for name in ways:
+        rate = sum(map(len, texts[name][1:])) / seconds[name]
+        same = sum(map(list.__eq__, texts[name][1:], texts["plain"][1:]))
+        console.print(f"{name}: {rate:.0f} tokens/s, {same} of {len(prompts)} texts equal to plain")
+
+
+def show(limit: int) -> None:
+    """Print the greedy continuations."""
+    target, tokenizer = load_checkpoint("target"), load_tokenizer()
+    for prompt in load_prompts()[:limit]:
+        text = continue_greedily(target, tokenizer.encode(prompt["prompt"]).ids)
+        console.rule(prompt["id"])
+        console.print(prompt["prompt"], style="dim", end="", markup=False, highlight=False)
+        console.print(tokenizer.decode(text), markup=False, highlight=False)
+
+
+@torch.no_grad()
+def _milliseconds(model: Any, tokens: int, context: int = 128, repeats: int = 200) -> list[float]:
+    cache = DynamicCache(config=model.config)
+    vocabulary = model.config.vocab_size
+    model(torch.randint(vocabulary, (1, context)), past_key_values=cache)
+    ids = torch.randint(vocabulary, (1, tokens))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        model(ids, past_key_values=cache)
+        times.append((time.perf_counter() - start) * 1e3)
+        cache.crop(-tokens)
+    return times
+
+
+def _spread(values: Sequence[float]) -> str:
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return (
+        f"mean {statistics.mean(values):.3f}, median {statistics.median(values):.3f}, "
+        f"10th to 90th percentile {tenths[0]:.3f} to {tenths[-1]:.3f} (n = {len(values)})"
+    )
+
+
+def main() -> None:
+    """Parse the options, measure, print."""
+    ways: dict[str, Callable[[int], None]] = {
+        "quality": quality,
+        "speed": lambda _: speed(),
+        "generate": generate,
+        "show": show,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=ways)
+    parser.add_argument(
+        "--prompts", type=int, default=1000, help="use only the first so many prompts"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=2, help="torch threads (default %(default)s)"
+    )
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    ways[options.what](options.prompts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Train the target: `python -m demo.train --steps N`. Resumes from `demo/.train/target.pt`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch.nn import functional
+
+from demo.checkpoint import new_model, save_checkpoint
+from demo.optimizer import Optimizer, rate_share
+from demo.progress import JobProgress
+from demo.tokens import STATE, Ids, batch, load_corpus
+from demo.workers import Workers, device
+
+TOKENS_PER_STEP = 8192
+SAVE_EVERY, VALIDATE_EVERY = 20, 200
+LOSS_ROWS = 1024
+SHORT_ROWS = 256  # up to here plain attention trains faster than PyTorch's flash kernel on a CPU
+
+
+def window(step: int, steps: int) -> int:
+    """Tokens a row at `step`: short rows are cheap, longer ones later teach far positions."""
+    done = step / steps
+    return 256 if done < 0.7 else 512 if done < 0.93 else 1024
+
+
+def hidden_states(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The last hidden states of `ids` [rows, length]: [rows * length, width]."""
+    with torch.autocast(ids.device.type, dtype=torch.bfloat16):
+        return model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)  # type: ignore[no-any-return]
+
+
+def slices(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Runs of rows of all `tensors` side by side: a whole batch's logits overflow the caches."""
+    runs = -(-len(tensors[0]) // LOSS_ROWS)
+    return zip(*(tensor.chunk(runs) for tensor in tensors), strict=True)
+
+
+def token_loss(model: Any, rows: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy (nats a token) of rows [rows, length + 1]; logits a slice at a time."""
+    hidden = hidden_states(model, rows[:, :-1])
+    labels = rows[:, 1:].flatten()
+    total = hidden.new_zeros((), dtype=torch.float32)
+    for h, y in slices(hidden, labels):
+        with torch.autocast(h.device.type, dtype=torch.bfloat16):
+            logits = model.lm_head(h)
+        total = total + functional.cross_entropy(logits.float(), y, reduction="sum")
+    return total / labels.numel()
+
+
+@torch.no_grad()
+def validation_loss(model: Any, held_out: Ids, tokens: int = 131_072, length: int = 512) -> float:
+    """Mean cross entropy on the first `tokens` of a fixed shuffle of the held-out stream."""
+    model.eval()
+    rows = (
+        batch(held_out, 0, tokens // length, length).to(device()).chunk(tokens // TOKENS_PER_STEP)
+    )
+    losses = [token_loss(model, part).item() * len(part) for part in rows]
+    model.train()
+    return sum(losses) / sum(map(len, rows))
+
+
+def train(steps: int, muon_rate: float, adam_rate: float, state: Path) -> Any:
+    """Train for `steps` steps of 8,192 tokens, from where `state` left off."""
+    corpus = load_corpus()
+    model = new_model("target").to(device())
+    optimizer = Optimizer(model, muon_rate, adam_rate)
+    first = load_state(model, optimizer, state)
+    workers = Workers(model, token_loss)
+    smooth = math.nan
+    with JobProgress("target", steps, first) as progress:
+        for step in range(first, steps):
+            length = window(step, steps)
+            rows = batch(corpus.train, step, TOKENS_PER_STEP // length, length).to(device())
+            workers.set_attention("eager" if length <= SHORT_ROWS else "sdpa")
+            loss = workers.backward(rows)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step(rate_share(step, steps), workers.pool)
+            smooth = loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * loss
+            progress.stepped(f"loss {smooth:.3f}")
+            if (step + 1) % VALIDATE_EVERY == 0 or step + 1 == steps:
+                held_out = validation_loss(model, corpus.held_out)
+                progress.milestone(f"step {step + 1}: held out {held_out:.3f} nats/token")
+            if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
+                progress.milestone(f"step {step + 1}: train {smooth:.3f} nats/token")
+                save_state(model, optimizer, step + 1, state)
+    return model
+
+
+def save_state(model: Any, optimizer: Optimizer, step: int, state: Path) -> None:
+    """Write a resumable state, whole or not at all."""
+    partial = state.with_suffix(".partial")
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, partial
+    )
+    partial.replace(state)
+
+
+def load_state(model: Any, optimizer: Optimizer, state: Path) -> int:
+    """Restore what `save_state` wrote; the number of steps done, 0 where there is no state."""
+    if not state.exists():
+        return 0
+    saved = torch.load(state, map_location=device())
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return int(saved["step"])
+
+
+def main() -> None:
+    """Parse the options, train, ship."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--steps", type=int, default=440, help="steps of 8,192 tokens (default %(default)s)"
+    )
+    parser.add_argument("--muon-rate", type=float, default=0.02)
+    parser.add_argument("--adam-rate", type=float, default=0.004)
+    parser.add_argument(
+        "--ship", action="store_true", help="only ship what the last saved state holds"
+    )
+    options = parser.parse_args()
+    STATE.mkdir(exist_ok=True)
+    steps = 0 if options.ship else options.steps
+    model = train(steps, options.muon_rate, options.adam_rate, STATE / "target.pt")
+    Console().print(f"saved {save_checkpoint(model, 'target')}")
+
+
+if __name__ == "__main__":
+    main()

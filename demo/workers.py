@@ -1,0 +1,68 @@
+"""Where training runs: on a GPU where there is one, else on two threads with a replica each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+def device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Workers:
+    """Replicas of a model that share its weights, each with a thread of its own.
+
+    Two threads with half the rows each meet once a step; one pass with two threads meets after
+    every operation, and waits each time that another process holds a core.
+    """
+
+    def __init__(self, model: Any, loss: Loss) -> None:
+        count = 1 if device().type == "cuda" else 2
+        self.loss = loss
+        self.models = [model, *(_replica(model) for _ in range(count - 1))]
+        threads = max(1, torch.get_num_threads() // count)
+        self.pool = ThreadPoolExecutor(count, "worker", torch.set_num_threads, (threads,))
+
+    def set_attention(self, implementation: str) -> None:
+        """Choose the attention that every replica computes with."""
+        for model in self.models:
+            model.set_attn_implementation(implementation)
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> Any:
+        """`function` of each worker's share of `rows`, put together again."""
+        return torch.cat(list(self.pool.map(function, rows.chunk(len(self.models)))))
+
+    def backward(self, rows: torch.Tensor) -> float:
+        """Leave the gradients of the mean loss over `rows` in the first model; that loss."""
+        losses = list(self.pool.map(self._backward, self.models, rows.chunk(len(self.models))))
+        _average_gradients(self.models)
+        return sum(losses) / len(losses)
+
+    def _backward(self, model: Any, rows: torch.Tensor) -> float:
+        loss = self.loss(model, rows)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+
+def _replica(model: Any) -> Any:
+    replica = copy.deepcopy(model)
+    for mine, shared in zip(replica.parameters(), model.parameters(), strict=True):
+        mine.data = shared.data
+    return replica
+
+
+@torch.no_grad()
+def _average_gradients(models: Sequence[Any]) -> None:
+    for first, *others in zip(*(model.parameters() for model in models), strict=True):
+        for other in others:
+            first.grad += other.grad
+            other.grad = None
+        first.grad /= len(models)

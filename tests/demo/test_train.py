@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from demo.optimizer import rate_share  # noqa: E402
+from demo.tokens import batch  # noqa: E402
+from demo.train import window  # noqa: E402
+
+STREAM = np.arange(1000, dtype=np.uint16)
+
+
+def test_batches_are_windows_of_the_stream():
+    rows = batch(STREAM, index=0, rows=4, length=16)
+    assert rows.shape == (4, 17)
+    assert (rows.diff(dim=1) == 1).all()
+
+
+def test_a_batch_depends_on_its_index_alone():
+    assert torch.equal(batch(STREAM, 7, 4, 16), batch(STREAM, 7, 4, 16))
+    assert not torch.equal(batch(STREAM, 7, 4, 16), batch(STREAM, 8, 4, 16))
+
+
+def test_one_epoch_of_batches_repeats_no_window():
+    windows = len(STREAM) // 16 - 2
+    starts = [int(row[0]) for i in range(windows // 4) for row in batch(STREAM, i, 4, 16)]
+    assert len(set(starts)) == len(starts)
+
+
+def test_rate_warms_up_holds_and_falls_to_zero():
+    shares = [rate_share(step, steps=1000) for step in range(1000)]
+    assert shares[0] < 0.05
+    assert shares[100] == shares[499] == 1.0
+    assert shares[-1] < 0.005
+
+
+def test_rows_grow_longer_towards_the_end():
+    assert [window(step, 100) for step in (0, 80, 99)] == [256, 512, 1024]
