@@ -1,12 +1,17 @@
 """What every test may use."""
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from checkpoints import write_pair
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A test run that was started in the background ignores SIGINT, and so would every command that it
+# starts: a test that presses Ctrl-C would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -36,8 +36,9 @@ def register(verbs: Verbs) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal; return the exit status."""
-    # Before anything starts: a signal must never leave a server behind.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # Before anything starts: a signal must never leave a server behind. SIGINT is among them
+    # because a shell starts what runs in the background with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     planned = _plan(options)
     with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:

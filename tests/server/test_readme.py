@@ -95,8 +95,11 @@ def serves(command):
     with subprocess.Popen(
         ["bash", "-c", f"exec {command}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        greeting = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        try:
+            greeting = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=60)
+        finally:
+            process.terminate()  # does nothing to one that has ended
     assert greeting.startswith("serving "), told
     assert process.returncode == 0, told
