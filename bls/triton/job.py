@@ -166,10 +166,10 @@ class Lane:
 
     def ended(self, error: Exception | None) -> None:
         """Make room for others; an error ends the whole job."""
-        self._ended = True
+        self._metrics.count(self._decoding.request.drafter, self._decoding.statistics)
+        self._ended = True  # from now on the watcher may forget it, with its figures published
         if self._admission is not None and self._ticket is not None:
             self._admission.leave(self._ticket)
-        self._metrics.count(self._decoding.request.drafter, self._decoding.statistics)
         if error is not None:
             self._job.fail(error)
 
