@@ -29,7 +29,7 @@ class EngineModel:
     """A Triton model over any engine, decoupled or not; `load_engine` says which one.
 
     execute() only hands calls over; answers leave from the engine's thread. The final flag always
-    travels with a response: a lone one crashes callers of this Triton (see DESIGN).
+    travels with a response: a lone one crashes callers of this Triton.
     """
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
