@@ -29,20 +29,13 @@ class Engine:
 
     def stop_request(self, request_id: str) -> Any:
         """The call that makes the engine give up ``request_id``; required inputs are dummies."""
-        return pb_utils.InferenceRequest(
-            model_name=self.model,
-            request_id=request_id,
-            requested_output_names=[tensors.SEQUENCE_LENGTH],
-            inputs=[
-                _row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
-                _scalar(tensors.INPUT_LENGTHS, 1),
-                _scalar(tensors.REQUEST_OUTPUT_LEN, 1),
-                _scalar(tensors.STOP, True),
-            ],
-        )
+        return self._smallest_request(request_id, _scalar(tensors.STOP, True))
 
     def probe_request(self, request_id: str) -> Any:
         """The cheapest real call: one token after one token."""
+        return self._smallest_request(request_id, _scalar(tensors.RUNTIME_TOP_K, 1))
+
+    def _smallest_request(self, request_id: str, purpose: Any) -> Any:
         return pb_utils.InferenceRequest(
             model_name=self.model,
             request_id=request_id,
@@ -51,7 +44,7 @@ class Engine:
                 _row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
                 _scalar(tensors.INPUT_LENGTHS, 1),
                 _scalar(tensors.REQUEST_OUTPUT_LEN, 1),
-                _scalar(tensors.RUNTIME_TOP_K, 1),
+                purpose,
             ],
         )
 
