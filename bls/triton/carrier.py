@@ -126,7 +126,7 @@ class Carrier:
     def _requests_to(self, role: EngineRole) -> EngineRequests:
         if role not in self._requests:
             self._requests[role] = EngineRequests(
-                self._driver.engines[role], self._decoding.request, self._driver.settings
+                self._driver.engines[role], self._decoding.request
             )
         return self._requests[role]
 

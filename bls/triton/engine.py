@@ -52,10 +52,9 @@ class Engine:
 class EngineRequests:
     """Builds one request's calls to one engine; what never changes is built once."""
 
-    def __init__(self, engine: Engine, request: Request, settings: LoopSettings) -> None:
+    def __init__(self, engine: Engine, request: Request) -> None:
         self._engine = engine
         self._request = request
-        self._kv_block_tokens = settings.kv_block_tokens
         self._sampling = _sampling_tensors(request.sampling, engine.vocab_size)
         self._bad_words = request.sampling.bad_words
         self._logits_threshold = (
