@@ -1,0 +1,111 @@
+"""Prompt lookup drafts what followed the longest matching n-gram, at a constant cost a token."""
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookup.index import NgramIndex
+
+
+def index_of(tokens, ngram=2, **switches):
+    index = NgramIndex(ngram, **switches)
+    index.extend(tokens)
+    return index
+
+
+def test_the_documents_worked_example():
+    """num_tokens 4, ngram size 2; the prefix ends in t3, t4, which t5 to t8 followed before."""
+    t1, t2, t3, t4, t5, t6, t7, t8, t9 = range(1, 10)
+    pool = [t3, t4, t5, t6, t7, t8, t9]
+    assert index_of([*pool, t1, t2, t3, t4]).lookup(4) == ([t5, t6, t7, t8], 2)
+
+
+def test_what_followed_may_be_shorter_than_a_draft():
+    assert index_of([3, 4, 9, 3, 4], ngram=2).lookup(4) == ([9, 3, 4], 2)
+
+
+def test_a_shorter_ngram_is_tried_where_the_longest_is_unknown():
+    assert index_of([4, 9, 3, 4], ngram=2).lookup(2) == ([9, 3], 1)
+
+
+def test_nothing_known_drafts_nothing():
+    assert index_of([1, 2, 3]).lookup(4) is None
+    assert index_of([]).lookup(4) is None
+    assert index_of([1]).lookup(4) is None
+
+
+OCCURRENCES = [1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("switches", "draft"),
+    [
+        ({}, [10, 11, 12, 1]),
+        ({"keep_all": False}, [10, 11, 12, 1]),
+        ({"use_oldest": False}, [20, 21, 22, 1]),  # the newest with a whole draft behind it
+        ({"use_oldest": False, "keep_all": False}, [30, 1, 2]),
+    ],
+)
+def test_switches_choose_among_several_occurrences(switches, draft):
+    assert index_of(OCCURRENCES, **switches).lookup(4).tokens == draft
+
+
+rows = st.lists(st.integers(0, 3), max_size=60)
+
+
+@given(rows, st.integers(1, 4), st.integers(1, 10), st.booleans(), st.booleans())
+def test_a_draft_is_what_followed_the_longest_ngram_that_occurred(
+    row, ngram, limit, keep_all, use_oldest
+):
+    match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)
+    for size in range(min(ngram, len(row) - 1), 0, -1):
+        ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
+        if ends:
+            assert match.ngram_size == size
+            assert match.tokens in [row[at : at + limit] for at in ends]
+            assert match.tokens == row[ends[0] : ends[0] + limit] or not use_oldest
+            return
+    assert match is None
+
+
+@given(st.lists(rows, max_size=6), st.integers(1, 4))
+def test_growing_in_pieces_is_growing_at_once(pieces, ngram):
+    grown = NgramIndex(ngram)
+    for piece in pieces:
+        grown.extend(piece)
+    assert grown.lookup(4) == index_of(
+        [token for piece in pieces for token in piece], ngram
+    ).lookup(4)
+
+
+class Touches(int):
+    """A token that counts how often it is compared or hashed."""
+
+    count = 0
+
+    def __hash__(self):
+        Touches.count += 1
+        return int.__hash__(self)
+
+    def __eq__(self, other):
+        Touches.count += 1
+        return int.__eq__(self, other)
+
+
+@pytest.mark.parametrize("length", [1_000, 100_000])
+def test_a_token_costs_the_same_in_a_context_of_any_length(length):
+    """Counted, not timed: how often an index touches a token, for each that is added."""
+    Touches.count = 0
+    index = index_of([Touches(at * 7919 % 3000) for at in range(length)], ngram=4)
+    index.lookup(10)
+    assert Touches.count <= 12 * length
+
+
+def test_memory_grows_linearly():
+    def size(length):
+        index = index_of([at * 7919 % 3001 for at in range(length)], ngram=2)
+        return sum(sys.getsizeof(part) for part in vars(index).values())
+
+    assert size(40_000) <= 4.5 * size(10_000)
