@@ -51,6 +51,11 @@ class Admission:
         """Sequences that wait for room."""
         return len(self._waiting)
 
+    @property
+    def kv_reserved(self) -> float:
+        """Share of the KV blocks that running sequences may come to need."""
+        return 1 - self._free_blocks / self._kv_blocks if self._kv_blocks else 0.0
+
     def enter(self, tickets: Iterable[Ticket]) -> None:
         """Start each ticket now or when its turn comes; raise Overloaded if not all may wait."""
         tickets = list(tickets)

@@ -8,6 +8,7 @@ effect         meaning                                                     the d
 EngineCall     call `draft` or `target`                                    EngineAnswer
 TextCall       turn ids into text                                          str
 Chunk          hand tokens (and text) to whoever waits for them            None
+Listen         wait for tokens that became final elsewhere                 Chunk
 =============  ==========================================================  ==================
 
 The driver throws EngineError into the loop where an engine failed, and Cancelled where nobody
@@ -23,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bls.request import TokenIds
+from bls.settings import DrafterName
+from bls.statistics import Totals
 
 EngineRole: TypeAlias = Literal["draft", "target"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
@@ -30,14 +33,35 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 NO_TOKENS: TokenIds = np.empty(0, np.int32)
 
 
+class Plan(NamedTuple):
+    """How long a draft shall be.
+
+    stop_probability: end it where the draft model itself finds it less probable that all is right.
+    plain_tokens: where ``num_tokens`` is 0, for how many tokens the target goes on alone.
+    """
+
+    num_tokens: int
+    stop_probability: float = 0.0
+    wants_log_probs: bool = False
+    plain_tokens: int = 1
+
+
 @dataclass(frozen=True)
 class Draft:
-    """Draft tokens of a round and, in logits mode, what they were drawn from."""
+    """Draft tokens of a round, who proposed them and, in logits mode, what they were drawn from.
+
+    plain_tokens: where there are none, how many tokens the target may decode before it is worth
+    asking again.
+    """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
     logits: Any = (
         None  # the draft engine's tensor [1, num_draft_tokens, vocab_size], handed on untouched
     )
+    drafter: DrafterName = "none"
+    plain_tokens: int = 1
+    plan: Plan | None = None  # what was asked of a draft model, and its answer
+    answer: EngineAnswer | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -55,6 +79,9 @@ class EngineCall:
     end_id: int | None = None
     ban_end_ids: bool = False
     wants_logits: bool = False
+    wants_log_probs: bool = False
+    whole: bool = False  # it may take as long as the request
+    stop_probability: float = 0.0  # stop where it is less probable that all so far are right
 
 
 class KvBlocks(NamedTuple):
@@ -66,10 +93,17 @@ class KvBlocks(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """The new tokens that an engine call brought, and how long it took."""
+    """The new tokens that an engine call brought, and how long it took.
+
+    seconds: as the caller waited. engine_seconds: as the engine worked, by its own clock; the rest
+    was spent on the way. 0 where it does not tell.
+    """
 
     tokens: TokenIds  # [n]
     seconds: float = 0.0
+    engine_seconds: float = 0.0
+    num_draft_tokens: int = 0  # of an engine that drafts by itself
+    num_accepted_tokens: int = 0
     log_probs: NDArray[np.float32] | None = None  # [n]
     logits: Any = None  # [1, n, vocab_size], as the engine sent it
     context_logits: Any = None
@@ -87,11 +121,16 @@ class TextCall(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Tokens that became final, and their text where a round's text was asked for."""
+    """Tokens that became final, and their text where the round had to know it."""
 
     tokens: TokenIds  # [n]
     text: str
     finish_reason: FinishReason | None  # None: more will come
+    totals: Totals  # with these tokens
 
 
-Effect: TypeAlias = EngineCall | TextCall | Chunk
+class Listen(NamedTuple):
+    """Wait for what a decoding beside this one made final."""
+
+
+Effect: TypeAlias = EngineCall | TextCall | Chunk | Listen

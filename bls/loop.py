@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.drafters import Drafter
+from bls.drafters.drafter import Drafter
 from bls.effects import (
     Chunk,
     Draft,
@@ -54,8 +54,11 @@ class Decoding:
         self.kv_blocks: KvBlocks | None = None  # of the last one
         self._settings = settings
         self._drafter = drafter
-        self._text = TextSoFar(request)
-        self._pace = Pace(steady=request.needs_text_each_round)
+        self._text = TextSoFar(request.stop_strings, each_round=request.needs_text_each_round)
+        self._pace = Pace(
+            steady=request.streams_text or request.needs_text_each_round,
+            whole=request.drafter == "engine",
+        )
         self._reusable_tokens = 0
 
     def decode(self) -> Steps:
@@ -68,9 +71,12 @@ class Decoding:
 
     def _round(self) -> Steps:
         draft = yield from self._propose()
+        if not len(draft):
+            yield from self._target_alone(draft.plain_tokens)
+            return
         answer = yield self._verification(draft)
-        accepted = self._accept(draft, answer)
-        yield from self._emit(accepted)
+        self._accept(draft, answer)
+        yield from self._emit(answer)
 
     def _propose(self) -> Generator[EngineCall, EngineAnswer, Draft]:
         limit = self.sequence.draft_limit
@@ -86,11 +92,10 @@ class Decoding:
     def _verification(self, draft: Draft) -> EngineCall:
         """The target's call of a round.
 
-        With drafts it gets no end id: an engine that stops there drops the token from its count,
-        and an accepted end of sequence could not be told from a correction.
+        It gets no end id: an engine that stops there drops the token from its count, and an
+        accepted end of sequence could not be told from a correction.
         """
-        alone = len(draft) == 0
-        return replace(self._target_call(len(draft) + 1, with_end_id=alone), draft=draft)
+        return replace(self._target_call(len(draft) + 1, with_end_id=False), draft=draft)
 
     def _target_call(self, max_new_tokens: int, *, with_end_id: bool) -> EngineCall:
         owed = self.sequence.tokens_owed > 0
@@ -106,15 +111,13 @@ class Decoding:
             end_id=self.request.end_ids[0] if with_end_id and self.request.end_ids else None,
             ban_end_ids=owed,
             wants_logits=self.request.wants_generation_logits,
+            whole=self.request.drafter == "engine",
         )
 
-    def _accept(self, draft: Draft, answer: EngineAnswer) -> EngineAnswer:
-        """Count a round. All of the answer but its last token are accepted draft tokens.
-
-        Without drafts an answer may be empty: the engine met the end of sequence.
-        """
+    def _accept(self, draft: Draft, answer: EngineAnswer) -> None:
+        """Count a round. All of the answer but its last token are accepted draft tokens."""
         count = len(answer.tokens)
-        if not min(1, len(draft)) <= count <= len(draft) + 1:
+        if not 1 <= count <= len(draft) + 1:
             raise EngineError(
                 self._settings.target_model,
                 f"it verified {len(draft)} draft tokens and answered {count} tokens, "
@@ -122,36 +125,46 @@ class Decoding:
             )
         end = self.sequence.first_end(answer.tokens)
         accepted = count - 1 if end is None else min(count - 1, end + 1)
-        self.statistics.add(Round(len(draft), max(0, accepted)))
+        self._drafter.verified(draft, accepted, answer.seconds)
+        self.statistics.add(_round_of(draft, accepted, answer))
         self._count_blocks(answer)
-        return answer
 
-    def _target_alone(self) -> Steps:
-        """A call without drafts: in such pieces the answer goes on, or comes to its end.
+    def _target_alone(self, most: int | None = None) -> Steps:
+        """A call without drafts, for ``most`` tokens or as many as are due at this pace.
 
-        One streaming call for all of them would be cheaper, but Triton's Python backend deadlocks
-        a model into which two calls stream (see ``bls.triton.calls``).
+        One streaming call for the whole answer would be cheaper, but Triton's Python backend
+        deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
-        wanted = min(self.sequence.tokens_left, self._pace.tokens)
+        wanted = min(self.sequence.tokens_left, most or self._pace.tokens)
         if self.sequence.tokens_owed:
             wanted = min(wanted, self.sequence.tokens_owed)
         answer = yield self._target_call(wanted, with_end_id=True)
-        self._pace.adapt(len(answer.tokens), answer.seconds)
+        if most is None:
+            self._pace.adapt(len(answer.tokens), answer.seconds)
+        self._drafter.went_alone(len(answer.tokens), answer.seconds)
         self._count_blocks(answer)
-        for _ in answer.tokens:
-            self.statistics.add(Round(0, 0))
+        self._count_alone(answer)
         yield from self._emit(answer, ended=len(answer.tokens) < wanted)
 
-    def _emit(self, answer: EngineAnswer, *, ended: bool | None = None) -> Steps:
+    def _count_alone(self, answer: EngineAnswer) -> None:
+        count = len(answer.tokens)
+        if answer.num_draft_tokens:
+            self.statistics.add_own_drafts(
+                count, answer.num_draft_tokens, answer.num_accepted_tokens
+            )
+            self.statistics.target_seconds += answer.engine_seconds
+        elif count:
+            self.statistics.add(Round(num_plain_tokens=count, target_seconds=answer.engine_seconds))
+
+    def _emit(self, answer: EngineAnswer, *, ended: bool = False) -> Steps:
         """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.
 
-        ended: the engine met the end of sequence and kept it to itself; where the caller does not
-        know, an answer without tokens says so.
+        ended: the engine met the end of sequence and kept it to itself.
         """
         end = self.sequence.first_end(answer.tokens)
         tokens = answer.tokens[:end][: self.sequence.tokens_left]
-        ended = end is not None or (len(tokens) == 0 if ended is None else ended)
-        text, cut = yield from self._text.extend(self.sequence, tokens)
+        ended = ended or end is not None
+        text, cut = yield from self._text.extend(self.sequence.output, tokens)
         tokens = tokens[:cut]
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
@@ -159,9 +172,9 @@ class Decoding:
             self.finish_reason = "stop"
         elif self.sequence.tokens_left == 0:
             self.finish_reason = "length"
-        if self.finish_reason is not None:
-            text += yield from self._text.finish(self.sequence)
-        yield Chunk(tokens, text, self.finish_reason)
+        if self.finish_reason is not None and not self.request.tells_text_aside:
+            text += yield from self._text.finish(self.sequence.output)
+        yield Chunk(tokens, text, self.finish_reason, self.statistics.totals)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
         if self.request.wants_log_probs and answer.log_probs is not None:
@@ -183,3 +196,15 @@ class Decoding:
             missing = self._reusable_tokens // block - answer.kv_blocks.reused
             self.statistics.num_recomputed_tokens += max(0, missing) * block
         self._reusable_tokens = len(self.sequence.context) - 1
+
+
+def _round_of(draft: Draft, num_accepted: int, answer: EngineAnswer) -> Round:
+    return Round(
+        num_draft_tokens=len(draft),
+        num_accepted_tokens=num_accepted,
+        drafter=draft.drafter,
+        planned_tokens=draft.plan.num_tokens if draft.plan else 0,
+        stop_probability=draft.plan.stop_probability if draft.plan else 0.0,
+        draft_seconds=draft.answer.engine_seconds if draft.answer else 0.0,
+        target_seconds=answer.engine_seconds,
+    )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 # Often enough that a rested drafter comes back soon, seldom enough that the calls cost nothing.
 MOST_TOKENS = 32
+WHOLE_ANSWER = 2**31 - 1
 # Where somebody reads along, a piece comes about as often; a call costs a millisecond of it.
 SECONDS_A_PIECE = 0.05
 
 
 class Pace:
     """Sizes the pieces of an answer; ``steady`` ones take equal times, as fast as the target is.
+
+    whole: an engine that drafts by itself gets the whole answer in one piece, where nobody reads
+    along: a call in pieces would end its drafts early.
 
     >>> pace = Pace(steady=True)
     >>> for _ in range(4):
@@ -21,9 +25,9 @@ class Pace:
     8
     """
 
-    def __init__(self, *, steady: bool) -> None:
+    def __init__(self, *, steady: bool, whole: bool = False) -> None:
         self._steady = steady
-        self.tokens = 1 if steady else MOST_TOKENS
+        self.tokens = 1 if steady else WHOLE_ANSWER if whole else MOST_TOKENS
 
     def adapt(self, tokens: int, seconds: float) -> None:
         """Hear how long a piece of ``tokens`` took."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.settings import DrafterName
+from bls.settings import AUTO, DrafterName
 
 TokenIds = NDArray[np.int32]
 
@@ -46,7 +46,10 @@ class Request:
     end_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     drafter: DrafterName = "none"
-    draft_len: int = 0
+    draft_len: int = 0  # of a draft model's drafts, or AUTO
+    max_draft_len: int = 0  # the longest that the target verifies
+    prompt_lookup_num_tokens: int = 0
+    max_matching_ngram_size: int = 1
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     streams_text: bool = False  # text is wanted round by round, not only at the end
@@ -55,6 +58,21 @@ class Request:
     wants_generation_logits: bool = False
 
     @property
+    def longest_draft(self) -> int:
+        """The most draft tokens that a round of this request may verify."""
+        by_model = self.max_draft_len if self.draft_len == AUTO else self.draft_len
+        asks_the_model = self.drafter in ("draft_model", "hybrid")
+        looks_up = self.drafter in ("prompt_lookup", "hybrid")
+        return max(
+            by_model if asks_the_model else 0, self.prompt_lookup_num_tokens if looks_up else 0
+        )
+
+    @property
     def needs_text_each_round(self) -> bool:
-        """Whether a round's text decides something before the answer is complete."""
-        return self.streams_text or bool(self.stop_strings)
+        """Whether a round's text decides how the answer goes on."""
+        return bool(self.stop_strings)
+
+    @property
+    def tells_text_aside(self) -> bool:
+        """Whether text is wanted round by round but decides nothing: no round waits for it."""
+        return self.streams_text and not self.needs_text_each_round

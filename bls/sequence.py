@@ -59,7 +59,7 @@ class Sequence:
         tokens are owed, the whole round must lie within them: the target bans the end of sequence
         in all of a call or in none of it.
         """
-        limit = min(self.request.draft_len, self.tokens_left - 1)
+        limit = min(self.request.longest_draft, self.tokens_left - 1)
         return min(limit, self.tokens_owed - 1) if self.tokens_owed else limit
 
     def append(self, tokens: TokenIds) -> None:
@@ -69,5 +69,10 @@ class Sequence:
 
     def first_end(self, tokens: TokenIds) -> int | None:
         """Index of the first end-of-sequence token in ``tokens``, if there is one."""
-        ends = np.isin(tokens, self.request.end_ids).nonzero()[0]
-        return int(ends[0]) if len(ends) else None
+        ends = (at for at, token in enumerate(tokens.tolist()) if token in self.request.end_ids)
+        return next(ends, None)
+
+    def up_to_end(self, tokens: TokenIds) -> TokenIds:
+        """``tokens`` up to and with the first end of sequence: nothing behind it can be right."""
+        end = self.first_end(tokens)
+        return tokens if end is None else tokens[: end + 1]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-DrafterName = Literal["draft_model", "none"]
-DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
+# "engine" is a target that drafts by itself: what a deployment has, not what a request chooses.
+DrafterName = Literal["draft_model", "prompt_lookup", "hybrid", "engine", "none"]
+
+
+AUTO = -1  # a draft length that follows from what drafts cost and earn
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,32 @@ class LoopSettings:
     max_draft_len: int = 0  # the longest draft the target verifies
     target_keyed_randomness: bool = False  # a seed names the same noise at the same position
     draft_keyed_randomness: bool = False
+    draft_stops_when_unsure: bool = False  # it honours `draft_stop_probability` and rates tokens
     target_excludes_input: bool = True  # engine answers hold new tokens only
     draft_excludes_input: bool = True
     target_log_probs_with_drafts: bool = True
+    target_warps_draft_logits: bool = True  # takes them raw, in the draft's width
+    target_compares_ids_exactly: bool = True  # sampled ids without logits
+    target_top_p_with_drafts: bool = True
+    target_logits_dtype: str = "FP32"  # or FP16
+    draft_logits_tell_all: bool = True  # warped, they are what it draws from
+    fast_logits: bool = False  # instead of logits, engines exchange handles
+
+    drafters: tuple[DrafterName, ...] = ("none",)  # what a request may choose from
 
     # Defaults of a request
     drafter: DrafterName = "none"
-    draft_len: int = 0
+    draft_len: int = 0  # or AUTO
     use_draft_logits: bool = False
+    draft_acceptance_threshold: float | None = None
     exclude_input_in_output: bool = True
+    prompt_lookup_num_tokens: int = 4
+    max_matching_ngram_size: int = 2
+
+    # How prompt lookup chooses
+    lookup_keeps_all: bool = True
+    lookup_uses_oldest: bool = True
+    hybrid_min_ngram_size: int = 2  # below it, `hybrid` prefers the draft model
 
     # Admission
     kv_tokens: int = 0

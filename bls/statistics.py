@@ -1,44 +1,62 @@
-"""What a request's rounds earned, and the same summed over all requests."""
+"""What a request's rounds earned, in all and by drafter."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from bls.settings import DrafterName
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round's figures: a plain target step drafts nothing and emits one token."""
+    """One round's figures; or those of ``num_plain_tokens`` plain steps of the target at once.
 
-    num_draft_tokens: int
-    num_accepted_tokens: int
+    planned_tokens, stop_probability: what a draft model was asked for. Seconds are the engines'
+    own, as they worked.
+    """
+
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    drafter: DrafterName = "none"
+    num_plain_tokens: int = 0
+    planned_tokens: int = 0
+    stop_probability: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
 
 
 @dataclass
-class Statistics:
-    """Figures of one request, under the names of vLLM's per-request statistics.
+class Drafted:
+    """What rounds with draft tokens earned, under the names of vLLM's per-request statistics.
 
-    ``acceptance_histogram[i]`` counts the rounds that accepted exactly i draft tokens.
+    ``num_spec_steps`` counts them; ``acceptance_histogram[i]`` those that accepted exactly i.
     """
 
-    num_rounds: int = 0
-    num_spec_steps: int = 0  # rounds that had draft tokens
+    num_spec_steps: int = 0
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
-    num_drafter_failures: int = 0
-    num_recomputed_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
 
-    def add(self, round_: Round) -> None:
-        """Count one round."""
-        self.num_rounds += 1
-        if round_.num_draft_tokens == 0:
-            return
+    def count(self, round_: Round) -> None:
+        """Count a round that had draft tokens."""
         self.num_spec_steps += 1
         self.num_draft_tokens += round_.num_draft_tokens
         self.num_accepted_draft_tokens += round_.num_accepted_tokens
         missing = round_.num_accepted_tokens + 1 - len(self.acceptance_histogram)
         self.acceptance_histogram.extend([0] * missing)
         self.acceptance_histogram[round_.num_accepted_tokens] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures under vLLM's keys."""
+        return {
+            "num_spec_steps": self.num_spec_steps,
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_accepted_draft_tokens": self.num_accepted_draft_tokens,
+            "draft_acceptance_rate": self.draft_acceptance_rate,
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "acceptance_histogram": self.acceptance_histogram,
+        }
 
     @property
     def draft_acceptance_rate(self) -> float:
@@ -53,3 +71,72 @@ class Statistics:
         if not self.num_spec_steps:
             return 1.0
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
+
+
+class Totals(NamedTuple):
+    """A request's figures at one moment."""
+
+    num_rounds: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    draft_acceptance_rate: float
+
+
+@dataclass
+class Statistics(Drafted):
+    """Figures of one request; ``by_drafter`` says which drafter earned what."""
+
+    num_rounds: int = 0
+    num_drafter_failures: int = 0
+    num_recomputed_tokens: int = 0
+    draft_seconds: float = 0.0  # as the engines worked, by their own clocks
+    target_seconds: float = 0.0
+    by_drafter: dict[DrafterName, Drafted] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures of all drafts, those of each drafter, and every round."""
+        by_drafter = {name: earned.as_dict() for name, earned in self.by_drafter.items()}
+        return {
+            **super().as_dict(),
+            "num_rounds": self.num_rounds,
+            "num_drafter_failures": self.num_drafter_failures,
+            "draft_seconds": self.draft_seconds,
+            "target_seconds": self.target_seconds,
+            "by_drafter": by_drafter,
+            "rounds": [asdict(round_) for round_ in self.rounds],
+        }
+
+    def add_own_drafts(self, num_tokens: int, num_draft_tokens: int, num_accepted: int) -> None:
+        """Count what an engine that drafts by itself did in one call, which brought the tokens.
+
+        Each of its rounds emitted one token more than it accepted. How many it accepted in which
+        round it does not tell, so there is no histogram.
+        """
+        rounds = num_tokens - num_accepted
+        own = self.by_drafter.setdefault("engine", Drafted())
+        for figures in (self, own):
+            figures.num_spec_steps += rounds
+            figures.num_draft_tokens += num_draft_tokens
+            figures.num_accepted_draft_tokens += num_accepted
+        self.num_rounds += rounds
+
+    @property
+    def totals(self) -> Totals:
+        """The figures so far."""
+        return Totals(
+            self.num_rounds,
+            self.num_draft_tokens,
+            self.num_accepted_draft_tokens,
+            self.draft_acceptance_rate,
+        )
+
+    def add(self, round_: Round) -> None:
+        """Count one round."""
+        self.rounds.append(round_)
+        self.num_rounds += round_.num_plain_tokens or 1
+        self.draft_seconds += round_.draft_seconds
+        self.target_seconds += round_.target_seconds
+        if round_.num_draft_tokens:
+            self.count(round_)
+            self.by_drafter.setdefault(round_.drafter, Drafted()).count(round_)

@@ -10,21 +10,21 @@ the text that an answer without streaming has.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 
-from bls.effects import TextCall
-from bls.request import Request, TokenIds
-from bls.sequence import Sequence
+from bls.effects import NO_TOKENS, Chunk, Listen, TextCall
+from bls.request import TokenIds
 from bls.stop_strings import StopStrings
 
 
 class TextSoFar:
     """Turns the tokens of each round into text that may be shown."""
 
-    def __init__(self, request: Request) -> None:
-        self._each_round = request.needs_text_each_round
-        self._stops = StopStrings(request.stop_strings)
+    def __init__(self, stop_strings: tuple[str, ...] = (), *, each_round: bool) -> None:
+        self._each_round = each_round
+        self._stops = StopStrings(stop_strings)
         self._window_start = 0
         self._shown = 0  # output tokens that have been decoded
         self._length = 0  # characters received for them
@@ -35,15 +35,16 @@ class TextSoFar:
         return self._stops.found
 
     def extend(
-        self, sequence: Sequence, tokens: TokenIds
+        self, output: TokenIds, tokens: TokenIds
     ) -> Generator[TextCall, str, tuple[str, int]]:
         """Return what ``tokens`` add to the visible text, and how many of them the answer keeps.
 
-        The token that completes a stop string is the last one kept.
+        output: the answer before them, [num_output_tokens]. The token that completes a stop string
+        is the last one kept.
         """
         if not self._each_round or len(tokens) == 0:
             return "", len(tokens)
-        window = np.concatenate([sequence.output[self._window_start :], tokens])
+        window = np.concatenate([output[self._window_start :], tokens])
         context_length = self._shown - self._window_start
         text = yield TextCall(window, context_length)
         if self._stops.would_find(text):
@@ -55,11 +56,11 @@ class TextSoFar:
         self._length += len(text)
         return self._stops.feed(text), len(tokens)
 
-    def finish(self, sequence: Sequence) -> Generator[TextCall, str, str]:
-        """Return the rest of the text, when the answer is complete."""
-        if self.stopped or sequence.num_output_tokens == 0:
+    def finish(self, output: TokenIds) -> Generator[TextCall, str, str]:
+        """Return the rest of the text, when ``output`` is the complete answer."""
+        if self.stopped or len(output) == 0:
             return ""
-        whole = yield TextCall(sequence.output, None)
+        whole = yield TextCall(output, None)
         return self._stops.feed(whole[self._length :]) + self._stops.flush()
 
     def _until_stop(
@@ -74,3 +75,20 @@ class TextSoFar:
             if self._stops.would_find(shorter):
                 return shorter, end - context_length
         return text, len(window) - context_length
+
+
+def narration() -> Generator[Listen | TextCall | Chunk, Any, None]:
+    """Tell the text of an answer beside its decoding: chunks come in by Listen, and out with text.
+
+    Nothing in it decides how the answer goes on, so no round waits for its text.
+    """
+    text_so_far = TextSoFar(each_round=True)
+    output, ended = NO_TOKENS, False
+    while not ended:
+        chunk = yield Listen()
+        text, _ = yield from text_so_far.extend(output, chunk.tokens)
+        output = np.concatenate([output, chunk.tokens])
+        ended = chunk.finish_reason is not None
+        if ended:
+            text += yield from text_so_far.finish(output)
+        yield chunk._replace(text=text)

@@ -77,6 +77,8 @@ OUTPUT_IDS = Tensor("output_ids", "INT32", (-1, -1))
 SEQUENCE_LENGTH = Tensor("sequence_length", "INT32", (-1,))
 FINISH_REASON = Tensor("finish_reason", "STRING", (-1,))
 NUM_ROUNDS = Tensor("num_rounds", "INT32", (1,))
+# A JSON object a prompt, with the keys of vLLM's per-request statistics, in all and by drafter.
+SPEC_DECODE_STATISTICS = Tensor("spec_decode_statistics", "STRING", (-1,))
 
 INPUTS = (
     TEXT_INPUT,
@@ -154,4 +156,5 @@ OUTPUTS = (
     SEQUENCE_LENGTH,
     FINISH_REASON,
     NUM_ROUNDS,
+    SPEC_DECODE_STATISTICS,
 )

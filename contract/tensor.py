@@ -40,3 +40,14 @@ class Tensor(str):
         tensor.scalar = scalar
         tensor.ragged = ragged
         return tensor
+
+    def of_type(self, dtype: str) -> Tensor:
+        """Return the same tensor of another type."""
+        return Tensor(
+            self,
+            dtype,
+            self.dims,
+            optional=self.optional,
+            scalar=self.scalar,
+            ragged=self.ragged,
+        )

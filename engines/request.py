@@ -47,8 +47,9 @@ class EngineRequest:
 
     `draft_logits` [len(draft_ids), vocab_size] switches verification from ids to probabilities:
     they are the draft engine's `generation_logits`, i.e. before temperature, top-k and top-p.
-    `end_id` None: no token ends the answer. `draft_stop_probability`: end after a token that the
-    model itself gave less than this.
+    `end_id` None: no token ends the answer. `draft_stop_probability`: end where the product of the
+    tokens' own probabilities is less, that is where the model finds it less probable that another
+    one would say all of them.
     """
 
     request_id: str

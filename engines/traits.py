@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,12 @@ class Traits:
     log_probs_with_drafts: returns log-probabilities of what a verification emits.
     stop: a second call with `stop` and the same request id ends a running one.
     streaming: answers token by token when asked to.
+    stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
+    logits_tell_all: its `generation_logits`, warped as transformers does, are what it draws from:
+        bias, penalties and bans are in them.
+    warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.
+    compares_ids_exactly: without `draft_logits`, its own sample that differs is the correction.
+    top_p_with_drafts: draws under top-p from the same distribution, verifying or not.
     """
 
     verifies_drafts: bool
@@ -26,6 +32,11 @@ class Traits:
     log_probs_with_drafts: bool
     stop: bool
     streaming: bool
+    stops_when_unsure: bool
+    logits_tell_all: bool
+    warps_draft_logits: bool
+    compares_ids_exactly: bool
+    top_p_with_drafts: bool
 
 
 TORCH = Traits(
@@ -36,4 +47,26 @@ TORCH = Traits(
     log_probs_with_drafts=True,
     stop=True,
     streaming=True,
+    stops_when_unsure=True,
+    logits_tell_all=True,
+    warps_draft_logits=True,
+    compares_ids_exactly=True,
+    top_p_with_drafts=True,
 )
+# NVIDIA's C++ backend starts a fresh random generator a call, and computes no log-probabilities
+# where it verifies drafts. What it does to sampled drafts, bls.lossless tells.
+TENSORRTLLM = replace(
+    TORCH,
+    keyed_randomness=False,
+    log_probs_with_drafts=False,
+    stops_when_unsure=False,
+    logits_tell_all=False,
+    warps_draft_logits=False,
+    compares_ids_exactly=False,
+    top_p_with_drafts=False,
+)
+EMULATED = TORCH
+TORCH_LOOKUP = replace(TORCH, verifies_drafts=False, drafts_itself=True, draft_logits=False)
+# TensorRT-LLM's Python interface: its sampler draws from one generator for all requests.
+LLMAPI = replace(TORCH, verifies_drafts=False, keyed_randomness=False, draft_logits=False)
+LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)

@@ -19,6 +19,7 @@ from engines.decoding import decode, flag
 from engines.encoding import encode, nothing
 from engines.engine import Engine
 from engines.errors import EngineError, RequestError
+from engines.load import load_engine
 from engines.request import EngineAnswer, EngineRequest
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -26,15 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class EngineModel:
-    """A Triton model over any engine, decoupled or not; `load_engine` says which one.
+    """A Triton model over any engine, decoupled or not; the parameter `engine` says which.
 
     execute() only hands calls over; answers leave from the engine's thread. The final flag always
     travels with a response: a lone one crashes callers of this Triton.
     """
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
-        """Build the engine from the model's parameters; `folder` is the version folder."""
-        raise NotImplementedError
+        """Build the engine; `folder` is the version folder."""
+        return load_engine(model_config, folder)
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the engine. Raises TritonModelException with one line."""

@@ -1,4 +1,4 @@
-"""Imports point one way: tools -> shims -> bls.triton -> bls -> contract <- engines."""
+"""Imports point one way: tools -> shims -> bls.triton -> bls -> contract, lookup <- engines."""
 
 import ast
 from pathlib import Path
@@ -10,9 +10,10 @@ TRITON = {"triton_python_backend_utils", "c_python_backend_utils", "tritonclient
 # Room -> the rooms that it may import. The longest name that a module's begins with is its room.
 ARROWS = {
     "contract": {"contract"},
-    "bls": {"bls", "contract"},
+    "lookup": {"lookup"},
+    "bls": {"bls", "contract", "lookup"},
     "bls.triton": {"bls", "bls.triton", "contract", "triton"},
-    "engines": {"engines", "contract"},
+    "engines": {"engines", "contract", "lookup"},
     "engines.triton": {"engines", "contract", "triton"},
     "preprocessing": {"preprocessing", "contract"},
     "preprocessing.triton": {"preprocessing", "contract", "triton"},
@@ -22,7 +23,7 @@ ARROWS = {
 PACKAGES = {room.partition(".")[0] for room in ARROWS} | {"tools", "tandem", "demo"}
 MODULES = sorted(
     path.relative_to(ROOT)
-    for package in ("contract", "bls", "engines", "preprocessing", "postprocessing")
+    for package in ("contract", "lookup", "bls", "engines", "preprocessing", "postprocessing")
     for path in (ROOT / package).rglob("*.py")
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-WEIGHTS = ("*.safetensors", "*.bin")
+WEIGHTS = ("*.safetensors", "*.bin")  # the second only where there is none of the first
 # Under which names architectures keep the same fact
 POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
@@ -50,6 +50,11 @@ class TokenizerFolder:
         """One more than the largest token id."""
         return max(self.ids.values(), default=-1) + 1
 
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """What the checkpoint that it came with says ends an answer; may be empty."""
+        return _ids(_read_json(self.folder / "generation_config.json").get("eos_token_id"))
+
     @cached_property
     def _config(self) -> dict[str, Any]:
         return _read_json(self.folder / "tokenizer_config.json")
@@ -60,15 +65,20 @@ class TokenizerFolder:
         return self.ids.get(token["content"] if isinstance(token, dict) else token)
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read a checkpoint's facts; raise CheckpointError where it is none."""
+def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
+    """Read a checkpoint's facts; raise CheckpointError where it is none.
+
+    with_weights: it must also hold weights. Without, the folder of a TensorRT engine will do, which
+    keeps the facts of the checkpoint that it was built from.
+    """
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}")
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} is no Hugging Face checkpoint: it has no config.json")
-    if not any(path for pattern in WEIGHTS for path in folder.glob(pattern)):
+    if with_weights and not has_weights(folder):
         raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
     config = _read_json(folder / "config.json")
+    config = config.get("pretrained_config", config)
     generation = _read_json(folder / "generation_config.json")
     if "vocab_size" not in config:
         raise CheckpointError(f"{folder / 'config.json'} names no vocab_size")
@@ -100,6 +110,17 @@ def read_tokenizer(folder: Path) -> TokenizerFolder:
 def has_tokenizer(folder: Path) -> bool:
     """Whether a checkpoint's folder also holds a tokenizer."""
     return (folder / "tokenizer.json").is_file()
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a checkpoint's folder holds weights."""
+    return any(path for pattern in WEIGHTS for path in folder.glob(pattern))
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """Return the files that an engine loads: configurations and weights."""
+    weights = next((files for p in WEIGHTS if (files := sorted(folder.glob(p)))), [])
+    return sorted(folder.glob("*.json")) + weights
 
 
 def _read_json(path: Path) -> dict[str, Any]:

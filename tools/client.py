@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -21,7 +22,7 @@ from contract.tensor import Tensor
 
 from .errors import TandemError
 
-Value: TypeAlias = str | int | float | bool | Sequence[str]
+Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
 OUTPUTS = (
@@ -32,6 +33,7 @@ OUTPUTS = (
     tensors.NUM_ROUNDS,
     tensors.TOTAL_DRAFT_TOKENS,
     tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
+    tensors.SPEC_DECODE_STATISTICS,
 )
 NO_SERVER = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")
 
@@ -48,13 +50,17 @@ NOTHING = Totals()
 
 
 class Chunk(NamedTuple):
-    """Part of an answer. finish_reason: None while more will come. seconds: since it was asked."""
+    """Part of an answer.
+
+    finish_reason, statistics: None while more will come. seconds: since it was asked.
+    """
 
     text: str
     tokens: list[int]
     totals: Totals
     finish_reason: str | None
     seconds: float
+    statistics: Mapping[str, Any] | None = None
 
 
 @dataclass
@@ -67,6 +73,7 @@ class Answer:
     finish_reason: str | None = None
     seconds: float = 0.0
     seconds_to_first_token: float | None = None
+    statistics: Mapping[str, Any] | None = None
 
     def add(self, chunk: Chunk) -> None:
         """Take in what follows."""
@@ -75,6 +82,7 @@ class Answer:
         self.totals = chunk.totals
         self.finish_reason = chunk.finish_reason
         self.seconds = chunk.seconds
+        self.statistics = chunk.statistics
         if self.seconds_to_first_token is None and chunk.tokens:
             self.seconds_to_first_token = chunk.seconds
 
@@ -202,12 +210,14 @@ def _chunk(result: Any, seconds: float) -> Chunk:
         tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
     )
     reason = result.as_numpy(tensors.FINISH_REASON)
+    statistics = result.as_numpy(tensors.SPEC_DECODE_STATISTICS)
     return Chunk(
         text=result.as_numpy(tensors.TEXT_OUTPUT).item().decode(),
         tokens=result.as_numpy(tensors.OUTPUT_IDS).reshape(-1)[:length].tolist(),
         totals=Totals(*(_number(result, name) for name in totals)),
         finish_reason=None if reason is None else reason.item().decode(),
         seconds=seconds,
+        statistics=None if statistics is None else json.loads(statistics.item()),
     )
 
 
@@ -220,7 +230,7 @@ def _is_final(result: Any) -> bool:
 
 
 def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
-    """Return a value as a batch of one: [1, 1], or [1, n] for several strings."""
+    """Return a value as a batch of one: [1, 1], or [1, n] for several strings or ids."""
     values = [value] if isinstance(value, str | int | float) else value
     if tensor.dtype == "STRING":
         # What was no UTF-8 on the command line goes out as it came in: the server says so.

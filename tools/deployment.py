@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
-from bls.settings import ForwarderSettings, LoopSettings
-from engines import traits
-from engines.errors import LoadError
-from engines.torch.settings import TorchSettings
-from engines.traits import Traits
+from bls.settings import DrafterName, ForwarderSettings, LoopSettings
 from postprocessing.settings import DetokenizerSettings
 from preprocessing.settings import TokenizerSettings
 
-from . import profile as profiles
-from .checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    TokenizerFolder,
-    has_tokenizer,
-    read_checkpoint,
-    read_tokenizer,
-)
+from .checkpoint import CheckpointError, TokenizerFolder, has_tokenizer, read_tokenizer
 from .errors import TandemError
-from .profile import Entry, Place, Profile, ProfileError, read_profile
+from .kinds.base import Engine, EngineSection, Place, ProfileError
+from .profile import Entry, Profile, read_profile
+from .trtllm.pair import check_pair
 
-CHECKPOINT = "checkpoint"  # folders beside model.py
-TOKENIZER = "tokenizer"
-SEQUENCES_CACHED = 16  # what a KV cache holds where the profile does not say, if memory allows
-KV_BYTES = 2**30
-MAX_SEQ_LEN = 4096
+TOKENIZER = "tokenizer"  # folder beside model.py
 SPARE_THREADS = 32
 TARGET: Place = ("engines", "target")
 DRAFT: Place = ("engines", "draft")
-Read = TypeVar("Read")
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine of a deployment: its checkpoint, what it is told, and what its kind can do."""
-
-    checkpoint: Checkpoint
-    settings: TorchSettings
-    traits: Traits
 
 
 @dataclass(frozen=True)
@@ -70,6 +45,11 @@ class Deployment:
         admission = self.profile.admission
         return 2 * admission.max_requests + admission.max_queue + SPARE_THREADS
 
+    @property
+    def drafters(self) -> tuple[DrafterName, ...]:
+        """What can draft here, best first."""
+        return _drafters(self.target, self.draft)
+
     @cached_property
     def stream_entry(self) -> Entry:
         """The entry that holds the loop."""
@@ -80,7 +60,7 @@ class Deployment:
         return TokenizerSettings(
             tokenizer_dir=TOKENIZER,
             add_special_tokens=self.profile.tokenizer.add_special_tokens,
-            vocab_size=self.target.checkpoint.vocab_size,
+            vocab_size=self.target.vocab_size,
             end_id=self.end_ids[0],
             pad_id=self.pad_id,
         )
@@ -95,27 +75,43 @@ class Deployment:
     def loop_settings(self) -> LoopSettings:
         """Return what the stream entry is told."""
         profile, target, draft = self.profile, self.target, self.draft
-        engines = [engine.settings for engine in (target, draft) if engine]
+        engines = [engine for engine in (target, draft) if engine]
+        decoding = profile.decoding
+        lookup = decoding.prompt_lookup
         return LoopSettings(
             target_model=profile.models.target,
             draft_model=profile.models.draft if draft else None,
             preprocessing_model=profile.models.preprocessing,
             postprocessing_model=profile.models.postprocessing,
-            vocab_size=target.checkpoint.vocab_size,
-            draft_vocab_size=draft.checkpoint.vocab_size if draft else 0,
-            draft_max_seq_len=draft.settings.max_seq_len if draft else 0,
+            vocab_size=target.vocab_size,
+            draft_vocab_size=draft.vocab_size if draft else 0,
+            draft_max_seq_len=draft.max_seq_len if draft else 0,
             end_ids=self.end_ids,
-            max_seq_len=target.settings.max_seq_len,
-            max_draft_len=target.settings.max_draft_len,
+            max_seq_len=target.max_seq_len,
+            max_draft_len=target.max_draft_len,
             target_keyed_randomness=target.traits.keyed_randomness,
             draft_keyed_randomness=draft is not None and draft.traits.keyed_randomness,
+            draft_stops_when_unsure=draft is not None and draft.traits.stops_when_unsure,
+            target_excludes_input=target.excludes_input,
+            draft_excludes_input=draft is None or draft.excludes_input,
             target_log_probs_with_drafts=target.traits.log_probs_with_drafts,
-            drafter=self.stream_entry.drafter
-            or profile.decoding.drafter
-            or ("draft_model" if draft else "none"),
-            draft_len=profile.decoding.draft_len,
-            use_draft_logits=profile.decoding.use_draft_logits,
-            exclude_input_in_output=profile.decoding.exclude_input_in_output,
+            target_warps_draft_logits=target.traits.warps_draft_logits,
+            target_compares_ids_exactly=target.traits.compares_ids_exactly,
+            target_top_p_with_drafts=target.traits.top_p_with_drafts,
+            target_logits_dtype=target.logits_dtype,
+            draft_logits_tell_all=draft is None or draft.traits.logits_tell_all,
+            fast_logits=target.fast_logits,
+            drafters=self.drafters,
+            drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
+            draft_len=decoding.draft_len,
+            use_draft_logits=decoding.use_draft_logits,
+            draft_acceptance_threshold=decoding.draft_acceptance_threshold,
+            exclude_input_in_output=decoding.exclude_input_in_output,
+            prompt_lookup_num_tokens=lookup.prompt_lookup_num_tokens,
+            max_matching_ngram_size=lookup.max_matching_ngram_size,
+            lookup_keeps_all=lookup.is_keep_all,
+            lookup_uses_oldest=lookup.is_use_oldest,
+            hybrid_min_ngram_size=lookup.hybrid_min_ngram_size,
             kv_tokens=min(engine.kv_cache_tokens for engine in engines),
             kv_block_tokens=max(engine.kv_block_tokens for engine in engines),
             max_requests=profile.admission.max_requests,
@@ -149,9 +145,9 @@ def load(path: Path) -> Deployment:
 
 def for_checkpoints(target: Path, draft: Path | None) -> Deployment:
     """Return a deployment of one's own checkpoints, without a profile; raise TandemError."""
-    engines = {"target": {"checkpoint": str(target.absolute())}}
+    engines = {"target": {"kind": "torch", "checkpoint": str(target.absolute())}}
     if draft:
-        engines["draft"] = {"checkpoint": str(draft.absolute())}
+        engines["draft"] = {"kind": "torch", "checkpoint": str(draft.absolute())}
     profile = Profile.model_validate({"name": target.name, "engines": engines})
     try:
         return check(profile)
@@ -163,25 +159,32 @@ def for_checkpoints(target: Path, draft: Path | None) -> Deployment:
 def check(profile: Profile) -> Deployment:
     """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
     _check_names(profile)
-    _check_drafters(profile)
-    checkpoints = {
-        place: _read(read_checkpoint, engine.checkpoint, place)
-        for place, engine in _engines(profile)
-    }
+    engines = {place: section.plan(place) for place, section in _sections(profile)}
+    target, draft = engines[TARGET], engines.get(DRAFT)
+    if draft:
+        target = profile.engines.target.beside(draft, target)
+    if target.traits.drafts_itself and "entries" not in profile.model_fields_set:
+        # Its control would be a second engine, so there is no entry for it.
+        entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
+        profile = profile.model_copy(update={"entries": entries})
+    check_pair(
+        profile.engines.target,
+        profile.engines.draft,
+        use_draft_logits=profile.decoding.use_draft_logits,
+    )
+    _check_drafters(profile, target, draft)
+    _check_draft_lengths(profile, target, draft)
     tokenizer = _tokenizer(profile)
-    for place, checkpoint in checkpoints.items():
-        _check_width(checkpoint, tokenizer, place)
-    engines = {
-        place: _engine(engine, checkpoints[place], place) for place, engine in _engines(profile)
-    }
-    end_ids = _end_ids(checkpoints[TARGET], tokenizer)
+    for place, section in _sections(profile):
+        _check_width(engines[place], section, tokenizer, place)
+    end_ids = _end_ids(profile, target, tokenizer)
     return Deployment(
         profile=profile,
         tokenizer=tokenizer,
         end_ids=end_ids,
-        pad_id=_pad_id(checkpoints[TARGET], tokenizer, default=end_ids[0]),
-        target=engines[TARGET],
-        draft=engines.get(DRAFT),
+        pad_id=_pad_id(target, tokenizer, default=end_ids[0]),
+        target=target,
+        draft=draft,
     )
 
 
@@ -203,48 +206,77 @@ def _check_names(profile: Profile) -> None:
         )
 
 
-def _check_drafters(profile: Profile) -> None:
-    """Refuse a default drafter without its engine, and drafts that the target won't verify."""
+def _drafters(target: Engine, draft: Engine | None) -> tuple[DrafterName, ...]:
+    if target.traits.drafts_itself:
+        return ("engine",)
+    if not target.traits.verifies_drafts or not target.max_draft_len:
+        return ("none",)
+    return (
+        ("draft_model", "prompt_lookup", "hybrid", "none") if draft else ("prompt_lookup", "none")
+    )
+
+
+def _check_drafters(profile: Profile, target: Engine, draft: Engine | None) -> None:
+    """Refuse a default drafter that the engines do not allow."""
+    known = _drafters(target, draft)
     drafters: dict[Place, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
     for index, entry in enumerate(profile.entries):
         drafters[("entries", index, "drafter")] = entry.drafter
     for place, drafter in drafters.items():
-        if drafter == "draft_model" and profile.engines.draft is None:
+        if drafter is None or drafter in known:
+            continue
+        if drafter in ("draft_model", "hybrid") and draft is None:
             raise ProfileError(
-                place, "'draft_model' needs engines.draft, which is missing; add it or say 'none'"
+                place, f"'{drafter}' needs engines.draft, which is missing; add it or say 'none'"
             )
-    longest = profile.engines.target.max_draft_len
-    if profile.engines.draft and profile.decoding.draft_len > longest:
-        raise ProfileError(
-            ("decoding", "draft_len"),
-            f"{profile.decoding.draft_len} is over engines.target.max_draft_len, which is "
-            f"{longest}; lower the one or raise the other",
-        )
+        raise ProfileError(place, f"'{drafter}' given, these engines allow {', '.join(known)}")
 
 
-def _read(reader: Callable[[Path], Read], folder: Path, engine: Place) -> Read:
-    try:
-        return reader(folder)
-    except CheckpointError as error:
-        raise ProfileError((*engine, "checkpoint"), str(error)) from error
+def _check_draft_lengths(profile: Profile, target: Engine, draft: Engine | None) -> None:
+    """Refuse default drafts that the target won't verify."""
+    decoding, known = profile.decoding, _drafters(target, draft)
+    lengths: dict[Place, tuple[str, int]] = {
+        ("decoding", "draft_len"): ("draft_model", decoding.draft_len),
+        ("decoding", "prompt_lookup", "prompt_lookup_num_tokens"): (
+            "prompt_lookup",
+            decoding.prompt_lookup.prompt_lookup_num_tokens,
+        ),
+    }
+    for place, (drafter, length) in lengths.items():
+        if drafter in known and length > target.max_draft_len:
+            raise ProfileError(
+                place,
+                f"{length} is over engines.target.max_draft_len, which is "
+                f"{target.max_draft_len}; lower the one or raise the other",
+            )
 
 
 def _tokenizer(profile: Profile) -> TokenizerFolder:
-    """Return the tokenizer; refuse a checkpoint that came with a different one."""
-    chosen = profile.tokenizer.folder or profile.engines.target.checkpoint
+    """Return the tokenizer; refuse an engine that came with a different one."""
+    chosen = profile.tokenizer.folder or profile.engines.target.tokenizer_folder
+    if chosen is None:
+        raise ProfileError(("tokenizer", "folder"), "is missing; the target brings no tokenizer")
     try:
         tokenizer = read_tokenizer(chosen)
     except CheckpointError as error:
         raise ProfileError(("tokenizer", "folder"), str(error)) from error
-    for place, engine in _engines(profile):
-        if engine.checkpoint != chosen and has_tokenizer(engine.checkpoint):
-            theirs = _read(read_tokenizer, engine.checkpoint, place)
+    for place, section in _sections(profile):
+        own = section.tokenizer_folder
+        if own is not None and own != chosen and has_tokenizer(own):
+            theirs = _own_tokenizer(own, place)
             if theirs.ids != tokenizer.ids:
                 raise ProfileError((*place, "checkpoint"), _difference(theirs, tokenizer))
     return tokenizer
 
 
-def _engines(profile: Profile) -> Iterator[tuple[Place, profiles.TorchEngine]]:
+def _own_tokenizer(folder: Path, engine: Place) -> TokenizerFolder:
+    try:
+        return read_tokenizer(folder)
+    except CheckpointError as error:
+        raise ProfileError((*engine, "checkpoint"), str(error)) from error
+
+
+def _sections(profile: Profile) -> Iterator[tuple[Place, EngineSection]]:
     yield TARGET, profile.engines.target
     if profile.engines.draft:
         yield DRAFT, profile.engines.draft
@@ -258,65 +290,31 @@ def _difference(theirs: TokenizerFolder, ours: TokenizerFolder) -> str:
     return f"token {token!r} is {mine} in {theirs.folder}, {other} in {ours.folder}{end}"
 
 
-def _check_width(checkpoint: Checkpoint, tokenizer: TokenizerFolder, engine: Place) -> None:
-    """A checkpoint may be padded beyond the tokenizer, never narrower than it."""
-    if checkpoint.vocab_size < tokenizer.size:
+def _check_width(
+    engine: Engine, section: EngineSection, tokenizer: TokenizerFolder, place: Place
+) -> None:
+    """An engine may be padded beyond the tokenizer, never narrower than it."""
+    if engine.vocab_size < tokenizer.size:
         raise ProfileError(
-            (*engine, "checkpoint"),
-            f"vocab_size {checkpoint.vocab_size} in {checkpoint.folder} is less than the "
+            (*place, "checkpoint"),
+            f"vocab_size {engine.vocab_size} in {section.tokenizer_folder} is less than the "
             f"{tokenizer.size} tokens of {tokenizer.folder}; use the checkpoint's own tokenizer",
         )
 
 
-def _engine(engine: profiles.TorchEngine, checkpoint: Checkpoint, place: Place) -> Engine:
-    """Fill in what the profile leaves to the checkpoint."""
-    reach = checkpoint.max_positions
-    length = engine.max_seq_len or min(reach or MAX_SEQ_LEN, MAX_SEQ_LEN)
-    if reach is not None and length > reach:
-        raise ProfileError(
-            (*place, "max_seq_len"),
-            f"{length} is over the {reach} positions of {checkpoint.folder}",
-        )
-    drafts = engine.max_draft_len if isinstance(engine, profiles.TorchTarget) else 0
-    if drafts >= length - 1:
-        raise ProfileError(
-            (*place, "max_draft_len"), f"{drafts} leaves no room for text in max_seq_len {length}"
-        )
-    cache = engine.kv_cache_tokens or _default_cache(checkpoint, length)
-    if cache < length:
-        raise ProfileError(
-            (*place, "kv_cache_tokens"),
-            f"{cache} is less than one sequence of max_seq_len {length}",
-        )
-    given = engine.model_dump(exclude={"kind", "checkpoint", "max_seq_len", "kv_cache_tokens"})
-    try:
-        settings = TorchSettings(
-            checkpoint=CHECKPOINT, max_seq_len=length, kv_cache_tokens=cache, **given
-        )
-    except LoadError as error:
-        raise ProfileError(place, str(error)) from error
-    return Engine(checkpoint, settings, traits.TORCH)
-
-
-def _default_cache(checkpoint: Checkpoint, max_seq_len: int) -> int:
-    """Room for some whole sequences, in a gigabyte if that holds one."""
-    affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
-    return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))
-
-
-def _end_ids(target: Checkpoint, tokenizer: TokenizerFolder) -> tuple[int, ...]:
-    if target.end_ids:
-        return target.end_ids
+def _end_ids(profile: Profile, target: Engine, tokenizer: TokenizerFolder) -> tuple[int, ...]:
+    if target.end_ids or tokenizer.end_ids:
+        return target.end_ids or tokenizer.end_ids
     end_id = tokenizer.special_id("eos_token")
     if end_id is None:
         raise ProfileError(
             (*TARGET, "checkpoint"),
-            f"nothing in {target.folder} says which token ends an answer; put eos_token_id into "
-            "its generation_config.json",
+            f"nothing in {profile.engines.target.tokenizer_folder} says which token ends an "
+            "answer; put eos_token_id into its generation_config.json",
         )
     return (end_id,)
 
 
-def _pad_id(target: Checkpoint, tokenizer: TokenizerFolder, *, default: int) -> int:
+def _pad_id(target: Engine, tokenizer: TokenizerFolder, *, default: int) -> int:
     known = (target.pad_id, tokenizer.special_id("pad_token"), default)
     return next(number for number in known if number is not None)

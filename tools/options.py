@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from .errors import TandemError
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-EMBEDDED = Path(__file__).resolve().parent.parent / "profiles" / "embedded.yaml"
+PROFILES = Path(__file__).resolve().parent.parent / "profiles"
+EMBEDDED = PROFILES / "embedded.yaml"
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +22,27 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise TandemError with what was wrong and where help is."""
         raise TandemError(f"{message}; see {self.prog} --help")
+
+
+def dashed(arguments: Sequence[str]) -> list[str]:
+    """Spell options with dashes: NVIDIA's documents have ``--max_output_len``.
+
+    Values, and what follows a lone ``--``, stay as they are.
+    """
+    options = [*takewhile(lambda argument: argument != "--", arguments)]
+    return [*map(_dashed, options), *arguments[len(options) :]]
+
+
+def _dashed(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument
+
+
+def at_least_one(text: str) -> int:
+    """Return a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
 
 
 def port(text: str) -> int:
@@ -30,12 +55,27 @@ def port(text: str) -> int:
 def add_profile(parser: argparse.ArgumentParser) -> None:
     """Add ``--profile``; the default is the embedded one of the checkout."""
     parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help="what to deploy (default: embedded)"
+        "--profile",
+        type=Path,
+        metavar="FILE|NAME",
+        help="what to deploy: a file, or a name in profiles/ (default: embedded)",
     )
 
 
 def chosen_profile(options: argparse.Namespace) -> Path:
-    """Return the profile's file; raise TandemError where there is no default to take."""
+    """Return the profile's file; raise TandemError where there is none."""
     if options.profile is None and not EMBEDDED.is_file():
         raise TandemError(f"no {EMBEDDED}; say which profile to take with --profile FILE")
-    return options.profile or EMBEDDED
+    return named_profile(options.profile) if options.profile else EMBEDDED
+
+
+def named_profile(given: Path) -> Path:
+    """Return a file, or that of a name without path and ending; raise TandemError for no name."""
+    if len(given.parts) > 1 or given.suffix or given.exists():
+        return given
+    shipped = sorted(path.stem for path in PROFILES.glob("*.yaml"))
+    if given.name in shipped:
+        return PROFILES / f"{given.name}.yaml"
+    near = difflib.get_close_matches(given.name, shipped, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(shipped)}"
+    raise TandemError(f"no profile '{given.name}'; {hint}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,86 +9,47 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
-    ValidationInfo,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from bls.settings import DrafterName
+from bls.settings import AUTO, DrafterName
 
 from .errors import TandemError
-
-Place = tuple[str | int, ...]
-
-
-def _resolve(value: Any, info: ValidationInfo) -> Any:
-    """Read a path relative to the profile's folder."""
-    if not isinstance(value, str):
-        return value
-    return Path(os.path.normpath((info.context or Path()) / Path(value).expanduser()))
+from .kinds.base import Folder, Place, Section
+from .kinds.emulated import EmulatedDraft, EmulatedTarget
+from .kinds.llmapi import LlmApiTarget
+from .kinds.lookup import Lookup
+from .kinds.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
+from .kinds.torch import TorchDraft, TorchTarget
 
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-Folder = Annotated[Path, BeforeValidator(_resolve)]
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
-class Section(BaseModel):
-    """A part of a profile; a key that it does not know is an error that names the nearest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _know_every_key(cls, given: Any) -> Any:
-        for key in given if isinstance(given, dict) else ():
-            if key not in cls.model_fields:
-                raise PydanticCustomError(
-                    "unknown_key", "unknown key; {hint}", {"key": key, "hint": _hint(key, cls)}
-                )
-        return given
+def _torch_by_default(value: Any) -> Any:
+    return {"kind": "torch", **value} if isinstance(value, dict) else value
 
 
-class TorchEngine(Section):
-    """A Hugging Face checkpoint on PyTorch.
-
-    checkpoint: its folder. max_seq_len: tokens of context, answer and draft together; what the
-    checkpoint allows, at most 4096, when left out. kv_cache_tokens: cap of the KV cache; when left
-    out, 16 whole sequences or what a gigabyte holds. max_batch_tokens: tokens in one forward pass.
-    threads: of PyTorch; 0 is its own choice.
-    """
-
-    kind: Literal["torch"] = "torch"
-    checkpoint: Folder
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    threads: NonNegativeInt = 0
-    max_seq_len: PositiveInt | None = None
-    kv_cache_tokens: PositiveInt | None = None
-    kv_block_tokens: PositiveInt = 32
-    max_batch_tokens: PositiveInt = 512
-
-
-class TorchTarget(TorchEngine):
-    """One that verifies drafts, of up to max_draft_len tokens."""
-
-    max_draft_len: NonNegativeInt = 16
-
-
-# Each becomes a union discriminated by `kind` as soon as there is a second kind.
-Draft = TorchEngine
-Target = TorchTarget
+Target = Annotated[
+    TorchTarget | EmulatedTarget | TensorRTLLMTarget | LlmApiTarget,
+    Field(discriminator="kind"),
+    BeforeValidator(_torch_by_default),
+]
+Draft = Annotated[
+    TorchDraft | EmulatedDraft | TensorRTLLMDraft,
+    Field(discriminator="kind"),
+    BeforeValidator(_torch_by_default),
+]
 
 
 class Engines(Section):
@@ -111,16 +70,39 @@ class Tokenizer(Section):
     skip_special_tokens: bool = True
 
 
+class PromptLookup(Lookup):
+    """What the loop looks up (see `Lookup`).
+
+    hybrid_min_ngram_size: drafter `hybrid` asks the draft model where only a shorter one matched.
+    """
+
+    hybrid_min_ngram_size: PositiveInt = 2
+
+
+def _draft_len(value: Any) -> Any:
+    if value == "auto":
+        return AUTO
+    if isinstance(value, int) and value < 1:
+        raise PydanticCustomError("draft_len", "must be at least 1, or auto")
+    return value
+
+
+DraftLen = Annotated[int, BeforeValidator(_draft_len)]
+
+
 class Decoding(Section):
     """What a request gets that does not say otherwise.
 
-    drafter: the draft model where there is one, when left out.
+    drafter: the draft model where there is one, else prompt lookup, when left out. draft_len: of
+    the draft model's drafts; `auto` follows what they cost and earn.
     """
 
     drafter: DrafterName | None = None
-    draft_len: PositiveInt = 4
+    draft_len: DraftLen = 4
     use_draft_logits: bool = False
+    draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     exclude_input_in_output: bool = True
+    prompt_lookup: PromptLookup = PromptLookup()
 
 
 class Models(Section):
@@ -181,14 +163,6 @@ class Profile(Section):
     timeouts: Timeouts = Timeouts()
 
 
-class ProfileError(Exception):
-    """A profile is well formed but cannot be served: the place in it, and what would be right."""
-
-    def __init__(self, place: Place, text: str) -> None:
-        super().__init__(text)
-        self.place = place
-
-
 @dataclass(frozen=True)
 class ProfileSource:
     """The text that a profile was read from, to say where it is wrong."""
@@ -228,13 +202,13 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
     try:
         return Profile.model_validate(data, context=path.resolve().parent), source
     except ValidationError as error:
-        raise source.error(*_explain(error)) from error
+        raise source.error(*explain(error)) from error
 
 
-def _explain(error: ValidationError) -> tuple[Place, str]:
+def explain(error: ValidationError) -> tuple[Place, str]:
     """Return the place and the text of the first error."""
     first = error.errors(include_url=False)[0]
-    place, text = first["loc"], first["msg"]
+    place, text = _without_kind(first["loc"]), first["msg"]
     if first["type"] == "unknown_key":
         return (*place, first["ctx"]["key"]), text
     if first["type"] == "missing":
@@ -243,10 +217,9 @@ def _explain(error: ValidationError) -> tuple[Place, str]:
     return place, f"{text}, not {first['input']!r}" if "must be" in text else text
 
 
-def _hint(key: object, section: type[BaseModel]) -> str:
-    known = list(section.model_fields)
-    near = difflib.get_close_matches(str(key), known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+def _without_kind(place: Place) -> Place:
+    """Drop the kind that pydantic puts behind the name of an engine."""
+    return place[:2] + place[3:] if place[:1] == ("engines",) else place
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:

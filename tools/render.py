@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from . import deployment, repository
 from .options import Verbs, add_profile, chosen_profile
+from .server import READY_SECONDS
+from .trtllm.launch import launch_of
+
+EXIT_SECONDS = 30  # for requests in flight when it is asked to stop
 
 
 def register(verbs: Verbs) -> None:
@@ -16,6 +21,9 @@ def register(verbs: Verbs) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", required=True, help="new, empty or rendered before"
     )
+    parser.add_argument(
+        "--slurm", action="store_true", help="print a batch script for Slurm, not a command"
+    )
     parser.set_defaults(run=run)
 
 
@@ -23,9 +31,17 @@ def run(options: argparse.Namespace) -> int:
     """Render; return the exit status."""
     planned = deployment.load(chosen_profile(options))
     repository.render(planned, options.output)
-    print(
-        f"{options.output}: {', '.join(model.name for model in repository.models(planned))}\n"
-        f"tritonserver --model-repository={options.output} --disable-auto-complete-config "
-        f"--backend-config=python,thread-pool-size={planned.thread_pool_size}"
+    launch = launch_of(planned.profile)
+    server = (
+        *("tritonserver", f"--model-repository={options.output}"),
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={EXIT_SECONDS}",
+        f"--backend-config=python,stub-timeout-seconds={READY_SECONDS:.0f}",
+        f"--backend-config=python,thread-pool-size={planned.thread_pool_size}",
     )
+    if options.slurm:
+        print(launch.slurm_script(planned.profile.name, server, ()), end="")
+        return 0
+    print(f"{options.output}: {', '.join(model.name for model in repository.models(planned))}")
+    print(shlex.join(launch.command(server, ())))
     return 0

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from contract import engine, entry, parameters, postprocessing, preprocessing
+from contract import engine, entry, postprocessing, preprocessing
+from contract.parameters import encode
 from contract.tensor import Tensor
 
-from .deployment import CHECKPOINT, TOKENIZER, Deployment
+from .deployment import TOKENIZER, Deployment
 from .errors import TandemError
+from .kinds.base import Engine
 
 SOURCES = Path(__file__).resolve().parent.parent  # the checkout
 MARKER = ".rendered-by-tandem"
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
+ENGINE_PACKAGES = ("contract", "lookup", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -30,33 +32,32 @@ TOKENIZER_FILES = (
     "merges.txt",
     "config.json",
 )
-CHECKPOINT_FILES = ("*.json", "*.safetensors")
-OLD_WEIGHTS = ("*.bin",)
 
 
 @dataclass(frozen=True)
 class Model:
     """One folder of the repository.
 
-    source: the folder of model_repository/ whose model.py it runs.
-    packages: what its version folder must carry. files: subfolder -> the files in it.
+    source: the folder of model_repository/ whose model.py it runs, None where the backend needs
+    none. packages: what its version folder must carry. files: subfolder -> the files in it.
     """
 
     name: str
-    source: str
-    settings: Any
+    source: str | None
+    parameters: Mapping[str, str]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     packages: tuple[str, ...]
     max_batch_size: int
     decoupled: bool = False
-    files: dict[str, list[Path]] = field(default_factory=dict)
+    backend: str = "python"
+    files: Mapping[str, list[Path]] = field(default_factory=dict)
 
     def config(self) -> str:
         """Return config.pbtxt."""
         config = model_config_pb2.ModelConfig(
             name=self.name,
-            backend="python",
+            backend=self.backend,
             max_batch_size=self.max_batch_size,
             input=[_input(tensor) for tensor in self.inputs],
             output=[_output(tensor) for tensor in self.outputs],
@@ -64,7 +65,7 @@ class Model:
         )
         if self.decoupled:
             config.model_transaction_policy.decoupled = True
-        for name, value in parameters.encode(self.settings).items():
+        for name, value in self.parameters.items():
             config.parameters[name].string_value = value
         return f"{HEADER}{text_format.MessageToString(config)}"
 
@@ -76,7 +77,7 @@ def models(deployment: Deployment) -> Iterator[Model]:
     yield Model(
         name=names.preprocessing,
         source="preprocessing",
-        settings=deployment.tokenizer_settings(),
+        parameters=encode(deployment.tokenizer_settings()),
         inputs=preprocessing.INPUTS,
         outputs=preprocessing.OUTPUTS,
         packages=("contract", "preprocessing"),
@@ -86,7 +87,7 @@ def models(deployment: Deployment) -> Iterator[Model]:
     yield Model(
         name=names.postprocessing,
         source="postprocessing",
-        settings=deployment.detokenizer_settings(),
+        parameters=encode(deployment.detokenizer_settings()),
         inputs=postprocessing.INPUTS,
         outputs=postprocessing.OUTPUTS,
         packages=("contract", "postprocessing", "preprocessing"),
@@ -131,15 +132,26 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
         if planned:
             yield Model(
                 name=name,
-                source=source,
-                settings=planned.settings,
-                inputs=engine.INPUTS,
-                outputs=engine.OUTPUTS,
-                packages=("contract", "engines"),
+                source=source if planned.backend == "python" else None,
+                parameters=planned.parameters,
+                inputs=_typed(
+                    engine.INPUTS if planned.backend == "python" else engine.NVIDIA_INPUTS, planned
+                ),
+                outputs=_typed(engine.OUTPUTS, planned),
+                packages=ENGINE_PACKAGES if planned.backend == "python" else (),
                 max_batch_size=1,
                 decoupled=True,
-                files={CHECKPOINT: _checkpoint_files(planned.checkpoint.folder)},
+                backend=planned.backend,
+                files=planned.files,
             )
+
+
+def _typed(tensors: tuple[Tensor, ...], planned: Engine) -> tuple[Tensor, ...]:
+    """The tensors of an engine, its logits in the type that it makes and reads."""
+    return tuple(
+        tensor.of_type(planned.logits_dtype) if tensor in engine.LOGITS else tensor
+        for tensor in tensors
+    )
 
 
 def _entry_models(deployment: Deployment) -> Iterator[Model]:
@@ -150,10 +162,10 @@ def _entry_models(deployment: Deployment) -> Iterator[Model]:
         yield Model(
             name=listed.name,
             source="bls_stream" if streams else "ensemble" if control else "bls",
-            settings=deployment.loop_settings() if streams else settings,
+            parameters=encode(deployment.loop_settings() if streams else settings),
             inputs=entry.INPUTS,
             outputs=entry.OUTPUTS,
-            packages=("contract", "bls"),
+            packages=("contract", "lookup", "bls"),
             max_batch_size=deployment.profile.max_batch_size,
             decoupled=streams,
         )
@@ -182,13 +194,6 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return sorted(path for pattern in patterns for path in folder.glob(pattern))
 
 
-def _checkpoint_files(folder: Path) -> list[Path]:
-    files = _matching(folder, CHECKPOINT_FILES)
-    if not any(path.suffix == ".safetensors" for path in files):
-        files += _matching(folder, OLD_WEIGHTS)
-    return files
-
-
 def _replaceable(output: Path) -> bool:
     return output.is_dir() and ((output / MARKER).is_file() or not any(output.iterdir()))
 
@@ -197,9 +202,10 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
     version = folder / "1"
     version.mkdir(parents=True)
     (folder / "config.pbtxt").write_text(model.config())
-    shutil.copyfile(
-        _source("model_repository", model.source, "1", "model.py"), version / "model.py"
-    )
+    if model.source:
+        shutil.copyfile(
+            _source("model_repository", model.source, "1", "model.py"), version / "model.py"
+        )
     for package in model.packages:
         shutil.copytree(
             _source(package), version / package, ignore=shutil.ignore_patterns("__pycache__")

@@ -24,6 +24,7 @@ from . import guard
 from .errors import TandemError
 from .triton_install import TritonInstall, find_triton
 from .triton_log import TritonLog
+from .trtllm.launch import SINGLE, Launch
 
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
@@ -59,7 +60,7 @@ class TritonServer:
 
     repository: a folder of models, as ``tandem render`` writes it.
     thread_pool_size: BLS calls that one model can have in flight; more of them wait in line.
-    address: what to listen on.
+    address: what to listen on. launch: how many processes it is, and what starts them.
     on_progress: called again and again while the server starts.
 
     Entering starts it and returns once every model is ready. TandemError says in one line which
@@ -73,6 +74,7 @@ class TritonServer:
         thread_pool_size: int,
         ports: Ports = ANY_PORTS,
         address: str = LOOPBACK,
+        launch: Launch = SINGLE,
         on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
         self.repository = repository.resolve()
@@ -80,6 +82,7 @@ class TritonServer:
         self.address = address
         self.shm_prefix = f"tandem-{os.getpid()}-{secrets.token_hex(4)}-"
         self._thread_pool_size = thread_pool_size
+        self._launch = launch
         self._wanted_ports = ports
         self._on_progress = on_progress
         self._guard: subprocess.Popen[bytes] | None = None
@@ -141,12 +144,13 @@ class TritonServer:
     def _start_once(self) -> None:
         install = find_triton()
         self.ports = claim_ports(self._wanted_ports, self.address)
+        self.command = self._command(install)
         handle, log = tempfile.mkstemp(prefix="tandem-triton-", suffix=".log")
         self.log = TritonLog(Path(log))
         # The stubs put the working directory first in sys.path: it must be empty.
         self._empty_folder = Path(tempfile.mkdtemp(prefix="tandem-empty-"))
         self._guard = subprocess.Popen(
-            self._command(install),
+            [*self._guard_command, *self.command],
             stdin=subprocess.PIPE,
             stdout=handle,
             stderr=handle,
@@ -182,30 +186,37 @@ class TritonServer:
         host = LOOPBACK if self.address in EVERY_ADDRESS else self.address
         return f"[{host}]" if ":" in host else host
 
+    @property
+    def _guard_command(self) -> list[str]:
+        """What ends the server and cleans up after it."""
+        return [sys.executable, "-I", "-S", guard.__file__, str(STOP_SECONDS), self.shm_prefix]
+
     def _command(self, install: TritonInstall) -> list[str]:
         python = {
-            "shm-region-prefix-name": self.shm_prefix,
             "thread-pool-size": self._thread_pool_size,
             "stub-timeout-seconds": int(READY_SECONDS),
         }
         options = {
             "model-repository": self.repository,
             "backend-directory": install.backends,
+            "model-load-thread-count": len(self.models),
+            "exit-timeout-secs": EXIT_SECONDS,
+        }
+        endpoints = {
             "http-address": self.address,
             "grpc-address": self.address,
             "metrics-address": self.address,
             "http-port": self.ports.http,
             "grpc-port": self.ports.grpc,
             "metrics-port": self.ports.metrics,
-            "model-load-thread-count": len(self.models),
-            "exit-timeout-secs": EXIT_SECONDS,
         }
-        return [
-            *(sys.executable, "-I", "-S", guard.__file__, str(STOP_SECONDS), self.shm_prefix),
+        server = [
             *(str(install.binary), "--disable-auto-complete-config"),
             *(f"--{name}={value}" for name, value in options.items()),
             *(f"--backend-config=python,{name}={value}" for name, value in python.items()),
         ]
+        listening = [f"--{name}={value}" for name, value in endpoints.items()]
+        return self._launch.command(server, listening, self.shm_prefix)
 
     def _wait_until_ready(self) -> None:
         began = time.monotonic()

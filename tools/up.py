@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +16,8 @@ from . import deployment, repository
 from .deployment import Deployment
 from .errors import TandemError
 from .options import Verbs, add_profile, chosen_profile, port
-from .server import LOOPBACK, Ports, Progress, TritonServer
+from .server import ANY_PORTS, LOOPBACK, Ports, Progress, TritonServer
+from .trtllm.launch import prepared_launch
 
 
 def register(verbs: Verbs) -> None:
@@ -54,16 +58,46 @@ def run(options: argparse.Namespace) -> int:
 def start(planned: Deployment, models: Path, ports: Ports, address: str) -> TritonServer:
     """Start a server, showing one line of progress; return it once it is ready."""
     console = Console(stderr=True)
+    launch = prepared_launch(planned.profile)
     with console.status("starting Triton") as status:
         server = TritonServer(
             models,
             thread_pool_size=planned.thread_pool_size,
             ports=ports,
             address=address,
+            launch=launch,
             on_progress=lambda progress: status.update(_describe(progress)),
         )
         server.start()
     return server
+
+
+@contextmanager
+def serving(planned: Deployment) -> Iterator[TritonServer]:
+    """Serve a deployment on free ports for as long as the context lasts."""
+    # Before anything starts: a signal must never leave a server behind.
+    with (
+        _interrupted_by(signal.SIGTERM, signal.SIGHUP),
+        tempfile.TemporaryDirectory(prefix="tandem-serving-") as folder,
+    ):
+        models = Path(folder, "repository")
+        repository.render(planned, models, link=True)
+        server = start(planned, models, ANY_PORTS, LOOPBACK)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Let signals raise KeyboardInterrupt, as Ctrl-C does, for as long as the context lasts."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _plan(options: argparse.Namespace) -> Deployment:
@@ -96,13 +130,20 @@ def _describe(progress: Progress) -> str:
 
 def _greeting(server: TritonServer, planned: Deployment) -> str:
     entry = planned.stream_entry.name
+    command = f"  command  {shlex.join(server.command)}\n" if _on_tensorrt(planned) else ""
     return (
         f"serving {planned.profile.name}; stop with Ctrl-C\n"
         f"  HTTP     http://{server.http_url}\n"
         f"  gRPC     {server.grpc_url}\n"
         f"  metrics  {server.metrics_url}\n"
         f"  log      {server.log.path}\n"
+        f"{command}"
         "try:\n"
         f"  curl -N http://{server.http_url}/v2/models/{entry}/generate_stream "
         """-d '{"text_input": "def main():", "max_tokens": 64, "stream": true}'"""
     )
+
+
+def _on_tensorrt(planned: Deployment) -> bool:
+    """Whether how it is launched is worth a line: several processes, or one as NVIDIA wants it."""
+    return "tensorrtllm" in (planned.target.backend, planned.draft and planned.draft.backend)

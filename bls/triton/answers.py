@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -13,25 +14,20 @@ from numpy.typing import NDArray
 from bls.effects import FinishReason
 from bls.loop import Decoding
 from bls.request import TokenIds
+from bls.statistics import Totals
+from bls.timeline import Timeline
 from bls.triton.reader import Options
 from contract import entry as tensors
 from contract.tensor import Tensor
 
 # Made only for a client that names them: most want the text, not every id of it.
-ON_REQUEST = frozenset({tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH})
+ON_REQUEST = frozenset(
+    {tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH, tensors.SPEC_DECODE_STATISTICS}
+)
 # Running totals: in every chunk for a client that names them, for others with the end alone.
 TOTALS = frozenset(
     {tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS}
 )
-
-
-class Times(NamedTuple):
-    """A sequence's milestones, in nanoseconds of the wall clock; 0 where not reached."""
-
-    arrival: int
-    first_scheduled: int
-    first_token: int
-    last_token: int
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,9 @@ class Part:
     text: str
     tokens: TokenIds
     finish_reason: FinishReason | None
+    totals: Totals
     decoding: Decoding
-    times: Times
+    times: Timeline
 
 
 class Answers:
@@ -77,6 +74,8 @@ class Answers:
         if len(reasons) == len(parts):
             outputs[tensors.FINISH_REASON] = np.array([r.encode() for r in reasons], dtype=object)
             outputs |= _statistics(parts) | _log_probs(parts) | _logits(parts)
+            if tensors.SPEC_DECODE_STATISTICS in self._wanted:
+                outputs[tensors.SPEC_DECODE_STATISTICS] = _statistics_in_json(parts)
             if self._options.return_perf_metrics:
                 outputs |= _performance(parts)
         return pb_utils.InferenceResponse(
@@ -89,15 +88,18 @@ class Answers:
 
 
 def _statistics(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
-    statistics = [p.decoding.statistics for p in parts]
+    totals = [p.totals for p in parts]
     return {
-        tensors.NUM_ROUNDS: _column([s.num_rounds for s in statistics]),
-        tensors.ACCEPTANCE_RATE: _column([s.draft_acceptance_rate for s in statistics], np.float32),
-        tensors.TOTAL_DRAFT_TOKENS: _column([s.num_draft_tokens for s in statistics]),
-        tensors.TOTAL_ACCEPTED_DRAFT_TOKENS: _column(
-            [s.num_accepted_draft_tokens for s in statistics]
-        ),
+        tensors.NUM_ROUNDS: _column([t.num_rounds for t in totals]),
+        tensors.ACCEPTANCE_RATE: _column([t.draft_acceptance_rate for t in totals], np.float32),
+        tensors.TOTAL_DRAFT_TOKENS: _column([t.num_draft_tokens for t in totals]),
+        tensors.TOTAL_ACCEPTED_DRAFT_TOKENS: _column([t.num_accepted_draft_tokens for t in totals]),
     }
+
+
+def _statistics_in_json(parts: Sequence[Part]) -> NDArray[Any]:
+    texts = [json.dumps(p.decoding.statistics.as_dict()).encode() for p in parts]
+    return np.array(texts, dtype=object)
 
 
 def _log_probs(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:

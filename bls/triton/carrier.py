@@ -1,15 +1,26 @@
-"""Carries one decoding: does what the loop asks for, on a thread of its own."""
+"""Carries out steps: does what they ask for, on a thread of their own."""
 
 from __future__ import annotations
 
+import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from bls.effects import Chunk, Effect, EngineAnswer, EngineCall, EngineRole, TextCall
+import numpy as np
+
+from bls.effects import (
+    Chunk,
+    Effect,
+    EngineAnswer,
+    EngineCall,
+    EngineRole,
+    Listen,
+    TextCall,
+)
 from bls.errors import Cancelled, EngineError, EngineTimeout, TandemError
-from bls.loop import Decoding
+from bls.request import Request
 from bls.triton import request_ids
 from bls.triton.awaited import Lost, Wait
 from bls.triton.background import in_background, log_exception
@@ -17,12 +28,14 @@ from bls.triton.driver import Driver
 from bls.triton.engine import EngineRequests
 from bls.triton.tokenizers import text_of, text_request
 
+Steps: TypeAlias = Generator[Effect, Any, None]
+
 # An engine gets this long to give up a call that nobody wants any more.
 SECONDS_TO_STOP = 2.0
 
 
 class Outlet(Protocol):
-    """Where a decoding's answer goes."""
+    """Where what the steps make final goes."""
 
     def deliver(self, chunk: Chunk) -> None:
         """Take tokens and text that became final."""
@@ -31,18 +44,51 @@ class Outlet(Protocol):
         """Hear that nothing more will come; ``error`` says why where it was not the natural end."""
 
 
+class Inbox:
+    """Chunks on their way from one carrier to another, joined where the reader falls behind."""
+
+    def __init__(self) -> None:
+        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
+
+    def put(self, chunk: Chunk) -> None:
+        """Add a chunk."""
+        self._chunks.put(chunk)
+
+    def interrupt(self) -> None:
+        """Wake the reader, who will ask why."""
+        self._chunks.put(None)
+
+    def take(self) -> Chunk | None:
+        """Wait for a chunk; return all that are there as one, or None after an interruption."""
+        chunks = [self._chunks.get()]
+        while not self._chunks.empty():
+            chunks.append(self._chunks.get())
+        known = [chunk for chunk in chunks if chunk is not None]
+        if len(known) < len(chunks):
+            return None
+        return known[-1]._replace(tokens=np.concatenate([chunk.tokens for chunk in known]))
+
+
 class Carrier:
-    """One decoding and the thread that carries it.
+    """The steps of one sequence and the thread that carries them out.
 
     When a call is overdue its thread is given up and a new one carries on, with EngineTimeout for
-    an answer.
+    an answer. ``inbox`` is what the steps listen to, if they do.
     """
 
-    def __init__(self, driver: Driver, decoding: Decoding, outlet: Outlet) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        steps: Steps,
+        request: Request,
+        outlet: Outlet,
+        inbox: Inbox | None = None,
+    ) -> None:
         self._driver = driver
-        self._decoding = decoding
+        self._request = request
         self._outlet = outlet
-        self._steps = decoding.decode()
+        self._steps = steps
+        self._inbox = inbox
         self._requests: dict[EngineRole, EngineRequests] = {}
         self._name = request_ids.fresh()
         self._calls_made = 0
@@ -58,6 +104,8 @@ class Carrier:
         if self._interruption is not None:
             return
         self._interruption = reason
+        if self._inbox is not None:
+            self._inbox.interrupt()
         call = self._wait.call
         if call is not None:
             call.deadline = min(call.deadline, time.monotonic() + SECONDS_TO_STOP)
@@ -105,16 +153,18 @@ class Carrier:
             return self._outlet.deliver(effect)
         if isinstance(effect, TextCall):
             return self._text(effect)
+        if isinstance(effect, Listen):
+            assert self._inbox is not None
+            return self._inbox.take()
         return self._engine_answer(effect)
 
     def _engine_answer(self, call: EngineCall) -> EngineAnswer:
         engine = self._driver.engines[call.engine]
         requests = self._requests_to(call.engine)
         request_id = self._next_id()
+        timeout = self._driver.settings.request_timeout if call.whole else engine.timeout
         began = time.monotonic()
-        response = self._await(
-            engine.model, request_id, engine.timeout, requests.build(call, request_id)
-        )
+        response = self._await(engine.model, request_id, timeout, requests.build(call, request_id))
         return replace(requests.read(call, response), seconds=time.monotonic() - began)
 
     def _text(self, call: TextCall) -> str:
@@ -125,9 +175,7 @@ class Carrier:
 
     def _requests_to(self, role: EngineRole) -> EngineRequests:
         if role not in self._requests:
-            self._requests[role] = EngineRequests(
-                self._driver.engines[role], self._decoding.request
-            )
+            self._requests[role] = EngineRequests(self._driver.engines[role], self._request)
         return self._requests[role]
 
     def _next_id(self) -> str:

@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 from bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
 from bls.errors import EngineError
+from bls.lossless import drawn_by, may_ban, shown
 from bls.request import Request, Sampling, TokenIds
 from bls.settings import LoopSettings
 from contract import engine as tensors
+
+# TensorRT-LLM answers no call that does not ask for both.
+REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
 
 
 class Engine:
@@ -20,6 +24,8 @@ class Engine:
 
     def __init__(self, role: EngineRole, settings: LoopSettings) -> None:
         draft = role == "draft"
+        self.settings = settings
+        self.is_draft = draft
         self.model = (settings.draft_model or "") if draft else settings.target_model
         self.vocab_size = settings.draft_vocab_size if draft else settings.vocab_size
         self.timeout = settings.draft_timeout if draft else settings.target_timeout
@@ -39,7 +45,7 @@ class Engine:
         return pb_utils.InferenceRequest(
             model_name=self.model,
             request_id=request_id,
-            requested_output_names=[tensors.SEQUENCE_LENGTH],
+            requested_output_names=REQUIRED,
             inputs=[
                 _row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
                 _scalar(tensors.INPUT_LENGTHS, 1),
@@ -55,8 +61,14 @@ class EngineRequests:
     def __init__(self, engine: Engine, request: Request) -> None:
         self._engine = engine
         self._request = request
-        self._sampling = _sampling_tensors(request.sampling, engine.vocab_size)
-        self._bad_words = request.sampling.bad_words
+        sampling, self._may_ban = request.sampling, True
+        if engine.is_draft:
+            sampling = drawn_by(request, engine.settings)
+            self._may_ban = may_ban(request, engine.settings)
+        self._sampling = _sampling_tensors(sampling, engine.vocab_size)
+        self._bad_words = sampling.bad_words
+        # Without it TensorRT-LLM tells neither its times nor the KV blocks.
+        self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
         self._logits_threshold = (
             [_scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
             if request.draft_acceptance_threshold is not None
@@ -73,6 +85,7 @@ class EngineRequests:
                 _row(tensors.INPUT_IDS, call.context),
                 _scalar(tensors.INPUT_LENGTHS, len(call.context)),
                 _scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
+                self._perf_metrics,
                 *self._sampling,
                 *self._changing(call),
             ],
@@ -94,16 +107,23 @@ class EngineRequests:
             logits=outputs.get(tensors.GENERATION_LOGITS),
             context_logits=outputs.get(tensors.CONTEXT_LOGITS),
             kv_blocks=_kv_blocks(outputs),
+            engine_seconds=_engine_seconds(outputs),
+            num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
+            num_accepted_tokens=_count(outputs, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS),
         )
 
     def _outputs(self, call: EngineCall) -> list[str]:
-        request, target = self._request, call.engine == "target"
+        target = call.engine == "target"
         wanted = {
             tensors.OUTPUT_IDS: True,
             tensors.SEQUENCE_LENGTH: True,
+            tensors.ARRIVAL_TIME_NS: True,
+            tensors.LAST_TOKEN_TIME_NS: True,
             tensors.KV_CACHE_REUSED_BLOCKS: target,
             tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS: target,
-            tensors.OUTPUT_LOG_PROBS: target and request.wants_log_probs,
+            tensors.TOTAL_DRAFT_TOKENS: self._request.drafter == "engine",
+            tensors.TOTAL_ACCEPTED_DRAFT_TOKENS: self._request.drafter == "engine",
+            tensors.OUTPUT_LOG_PROBS: self._wants_log_probs(call),
             tensors.CONTEXT_LOGITS: target and self._wants_context_logits(call),
             tensors.GENERATION_LOGITS: call.wants_logits,
         }
@@ -118,6 +138,10 @@ class EngineRequests:
             inputs.append(_scalar(tensors.END_ID, call.end_id))
         if call.wants_logits:
             inputs.append(_scalar(tensors.RETURN_GENERATION_LOGITS, True))
+        if self._wants_log_probs(call):
+            inputs.append(_scalar(tensors.RETURN_LOG_PROBS, True))
+        if call.stop_probability:
+            inputs.append(_scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability))
         if call.engine == "target":
             inputs += self._of_target(call)
         bad_words = self._banned(ban_end_ids=call.ban_end_ids)
@@ -126,20 +150,26 @@ class EngineRequests:
         return inputs
 
     def _of_target(self, call: EngineCall) -> list[Any]:
-        inputs = [_scalar(tensors.RETURN_PERF_METRICS, True)]  # or the KV blocks are not told
+        inputs = []
         if len(call.draft):
             inputs.append(_row(tensors.DRAFT_INPUT_IDS, call.draft.tokens))
-            inputs += self._logits_threshold
-        if call.draft.logits is not None:
-            logits = call.draft.logits.as_numpy()
-            inputs.append(
-                pb_utils.Tensor(tensors.DRAFT_LOGITS, logits.reshape(1, *logits.shape[-2:]))
-            )
-        if self._request.wants_log_probs:
-            inputs.append(_scalar(tensors.RETURN_LOG_PROBS, True))
+            logits = shown(call.draft, self._own_logits(call), self._request, self._engine.settings)
+            if logits is not None:
+                inputs.append(pb_utils.Tensor(tensors.DRAFT_LOGITS, logits))
+                inputs += self._logits_threshold
         if self._wants_context_logits(call):
             inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
         return inputs
+
+    def _own_logits(self, call: EngineCall) -> NDArray[Any] | None:
+        """The draft engine's, [1, n, width]."""
+        if call.draft.logits is None:
+            return None
+        logits: NDArray[Any] = call.draft.logits.as_numpy()
+        return logits.reshape(1, *logits.shape[-2:])
+
+    def _wants_log_probs(self, call: EngineCall) -> bool:
+        return call.wants_log_probs or (call.engine == "target" and self._request.wants_log_probs)
 
     def _wants_context_logits(self, call: EngineCall) -> bool:
         """The prompt's come with the first call; in a later one they would cost a prefill."""
@@ -148,7 +178,7 @@ class EngineRequests:
 
     def _banned(self, *, ban_end_ids: bool) -> TokenIds | None:
         """Bad words, [2, n], with the end ids among them while tokens are owed."""
-        ends = self._request.end_ids if ban_end_ids else ()
+        ends = self._request.end_ids if ban_end_ids and self._may_ban else ()
         if not ends:
             return self._bad_words
         ids = list(ends)
@@ -167,6 +197,17 @@ def _kv_blocks(outputs: dict[str, Any]) -> KvBlocks | None:
     if reused is None or total is None:
         return None
     return KvBlocks(int(reused.as_numpy().item()), int(total.as_numpy().item()))
+
+
+def _count(outputs: dict[str, Any], name: str) -> int:
+    return int(outputs[name].as_numpy().item()) if name in outputs else 0
+
+
+def _engine_seconds(outputs: dict[str, Any]) -> float:
+    arrival, last = outputs.get(tensors.ARRIVAL_TIME_NS), outputs.get(tensors.LAST_TOKEN_TIME_NS)
+    if arrival is None or last is None:
+        return 0.0
+    return max(0, int(last.as_numpy().item()) - int(arrival.as_numpy().item())) / 1e9
 
 
 def _sampling_tensors(sampling: Sampling, vocab_size: int) -> list[Any]:

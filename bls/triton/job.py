@@ -13,9 +13,13 @@ from bls.admission import Admission, Ticket
 from bls.effects import Chunk, FinishReason
 from bls.errors import Cancelled, DeadlineExceeded, EngineTimeout
 from bls.loop import Decoding
-from bls.triton.answers import Answers, Part, Times
+from bls.request import Request
+from bls.statistics import Totals
+from bls.text import narration
+from bls.timeline import Timeline
+from bls.triton.answers import Answers, Part
 from bls.triton.awaited import Wait
-from bls.triton.carrier import Carrier
+from bls.triton.carrier import Carrier, Inbox
 from bls.triton.driver import Driver
 from bls.triton.metrics import Metrics
 from bls.triton.reader import Options
@@ -115,6 +119,7 @@ class Lane:
         self._unsent_text = prefix
         self._unsent_tokens: list[Any] = []
         self._finish_reason: FinishReason | None = None
+        self._narrator = Narrator(self) if decoding.request.tells_text_aside else None
         self._job = job
         self._metrics = metrics
         self._carrier: Carrier | None = None
@@ -122,13 +127,14 @@ class Lane:
         self._admission: Admission | None = None
         self._interruption: Exception | None = None
         self._ended = False
-        self._scheduled_ns = self._first_ns = self._last_ns = 0
+        self._timeline = Timeline(job.arrival_ns)
         self._lock = threading.Lock()
 
     @property
     def decodes(self) -> bool:
-        """Whether a thread carries it."""
-        return self._carrier is not None and not self._ended
+        """Whether a thread carries it, or its text."""
+        tells = self._narrator is not None and not self._narrator.done
+        return self._carrier is not None and (tells or not self._ended)
 
     def ticket(self, admission: Admission, blocks: int, driver: Driver) -> Ticket:
         """Return the place in the queue that will start this lane."""
@@ -137,9 +143,11 @@ class Lane:
         return self._ticket
 
     def check(self, now: float) -> None:
-        """Look after the engine call under way."""
+        """Look after the calls under way."""
         if self._carrier is not None:
             self._carrier.check(now)
+        if self._narrator is not None:
+            self._narrator.check(now)
 
     def interrupt(self, reason: Exception) -> None:
         """Stop decoding, or leave the queue."""
@@ -148,25 +156,35 @@ class Lane:
             carrier = self._carrier
         if carrier is not None:
             carrier.interrupt(reason)
+            if self._narrator is not None:
+                self._narrator.interrupt(reason)
         elif self._admission is not None and self._ticket is not None:
             self._admission.withdraw(self._ticket)
 
     def deliver(self, chunk: Chunk) -> None:
-        """Take what a round made final; tell the job where there is something to show."""
-        self._last_ns = time.time_ns()
-        self._first_ns = self._first_ns or self._last_ns
+        """Take what a round made final; the next one does not wait for its text."""
+        self._timeline.delivered(len(chunk.tokens))
+        if self._narrator is not None:
+            self._narrator.hear(chunk)
+        else:
+            self.show(chunk)
+
+    def show(self, chunk: Chunk) -> None:
+        """Tell the job of a chunk where there is something to show."""
         self._finish_reason = chunk.finish_reason
         self._unsent_text += chunk.text
         self._unsent_tokens.append(chunk.tokens)
         self._text.append(chunk.text)
         if self._unsent_text or chunk.finish_reason is not None:
-            part = self._part(self._unsent_text, np.concatenate(self._unsent_tokens))
+            tokens = np.concatenate(self._unsent_tokens)
+            part = self._part(self._unsent_text, tokens, chunk.totals)
             self._unsent_text, self._unsent_tokens = "", []
             self._job.lane_moved(part)
 
     def ended(self, error: Exception | None) -> None:
         """Make room for others; an error ends the whole job."""
-        self._metrics.count(self._decoding.request.drafter, self._decoding.statistics)
+        decoding = self._decoding
+        self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
         self._ended = True  # from now on the watcher may forget it, with its figures published
         if self._admission is not None and self._ticket is not None:
             self._admission.leave(self._ticket)
@@ -175,17 +193,64 @@ class Lane:
 
     def whole(self) -> Part:
         """The complete answer to this prompt."""
-        return self._part("".join(self._text), self._decoding.sequence.output)
+        decoding = self._decoding
+        return self._part("".join(self._text), decoding.sequence.output, decoding.statistics.totals)
+
+    def fail(self, error: Exception) -> None:
+        """End the whole job."""
+        self._job.fail(error)
 
     def _start(self, driver: Driver) -> None:
         with self._lock:
-            self._scheduled_ns = time.time_ns()
+            self._timeline.scheduled()
             if self._interruption is None:
-                self._carrier = Carrier(driver, self._decoding, self)
+                request = self._decoding.request
+                self._carrier = Carrier(driver, self._decoding.decode(), request, self)
+                if self._narrator is not None:
+                    self._narrator.start(driver, request)
                 self._carrier.start()
                 return
         self.ended(self._interruption)
 
-    def _part(self, text: str, tokens: Any) -> Part:
-        times = Times(self._job.arrival_ns, self._scheduled_ns, self._first_ns, self._last_ns)
-        return Part(self._index, text, tokens, self._finish_reason, self._decoding, times)
+    def _part(self, text: str, tokens: Any, totals: Totals) -> Part:
+        decoding, timeline = self._decoding, self._timeline
+        return Part(self._index, text, tokens, self._finish_reason, totals, decoding, timeline)
+
+
+class Narrator:
+    """Tells a lane's text beside its decoding, on a thread of its own."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.done = False
+        self._lane = lane
+        self._inbox = Inbox()
+        self._carrier: Carrier | None = None
+
+    def start(self, driver: Driver, request: Request) -> None:
+        """Begin to listen."""
+        self._carrier = Carrier(driver, narration(), request, self, self._inbox)
+        self._carrier.start()
+
+    def hear(self, chunk: Chunk) -> None:
+        """Take tokens whose text is wanted."""
+        self._inbox.put(chunk)
+
+    def check(self, now: float) -> None:
+        """Look after the call under way."""
+        if self._carrier is not None:
+            self._carrier.check(now)
+
+    def interrupt(self, reason: Exception) -> None:
+        """Stop telling."""
+        if self._carrier is not None:
+            self._carrier.interrupt(reason)
+
+    def deliver(self, chunk: Chunk) -> None:
+        """Show what has its text."""
+        self._lane.show(chunk)
+
+    def ended(self, error: Exception | None) -> None:
+        """Pass an error on."""
+        self.done = True
+        if error is not None:
+            self._lane.fail(error)

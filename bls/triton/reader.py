@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bls.errors import BadRequest
 from bls.request import TokenIds
-from bls.settings import DRAFTERS, DrafterName, LoopSettings
+from bls.settings import AUTO, DrafterName, LoopSettings
 from bls.triton.tokenizers import Words
 from contract import entry as tensors
 from contract.tensor import Tensor
@@ -42,9 +42,30 @@ UNSUPPORTED = (
     tensors.LORA_CONFIG,
     tensors.GUIDED_DECODING_GUIDE_TYPE,
     tensors.GUIDED_DECODING_GUIDE,
+)
+
+# What a request may set of its drafts, where they are the loop's.
+DRAFTING = (
+    tensors.NUM_DRAFT_TOKENS,
     tensors.PROMPT_LOOKUP_NUM_TOKENS,
     tensors.MAX_MATCHING_NGRAM_SIZE,
+    tensors.USE_DRAFT_LOGITS,
+    tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
+LONGEST_NGRAM = 16  # each size costs the index memory for every token of the context
+ASK_THE_MODEL: tuple[DrafterName, ...] = ("draft_model", "hybrid")
+LOOK_UP: tuple[DrafterName, ...] = ("prompt_lookup", "hybrid")
+
+
+class Drafting(NamedTuple):
+    """Who drafts, how much, and how its drafts are verified."""
+
+    drafter: DrafterName
+    draft_len: int = 0
+    prompt_lookup_num_tokens: int = 0
+    max_matching_ngram_size: int = 1
+    use_draft_logits: bool = False
+    draft_acceptance_threshold: float | None = None
 
 
 class Prompt(NamedTuple):
@@ -63,10 +84,7 @@ class Prompt(NamedTuple):
     frequency_penalty: float | None
     end_id: int | None
     stop_words: tuple[str, ...]
-    drafter: DrafterName
-    draft_len: int
-    use_draft_logits: bool
-    draft_acceptance_threshold: float | None
+    drafting: Drafting
     return_log_probs: bool
     return_context_logits: bool
     return_generation_logits: bool
@@ -135,8 +153,6 @@ class Reader:
                 f"input '{tensors.MAX_TOKENS}' is missing; send how many tokens to add"
             )
         temperature, top_k, top_p = self._distribution(row)
-        drafter, draft_len = self._drafter(row, settings)
-        use_logits = self._flag(tensors.USE_DRAFT_LOGITS, row, settings.use_draft_logits)
         return Prompt(
             words=self._words(row),
             input_ids=self._input_ids(row, settings),
@@ -151,10 +167,7 @@ class Reader:
             frequency_penalty=self._number(tensors.FREQUENCY_PENALTY, row),
             end_id=self._integer(tensors.END_ID, row, -1, settings.vocab_size - 1),
             stop_words=tuple(w for w in self._strings(tensors.STOP_WORDS, row) if w),
-            drafter=drafter,
-            draft_len=draft_len,
-            use_draft_logits=use_logits,
-            draft_acceptance_threshold=self._threshold(row, use_logits=use_logits),
+            drafting=self._drafting(row, settings),
             return_log_probs=self._flag(tensors.RETURN_LOG_PROBS, row),
             return_context_logits=self._flag(tensors.RETURN_CONTEXT_LOGITS, row),
             return_generation_logits=self._flag(tensors.RETURN_GENERATION_LOGITS, row),
@@ -228,28 +241,82 @@ class Reader:
             return 1.0, 1, 1.0
         return 1.0 if temperature is None else temperature, top_k or 0, top_p or 1.0
 
-    def _drafter(self, row: int, settings: LoopSettings) -> tuple[DrafterName, int]:
+    def _drafting(self, row: int, settings: LoopSettings) -> Drafting:
+        drafter = self._drafter(row, settings)
+        longest = settings.max_draft_len
+        asked = self._integer(tensors.NUM_DRAFT_TOKENS, row, AUTO, longest)
+        looked_up = self._integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
+        ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, LONGEST_NGRAM)
+        if drafter == "none" or asked == 0:
+            return Drafting("none")
+        self._refuse_unless(
+            drafter in LOOK_UP,
+            row,
+            (tensors.PROMPT_LOOKUP_NUM_TOKENS, tensors.MAX_MATCHING_NGRAM_SIZE),
+            f"needs '{tensors.DRAFTER}' to be {' or '.join(LOOK_UP)}",
+        )
+        use_logits, threshold = self._verification(row, drafter, settings)
+        return Drafting(
+            drafter,
+            draft_len=settings.draft_len if asked is None else asked,
+            prompt_lookup_num_tokens=self._lookup_length(looked_up, asked, settings),
+            max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
+            use_draft_logits=use_logits,
+            draft_acceptance_threshold=threshold,
+        )
+
+    @staticmethod
+    def _lookup_length(looked_up: int | None, asked: int | None, settings: LoopSettings) -> int:
+        """What was asked for lookups, or for drafts of any kind; AUTO is a matter of the model."""
+        if looked_up is not None:
+            return looked_up
+        return settings.prompt_lookup_num_tokens if asked in (None, AUTO) else asked
+
+    def _drafter(self, row: int, settings: LoopSettings) -> DrafterName:
         names = self._strings(tensors.DRAFTER, row)
         name = names[0] if names and names[0] else settings.drafter
-        drafters = [d for d in DRAFTERS if d != "draft_model" or settings.draft_model]
-        if name not in drafters:
+        if name not in settings.drafters:
             raise BadRequest(
                 f"input '{tensors.DRAFTER}': '{name}' given, this deployment has "
-                f"{', '.join(drafters)}"
+                f"{', '.join(settings.drafters)}"
             )
-        length = self._integer(tensors.NUM_DRAFT_TOKENS, row, 0, settings.max_draft_len)
-        if length is None:
-            length = settings.draft_len
-        return (name if length else "none"), length
+        self._refuse_unless(
+            name != "engine", row, DRAFTING, "cannot be honoured: the target drafts by itself"
+        )
+        return name
 
-    def _threshold(self, row: int, *, use_logits: bool) -> float | None:
+    def _verification(
+        self, row: int, drafter: DrafterName, settings: LoopSettings
+    ) -> tuple[bool, float | None]:
+        """Whether drafts come with the logits that they were drawn from, and the threshold."""
+        asks_the_model = drafter in ASK_THE_MODEL
+        self._refuse_unless(
+            asks_the_model,
+            row,
+            (tensors.USE_DRAFT_LOGITS,),
+            f"needs '{tensors.DRAFTER}' to be {' or '.join(ASK_THE_MODEL)}: a lookup has no logits",
+        )
+        use_logits = self._flag(tensors.USE_DRAFT_LOGITS, row, settings.use_draft_logits)
+        use_logits = use_logits and asks_the_model
+        self._refuse_unless(
+            use_logits,
+            row,
+            (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
+            f"needs '{tensors.USE_DRAFT_LOGITS}' to be true: without logits tokens are accepted by "
+            "comparison",
+        )
         threshold = self._number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, least=0.0, most=1.0)
-        if threshold is not None and not use_logits:
-            raise BadRequest(
-                f"input '{tensors.DRAFT_ACCEPTANCE_THRESHOLD}' needs '{tensors.USE_DRAFT_LOGITS}' "
-                f"to be true: without logits tokens are accepted by comparison"
-            )
-        return threshold
+        if threshold is None and use_logits:
+            threshold = settings.draft_acceptance_threshold
+        return use_logits, threshold
+
+    def _refuse_unless(
+        self, possible: bool, row: int, inputs: Iterable[Tensor], reason: str
+    ) -> None:
+        """Refuse inputs that were given (a flag: set) where they cannot be honoured."""
+        for tensor in () if possible else inputs:
+            if self._scalar(tensor, row, None) not in (None, False):
+                raise BadRequest(f"input '{tensor}' {reason}")
 
     def _seed(self, row: int) -> int | None:
         seed, alias = (self._scalar(t, row, None) for t in (tensors.SEED, tensors.RANDOM_SEED))

@@ -9,9 +9,12 @@ import time
 from typing import Any
 
 from bls.admission import Admission
-from bls.drafters import Drafter, DrafterHealth, DraftModel, NoDrafter
+from bls.draft_length import Experience
+from bls.drafters import drafter_of
+from bls.drafters.draft_model import DrafterHealth
 from bls.errors import BadRequest, Cancelled, TandemError
 from bls.loop import Decoding
+from bls.lossless import lossless
 from bls.request import Request, Sampling
 from bls.settings import LoopSettings
 from bls.triton import request_ids
@@ -39,7 +42,10 @@ class StreamEntry:
         self._settings = settings
         self._driver = Driver(settings)
         self._health: DrafterHealth = self._draft_health()
-        self._metrics = Metrics(args["model_name"])
+        self._experience = Experience(
+            settings.max_draft_len, rated=settings.draft_stops_when_unsure
+        )
+        self._metrics = Metrics(args["model_name"], settings.drafters)
         self._admission = Admission(
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
@@ -118,7 +124,8 @@ class StreamEntry:
         ):
             request = self._request(prompt, tokens, job.options)
             prefix = "" if job.options.exclude_input_in_output else prompt.words.text
-            decoding = Decoding(request, self._settings, self._drafter(request))
+            drafter = drafter_of(request, self._settings, self._health, self._experience)
+            decoding = Decoding(request, self._settings, drafter)
             lane = Lane(index, decoding, prefix, job, self._metrics)
             lanes.append((lane, self._blocks(request)))
         return lanes
@@ -141,7 +148,7 @@ class StreamEntry:
         end_ids = self._settings.end_ids
         if prompt.end_id is not None:
             end_ids = () if prompt.end_id < 0 else (prompt.end_id,)
-        return Request(
+        request = Request(
             prompt_ids=tokens.prompt_ids,
             max_tokens=prompt.max_tokens,
             min_tokens=prompt.min_tokens,
@@ -158,24 +165,14 @@ class StreamEntry:
             ),
             end_ids=end_ids,
             stop_strings=prompt.stop_words,
-            drafter=prompt.drafter if self._may_draft(prompt) else "none",
-            draft_len=prompt.draft_len,
-            use_draft_logits=prompt.use_draft_logits,
-            draft_acceptance_threshold=prompt.draft_acceptance_threshold,
+            **prompt.drafting._asdict(),
+            max_draft_len=self._settings.max_draft_len,
             streams_text=options.stream,
             wants_log_probs=prompt.return_log_probs,
             wants_context_logits=prompt.return_context_logits,
             wants_generation_logits=prompt.return_generation_logits,
         )
-
-    def _may_draft(self, prompt: Prompt) -> bool:
-        """Whether a verification can bring all that was asked for.
-
-        The prompt's logits come from a prefill only, and some engines compute no log-probabilities
-        when they verify. Such a request is answered by the target alone.
-        """
-        rated = not prompt.return_log_probs or self._settings.target_log_probs_with_drafts
-        return rated and not prompt.return_context_logits
+        return lossless(request, self._settings)
 
     def _check_length(self, prompt_length: int, max_tokens: int) -> None:
         """Engines cut what is too long in silence; so it is refused at the door."""
@@ -190,13 +187,8 @@ class StreamEntry:
                 f"{settings.max_draft_len} draft tokens"
             )
 
-    def _drafter(self, request: Request) -> Drafter:
-        if request.drafter == "draft_model":
-            return DraftModel(self._settings, self._health)
-        return NoDrafter()
-
     def _blocks(self, request: Request) -> int:
-        tokens = len(request.prompt_ids) + request.max_tokens + request.draft_len
+        tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
         return -(-tokens // self._settings.kv_block_tokens)
 
     def _remember(self, request_id: str, job: Job) -> None:
@@ -213,8 +205,10 @@ class StreamEntry:
         sender.close()
 
     def _publish(self) -> None:
+        none_lost = {engine.model: 0 for engine in self._driver.engines.values()}
         self._metrics.publish(
             running=self._admission.running,
             waiting=self._admission.waiting,
-            lost=self._driver.lost.by_model,
+            kv_reserved=self._admission.kv_reserved,
+            lost={**none_lost, **self._driver.lost.by_model},
         )

@@ -11,18 +11,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from engines.admission import check
 from engines.engine import Respond
 from engines.errors import RequestError
 from engines.request import EngineRequest
-from engines.torch.admission import check
 from engines.torch.attention import Segment
+from engines.torch.drafter import Drafters
 from engines.torch.kv_cache import KVCache
 from engines.torch.model import PackedModel
 from engines.torch.sampling import Sampler
 from engines.torch.scheduler import Scheduler
 from engines.torch.sequence import Sequence
 from engines.torch.settings import TorchSettings
-from engines.traits import TORCH
+from engines.traits import TORCH, TORCH_LOOKUP
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +31,16 @@ log = logging.getLogger(__name__)
 class TorchEngine:
     """Serves a Hugging Face checkpoint; see `engines.engine.Engine`.
 
-    `computed_tokens` counts the tokens that went through the model since the start.
+    `computed_tokens` counts the tokens that went through the model since the start. Where the
+    settings say `prompt_lookup_num_tokens`, every call is speculative: the engine drafts from the
+    call's own text, verifies, and goes on, so that one call brings a whole answer (V2).
     """
-
-    traits = TORCH
 
     def __init__(self, settings: TorchSettings, folder: Path) -> None:
         """Load the checkpoint, check and warm it up. Raises LoadError."""
         self._settings = settings
+        self.traits = TORCH_LOOKUP if settings.drafts_itself else TORCH
+        self._drafters = Drafters(settings) if settings.drafts_itself else None
         self._arrived: list[Sequence] = []
         self._stops: set[str] = set()
         self._closing = False
@@ -52,9 +55,15 @@ class TorchEngine:
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
         """Start a call. Raises RequestError for one that cannot be served."""
-        check(request, self._settings, self._model.vocab_size)
+        check(
+            request,
+            self._settings,
+            self._model.vocab_size,
+            self._settings.draft_vocab_size,
+        )
         sampler = Sampler(request, self._model.vocab_size, self._model.device)
-        sequence = Sequence(request, respond, sampler)
+        drafter = self._drafters.drafter_for(request) if self._drafters else None
+        sequence = Sequence(request, respond, sampler, drafter)
         needed = self._cache.blocks_for(sequence.room)
         if needed > self._cache.total_blocks:
             raise RequestError(
@@ -162,7 +171,7 @@ class TorchEngine:
             if sequence.request.return_context_logits:
                 sequence.keep_context_logits(rows, segment.start)
             if sequence.pending == 0 and sequence.advance(rows[len(rows) - sequence.tail :]):
-                self._scheduler.remove(sequence, keep=True)
+                self._release(sequence)
         except RequestError as error:
             self._end(sequence, str(error))
         except Exception as error:
@@ -171,8 +180,14 @@ class TorchEngine:
 
     def _finish(self, sequence: Sequence) -> None:
         """End a call that somebody stopped."""
-        self._scheduler.remove(sequence, keep=True)
+        self._release(sequence)
         sequence.answer(final=True)
+
+    def _release(self, sequence: Sequence) -> None:
+        """Leave what an ended call has computed and read to the calls that go on with its text."""
+        self._scheduler.remove(sequence, keep=True)
+        if self._drafters and sequence.drafter:
+            self._drafters.keep(sequence.drafter)
 
     def _end(self, sequence: Sequence, error: str) -> None:
         self._scheduler.remove(sequence, keep=False)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from contract.parameters import decode
 from engines.torch.settings import TorchSettings
 
 if TYPE_CHECKING:
     from engines.torch.engine import TorchEngine
 
 
-def load(settings: TorchSettings, folder: Path) -> TorchEngine:
-    """Load the checkpoint and start the engine. Raises LoadError.
+def load(model_config: dict[str, Any], folder: Path) -> TorchEngine:
+    """Load the checkpoint and start the engine. Raises LoadError or ParameterError.
 
     PyTorch is imported here, after its OpenMP threads are told not to spin for longer than the gaps
     within a forward pass: those of an idle engine would take cores from the engine that works.
@@ -21,4 +22,4 @@ def load(settings: TorchSettings, folder: Path) -> TorchEngine:
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from engines.torch.engine import TorchEngine  # noqa: PLC0415
 
-    return TorchEngine(settings, folder)
+    return TorchEngine(decode(TorchSettings, model_config), folder)

@@ -69,6 +69,7 @@ class Sampler:
         if self._greedy or self._draft_logits is None:
             return verify_ids(drafts, self.choose(scores, first))
         q = self._probabilities(torch.from_numpy(self._draft_logits).to(self._device))
+        q = _at_width(q, self._vocab_size)
         p = self._probabilities(scores)
         return verify_probabilities(
             drafts, p, q, seed=self._seed, position=first, threshold=self._threshold
@@ -85,6 +86,19 @@ class Sampler:
         for processor in self._history:
             row = processor(ids, row)
         return row
+
+
+def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Probabilities [rows, vocab_size] from those of a draft that is padded differently.
+
+    They are warped as the draft warped them, padding included. A token that it drew lies in what
+    both have; so what it gives to padding that the target lacks is shared out among the others.
+    """
+    missing = vocab_size - q.shape[-1]
+    if missing >= 0:
+        return torch.nn.functional.pad(q, (0, missing)) if missing else q
+    q = q[:, :vocab_size]
+    return q / q.sum(-1, keepdim=True)
 
 
 def _on_device(array: NDArray[np.float32] | None, device: torch.device) -> torch.Tensor | None:

@@ -8,8 +8,10 @@ import time
 import numpy as np
 import torch
 
+from engines.ending import cut
 from engines.engine import Respond
 from engines.request import EngineAnswer, EngineRequest, Floats, Usage
+from engines.torch.drafter import LookupDrafter
 from engines.torch.kv_cache import KVEntry
 from engines.torch.sampling import Sampler
 
@@ -20,14 +22,22 @@ class Sequence:
     """A call's tokens, its place in the KV cache and what it has answered so far.
 
     Attributes:
-        tokens: the context, then the drafts or what was generated; room for all the call may reach.
-        length: how many of them are known.
+        tokens: the context, what was generated, then the drafts; room for all the call may reach.
+        length: how many of them are known, or drafted.
+        drafts: the tokens to verify next, the last of `tokens`; the caller's, or a drafter's own.
         entry: keys and values of the first `entry.length`; None while the call waits.
+        drafter: proposes after every step what to verify in the next; None: nobody does.
         abandoned: whether an answer could not be delivered.
 
     """
 
-    def __init__(self, request: EngineRequest, respond: Respond, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        request: EngineRequest,
+        respond: Respond,
+        sampler: Sampler,
+        drafter: LookupDrafter | None = None,
+    ) -> None:
         context, drafts = request.input_ids, request.draft_ids
         self.request = request
         self.sampler = sampler
@@ -37,6 +47,7 @@ class Sequence:
         self.tokens = np.empty(len(context) + self.max_new, np.int64)
         self.tokens[: self.length] = np.concatenate((context, drafts))
         self.entry: KVEntry | None = None
+        self.drafter = drafter
         self.abandoned = False
         self._respond = respond
         self._generated: list[int] = []
@@ -46,10 +57,13 @@ class Sequence:
         self._answered = 0
         self._first_answer = True
         self._computed = 0
+        self._sureness = 1.0  # product of the probabilities of what was generated
+        self._drafted = 0
         self._accepted = 0
         self._first_scheduled_ns = 0
         self._first_token_ns = 0
         self._last_token_ns = 0
+        self._draft([])
 
     @property
     def max_new(self) -> int:
@@ -104,20 +118,16 @@ class Sequence:
         """
         first = self.length - len(self.drafts)  # position of the first new token
         scores = self.sampler.process(logits, self.tokens, first)
-        if self.drafts:
-            tokens = self.sampler.verify(scores, self.drafts, first)
-            over = True
-        else:
-            tokens = self.sampler.choose(scores, first)
-            over = False
-        self._accepted = len(tokens) - 1
-        tokens, ended = self._cut(tokens)
+        tokens = self._choose(scores, first)
+        tokens, ended = cut(self.request, self._generated, tokens)
         self._keep(tokens, logits, scores, first)
-        over = over or ended or self.num_generated >= self.request.max_new_tokens
-        over = over or self._unsure(scores, tokens)
+        over = ended or self.num_generated >= self.request.max_new_tokens
+        over = over or self._unsure(scores, tokens) or len(self.request.draft_ids) > 0
         self._truncate(first)
         if over or self.request.streaming:
             self.answer(final=over)
+        if not over:
+            self._draft(tokens)
         return over or self.abandoned
 
     def answer(self, *, final: bool) -> None:
@@ -153,19 +163,24 @@ class Sequence:
             log.exception("an answer could not be delivered")
             self.abandoned = True
 
-    def _cut(self, tokens: list[int]) -> tuple[list[int], bool]:
-        """Cut what goes beyond the limit, the end id (left out) or a stop word (kept)."""
-        request = self.request
-        tokens = tokens[: request.max_new_tokens - self.num_generated]
-        if request.end_id is not None and request.end_id in tokens:
-            return tokens[: tokens.index(request.end_id)], True
-        if request.stop_words:
-            text = self._generated.copy()
-            for i, token in enumerate(tokens):
-                text.append(token)
-                if any(tuple(text[-len(word) :]) == word for word in request.stop_words):
-                    return tokens[: i + 1], True
-        return tokens, False
+    def _choose(self, scores: torch.Tensor, first: int) -> list[int]:
+        """Return the accepted drafts, if any, and the model's own token behind them."""
+        if not self.drafts:
+            return self.sampler.choose(scores, first)
+        tokens = self.sampler.verify(scores, self.drafts, first)
+        self._drafted += len(self.drafts)
+        self._accepted += len(tokens) - 1
+        return tokens
+
+    def _draft(self, new: list[int]) -> None:
+        """Let the drafter, if there is one, take in new tokens and propose the next."""
+        if self.drafter is None:
+            return
+        self.drafter.note(new)
+        left = self.request.max_new_tokens - self.num_generated
+        self.drafts = self.drafter.propose(left - 1)  # the model adds one of its own
+        self.tokens[self.length : self.length + len(self.drafts)] = self.drafts
+        self.length += len(self.drafts)
 
     def _keep(
         self, tokens: list[int], logits: torch.Tensor, scores: torch.Tensor, first: int
@@ -191,12 +206,13 @@ class Sequence:
         self.entry.length = max(first, min(self.entry.length, self.length - 1))
 
     def _unsure(self, scores: torch.Tensor, tokens: list[int]) -> bool:
-        """Whether the model gave its own last token less than `draft_stop_probability`."""
+        """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
         limit = self.request.draft_stop_probability
         if limit is None or not tokens:
             return False
-        row = scores[len(tokens) - 1].float()
-        return float(row.softmax(-1)[tokens[-1]]) < limit
+        rows = scores[: len(tokens)].float().softmax(-1)
+        self._sureness *= float(rows[range(len(tokens)), tokens].prod())
+        return self._sureness < limit
 
     def _take_context_logits(self) -> Floats | None:
         if not self.request.return_context_logits:
@@ -216,8 +232,8 @@ class Sequence:
             reused_blocks=entry.reused_blocks if entry else 0,
             new_blocks=entry.blocks - entry.reused_blocks if entry else 0,
             computed_tokens=self._computed,
-            draft_tokens=len(self.request.draft_ids),
-            accepted_tokens=self._accepted if len(self.request.draft_ids) else 0,
+            draft_tokens=self._drafted,
+            accepted_tokens=self._accepted,
             first_scheduled_time_ns=self._first_scheduled_ns,
             first_token_time_ns=self._first_token_ns,
             last_token_time_ns=self._last_token_ns,

@@ -18,8 +18,11 @@ class TorchSettings:
     threads: of PyTorch; 0 is PyTorch's default.
     max_seq_len: a context and its answer must fit in together.
     max_draft_len: the longest draft it verifies; 0: none.
+    prompt_lookup_num_tokens: the longest draft that it makes itself, from the text of the call; 0:
+        it makes none. Otherwise callers send no drafts. How it looks up: see `NgramIndex`.
     kv_cache_tokens: cap of the KV cache, kept in blocks of `kv_block_tokens`.
     max_batch_tokens: tokens in one forward pass; longer prompts are computed in chunks.
+    draft_vocab_size: width of the draft's logits, where the same vocabulary is padded differently.
     """
 
     checkpoint: str
@@ -31,12 +34,23 @@ class TorchSettings:
     max_draft_len: int = 0
     kv_block_tokens: int = 32
     max_batch_tokens: int = 512
+    draft_vocab_size: int | None = None
+    prompt_lookup_num_tokens: int = 0
+    max_matching_ngram_size: int = 2
+    lookup_keeps_all: bool = True
+    lookup_uses_oldest: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("max_seq_len", "kv_cache_tokens", "kv_block_tokens", "max_batch_tokens"):
+        for name in (
+            "max_seq_len",
+            "kv_cache_tokens",
+            "kv_block_tokens",
+            "max_batch_tokens",
+            "max_matching_ngram_size",
+        ):
             if getattr(self, name) < 1:
                 raise LoadError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("threads", "max_draft_len"):
+        for name in ("threads", "max_draft_len", "prompt_lookup_num_tokens"):
             if getattr(self, name) < 0:
                 raise LoadError(f"{name} is {getattr(self, name)}; it must not be negative")
         if self.max_batch_tokens <= self.max_draft_len:
@@ -44,7 +58,17 @@ class TorchSettings:
                 f"max_batch_tokens ({self.max_batch_tokens}) must exceed max_draft_len "
                 f"({self.max_draft_len}): a draft is verified in one forward pass"
             )
+        if self.prompt_lookup_num_tokens > self.max_draft_len:
+            raise LoadError(
+                f"prompt_lookup_num_tokens ({self.prompt_lookup_num_tokens}) is over max_draft_len "
+                f"({self.max_draft_len}); lower the one or raise the other"
+            )
         if self.kv_cache_tokens < self.kv_block_tokens:
             raise LoadError(
                 f"kv_cache_tokens ({self.kv_cache_tokens}) holds no block of {self.kv_block_tokens}"
             )
+
+    @property
+    def drafts_itself(self) -> bool:
+        """Whether each call drafts, verifies and goes on inside the engine."""
+        return self.prompt_lookup_num_tokens > 0

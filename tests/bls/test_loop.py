@@ -16,6 +16,7 @@ from scripted import (
     decoding_of,
     expected,
     ids,
+    perform,
     play,
     text_of,
 )
@@ -23,6 +24,9 @@ from scripted import (
 from bls.effects import KvBlocks
 from bls.errors import EngineError
 from bls.request import Request, Sampling
+from bls.text import narration
+
+ENDLESS = Language(end_every=10**9)
 
 
 def request_of(**changes) -> Request:
@@ -41,8 +45,10 @@ requests = st.builds(
     prompt_ids=st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda t: ids(*t)),
     max_tokens=st.integers(1, 40),
     min_tokens=st.integers(0, 12),
-    draft_len=st.integers(0, 8),
-    drafter=st.sampled_from(["draft_model", "none"]),
+    draft_len=st.integers(1, 8),
+    prompt_lookup_num_tokens=st.integers(1, 10),
+    max_matching_ngram_size=st.integers(1, 4),
+    drafter=st.sampled_from(["draft_model", "prompt_lookup", "hybrid", "none"]),
     stop_strings=st.lists(st.text("ab é", min_size=1, max_size=4), max_size=2).map(tuple),
     end_ids=st.sampled_from([(END, 6), (END,), ()]),
     streams_text=st.booleans(),
@@ -51,10 +57,21 @@ languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 5
 scripts = st.lists(st.sampled_from([True, True, False, None]), min_size=1, max_size=9).map(tuple)
 
 
-@settings(max_examples=2_000, deadline=None)
-@given(requests, languages, scripts, st.integers(1, 3))
-def test_output_is_the_targets_own_whatever_the_draft_does(request, language, script, patience):
-    decoding = decoding_of(request, health=Health(patience))
+lookups = st.builds(
+    replace,
+    st.just(SETTINGS),
+    lookup_keeps_all=st.booleans(),
+    lookup_uses_oldest=st.booleans(),
+    hybrid_min_ngram_size=st.integers(1, 4),
+)
+
+
+@settings(max_examples=10_000, deadline=None)
+@given(requests, languages, scripts, st.integers(1, 3), lookups)
+def test_output_is_the_targets_own_whatever_the_drafter_does(
+    request, language, script, patience, settings_
+):
+    decoding = decoding_of(request, settings_, Health(patience))
     chunks = play(decoding, Target(language, request.end_ids), Draft(language, script))
 
     tokens, text, reason = expected(request, language)
@@ -69,6 +86,10 @@ def test_output_is_the_targets_own_whatever_the_draft_does(request, language, sc
     assert sum(figures.acceptance_histogram) == figures.num_spec_steps
     accepted = sum(n * count for n, count in enumerate(figures.acceptance_histogram))
     assert accepted == figures.num_accepted_draft_tokens
+    earned = figures.by_drafter.values()
+    assert sum(e.num_spec_steps for e in earned) == figures.num_spec_steps
+    assert sum(e.num_draft_tokens for e in earned) == figures.num_draft_tokens
+    assert sum(e.num_accepted_draft_tokens for e in earned) == accepted
     assert figures.num_rounds + accepted >= len(tokens)
 
 
@@ -255,3 +276,20 @@ def test_streamed_text_withholds_what_may_become_a_stop_string():
     assert text_of([0, 1, 2, 4, 0, 3]) == "abab aba"
     assert "".join(chunk.text for chunk in chunks) == "abab"
     assert chunks[-1].finish_reason == "stop"
+
+
+def test_a_streams_text_keeps_no_round_waiting():
+    request = request_of(streams_text=True, max_tokens=20)
+    effects = []
+
+    class Notes(Target):
+        def answers(self, call):
+            effects.append("target")
+            return super().answers(call)
+
+    decoding = decoding_of(request)
+    chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
+    assert [chunk.text for chunk in chunks] == [""] * len(effects)
+    told = perform(narration(), heard=chunks)
+    assert "".join(chunk.text for chunk in told) == expected(request, ENDLESS)[1]
+    assert [chunk.totals for chunk in told] == [chunk.totals for chunk in chunks]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_harness import prompt
+from engine_harness import assert_same, prompt
 
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral"]
-TIE = 1e-4
 
 
 def generate(model, ids: list[int], new: int) -> list[int]:
@@ -22,18 +21,6 @@ def generate(model, ids: list[int], new: int) -> list[int]:
         pad_token_id=0,
     )
     return output[0, len(ids) :].tolist()
-
-
-def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:
-    """Equal, or different only where the two best tokens are tied."""
-    assert len(got) == len(want)
-    for i, (ours, theirs) in enumerate(zip(got, want, strict=True)):
-        if ours != theirs:
-            with torch.inference_mode():
-                logits = model(torch.tensor([ids + want[:i]])).logits[0, -1]
-            best, second = logits.topk(2).values.tolist()
-            assert best - second < TIE, f"token {i}: {ours} for {theirs}, gap {best - second:.2g}"
-            return
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -98,15 +98,6 @@ def test_log_probs_of_a_verification_line_up(llama):
     np.testing.assert_allclose(verified.last.log_probs, plain.last.log_probs, atol=1e-4)
 
 
-def test_drafting_stops_after_an_unsure_token(llama):
-    ids = prompt(6, 10)
-    outcome = llama.call(ids, 12, return_log_probs=True)
-    probabilities = np.exp(outcome.last.log_probs)
-    limit = float(np.sort(probabilities)[2] + 1e-6)
-    stops_at = int(np.argmax(probabilities < limit))
-    assert llama.tokens(ids, 12, draft_stop_probability=limit) == outcome.tokens[: stops_at + 1]
-
-
 def test_a_seed_repeats_and_no_seed_varies(llama):
     ids = prompt(7, 10)
     seeded = SamplingParams(temperature=1.0, seed=11)

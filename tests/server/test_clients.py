@@ -118,7 +118,7 @@ def test_context_and_generation_logits_come_where_they_are_asked_for(connection,
     flags = {"return_context_logits": True, "return_generation_logits": True}
     made = inputs("import os", max_tokens=6, return_num_input_tokens=True, **flags)
     result = connection.infer("bls", made, outputs=outputs)
-    width = embedded.target.checkpoint.vocab_size
+    width = embedded.target.vocab_size
     length = result.as_numpy("num_input_tokens").item()
     assert result.as_numpy("context_logits").shape == (1, length, width)
     assert result.as_numpy("generation_logits").shape == (1, 1, 6, width)

@@ -1,56 +1,151 @@
 """The figures on /metrics are those of all requests, through either entry."""
 
-import time
+import json
 from concurrent.futures import ThreadPoolExecutor
 
-from entries import ask_one, stream
-from metrics import total
+import pytest
+from entries import OUTPUTS, ask, ask_one, stream, streaming
+from metrics import scrape, total, until
 
-NAMES = {
-    "num_rounds": "spec_decode_num_drafts_total",
-    "total_draft_tokens": "spec_decode_num_draft_tokens_total",
-    "total_accepted_draft_tokens": "spec_decode_num_accepted_tokens_total",
-}
+from contract import entry
 
-
-def totals(server):
-    return [total(server, name, model="bls_stream") for name in NAMES.values()]
-
-
-def settled(server):
-    """The totals once earlier requests are counted: figures follow an answer within moments."""
-    read = [totals(server)]
-
-    def at_rest():
-        read.append(totals(server))
-        return len(read) > 5 and all(figures == read[-1] for figures in read[-5:])
-
-    until(at_rest)
-    return read[-1]
+PARTS = ("draft", "target", "orchestration")
+HISTOGRAMS = (
+    "tandem_time_to_first_token_seconds",
+    "tandem_inter_token_latency_seconds",
+    "tandem_round_seconds",
+)
 
 
-def until(condition):
-    """Wait for what is published a moment after the answer."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+class Change:
+    """What the loop's figures grew by since."""
+
+    def __init__(self, server):
+        self._server = server
+        self._before = self._settled()
+
+    def until_ended(self, sequences):
+        """Wait until so many sequences are counted; figures follow an answer within moments."""
+        until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
+        self._after = self._settled()
+
+    def of(self, name, **labels):
+        return self._sum(self._after, name, labels) - self._sum(self._before, name, labels)
+
+    def parts(self, name="tandem_round_part_seconds_total", **labels):
+        return {part: self.of(name, part=part, **labels) for part in PARTS}
+
+    def _ended(self, samples):
+        return self._sum(samples, "tandem_round_seconds_count", {})
+
+    def _settled(self):
+        """The samples once nobody is at work and earlier requests are counted."""
+        read = [{}]
+
+        def at_rest():
+            read.append(scrape(self._server))
+            return len(read) > 5 and all(samples == read[-1] for samples in read[-5:])
+
+        until(lambda: total(self._server, "tandem_requests_running") == 0)
+        until(at_rest)
+        return read[-1]
+
+    @staticmethod
+    def _sum(samples, name, labels):
+        wanted = {"model": "bls_stream", **labels}.items()
+        return sum(
+            value
+            for (sample, theirs), value in samples.items()
+            if sample == name and wanted <= dict(theirs).items()
+        )
 
 
-def test_metrics_add_up_over_concurrent_requests_and_both_entries(server):
-    before = settled(server)
+@pytest.fixture
+def change(server):
+    return Change(server)
+
+
+@pytest.fixture(scope="module")
+def crowd(server):
+    """Six requests at once, two of them with two prompts; what they changed, and the answers."""
+    change = Change(server)
+    values = {"max_tokens": 21, "end_id": -1}
     with ThreadPoolExecutor(6) as pool:
-        plain = list(pool.map(lambda n: ask_one(server, "bls", f"# {n}", max_tokens=21), range(3)))
-        streams = list(pool.map(lambda n: stream(server, f"# {n}s", max_tokens=21)[-1], range(3)))
-    answers = plain + streams
+        plain = pool.map(lambda n: ask(server, "bls", [f"# {n}", f"#{n}"], **values), "ab")
+        control = pool.map(lambda n: ask(server, "ensemble", n, max_tokens=40, end_id=-1), "cd")
+        chunks = pool.map(lambda n: stream(server, f"# {n}", **values), "ef")
+        answers = [answer for answers in (*plain, *control) for answer in answers]
+        streams = list(chunks)
+    lengths = [len(a.ids) for a in answers] + [sum(len(c.ids) for c in s) for s in streams]
+    answers += [stream[-1] for stream in streams]
+    change.until_ended(len(answers))
+    return change, answers, lengths
+
+
+@pytest.mark.parametrize(
+    ("metric", "output"),
+    [
+        ("spec_decode_num_draft_tokens_total", "total_draft_tokens"),
+        ("spec_decode_num_accepted_tokens_total", "total_accepted_draft_tokens"),
+        ("tandem_rounds_total", "num_rounds"),
+    ],
+)
+def test_counters_add_up_over_concurrent_requests_and_all_entries(crowd, metric, output):
+    change, answers, _ = crowd
+    assert change.of(metric) == sum(answer.number(output) for answer in answers)
+
+
+def test_tokens_add_up_by_drafter(crowd):
+    change, answers, lengths = crowd
+    assert change.of("tandem_output_tokens_total") == sum(lengths)
+    control = sum(lengths[4:6])
+    assert change.of("tandem_output_tokens_total", drafter="none") == control
     # The last token of 21 is a plain step in some requests: it is a round without a draft.
-    drafts, accepted = (
-        sum(int(answer.number(name)) for answer in answers)
-        for name in ("total_draft_tokens", "total_accepted_draft_tokens")
-    )
-    until(lambda: totals(server)[1] - before[1] == drafts)
-    assert totals(server)[2] - before[2] == accepted
-    assert 0 < totals(server)[0] - before[0] <= sum(int(a.number("num_rounds")) for a in answers)
+    drafts = change.of("spec_decode_num_drafts_total")
+    assert 0 < drafts <= sum(int(answer.number("num_rounds")) for answer in answers) - control
+
+
+@pytest.mark.parametrize("histogram", HISTOGRAMS)
+def test_each_histogram_observes_once_a_sequence(crowd, histogram):
+    change, answers, _ = crowd
+    assert change.of(f"{histogram}_count") == len(answers)
+    assert change.of(f"{histogram}_bucket", le="+Inf") == len(answers)
+    assert change.of(f"{histogram}_count", drafter="none") == 2
+    assert change.of(f"{histogram}_sum") > 0
+
+
+def test_parts_of_a_round_sum_to_the_whole(crowd):
+    change, answers, _ = crowd
+    for part in PARTS:
+        assert change.of("tandem_round_part_seconds_count", part=part) == len(answers)
+    parts = change.parts("tandem_round_part_seconds_sum")
+    assert sum(parts.values()) == pytest.approx(change.of("tandem_round_seconds_sum"))
+    assert change.parts(drafter="none")["draft"] == 0
+    assert min(parts.values()) > 0
+
+
+def test_parts_are_the_engines_seconds_and_the_rest_of_a_sequences_time(server, change):
+    milestones = (entry.FIRST_SCHEDULED_TIME_NS, entry.LAST_TOKEN_TIME_NS)
+    wanted = (*OUTPUTS, *milestones, entry.SPEC_DECODE_STATISTICS)
+    values = {"max_tokens": 24, "end_id": -1, "return_perf_metrics": True}
+    answer = ask_one(server, "bls", "def part(", outputs=wanted, **values)
+    change.until_ended(1)
+    start, end = (int(answer.number(name)) for name in milestones)
+    statistics = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
+    parts = change.parts(drafter="draft_model")
+    assert sum(parts.values()) == pytest.approx((end - start) / 1e9)
+    assert parts["draft"] == pytest.approx(statistics["draft_seconds"])
+    assert parts["target"] == pytest.approx(statistics["target_seconds"])
+
+
+def test_a_cancelled_request_counts_what_it_did(server, change):
+    with streaming(server, "def leave(", max_tokens=900, end_id=-1) as chunks:
+        next(chunks)
+    change.until_ended(1)
+    assert change.of("tandem_time_to_first_token_seconds_count") == 1
+    rounds, tokens = (change.of(f"tandem_{name}_total") for name in ("rounds", "output_tokens"))
+    assert 0 < rounds <= tokens < 900
+    assert sum(change.parts().values()) > 0
 
 
 def test_accepted_tokens_by_position_add_up(server):
@@ -61,6 +156,14 @@ def test_accepted_tokens_by_position_add_up(server):
     assert first >= second
 
 
+def test_every_drafter_and_engine_is_there_before_it_did_anything(server, embedded):
+    samples = {(name, dict(labels).get("drafter")) for name, labels in scrape(server)}
+    assert {("tandem_rounds_total", drafter) for drafter in embedded.drafters} <= samples
+    lost = {dict(at)["engine"] for name, at in scrape(server) if name == "tandem_lost_calls"}
+    assert lost == {"draft", "target"}
+
+
 def test_nothing_runs_when_nothing_is_asked(server):
     until(lambda: total(server, "tandem_requests_running") == 0)
     assert total(server, "tandem_requests_waiting") == 0
+    until(lambda: total(server, "tandem_kv_reserved_ratio") == 0)

@@ -39,7 +39,7 @@ def reference(embedded):
 
     torch.set_num_threads(1)  # the server needs the cores
     model = AutoModelForCausalLM.from_pretrained(
-        embedded.target.checkpoint.folder, dtype=torch.float32
+        embedded.profile.engines.target.checkpoint, dtype=torch.float32
     )
     return model.eval()
 

@@ -6,6 +6,7 @@ import queue
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from engines.request import EngineAnswer, EngineRequest, SamplingParams
 from engines.torch.engine import TorchEngine
@@ -13,6 +14,7 @@ from engines.torch.engine import TorchEngine
 VOCAB = 131
 END = 1
 GREEDY = SamplingParams(top_k=1)
+TIE = 1e-4
 
 
 @dataclass
@@ -40,6 +42,10 @@ class Pending:
     def __init__(self) -> None:
         self._answers: queue.Queue[EngineAnswer] = queue.Queue()
         self.respond = self._answers.put
+
+    @property
+    def empty(self) -> bool:
+        return self._answers.empty()
 
     def next(self) -> EngineAnswer:
         return self._answers.get(timeout=60)
@@ -86,3 +92,21 @@ class Harness:
 def prompt(seed: int, length: int) -> list[int]:
     """Return random token ids."""
     return np.random.default_rng(seed).integers(2, VOCAB, length).tolist()
+
+
+def successor(token: int) -> int:
+    """What the checkpoint `cycles` says after a token: the next of the seven in its cycle."""
+    first = token - token % 7
+    return first + (token - first + 1) % min(7, VOCAB - first)
+
+
+def assert_same(model, ids: list[int], got: list[int], want: list[int]) -> None:
+    """Equal, or different only where the two best tokens are tied."""
+    assert len(got) == len(want)
+    for i, (ours, theirs) in enumerate(zip(got, want, strict=True)):
+        if ours != theirs:
+            with torch.inference_mode():
+                logits = model(torch.tensor([ids + want[:i]])).logits[0, -1]
+            best, second = logits.topk(2).values.tolist()
+            assert best - second < TIE, f"token {i}: {ours} for {theirs}, gap {best - second:.2g}"
+            return

@@ -1,6 +1,8 @@
 """Triton's /metrics, read as a person would."""
 
 import re
+import time
+import urllib.error
 import urllib.request
 
 
@@ -23,3 +25,18 @@ def total(server, name, **labels):
         for (sample, theirs), value in scrape(server).items()
         if sample == name and labels.items() <= dict(theirs).items()
     )
+
+
+def until(condition):
+    """Wait for what is published a moment after the answer."""
+    deadline = time.monotonic() + 10
+    while not holds(condition):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def holds(condition):
+    try:
+        return condition()
+    except urllib.error.URLError:  # Triton opens /metrics milliseconds after it calls itself ready
+        return False

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bls.drafters import DraftModel, NoDrafter
-from bls.effects import Chunk, EngineAnswer, EngineCall, TextCall
+from bls.draft_length import Experience
+from bls.drafters import drafter_of
+from bls.effects import Chunk, EngineAnswer, EngineCall, Listen, TextCall
 from bls.errors import EngineError
 from bls.loop import Decoding
 from bls.request import Request
 from bls.settings import LoopSettings
+from bls.text import narration
 
 VOCAB = 8
 END = 7  # and 6: a checkpoint may have several
@@ -37,7 +39,7 @@ def ids(*tokens: int) -> np.ndarray:
 
 
 def text_of(tokens) -> str:
-    return "".join(PIECES[token] for token in tokens)
+    return "".join(PIECES[token % len(PIECES)] for token in tokens)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Draft:
             token = token if agrees else (token + 1) % (VOCAB - 2)
             context.append(token)
             new.append(token)
-        yield EngineAnswer(ids(*new))
+        logits = np.zeros((1, len(new), VOCAB), np.float32) if call.wants_logits else None
+        yield EngineAnswer(ids(*new), logits=logits)
 
 
 @dataclass
@@ -120,15 +123,23 @@ class Health:
 
 
 def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None) -> Decoding:
-    drafter = NoDrafter() if request.drafter == "none" else DraftModel(settings, health or Health())
+    experience = Experience(settings.max_draft_len, rated=settings.draft_stops_when_unsure)
+    drafter = drafter_of(request, settings, health or Health(), experience)
     return Decoding(request, settings, drafter)
 
 
 def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list[Chunk]:
-    """Do all that the decoding asks for; return the chunks that it handed out."""
-    engines = {"target": target, "draft": draft}
+    """Do all that the decoding asks for; return the chunks that it handed out, with their text."""
+    chunks = perform(decoding.decode(), {"target": target, "draft": draft})
+    if decoding.request.tells_text_aside:
+        return perform(narration(), heard=chunks)
+    return chunks
+
+
+def perform(steps, engines=None, heard=()) -> list[Chunk]:
+    """Do what steps ask for; return the chunks that they handed out."""
     chunks: list[Chunk] = []
-    steps = decoding.decode()
+    heard = iter(heard)
     resume = lambda: next(steps)  # noqa: E731
     while True:
         try:
@@ -140,6 +151,8 @@ def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list
                 answer = next(engines[effect.engine].answers(effect))
             elif isinstance(effect, TextCall):
                 answer = text_of(effect.window[effect.context_length or 0 :])
+            elif isinstance(effect, Listen):
+                answer = next(heard)
             else:
                 answer = chunks.append(effect)
         except EngineError as error:

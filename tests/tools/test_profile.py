@@ -8,6 +8,8 @@ from checkpoints import write_empty, write_tokenizer
 from tandem import deployment
 from tandem.errors import TandemError
 
+from bls.settings import AUTO
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -59,10 +61,29 @@ def test_profile_fills_defaults_from_the_checkpoints(folder):
     assert settings.draft_model == "draft"
 
 
-def test_profile_drafts_nothing_by_default_when_it_has_no_draft(folder):
+def test_profile_without_a_draft_looks_up(folder):
     settings = load(folder, profile(engines=engines())).loop_settings()
-    assert settings.drafter == "none"
+    assert settings.drafter == "prompt_lookup"
+    assert settings.drafters == ("prompt_lookup", "none")
     assert settings.draft_model is None
+
+
+def test_profile_with_a_draft_lets_a_request_choose_among_all(folder):
+    settings = load(folder, profile()).loop_settings()
+    assert settings.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
+
+
+def test_target_that_verifies_no_drafts_gets_none(folder):
+    settings = load(folder, profile(engines=engines(max_draft_len=0))).loop_settings()
+    assert settings.drafters == ("none",)
+
+
+def test_lookup_longer_than_the_targets_limit_is_refused(folder):
+    lookup = {"prompt_lookup_num_tokens": 9}
+    assert (
+        "decoding.prompt_lookup.prompt_lookup_num_tokens: 9 is over engines.target.max_draft_len, "
+        "which is 8" in refusal(folder, profile(decoding={"prompt_lookup": lookup}))
+    )
 
 
 def test_end_ids_are_those_of_the_generation_config_when_it_names_them(folder):
@@ -78,7 +99,7 @@ def test_end_id_is_the_tokenizers_when_the_checkpoint_names_none(folder):
 
 def test_lengths_are_those_of_gpt2_when_the_checkpoint_is_one(folder):
     write_empty(folder / "target", 300, max_position_embeddings=None, n_positions=512)
-    assert load(folder, profile()).target.settings.max_seq_len == 512
+    assert load(folder, profile()).target.max_seq_len == 512
 
 
 def test_padded_vocabularies_are_accepted_when_the_tokenizer_is_shared(folder):
@@ -111,9 +132,9 @@ def test_wrong_type_says_what_was_given(folder):
 
 
 def test_unknown_drafter_names_the_known_ones(folder):
-    assert "decoding.drafter: must be 'draft_model' or 'none', not 'oracle'" in refusal(
-        folder, profile(decoding={"drafter": "oracle"})
-    )
+    text = refusal(folder, profile(decoding={"drafter": "oracle"}))
+    assert "decoding.drafter: must be 'draft_model', 'prompt_lookup', 'hybrid'" in text
+    assert text.endswith("not 'oracle'")
 
 
 def test_text_that_is_no_yaml_is_refused(folder):
@@ -244,3 +265,21 @@ def test_wrong_own_checkpoint_names_the_option(folder):
     write_tokenizer(folder / "target")
     with pytest.raises(TandemError, match="--draft: no folder"):
         deployment.for_checkpoints(folder / "target", folder / "nowhere")
+
+
+def test_draft_len_may_follow_what_drafts_earn(folder):
+    settings = load(folder, profile(decoding={"draft_len": "auto"})).loop_settings()
+    assert settings.draft_len == AUTO
+    assert settings.draft_stops_when_unsure
+
+
+@pytest.mark.parametrize("draft_len", [0, -1])
+def test_draft_len_is_at_least_one_or_auto(folder, draft_len):
+    text = refusal(folder, profile(decoding={"draft_len": draft_len}))
+    assert "decoding.draft_len: must be at least 1, or auto" in text
+
+
+def test_target_knows_the_drafts_width_where_their_padding_differs(folder):
+    assert "draft_vocab_size" not in load(folder, profile()).target.parameters
+    write_empty(folder / "draft", 320)
+    assert load(folder, profile()).target.parameters["draft_vocab_size"] == "320"

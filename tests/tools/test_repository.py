@@ -179,7 +179,10 @@ def test_linked_rendering_copies_no_weights(planned, tmp_path):
 def test_old_weights_are_taken_only_when_there_are_no_others(planned, tmp_path):
     (tmp_path / "target" / "pytorch_model.bin").touch()
     (tmp_path / "draft" / "model.safetensors").rename(tmp_path / "draft" / "pytorch_model.bin")
-    taken = {m.name: m.files.get("checkpoint", []) for m in repository.models(planned)}
+    taken = {
+        m.name: m.files.get("checkpoint", [])
+        for m in repository.models(deployment.check(planned.profile))
+    }
     assert [p.name for p in taken["large"] if p.suffix != ".json"] == ["model.safetensors"]
     assert [p.name for p in taken["small"] if p.suffix != ".json"] == ["pytorch_model.bin"]
 

@@ -1,0 +1,1 @@
+"""Measurements that anyone can repeat; each module is a script, run with ``python -m``."""

@@ -1,0 +1,102 @@
+"""A bare sequential loop over two emulated engines, in virtual time: exact, and done at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tandem import deployment
+from tandem.kinds.base import Engine as Planned
+
+from contract.parameters import decode
+from engines.emulated.engine import MS, EmulatedEngine
+from engines.emulated.settings import EmulatedSettings
+from engines.emulated.timers import VirtualTimer
+from engines.engine import Engine
+from engines.request import EngineAnswer, EngineRequest
+
+PROMPT_LEN = 64
+ANSWER_LEN = 500
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a loop did; the time is emulated."""
+
+    tokens: int
+    rounds: int
+    drafted: int
+    accepted: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emulated throughput."""
+        return self.tokens / self.seconds
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Emitted per propose + verify."""
+        return self.tokens / self.rounds
+
+
+class Loop:
+    """Propose, verify, accept, and again; one request at a time.
+
+    orchestration_ms: what a round costs besides its two engine calls.
+    """
+
+    def __init__(self, profile: Path, *, orchestration_ms: float) -> None:
+        """Make the two engines of a profile, on one virtual clock."""
+        planned = deployment.load(profile)
+        assert planned.draft is not None
+        self._timer = VirtualTimer()
+        self._target = EmulatedEngine(_settings(planned.target), self._timer)
+        self._draft = EmulatedEngine(_settings(planned.draft), self._timer)
+        self._orchestration_ns = round(orchestration_ms * MS)
+
+    def run(
+        self, answers: int, *, draft_len: int = 0, stop_probability: float | None = None
+    ) -> Outcome:
+        """Answer that many prompts with `ANSWER_LEN` tokens each; draft_len 0: the target alone."""
+        begin_ns = self._timer.now_ns()
+        rounds = drafted = accepted = 0
+        for number in range(answers):
+            text = np.random.default_rng(number).integers(1, 3000, PROMPT_LEN, np.int32)
+            while (left := PROMPT_LEN + ANSWER_LEN - len(text)) > 0:
+                drafts = self._propose(text, min(draft_len, left - 1), stop_probability)
+                answer = self._verify(text, drafts)
+                text = np.concatenate((text, np.array(answer.tokens, np.int32)))
+                rounds += 1
+                drafted += len(drafts)
+                accepted += answer.usage.accepted_tokens
+                self._timer.pass_ns(self._orchestration_ns)
+        seconds = (self._timer.now_ns() - begin_ns) / 1e9
+        return Outcome(answers * ANSWER_LEN, rounds, drafted, accepted, seconds)
+
+    def _propose(
+        self, text: NDArray[np.int32], length: int, stop_probability: float | None
+    ) -> NDArray[np.int32]:
+        if not length:
+            return np.empty(0, np.int32)
+        request = EngineRequest("", text, length, draft_stop_probability=stop_probability)
+        return np.array(self._call(self._draft, request).tokens, np.int32)
+
+    def _verify(self, text: NDArray[np.int32], drafts: NDArray[np.int32]) -> EngineAnswer:
+        return self._call(self._target, EngineRequest("", text, len(drafts) + 1, draft_ids=drafts))
+
+    def _call(self, engine: Engine, request: EngineRequest) -> EngineAnswer:
+        answers: list[EngineAnswer] = []
+        engine.submit(request, answers.append)
+        while not answers:
+            self._timer.advance()
+        return answers[0]
+
+
+def _settings(planned: Planned) -> EmulatedSettings:
+    """The settings that a model of this engine would be told."""
+    given = {name: {"string_value": value} for name, value in planned.parameters.items()}
+    del given["engine"]
+    return decode(EmulatedSettings, {"parameters": given})

@@ -1,0 +1,45 @@
+"""What proposes draft tokens. A drafter serves one request, and may ask an engine in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from bls.effects import Draft, EngineAnswer, EngineCall
+from bls.errors import EngineError
+from bls.sequence import Sequence
+
+Proposal = Generator[EngineCall, EngineAnswer, Draft]
+
+
+class Drafter:
+    """Proposes the tokens that may follow a sequence, and hears what became of them."""
+
+    def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
+        """Whether it is worth asking now. One that never can leaves the target alone for good."""
+        return True
+
+    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+        """Propose at most ``limit`` tokens (>= 1); an empty draft means plain target steps."""
+        raise NotImplementedError
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+        """Hear how many tokens of a draft were accepted, and how long the target took."""
+
+    def went_alone(self, num_tokens: int, seconds: float) -> None:
+        """Hear how long the target took for tokens without drafts."""
+
+    def failed(self, error: EngineError) -> None:
+        """Hear that an engine call made by ``propose`` failed."""
+
+
+class NoDrafter(Drafter):
+    """The target alone: the control, or an engine that drafts by itself."""
+
+    def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+    def propose(self, sequence: Sequence, limit: int) -> Proposal:  # noqa: ARG002
+        """Propose nothing."""
+        return Draft()
+        yield  # a generator, as every drafter is

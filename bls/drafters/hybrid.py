@@ -1,0 +1,40 @@
+"""Prompt lookup first; the draft model where nothing, or only a short n-gram, matched."""
+
+from __future__ import annotations
+
+from bls.drafters.draft_model import DraftModel
+from bls.drafters.drafter import Drafter, Proposal
+from bls.drafters.prompt_lookup import PromptLookup
+from bls.effects import Draft
+from bls.errors import EngineError
+from bls.sequence import Sequence
+from bls.settings import LoopSettings
+
+
+class Hybrid(Drafter):
+    """Copies are free and often long; what is new the draft model guesses better."""
+
+    def __init__(
+        self, prompt_lookup: PromptLookup, draft_model: DraftModel, settings: LoopSettings
+    ) -> None:
+        self._prompt_lookup = prompt_lookup
+        self._draft_model = draft_model
+        self._min_ngram_size = settings.hybrid_min_ngram_size
+
+    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+        """Look up; ask the draft model, if it is well, where no match is long enough."""
+        if not self._draft_model.can_draft(sequence):
+            return (yield from self._prompt_lookup.propose(sequence, limit))
+        copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
+        if len(copied):
+            return copied
+        return (yield from self._draft_model.propose(sequence, limit))
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+        """Tell the draft model of its drafts."""
+        if draft.drafter == "draft_model":
+            self._draft_model.verified(draft, num_accepted, seconds)
+
+    def failed(self, error: EngineError) -> None:
+        """Let the draft model rest."""
+        self._draft_model.failed(error)

@@ -1,0 +1,94 @@
+"""Which calls no engine of ours can serve."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from engines.errors import RequestError
+from engines.request import EngineRequest
+
+
+class Limits(Protocol):
+    """What an engine takes; lengths are tokens."""
+
+    @property
+    def max_seq_len(self) -> int:
+        """A context and its answer must fit in together."""
+
+    @property
+    def max_draft_len(self) -> int:
+        """The longest draft that it verifies."""
+
+    @property
+    def drafts_itself(self) -> bool:
+        """Whether it takes no drafts because it makes them."""
+
+
+def check(
+    request: EngineRequest, limits: Limits, vocab_size: int, draft_vocab_size: int | None = None
+) -> None:
+    """Raise RequestError, naming the input, for a call that cannot be served.
+
+    draft_vocab_size: another width that draft logits may have, of the same vocabulary.
+    """
+    _check_lengths(request, limits)
+    _check_ids("input_ids", request.input_ids, vocab_size)
+    _check_ids("draft_input_ids", request.draft_ids, vocab_size)
+    bad_words = [token for word in request.sampling.bad_words for token in word]
+    _check_ids("bad_words_list", np.array(bad_words, np.int32), vocab_size)
+    if request.end_id is not None and request.end_id >= vocab_size:
+        raise RequestError(
+            f"end_id {request.end_id} is outside the vocabulary (0..{vocab_size - 1})"
+        )
+    bias = request.sampling.embedding_bias
+    if bias is not None and len(bias) != vocab_size:
+        raise RequestError(
+            f"embedding_bias has {len(bias)} values; the vocabulary has {vocab_size}"
+        )
+    _check_draft_logits(request, (vocab_size, *filter(None, [draft_vocab_size])))
+
+
+def _check_lengths(request: EngineRequest, limits: Limits) -> None:
+    drafts = len(request.draft_ids)
+    if drafts and limits.drafts_itself:
+        raise RequestError(
+            f"draft_input_ids has {drafts} tokens; this engine drafts by itself and verifies no "
+            "others: send none"
+        )
+    if drafts > limits.max_draft_len:
+        raise RequestError(
+            f"draft_input_ids has {drafts} tokens; this engine verifies up to "
+            f"{limits.max_draft_len}"
+        )
+    total = len(request.input_ids) + max(request.max_new_tokens, drafts + 1)
+    if total > limits.max_seq_len:
+        raise RequestError(
+            f"input_ids ({len(request.input_ids)} tokens) with request_output_len "
+            f"({request.max_new_tokens}) and draft_input_ids ({drafts}) reach {total} tokens; "
+            f"max_seq_len is {limits.max_seq_len}"
+        )
+
+
+def _check_ids(name: str, ids: np.ndarray, vocab_size: int) -> None:  # type: ignore[type-arg]
+    if len(ids) and not (ids.min() >= 0 and ids.max() < vocab_size):
+        wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
+        raise RequestError(f"{name} holds {wrong}; token ids are 0..{vocab_size - 1}")
+
+
+def _check_draft_logits(request: EngineRequest, widths: tuple[int, ...]) -> None:
+    drafts, logits = len(request.draft_ids), request.draft_logits
+    if logits is None:
+        if drafts and request.draft_acceptance_threshold is not None:
+            raise RequestError(
+                "draft_logits is missing; draft_acceptance_threshold compares it with the "
+                "target's logits"
+            )
+        return
+    if len(logits) != drafts or logits.shape[1] not in widths:
+        expected = " or ".join(str([drafts, width]) for width in widths)
+        raise RequestError(
+            f"draft_logits has shape {list(logits.shape)}; "
+            f"draft_input_ids and the vocabulary ask for {expected}"
+        )

@@ -1,0 +1,21 @@
+"""Which calls the emulated engine refuses besides those that any engine does."""
+
+from __future__ import annotations
+
+from engines.errors import RequestError
+from engines.request import EngineRequest
+
+
+def check_emulated(request: EngineRequest) -> None:
+    """Raise RequestError, naming the input, for what would change the text of a real engine."""
+    sampling = request.sampling
+    refused = {
+        "repetition_penalty": sampling.repetition_penalty != 1,
+        "presence_penalty": sampling.presence_penalty != 0,
+        "frequency_penalty": sampling.frequency_penalty != 0,
+        "embedding_bias": sampling.embedding_bias is not None,
+        "return_context_logits": request.return_context_logits,
+    }
+    for name, given in refused.items():
+        if given:
+            raise RequestError(f"{name} is not supported by the emulated engine")

@@ -1,0 +1,178 @@
+"""One call while it runs."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from dataclasses import replace
+
+import numpy as np
+
+from engines.emulated.row import dense
+from engines.emulated.sampler import Sampler, Token
+from engines.ending import cut
+from engines.engine import Respond
+from engines.request import EngineAnswer, EngineRequest, Floats, Ids, Usage
+
+log = logging.getLogger(__name__)
+
+
+class Call:
+    """A call's tokens, when they are due, and what it has answered so far.
+
+    An answer is prepared before the time at which it is due, so that nothing is left to do then
+    but to send it. Its owner holds `lock` from a look at `open` to the answer that follows.
+
+    Attributes:
+        open: whether a final answer is still to come.
+        over: whether the prepared answer is the final one.
+        due_ns: when the prepared answer is to be sent, in the timer's time.
+        computed_tokens: what went through the model for this call.
+
+    """
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        respond: Respond,
+        sampler: Sampler,
+        usage: Usage,
+        vocab_size: int,
+    ) -> None:
+        """`usage` is what the context costs."""
+        self.request = request
+        self.lock = threading.RLock()  # who is sent an answer may stop the call in the same breath
+        self.open = True
+        self.over = False
+        self.due_ns = 0
+        self.computed_tokens = usage.computed_tokens
+        self._respond = respond
+        self._sampler = sampler
+        self._usage = usage
+        self._vocab_size = vocab_size
+        self._ids: list[int] = []
+        self._sureness = 1.0  # product of the probabilities of what was generated
+        self._unsent: list[Token] = []
+        self._log_prob = 0.0
+        self._logits: Floats | None = None
+        self._steps = 0
+        self._step_ns = 0
+        self._accepted = 0
+        self._first_token_ns = 0
+        self._last_token_ns = 0
+
+    @property
+    def known(self) -> Ids:
+        """The text as far as the engine remembers it: all but the last token, which it only said.
+
+        [context + answer - 1]
+        """
+        return np.concatenate((self.request.input_ids, np.array(self._ids[:-1], np.int32)))
+
+    def prepare(self) -> None:
+        """Choose the tokens of the next answer. Raises RequestError."""
+        if len(self.request.draft_ids):
+            self._verify()
+        else:
+            self._continue()
+        rows = [token.row for token in self._unsent if token.row]
+        self._logits = dense(rows, self._vocab_size) if rows else None
+
+    def _verify(self) -> None:
+        emitted = self._sampler.verify()
+        self._accepted = len(emitted) - 1
+        self._take(emitted)
+        self._steps = 1
+        self.over = True
+        self.computed_tokens += len(self.request.draft_ids)
+
+    def _continue(self) -> None:
+        first = not self._ids
+        self._steps = 0
+        while not self._steps or not (self.over or self.request.streaming):
+            self._take([self._sampler.next()])
+            self._steps += 1
+        self.computed_tokens += self._steps - first  # the context's last token made the first step
+
+    def schedule(self, begin_ns: int, step_ns: int) -> None:
+        """Set when the prepared answer is due: its steps begin at that time."""
+        self._step_ns = step_ns
+        self.due_ns = begin_ns + self._steps * step_ns
+
+    def stop(self, now_ns: int) -> None:
+        """Make the prepared answer final, with those of its tokens that had their time."""
+        missing_ns = max(0, self.due_ns - now_ns)
+        missing = -(-missing_ns // self._step_ns) if self._step_ns else 0
+        self._steps = max(0, self._steps - missing)
+        if missing:
+            del self._ids[len(self._ids) - len(self._unsent) + self._steps :]
+            del self._unsent[self._steps :]
+            self._accepted = 0
+        self.over = True
+
+    def answer(self, wall_ns: int) -> None:
+        """Send the prepared answer, with that time on it."""
+        tokens, self._unsent = self._unsent, []
+        self._note_times(len(tokens), wall_ns)
+        log_probs = _log_probs(tokens) if self.request.return_log_probs else None
+        self._log_prob += 0.0 if log_probs is None else float(log_probs.sum())
+        self._send(
+            EngineAnswer(
+                tokens=tuple(token.id for token in tokens),
+                final=self.over,
+                first=len(self._ids) == len(tokens),
+                log_probs=log_probs,
+                cum_log_prob=self._log_prob,
+                generation_logits=None if self._logits is None else self._logits[: len(tokens)],
+                num_output_tokens=len(self._ids),
+                usage=self._used(),
+            )
+        )
+
+    def fail(self, message: str) -> None:
+        """Send the error as the final answer."""
+        self._send(EngineAnswer(error=message, usage=self._used()))
+
+    def _send(self, answer: EngineAnswer) -> None:
+        """Deliver; where nobody takes it, the call is over."""
+        self.open = not answer.final
+        try:
+            self._respond(answer)
+        except Exception:
+            log.exception("an answer could not be delivered")
+            self.open = False
+
+    def _take(self, tokens: list[Token]) -> None:
+        """Add tokens to the answer, as far as it goes."""
+        request = self.request
+        kept, ended = cut(request, self._ids, [token.id for token in tokens])
+        self._ids += kept
+        self._sureness *= math.prod(token.probability for token in tokens[: len(kept)])
+        self._unsent += tokens[: len(kept)]
+        self.over = ended or len(self._ids) >= request.max_new_tokens or self._unsure()
+
+    def _unsure(self) -> bool:
+        """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
+        limit = self.request.draft_stop_probability
+        return limit is not None and self._sureness < limit
+
+    def _note_times(self, tokens: int, wall_ns: int) -> None:
+        if tokens:
+            first_ns = wall_ns - max(0, self._steps - 1) * self._step_ns
+            self._first_token_ns = self._first_token_ns or first_ns
+            self._last_token_ns = wall_ns
+
+    def _used(self) -> Usage:
+        return replace(
+            self._usage,
+            computed_tokens=self.computed_tokens,
+            draft_tokens=len(self.request.draft_ids),
+            accepted_tokens=self._accepted,
+            first_token_time_ns=self._first_token_ns,
+            last_token_time_ns=self._last_token_ns,
+        )
+
+
+def _log_probs(tokens: list[Token]) -> Floats:
+    return np.log([token.probability for token in tokens], dtype=np.float32)

@@ -1,0 +1,172 @@
+"""The emulated engine: answers come out of a synthetic language, at the times of a profile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+
+from engines.admission import check
+from engines.emulated.admission import check_emulated
+from engines.emulated.call import Call
+from engines.emulated.gpu import SharedGpu
+from engines.emulated.kv_cache import PrefixCache
+from engines.emulated.language import Language
+from engines.emulated.sampler import Sampler
+from engines.emulated.settings import EmulatedSettings
+from engines.emulated.timers import Timer
+from engines.engine import Respond
+from engines.errors import RequestError
+from engines.request import EngineRequest, Usage
+from engines.traits import EMULATED
+
+MS = 1_000_000  # nanoseconds
+log = logging.getLogger(__name__)
+
+
+class EmulatedEngine:
+    """No weights and no work: it waits; see `engines.engine.Engine`.
+
+    Calls overlap as in an engine that batches in flight, each with steps of its own: none waits for
+    the step of another to end. A call's time begins with its arrival. What takes no time is
+    answered within `submit`, in the caller's thread.
+    """
+
+    traits = EMULATED
+
+    def __init__(
+        self, settings: EmulatedSettings, timer: Timer, gpu: SharedGpu | None = None
+    ) -> None:
+        """`timer` becomes the engine's own, unless it is shared by engines in a simulation."""
+        self._settings = settings
+        self._timer = timer
+        self._gpu = gpu
+        self._language = Language(settings)
+        self._cache = PrefixCache(settings.kv_cache_tokens, settings.kv_block_tokens)
+        self._calls: dict[int, Call] = {}
+        self._lock = threading.Lock()
+        self._closing = False
+        self.computed_tokens = 0
+
+    def submit(self, request: EngineRequest, respond: Respond) -> None:
+        """Start a call. Raises RequestError for one that cannot be served."""
+        begin_ns = self._timer.now_ns() - self._age_ns(request)
+        check(request, self._settings, self._settings.vocab_size)
+        check_emulated(request)
+        call, missing = self._admit(request, respond)
+        with self._lock:
+            if self._closing:
+                raise RequestError("the engine is shutting down")
+            self._calls[id(call)] = call
+        prefill_ns = round(missing * self._settings.prefill_ms_per_token * MS)
+        try:
+            self._prepare(call, begin_ns + prefill_ns)
+        except RequestError:
+            self._forget(call)
+            raise
+        if call.due_ns > self._timer.now_ns():
+            self._timer.at(call.due_ns, partial(self._serve, call))
+        else:
+            self._serve(call)
+
+    def stop(self, request_id: str) -> None:
+        """End the calls of that id now; unknown ids are ignored."""
+        for call in self._open_calls():
+            if call.request.request_id == request_id:
+                with call.lock:
+                    if call.open:
+                        call.stop(self._timer.now_ns())
+                        self._answer(call)
+
+    def close(self) -> None:
+        """Fail every call and close the timer."""
+        with self._lock:
+            self._closing = True
+        for call in self._open_calls():
+            self._fail(call, "the engine is shutting down")
+        self._timer.close()
+
+    def _age_ns(self, request: EngineRequest) -> int:
+        """How long ago a call arrived."""
+        arrival_ns = request.arrival_time_ns
+        return max(0, self._timer.wall_ns() - arrival_ns) if arrival_ns else 0
+
+    def _admit(self, request: EngineRequest, respond: Respond) -> tuple[Call, int]:
+        """Return a new call and how many tokens of its context must be computed."""
+        cache, length = self._cache, len(request.input_ids)
+        room = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
+        if cache.blocks_for(room) > cache.total_blocks:
+            raise RequestError(
+                f"input_ids ({length} tokens) and request_output_len ({request.max_new_tokens}) "
+                f"need {cache.blocks_for(room)} KV blocks; kv_cache_tokens holds "
+                f"{cache.total_blocks}"
+            )
+        reused = cache.reuse(request.input_ids, length - 1)
+        usage = Usage(
+            reused_blocks=cache.blocks_for(reused),
+            new_blocks=cache.blocks_for(room) - cache.blocks_for(reused),
+            computed_tokens=length - reused,
+            first_scheduled_time_ns=self._timer.wall_ns(),
+        )
+        sampler = Sampler(request, self._language)
+        call = Call(request, respond, sampler, usage, self._settings.vocab_size)
+        return call, length - reused - 1  # the last token is part of the first step
+
+    def _prepare(self, call: Call, begin_ns: int) -> None:
+        """Have the next answer ready, and set when its steps, which begin then, are over."""
+        call.prepare()
+        call.schedule(begin_ns, self._step_ns(call))
+        if self._gpu:
+            self._gpu.busy_until(call.due_ns)
+
+    def _step_ns(self, call: Call) -> int:
+        settings = self._settings
+        step_ms = settings.step_ms * (1 + settings.verify_slope * len(call.request.draft_ids))
+        step_ms *= 1 + settings.batch_slope * (len(self._calls) - 1)
+        if self._gpu:
+            step_ms *= self._gpu.slow_down(self._timer.now_ns())
+        return round(step_ms * MS)
+
+    def _serve(self, call: Call) -> None:
+        """Send the answer that is due, and those behind it that are by now; wait for the next."""
+        with call.lock:
+            while call.open:
+                self._answer(call)
+                if call.open and self._prepare_next(call):
+                    self._timer.at(call.due_ns, partial(self._serve, call))
+                    return
+
+    def _prepare_next(self, call: Call) -> bool:
+        """Prepare another answer; say whether there is to be waited for it."""
+        try:
+            self._prepare(call, call.due_ns)
+        except RequestError as error:
+            self._fail(call, str(error))
+        except Exception as error:
+            log.exception("a step failed")
+            self._fail(call, f"the engine failed: {type(error).__name__}")
+        return call.open and call.due_ns > self._timer.now_ns()
+
+    def _answer(self, call: Call) -> None:
+        """Send what is prepared; all is settled before, for a loop's next call comes at once."""
+        if call.over:
+            self._cache.remember(call.known)
+            self._forget(call)
+        call.answer(self._timer.wall_ns())
+        if not call.open:
+            self._forget(call)
+
+    def _fail(self, call: Call, message: str) -> None:
+        with call.lock:
+            if call.open:
+                call.fail(message)
+                self._forget(call)
+
+    def _forget(self, call: Call) -> None:
+        with self._lock:
+            if self._calls.pop(id(call), None):
+                self.computed_tokens += call.computed_tokens
+
+    def _open_calls(self) -> list[Call]:
+        with self._lock:
+            return list(self._calls.values())

@@ -1,0 +1,144 @@
+"""The synthetic language: what follows a text, by the target and by the draft's guess.
+
+Everything is decided by hashes of (text, position), so it is the same in every process and every
+call. After each text there are `CANDIDATES` tokens that the target may say, and as many others.
+With probability alpha the draft knows the target's row and has exactly that one; else its row is of
+the others, so that the two have no token in common. A draft token is therefore accepted with
+probability alpha in each way to verify it: greedily, by ids when both draw with the same noise (the
+rows are the same, or no token is), and by probabilities (sum(min(p, q)) is 1 or 0).
+
+The best token of a row has the probability alpha itself: the draft is exactly as sure of its guess
+as it is right to be, which is what `draft_stop_probability` looks at.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.emulated.row import Row
+from engines.emulated.settings import CANDIDATES, EmulatedSettings
+from engines.request import Ids
+
+_MASK = 2**64 - 1
+_KIND, _END = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F  # set one question's answers apart
+_RANKS = np.arange(CANDIDATES, dtype=np.int32)
+
+
+class Text(NamedTuple):
+    """As much of a text as decides what follows it: a CRC-32 of its ids, their number, its kind."""
+
+    digest: int
+    length: int
+    easy: bool
+
+
+class Language:
+    """What one engine says after a text; `end_id` is how it ends one, if ever."""
+
+    def __init__(self, settings: EmulatedSettings) -> None:
+        self._settings = settings
+        self._low = settings.low_id
+        self._words = settings.high_id - settings.low_id
+        self.end_id = settings.end_id
+        self._drafting = settings.role == "draft"
+        hard = settings.alpha if settings.hard_alpha is None else settings.hard_alpha
+        self._alpha = (hard, settings.alpha)  # by Text.easy
+        self._shapes = tuple(_shape(alpha) for alpha in self._alpha)
+
+    def read(self, ids: Ids) -> Text:
+        """Return the text of ids [n]."""
+        digest = zlib.crc32(ids.astype("<i4").tobytes())
+        return Text(digest, len(ids), self._kind_after(ids))
+
+    def extend(self, text: Text, token: int) -> Text:
+        """Return the text with one more token."""
+        digest = zlib.crc32(token.to_bytes(4, "little"), text.digest)
+        length = text.length + 1
+        return Text(digest, length, self._next_kind(text.easy, token, length))
+
+    def best(self, text: Text, *, may_end: bool) -> int:
+        """Return the most likely next token."""
+        if may_end and self._ends(text):
+            assert self.end_id is not None
+            return self.end_id
+        return self._low + self._first(text) % self._words
+
+    def sureness(self, text: Text) -> float:
+        """Return the probability of the most likely next token."""
+        return float(self._shapes[text.easy][0])
+
+    def row(self, text: Text, *, may_end: bool) -> Row:
+        """Return all that may follow."""
+        tokens = self._low + (self._first(text) + _RANKS) % self._words
+        tokens[0] = self.best(text, may_end=may_end)
+        return Row(tokens, self._shapes[text.easy])
+
+    def _first(self, text: Text) -> int:
+        """The best candidate, counted from `low_id` and round; the others follow it."""
+        bits = _mix(text.digest << 32 | text.length)
+        first = bits % self._words
+        return first if self._knows(text, bits) else first + CANDIDATES
+
+    def _knows(self, text: Text, bits: int) -> bool:
+        """Whether this engine has the target's row; decided by the upper half of the bits."""
+        return not self._drafting or (bits >> 32) < self._alpha[text.easy] * 2**32
+
+    def _ends(self, text: Text) -> bool:
+        """Whether this engine takes the text to be at its end."""
+        mean = self._settings.mean_answer_len
+        if not mean or _uniform(text.digest << 32 | text.length, _END) * mean >= 1:
+            return False
+        return self._knows(text, _mix(text.digest << 32 | text.length))
+
+    def _next_kind(self, easy: bool, token: int, length: int) -> bool:
+        """Whether the position behind `token`, the text's `length`-th, is easy."""
+        if self._settings.hard_alpha is None:
+            return True
+        u = _uniform(token << 32 | length, _KIND)
+        return u < (self._settings.stay_easy if easy else 1 - self._settings.stay_hard)
+
+    def _kind_after(self, ids: Ids) -> bool:
+        """Whether the position behind ids [n] is easy.
+
+        One number a position drives the chain whatever its kind was before. So as soon as both
+        kinds lead to the same one, nothing before that position matters: look back just that far.
+        """
+        if self._settings.hard_alpha is None:
+            return True
+        easy, start = True, len(ids)
+        for length in range(len(ids), 0, -1):
+            token = int(ids[length - 1])
+            easy = self._next_kind(True, token, length)
+            start = length
+            if easy == self._next_kind(False, token, length):
+                break
+        for length in range(start + 1, len(ids) + 1):
+            easy = self._next_kind(easy, int(ids[length - 1]), length)
+        return easy
+
+
+def _shape(alpha: float) -> NDArray[np.float64]:
+    """Probabilities [CANDIDATES]: alpha, then an even decline.
+
+    Never less than twice an equal share, or the best token would not be the best; never so much
+    that the others could not follow where it is banned.
+    """
+    best = min(max(alpha, 2 / CANDIDATES), 0.9999)
+    decline = np.arange(CANDIDATES - 1, 0, -1, dtype=np.float64)
+    return np.concatenate(([best], (1 - best) * decline / decline.sum()))
+
+
+def _uniform(key: int, question: int) -> float:
+    """Return a number from [0, 1)."""
+    return _mix(key ^ question) / 2**64
+
+
+def _mix(x: int) -> int:
+    """Return 64 well mixed bits: the finalizer of SplitMix64 (Steele et al. 2014)."""
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
+    return x ^ x >> 31

@@ -1,0 +1,87 @@
+"""Distributions of the next token that are zero nearly everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.request import Floats, Ids, SamplingParams
+
+FLOOR = -1e4  # logit of a token that cannot follow: e to its power is 0, and it makes no NaN
+_NEGLIGIBLE = 104.0  # e^-104 is 0 in single precision
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """The tokens that may follow a text, the most likely first, and how likely they are.
+
+    tokens: [n], no two alike. probabilities: [n], of sum 1; every other token has 0.
+    """
+
+    tokens: Ids
+    probabilities: NDArray[np.float64]
+
+    def of(self, token: int) -> float:
+        """Return the probability of a token."""
+        return float(self.probabilities[self.tokens == token].sum())
+
+    def without(self, banned: set[int]) -> Row:
+        """Return the row of what is not banned; empty where everything is."""
+        kept = np.array([token not in banned for token in self.tokens.tolist()])
+        return _normalised(self.tokens[kept], self.probabilities[kept])
+
+    def warped(self, sampling: SamplingParams) -> Row:
+        """Apply temperature, then top-k, then top-p, as they are applied to logits."""
+        tokens, p = self.tokens, self.probabilities
+        if sampling.temperature:
+            p = (p / p[0]) ** (1 / sampling.temperature)
+        if sampling.top_k:
+            tokens, p = tokens[: sampling.top_k], p[: sampling.top_k]
+        row = _normalised(tokens, p)
+        if 0 < sampling.top_p < 1:
+            p = row.probabilities
+            enough = np.cumsum(p) - p >= sampling.top_p  # those before it reach top_p
+            row = _normalised(row.tokens[~enough], p[~enough])
+        return row
+
+    def draw(self, noise: Floats) -> int:
+        """Sample by noise [>= n] from Exp(1): the Gumbel trick, by rank."""
+        return int(self.tokens[np.argmax(self.probabilities / noise[: len(self.tokens)])])
+
+    def minus(self, other: Row) -> Row:
+        """Return norm(max(0, self - other)); self where nothing is left of it."""
+        taken = np.array([other.of(token) for token in self.tokens.tolist()])
+        left = np.maximum(self.probabilities - taken, 0)
+        return Row(self.tokens, left / left.sum()) if left.any() else self
+
+    def write(self, logits: Floats) -> None:
+        """Put the logarithms into logits [vocab_size], which holds FLOOR."""
+        live = self.probabilities > 0
+        logits[self.tokens[live]] = np.log(self.probabilities[live])
+
+
+def read_row(logits: Floats) -> Row:
+    """Return the distribution that logits [vocab_size] stand for.
+
+    Tokens that no temperature up to 1 would let through are left out: most rows come from an
+    emulated draft, and looking for its few candidates costs a tenth of a softmax.
+    """
+    best = logits.max()
+    tokens = np.flatnonzero(logits > best - _NEGLIGIBLE)
+    p = np.exp(logits[tokens].astype(np.float64) - best)
+    order = np.argsort(-p, kind="stable")
+    return _normalised(tokens[order].astype(np.int32), p[order])
+
+
+def dense(rows: list[Row], vocab_size: int) -> Floats:
+    """Return logits [len(rows), vocab_size]."""
+    logits = np.full((len(rows), vocab_size), FLOOR, np.float32)
+    for row, line in zip(rows, logits, strict=True):
+        row.write(line)
+    return logits
+
+
+def _normalised(tokens: Ids, weights: NDArray[np.float64]) -> Row:
+    return Row(tokens, weights / weights.sum() if len(weights) else weights)

@@ -1,0 +1,132 @@
+"""From the language's rows to the tokens of one call."""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+from engines.emulated.language import Language
+from engines.emulated.row import Row, read_row
+from engines.errors import RequestError
+from engines.request import EngineRequest
+from engines.torch.noise import Purpose, exponentials, uniform
+
+
+class Token(NamedTuple):
+    """A token of an answer.
+
+    probability: the model's own, before anything that the request asked for. row: what it was
+    chosen from, after bans and before temperature, top-k and top-p; None if nobody asked for it.
+    """
+
+    id: int
+    probability: float
+    row: Row | None
+
+
+class Sampler:
+    """Chooses a call's tokens one after another, keeping the text that they lengthen."""
+
+    def __init__(self, request: EngineRequest, language: Language) -> None:
+        sampling = request.sampling
+        self._request = request
+        self._sampling = sampling
+        self._language = language
+        self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        self._text = language.read(request.input_ids)
+        self._said = 0
+        self._banned_at_once = {word[0] for word in sampling.bad_words if len(word) == 1}
+        self._bad_phrases = [word for word in sampling.bad_words if len(word) > 1]
+        longest = max(map(len, self._bad_phrases), default=0)
+        self._recent = request.input_ids[len(request.input_ids) - longest :].tolist()
+        self._simple = (
+            sampling.greedy and not sampling.bad_words and not request.return_generation_logits
+        )
+
+    def next(self) -> Token:
+        """Choose the next token and append it."""
+        token = self._choose()
+        self._append(token.id)
+        return token
+
+    def verify(self) -> list[Token]:
+        """Return what a verification of the request's drafts emits: one more than it accepts."""
+        if self._sampling.greedy or self._request.draft_logits is None:
+            return self._verify_ids()
+        return self._verify_probabilities()
+
+    def _verify_ids(self) -> list[Token]:
+        emitted = []
+        for draft in self._request.draft_ids.tolist():
+            emitted.append(self.next())
+            if emitted[-1].id != draft:
+                return emitted
+        return [*emitted, self.next()]
+
+    def _verify_probabilities(self) -> list[Token]:
+        """Accept with min(1, p/q), correct from norm(max(0, p - q)): arXiv:2211.17192."""
+        assert self._request.draft_logits is not None
+        emitted = []
+        for draft, logits in zip(
+            self._request.draft_ids.tolist(), self._request.draft_logits, strict=True
+        ):
+            own, allowed = self._rows()
+            p, q = allowed.warped(self._sampling), read_row(logits).warped(self._sampling)
+            accepted = 0 < p.of(draft) >= self._threshold() * q.of(draft)
+            token = draft if accepted else self._draw(p.minus(q), Purpose.RESIDUAL)
+            emitted.append(self._token(token, own, allowed))
+            self._append(token)
+            if not accepted:
+                return emitted
+        return [*emitted, self.next()]
+
+    def _threshold(self) -> float:
+        """A random number; a constant one is lossy, and what TensorRT-LLM does."""
+        constant = self._request.draft_acceptance_threshold
+        if constant is not None:
+            return constant
+        return uniform(self._seed, self._text.length, Purpose.ACCEPT)
+
+    def _choose(self) -> Token:
+        if self._simple:
+            best = self._language.best(self._text, may_end=self._may_end)
+            return Token(best, self._language.sureness(self._text), None)
+        own, allowed = self._rows()
+        if self._sampling.greedy:
+            return self._token(int(allowed.tokens[0]), own, allowed)
+        return self._token(self._draw(allowed.warped(self._sampling), Purpose.SAMPLE), own, allowed)
+
+    def _rows(self) -> tuple[Row, Row]:
+        """Return the language's row and what the request allows of it."""
+        own = self._language.row(self._text, may_end=self._may_end)
+        banned = self._banned()
+        allowed = own.without(banned) if banned else own
+        if not len(allowed.tokens):
+            raise RequestError("bad_words_list bans every token that the emulated language has")
+        return own, allowed
+
+    def _token(self, token: int, own: Row, allowed: Row) -> Token:
+        wanted = self._request.return_generation_logits
+        return Token(token, own.of(token), allowed if wanted else None)
+
+    def _draw(self, row: Row, purpose: Purpose) -> int:
+        return row.draw(exponentials(self._seed, self._text.length, purpose, len(row.tokens)))
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether the language may say its end here; a ban on it makes the text go on."""
+        end = self._language.end_id
+        return self._said >= self._sampling.min_tokens and end not in self._banned_at_once
+
+    def _banned(self) -> set[int]:
+        banned = self._banned_at_once
+        for word in self._bad_phrases:
+            if tuple(self._recent[1 - len(word) :]) == word[:-1]:
+                banned = banned | {word[-1]}
+        return banned
+
+    def _append(self, token: int) -> None:
+        self._text = self._language.extend(self._text, token)
+        self._said += 1
+        if self._bad_phrases:
+            self._recent = [*self._recent[1:], token]

@@ -1,0 +1,88 @@
+"""What a deployment decides for an emulated engine; it arrives as parameters of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from engines.errors import LoadError
+
+CANDIDATES = 16  # tokens that may follow a text, by either engine
+
+
+@dataclass(frozen=True)
+class EmulatedSettings:
+    """Settings of one emulated engine. All lengths are tokens.
+
+    role: whether it speaks the language (`target`) or guesses it (`draft`).
+    vocab_size: width of its logits. low_id, high_id: it says ids from low_id to high_id - 1.
+    max_seq_len: a context and its answer must fit in together.
+    max_draft_len: the longest draft it verifies; 0: none.
+    kv_cache_tokens: how much past text it remembers, in blocks of `kv_block_tokens`.
+    alpha: how probable it is that a draft's best guess is the target's own token. With `hard_alpha`
+        the text has easy and hard stretches, a Markov chain over its tokens: alpha is that of the
+        easy ones, and a token is of the same kind as the one before it with probability `stay_easy`
+        or `stay_hard`.
+    mean_answer_len: tokens until the language says `end_id`, on average; 0: never.
+    step_ms: one step, i.e. one new token. verify_slope: a draft of k tokens makes the target's step
+        1 + verify_slope * k times as long. batch_slope: each other call under way makes a step
+        longer by this part of it. prefill_ms_per_token: for each token of a context that the
+        engine does not remember.
+    same_gpu: draft and target take turns on one GPU; see `engines.emulated.gpu`.
+    """
+
+    role: Literal["draft", "target"]
+    vocab_size: int
+    low_id: int
+    high_id: int
+    max_seq_len: int
+    kv_cache_tokens: int
+    max_draft_len: int = 0
+    kv_block_tokens: int = 32
+    alpha: float = 0.8
+    hard_alpha: float | None = None
+    stay_easy: float = 0.92
+    stay_hard: float = 0.8
+    mean_answer_len: float = 0.0
+    end_id: int | None = None
+    step_ms: float = 0.0
+    verify_slope: float = 0.0
+    batch_slope: float = 0.0
+    prefill_ms_per_token: float = 0.0
+    same_gpu: bool = False
+
+    @property
+    def drafts_itself(self) -> bool:
+        """It never does."""
+        return False
+
+    def __post_init__(self) -> None:
+        for names, low, high in _BOUNDS:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not low <= value <= high:
+                    wanted = f"at least {low}" if high == inf else f"from {low} to {high}"
+                    raise LoadError(f"{name} is {value}; it must be {wanted}")
+        self._check_ids()
+        if self.stay_easy == self.stay_hard == 1:
+            raise LoadError("stay_easy and stay_hard are both 1: text would never change its kind")
+        if self.mean_answer_len and self.end_id is None:
+            raise LoadError("mean_answer_len needs end_id, the token that ends an answer")
+
+    def _check_ids(self) -> None:
+        if self.high_id > self.vocab_size or self.high_id - self.low_id < 2 * CANDIDATES:
+            raise LoadError(
+                f"low_id {self.low_id} and high_id {self.high_id} must leave at least "
+                f"{2 * CANDIDATES} of the {self.vocab_size} ids in vocab_size"
+            )
+        if self.end_id is not None and self.low_id <= self.end_id < self.high_id:
+            raise LoadError(f"end_id {self.end_id} is one of the ids that it says")
+
+
+_BOUNDS = (
+    (("max_seq_len", "kv_block_tokens"), 1, inf),
+    (("low_id", "max_draft_len", "mean_answer_len"), 0, inf),
+    (("step_ms", "verify_slope", "batch_slope", "prefill_ms_per_token"), 0, inf),
+    (("alpha", "hard_alpha", "stay_easy", "stay_hard"), 0, 1),
+)

@@ -1,0 +1,144 @@
+"""When the emulated steps end: by the clock of the machine, or by one that a program turns."""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+Action: TypeAlias = Callable[[], None]
+
+
+class Timer(Protocol):
+    """Calls back at a time. Times are nanoseconds of its own clock."""
+
+    def now_ns(self) -> int:
+        """Return the time."""
+
+    def wall_ns(self) -> int:
+        """Return the time as the system's clock has it."""
+
+    def at(self, due_ns: int, action: Action) -> None:
+        """Have `action` called at that time, or as soon as possible after it."""
+
+    def close(self) -> None:
+        """Forget what was not called yet; after this nothing is."""
+
+
+class WallTimer:
+    """Real time, kept to some ten microseconds on an idle machine by one thread.
+
+    A thread that sleeps wakes up 0.1 ms late, in a virtual machine especially, and is slow at
+    first. So this one asks to wake up earlier: by the median of that delay, which it learns, and by
+    what its actions usually take. To wake up still earlier and spin the rest would be more exact
+    where cores are free; where they are not, it takes them from those who have work.
+    """
+
+    _ACTION_NS = 60_000
+    _MOST_NS = 300_000  # longer delays are stalls of the machine; waking earlier would not help
+    _STEP_NS = 5_000
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._events: list[tuple[int, int, Action]] = []
+        self._order = itertools.count()  # of events at the same time
+        self._late_ns = 100_000
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="emulated-steps", daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def now_ns() -> int:
+        """Return the monotonic time, the same in all processes."""
+        return time.monotonic_ns()
+
+    @staticmethod
+    def wall_ns() -> int:
+        """Return the time of the system's clock."""
+        return time.time_ns()
+
+    def at(self, due_ns: int, action: Action) -> None:
+        """Have `action` called at that time; it must not raise."""
+        with self._news:
+            heapq.heappush(self._events, (due_ns, next(self._order), action))
+            if self._events[0][2] is action:
+                self._news.notify()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        _sleep_precisely()
+        while True:
+            with self._news:
+                while not self._closing and not self._near():
+                    self._sleep()
+                if self._closing:
+                    return
+                _, _, action = heapq.heappop(self._events)
+            action()
+
+    def _near(self) -> bool:
+        """Whether the next event's action must begin to be done in time."""
+        return bool(self._events) and self._events[0][0] - self.now_ns() <= self._ACTION_NS
+
+    def _sleep(self) -> None:
+        """Sleep until the next event is near, or until there is news; learn how late."""
+        if not self._events:
+            self._news.wait()
+            return
+        wake_ns = self._events[0][0] - self._ACTION_NS
+        sleep_ns = wake_ns - self._late_ns - self.now_ns()
+        if not self._news.wait(max(0, sleep_ns) / 1e9) and sleep_ns > 0:
+            # A step up or down, whatever the size of the error, leads to the median.
+            step_ns = self._STEP_NS if self.now_ns() > wake_ns else -self._STEP_NS
+            self._late_ns = min(self._MOST_NS, max(0, self._late_ns + step_ns))
+
+
+class VirtualTimer:
+    """A clock that stands still until `advance`: simulations of hours, exact and at once."""
+
+    def __init__(self) -> None:
+        self._now_ns = 0
+        self._events: list[tuple[int, int, Action]] = []
+        self._order = itertools.count()
+
+    def now_ns(self) -> int:
+        """Return the time since the beginning."""
+        return self._now_ns
+
+    wall_ns = now_ns
+
+    def at(self, due_ns: int, action: Action) -> None:
+        """Have `action` called when time has advanced to there."""
+        heapq.heappush(self._events, (due_ns, next(self._order), action))
+
+    def advance(self) -> None:
+        """Let time pass until the next event and call it."""
+        due_ns, _, action = heapq.heappop(self._events)
+        self._now_ns = max(self._now_ns, due_ns)
+        action()
+
+    def pass_ns(self, duration_ns: int) -> None:
+        """Let that much time pass, and call nothing: for work that nobody else waits for."""
+        self._now_ns += duration_ns
+
+    def close(self) -> None:
+        """Forget all events."""
+        self._events.clear()
+
+
+def _sleep_precisely() -> None:
+    """Ask Linux not to round this thread's sleeps up by its usual 0.05 ms."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl:
+        prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, 1 ns

@@ -1,0 +1,137 @@
+"""From our settings and requests to TensorRT-LLM's arguments. Pure.
+
+Names are those of TensorRT-LLM 1.2.1: `BaseLlmArgs`, `TorchLlmArgs`, `KvCacheConfig`,
+`NGramDecodingConfig` and `DraftTargetDecodingConfig` in tensorrt_llm/llmapi/llm_args.py,
+`SamplingParams` in tensorrt_llm/sampling_params.py. Before 1.2 the draft model's argument was
+`speculative_model_dir` (1.2.1 reads either name), and before 1.0 the draft's length was
+`prompt_lookup_num_tokens`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from engines.errors import RequestError
+from engines.llmapi.settings import LlmApiSettings
+from engines.request import EngineRequest, Floats, SamplingParams
+
+NO_END = -1  # a missing end id would be replaced by the tokenizer's
+
+
+def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
+    """Return the arguments of `LLM()`; `api` is the module `tensorrt_llm.llmapi`."""
+    optional = {"max_batch_size": settings.max_batch_size}
+    return {
+        "model": settings.model,
+        "skip_tokenizer_init": True,  # ids in, ids out
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "dtype": settings.dtype,
+        "trust_remote_code": settings.trust_remote_code,
+        "max_seq_len": settings.max_seq_len + settings.longest_draft,
+        "max_num_tokens": settings.max_num_tokens,
+        "enable_chunked_prefill": True,
+        "kv_cache_config": api.KvCacheConfig(
+            enable_block_reuse=settings.enable_block_reuse,
+            max_tokens=settings.kv_cache_tokens,
+            free_gpu_memory_fraction=settings.free_gpu_memory_fraction,
+            tokens_per_block=settings.kv_block_tokens,
+        ),
+        **{name: value for name, value in optional.items() if value is not None},
+        **_speculation(settings, api),
+    }
+
+
+def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
+    """Return the arguments of `SamplingParams()`. Raises RequestError for what it cannot do."""
+    refuse_unsupported(request)
+    sampling = request.sampling
+    arguments: dict[str, Any] = {
+        "max_tokens": request.max_new_tokens,
+        "end_id": NO_END if request.end_id is None else request.end_id,
+        "detokenize": False,
+        "return_perf_metrics": request.return_perf_metrics,
+        **_choice(sampling),
+    }
+    if sampling.min_tokens and request.end_id is not None:
+        arguments["min_tokens"] = sampling.min_tokens
+    if request.return_log_probs:
+        arguments["logprobs"] = 1
+    return arguments
+
+
+def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
+    """Return what is added to the logits [vocab_size]: the caller's, and minus infinity for bans.
+
+    A bad word of one token is banned so, because the sampler applies a bias (pull request 6464,
+    August 2025) and no bad words. A loop bans ends of sequence so, while tokens are owed.
+    """
+    banned = [word[0] for word in request.sampling.bad_words]
+    bias = request.sampling.embedding_bias
+    if not banned:
+        return bias
+    changed: Floats = np.zeros(vocab_size, np.float32) if bias is None else bias.copy()
+    changed[banned] = -np.inf
+    return changed
+
+
+def refuse_unsupported(request: EngineRequest) -> None:
+    """Raise RequestError, naming the input, for what TensorRT-LLM would drop in silence.
+
+    The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words and does not look at
+    them (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add
+    them). Logits of a request that is being speculated on, and an end by a probability, it has not.
+    """
+    sampling = request.sampling
+    asked = {
+        "draft_logits": request.draft_logits is not None,
+        "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
+        "draft_stop_probability": request.draft_stop_probability is not None,
+        "return_context_logits": request.return_context_logits,
+        "return_generation_logits": request.return_generation_logits,
+        "bad_words_list with words of several tokens": any(
+            len(word) > 1 for word in sampling.bad_words
+        ),
+        "repetition_penalty": sampling.repetition_penalty != 1,
+        "presence_penalty": sampling.presence_penalty != 0,
+        "frequency_penalty": sampling.frequency_penalty != 0,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise RequestError(f"{name} is not supported by this engine (llmapi); leave it out")
+
+
+def _choice(sampling: SamplingParams) -> dict[str, Any]:
+    """How a token is chosen. All left out is greedy there; so a temperature is always said."""
+    if sampling.greedy:
+        return {"top_k": 1}
+    arguments: dict[str, Any] = {
+        "temperature": 1.0 if sampling.temperature is None else sampling.temperature
+    }
+    if sampling.top_k:
+        arguments["top_k"] = sampling.top_k
+    if 0 < sampling.top_p < 1:
+        arguments["top_p"] = sampling.top_p
+    if sampling.seed is not None:
+        arguments["seed"] = sampling.seed  # 1.2.1's sampler does not read it: see docs/llmapi.md
+    return arguments
+
+
+def _speculation(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
+    """The overlap scheduler would start a step before its draft is known: NVIDIA turns it off."""
+    if not settings.drafts_itself:
+        return {}
+    if settings.draft_len:
+        config = api.DraftTargetDecodingConfig(
+            max_draft_len=settings.draft_len, speculative_model=settings.draft_model
+        )
+    else:
+        config = api.NGramDecodingConfig(
+            max_draft_len=settings.prompt_lookup_num_tokens,
+            max_matching_ngram_size=settings.max_matching_ngram_size,
+            is_keep_all=settings.lookup_keeps_all,
+            is_use_oldest=settings.lookup_uses_oldest,
+            is_public_pool=settings.lookup_is_public,
+        )
+    return {"speculative_config": config, "disable_overlap_scheduler": True}

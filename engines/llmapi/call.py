@@ -1,0 +1,147 @@
+"""One call while it runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from engines.ending import cut
+from engines.engine import Respond
+from engines.errors import EngineError
+from engines.request import EngineAnswer, EngineRequest, Floats, Usage
+
+GIVEN_UP = ("cancelled", "timeout")
+log = logging.getLogger(__name__)
+
+
+class Call:
+    """A call's tokens and what it has answered so far.
+
+    It reads TensorRT-LLM's `RequestOutput` (tensorrt_llm/executor/result.py, 1.2.1), whose one
+    completion grows from response to response.
+
+    Attributes:
+        result: what `generate_async` returned; None before.
+        over: whether the final answer has been sent.
+
+    """
+
+    def __init__(self, request: EngineRequest, respond: Respond) -> None:
+        self.request = request
+        self.result: Any = None
+        self.over = False
+        self.usage = Usage()
+        self._respond = respond
+        self._tokens: list[int] = []
+        self._log_probs: list[float] = []
+        self._read = 0  # tokens of the completion
+        self._answered = 0
+        self._first_answer = True
+        self._aborted = False
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses must come while it runs; a stop word is looked for in each."""
+        return self.request.streaming or bool(self.request.stop_words)
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that went through the model: what was not cached, and each step's draft."""
+        usage = self.usage
+        wrong = usage.draft_tokens - usage.accepted_tokens
+        cached = getattr(self.result, "cached_tokens", 0) or 0
+        return len(self.request.input_ids) - cached + self._read + wrong
+
+    def take(self, output: Any) -> None:
+        """Take in a response, and answer. Raises EngineError where TensorRT-LLM gave up."""
+        completion = output.outputs[0]
+        if output.finished and completion.finish_reason in GIVEN_UP:
+            raise EngineError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
+        tokens = list(completion.token_ids[self._read :])
+        kept, ended = cut(self.request, self._tokens, tokens)
+        if self.request.return_log_probs:
+            self._log_probs += _log_probs(completion.logprobs, self._read, kept)
+        self._read += len(tokens)
+        self._tokens += kept
+        self.usage = self._usage(completion)
+        if ended or output.finished:
+            self.answer(final=True)
+        elif self.request.streaming and kept:
+            self.answer(final=False)
+
+    def answer(self, *, final: bool) -> None:
+        """Send what has not been sent."""
+        start, self._answered = self._answered, len(self._tokens)
+        log_probs: Floats | None = None
+        if self.request.return_log_probs:
+            log_probs = np.array(self._log_probs[start:], np.float32)
+        self._send(
+            EngineAnswer(
+                tokens=tuple(self._tokens[start:]),
+                final=final,
+                first=self._first_answer,
+                log_probs=log_probs,
+                cum_log_prob=sum(self._log_probs),
+                num_output_tokens=len(self._tokens),
+                usage=self.usage,
+            )
+        )
+        self._first_answer = False
+
+    def fail(self, message: str) -> None:
+        """Send the error as the final answer."""
+        self._send(EngineAnswer(error=message, usage=self.usage))
+
+    def abort(self) -> None:
+        """Have TensorRT-LLM drop the request, if it runs."""
+        if self.result is not None and not (self._aborted or self.result.finished):
+            self._aborted = True
+            self.result.abort()
+
+    def _send(self, answer: EngineAnswer) -> None:
+        """Deliver, or note that nobody is there; the engine's thread must survive either."""
+        self.over = answer.final
+        try:
+            self._respond(answer)
+        except Exception:
+            log.exception("an answer could not be delivered")
+            self.over = True
+
+    def _usage(self, completion: Any) -> Usage:
+        """What the response says of itself; times of tokens are when they came here."""
+        now = time.time_ns()
+        first = self.usage.first_token_time_ns or now
+        metrics = getattr(completion, "request_perf_metrics", None)
+        if metrics is None:
+            return Usage(first_token_time_ns=first, last_token_time_ns=now)
+        drafts, blocks = metrics.speculative_decoding, metrics.kv_cache_metrics
+        timing = metrics.timing_metrics
+        waited = timing.first_scheduled_time - timing.arrival_time
+        return Usage(
+            reused_blocks=blocks.num_reused_blocks,
+            new_blocks=blocks.num_new_allocated_blocks,
+            draft_tokens=drafts.total_draft_tokens,
+            accepted_tokens=drafts.total_accepted_draft_tokens,
+            first_scheduled_time_ns=self.request.arrival_time_ns + _nanoseconds(waited),
+            first_token_time_ns=first,
+            last_token_time_ns=now,
+        )
+
+
+def _log_probs(given: Any, start: int, tokens: list[int]) -> list[float]:
+    """The tokens' own, out of a {token id: Logprob} a token. Raises EngineError for a gap."""
+    found: list[float] = []
+    for row, token in zip((given or ())[start:], tokens, strict=False):
+        if token in row:
+            found.append(row[token].logprob)
+    if len(found) != len(tokens):
+        raise EngineError("TensorRT-LLM returned no log-probability for some tokens")
+    return found
+
+
+def _nanoseconds(duration: timedelta) -> int:
+    return duration // timedelta(microseconds=1) * 1000

@@ -1,0 +1,122 @@
+"""The llmapi engine: one `tensorrt_llm.LLM`, and a thread whose event loop waits for its answers.
+
+It speaks to TensorRT-LLM 1.2.1 (tensorrt_llm/llmapi/llm.py): `generate_async` gives a result that
+is iterated over asynchronously, on the event loop that ran when it was made, and `abort()`ed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from engines.admission import check
+from engines.engine import Respond
+from engines.errors import LoadError, RequestError
+from engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
+from engines.llmapi.call import Call
+from engines.llmapi.settings import LlmApiSettings
+from engines.request import EngineRequest
+from engines.traits import LLMAPI, LLMAPI_SPECULATIVE
+
+CLOSING = "the engine is shutting down"
+log = logging.getLogger(__name__)
+
+
+class LlmApiEngine:
+    """Serves a checkpoint by TensorRT-LLM; see `engines.engine.Engine`.
+
+    `computed_tokens` counts the tokens that went through the model since the start, as far as
+    TensorRT-LLM tells.
+    """
+
+    def __init__(self, settings: LlmApiSettings, package: Any) -> None:
+        """Start the LLM; `package` is the module `tensorrt_llm`. Raises LoadError."""
+        self.traits = LLMAPI_SPECULATIVE if settings.drafts_itself else LLMAPI
+        self.computed_tokens = 0
+        self._settings = settings
+        self._sampling_params = package.SamplingParams
+        try:
+            self._llm = package.LLM(**llm_arguments(settings, package.llmapi))
+        except Exception as error:
+            raise LoadError(f"TensorRT-LLM does not start: {_line(error)}") from error
+        self._calls: dict[Call, asyncio.Task[None]] = {}
+        self._closing = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="llmapi-engine", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, request: EngineRequest, respond: Respond) -> None:
+        """Start a call. Raises RequestError for one that cannot be served."""
+        check(request, self._settings, self._settings.vocab_size)
+        arguments = sampling_arguments(request)
+        bias = embedding_bias(request, self._settings.vocab_size)
+        if bias is not None:
+            import torch  # noqa: PLC0415 (it is there where TensorRT-LLM is)
+
+            arguments["embedding_bias"] = torch.from_numpy(bias)
+        self._later(self._start, Call(request, respond), self._sampling_params(**arguments))
+
+    def stop(self, request_id: str) -> None:
+        """End the calls of that id at once; unknown ids are ignored."""
+        self._later(self._stop, request_id)
+
+    def close(self) -> None:
+        """Fail every call, end the LLM and the thread."""
+        self._closing = True
+        asyncio.run_coroutine_threadsafe(self._fail_all(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._llm.shutdown()
+
+    def _later(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Have the loop's thread do something; a stop stays behind the call that it stops."""
+        if self._closing:
+            raise RequestError(CLOSING)
+        self._loop.call_soon_threadsafe(work, *arguments)
+
+    def _start(self, call: Call, sampling_params: Any) -> None:
+        self._calls[call] = self._loop.create_task(self._serve(call, sampling_params))
+
+    async def _serve(self, call: Call, sampling_params: Any) -> None:
+        """Carry a call from its first response to its last."""
+        try:
+            call.result = self._llm.generate_async(
+                inputs=call.request.input_ids.tolist(),
+                sampling_params=sampling_params,
+                streaming=call.streams,
+            )
+            async for output in call.result:
+                call.take(output)
+                if call.over:
+                    return
+            call.fail("the engine failed: TensorRT-LLM's answer has no end")
+        except Exception as error:
+            log.exception("a call failed")
+            call.fail(f"the engine failed: {_line(error)}")
+        finally:
+            call.abort()
+            self.computed_tokens += call.computed_tokens
+            self._calls.pop(call, None)
+
+    def _stop(self, request_id: str) -> None:
+        for call in [call for call in self._calls if call.request.request_id == request_id]:
+            self._calls.pop(call).cancel()
+            call.abort()
+            call.answer(final=True)
+
+    async def _fail_all(self) -> None:
+        tasks = list(self._calls.values())
+        for call, task in list(self._calls.items()):
+            task.cancel()
+            call.fail(CLOSING)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

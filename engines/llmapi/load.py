@@ -1,0 +1,26 @@
+"""Start an llmapi engine in a process of its own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from contract.parameters import decode
+from engines.errors import LoadError
+from engines.llmapi.engine import LlmApiEngine
+from engines.llmapi.settings import LlmApiSettings
+
+
+def load(model_config: dict[str, Any], _folder: Path) -> LlmApiEngine:
+    """Load the checkpoint and start the engine. Raises LoadError or ParameterError."""
+    settings = decode(LlmApiSettings, model_config)
+    try:
+        package = import_module("tensorrt_llm")
+        import_module("tensorrt_llm.llmapi")
+    except ImportError as error:
+        raise LoadError(
+            f"TensorRT-LLM cannot be imported ({error}); serve in an image that carries it, or "
+            "`pip install tensorrt-llm==1.2.1 --extra-index-url https://pypi.nvidia.com`"
+        ) from error
+    return LlmApiEngine(settings, package)

@@ -1,0 +1,27 @@
+"""Start the engine of the kind that a model's parameters name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from engines.engine import Engine
+from engines.errors import LoadError
+
+KINDS = ("torch", "emulated", "llmapi")
+
+
+def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
+    """Build the engine; what only another kind needs is not imported. Raises LoadError.
+
+    model_config: Triton's, parsed. folder: the model's version folder.
+    """
+    parameters = dict(model_config.get("parameters", {}))
+    kind = parameters.pop("engine", {}).get("string_value")
+    if kind not in KINDS:
+        raise LoadError(f"parameter 'engine' is {kind!r}; known are {', '.join(KINDS)}")
+    engine: Engine = import_module(f"engines.{kind}.load").load(
+        {**model_config, "parameters": parameters}, folder
+    )
+    return engine

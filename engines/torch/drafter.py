@@ -1,0 +1,91 @@
+"""Drafts that an engine makes for itself, inside a call: prompt lookup (V2)."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+
+import numpy as np
+
+from engines.request import EngineRequest, Ids
+from engines.torch.settings import TorchSettings
+from lookup.index import NgramIndex
+
+
+class LookupDrafter:
+    """Drafts for one call: what followed its text's tail earlier in that text.
+
+    It knows that text alone, so nobody's prompt shows in what is drafted for another.
+    """
+
+    def __init__(self, settings: TorchSettings) -> None:
+        self._longest = settings.prompt_lookup_num_tokens
+        self._end_id: int | None = None
+        self._row = array("i")
+        self._index = NgramIndex(
+            settings.max_matching_ngram_size,
+            keep_all=settings.lookup_keeps_all,
+            use_oldest=settings.lookup_uses_oldest,
+        )
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def knows_beginning_of(self, context: Ids) -> bool:
+        """Whether all that it knows is how `context` begins."""
+        return np.array_equal(np.frombuffer(self._row, np.int32), context[: len(self._row)])
+
+    def begin(self, request: EngineRequest) -> None:
+        """Take in what it does not know yet of a call's context."""
+        self._end_id = request.end_id
+        self.note(request.input_ids[len(self) :].tolist())
+
+    def note(self, tokens: list[int]) -> None:
+        """Take in what the call has added to its text."""
+        self._row.extend(tokens)
+        self._index.extend(tokens)
+
+    def propose(self, room: int) -> list[int]:
+        """Return up to `room` draft tokens; none where the text's tail is new.
+
+        Nothing is drafted behind an end of sequence: the answer ends there.
+        """
+        limit = min(self._longest, room)
+        match = self._index.lookup(limit) if limit > 0 else None
+        tokens = match.tokens if match else []
+        return tokens[: tokens.index(self._end_id) + 1] if self._end_id in tokens else tokens
+
+
+class Drafters:
+    """A drafter for each call; one that goes on with an ended call's text gets that call's drafter.
+
+    A loop that streams sends its growing context once a piece: only the new tokens are read.
+    Drafters of ended calls are kept, least recently used first out, while their tokens fit the KV
+    cache's cap. Any thread may call.
+    """
+
+    def __init__(self, settings: TorchSettings) -> None:
+        self._settings = settings
+        self._idle: list[LookupDrafter] = []  # least recently used first
+        self._lock = threading.Lock()
+
+    def drafter_for(self, request: EngineRequest) -> LookupDrafter:
+        """Return the drafter of a call that begins."""
+        drafter = self._take(request.input_ids) or LookupDrafter(self._settings)
+        drafter.begin(request)
+        return drafter
+
+    def keep(self, drafter: LookupDrafter) -> None:
+        """Hand back the drafter of a call that has ended."""
+        with self._lock:
+            self._idle.append(drafter)
+            while sum(map(len, self._idle)) > self._settings.kv_cache_tokens:
+                self._idle.pop(0)
+
+    def _take(self, context: Ids) -> LookupDrafter | None:
+        with self._lock:
+            fitting = [idle for idle in self._idle if idle.knows_beginning_of(context)]
+            best = max(fitting, key=len, default=None)
+            if best is not None:
+                self._idle.remove(best)
+            return best

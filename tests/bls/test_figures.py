@@ -1,0 +1,125 @@
+"""What a sequence adds to the metrics when it ends."""
+
+import pytest
+
+from bls.figures import Figures, figures_of, key_of, zeros
+from bls.statistics import Round, Statistics
+from bls.timeline import Timeline
+
+MS = 10**6  # nanoseconds
+
+# Waited 5 ms, decoded 100 ms: 3 tokens after 40 ms, 2 tokens 60 ms later.
+TIMELINE = Timeline(
+    arrival=1 * MS,
+    first_scheduled=6 * MS,
+    first_token=46 * MS,
+    last_token=106 * MS,
+    last_delivery=106 * MS,
+    num_first_tokens=3,
+    num_tokens=5,
+)
+ROUNDS = [
+    Round(4, 2, "draft_model", draft_seconds=0.01, target_seconds=0.02),
+    Round(4, 1, "draft_model", draft_seconds=0.02, target_seconds=0.03),
+]
+
+
+@pytest.fixture
+def statistics():
+    made = Statistics()
+    for round_ in ROUNDS:
+        made.add(round_)
+    return made
+
+
+def counts(figures, name, **labels):
+    return figures.counts[key_of(name, **labels)]
+
+
+def observed(figures, name, **labels):
+    return [value for key, value in figures.observations if key == key_of(name, **labels)]
+
+
+def test_parts_of_the_time_are_the_engines_own_and_the_rest(statistics):
+    figures = figures_of("draft_model", statistics, TIMELINE)
+    parts = {
+        part: counts(figures, "tandem_round_part_seconds_total", drafter="draft_model", part=part)
+        for part in ("draft", "target", "orchestration")
+    }
+    assert parts == pytest.approx({"draft": 0.03, "target": 0.05, "orchestration": 0.02})
+
+
+def test_histograms_observe_a_sequences_means(statistics):
+    figures = figures_of("draft_model", statistics, TIMELINE)
+
+    def of(name, **labels):
+        return observed(figures, name, drafter="draft_model", **labels)
+
+    assert of("tandem_time_to_first_token_seconds") == [pytest.approx(0.045)]
+    assert of("tandem_inter_token_latency_seconds") == [pytest.approx(0.03)]
+    assert of("tandem_round_seconds") == [pytest.approx(0.05)]
+    assert of("tandem_round_part_seconds", part="target") == [pytest.approx(0.025)]
+    assert len(figures.observations) == 6
+
+
+def test_accepted_tokens_are_counted_by_position(statistics):
+    figures = figures_of("draft_model", statistics, TIMELINE)
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    assert [
+        counts(figures, name, drafter="draft_model", position=position) for position in "01"
+    ] == [2, 1]
+
+
+def test_drafts_of_a_hybrid_are_those_of_who_proposed_them(statistics):
+    figures = figures_of("hybrid", statistics, TIMELINE)
+    assert counts(figures, "spec_decode_num_drafts_total", drafter="draft_model") == 2
+    assert counts(figures, "tandem_rounds_total", drafter="hybrid") == 2
+
+
+def test_nothing_is_observed_of_a_sequence_that_failed_before_its_first_token():
+    timeline = Timeline(arrival=1 * MS)
+    timeline.scheduled()
+    figures = figures_of("none", Statistics(num_drafter_failures=1), timeline)
+    assert figures.observations == []
+    assert counts(figures, "tandem_drafter_failures_total", drafter="none") == 1
+    assert sum(figures.counts.values()) == 1
+
+
+def test_a_sequence_that_ended_at_once_has_a_round_but_no_first_token():
+    statistics = Statistics()
+    statistics.add(Round(num_draft_tokens=4, drafter="draft_model", target_seconds=0.001))
+    timeline = Timeline(arrival=1)
+    timeline.scheduled()
+    timeline.delivered(0)  # the end of sequence alone
+    figures = figures_of("draft_model", statistics, timeline)
+    assert len(observed(figures, "tandem_round_seconds", drafter="draft_model")) == 1
+    assert not observed(figures, "tandem_time_to_first_token_seconds", drafter="draft_model")
+
+
+def test_tokens_that_came_all_at_once_have_no_inter_token_latency():
+    timeline = Timeline(arrival=1)
+    timeline.delivered(7)
+    timeline.delivered(0)
+    assert timeline.inter_token_latency is None
+    assert timeline.time_to_first_token > 0
+    timeline.delivered(1)
+    assert timeline.inter_token_latency >= 0
+    assert timeline.num_tokens == 8
+
+
+def test_no_time_is_negative_when_a_clock_was_set_back(statistics):
+    timeline = Timeline(9 * MS, 8 * MS, 7 * MS, 6 * MS, 5 * MS, 1, 2)
+    figures = figures_of("draft_model", statistics, timeline)
+    assert min(figures.counts.values()) >= 0
+    assert min(value for _, value in figures.observations) >= 0
+
+
+def test_figures_add_up(statistics):
+    both = zeros("draft_model")
+    assert not any(both.counts.values())
+    assert both.observations == []
+    for _ in range(2):
+        both.add(figures_of("draft_model", statistics, TIMELINE))
+    assert counts(both, "tandem_output_tokens_total", drafter="draft_model") == 10
+    assert len(both.observations) == 12
+    assert Figures().counts == {}

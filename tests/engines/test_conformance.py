@@ -1,0 +1,198 @@
+"""What every engine of ours does that declares the trait; each test runs on each engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated import emulated
+from engine_harness import VOCAB, Harness, prompt
+
+from engines.emulated.timers import WallTimer
+from engines.errors import RequestError
+from engines.request import SamplingParams
+
+SAMPLED = SamplingParams(temperature=1.0, seed=11)
+
+
+@pytest.fixture(scope="module", params=["torch", "emulated"])
+def engine(request) -> Harness:
+    """An engine of each kind, with a vocabulary of 131 tokens and no end id."""
+    if request.param == "torch":
+        return request.getfixturevalue("make_harness")("llama")
+    return emulated(step_ms=0.2, timer=WallTimer())
+
+
+@pytest.fixture
+def able(engine, request) -> Harness:
+    """The engine, if it has the trait that the test needs."""
+    if not getattr(engine.engine.traits, request.param):
+        pytest.skip(f"no {request.param}")
+    return engine
+
+
+def needs(trait: str):
+    """Run a test with `able`, an engine that has the trait."""
+    return pytest.mark.parametrize("able", [trait], indirect=True)
+
+
+def wrong(tokens: list[int]) -> list[int]:
+    """Tokens that differ from these."""
+    return [2 + (token + 1) % 100 for token in tokens]
+
+
+def test_one_answer_unless_streaming_and_it_is_final(engine):
+    outcome = engine.call(prompt(1, 9), 12)
+    assert [answer.final for answer in outcome.answers] == [True]
+    assert len(outcome.tokens) == 12
+
+
+def test_greedy_text_is_the_same_every_time_and_however_it_is_cut(engine):
+    ids = prompt(2, 9)
+    whole = engine.tokens(ids, 20)
+    assert engine.tokens(ids, 20) == whole
+    assert engine.tokens(ids + whole[:7], 13) == whole[7:]
+
+
+def test_many_at_once_equal_one_at_a_time(engine):
+    prompts = [prompt(seed, 3 + 2 * seed) for seed in range(12)]
+    alone = [engine.tokens(ids, 10) for ids in prompts]
+    pending = [engine.start(ids, 10) for ids in prompts]
+    assert [call.wait().tokens for call in pending] == alone
+
+
+def test_end_id_ends_the_answer_and_is_left_out(engine):
+    ids = prompt(3, 9)
+    text = engine.tokens(ids, 20)
+    end = text[6]
+    assert engine.tokens(ids, 20, end_id=end) == text[: text.index(end)]
+
+
+def test_stop_word_ends_the_answer_and_is_kept(engine):
+    ids = prompt(4, 9)
+    text = engine.tokens(ids, 20)
+    assert engine.tokens(ids, 20, stop_words=((5, 6, 7), tuple(text[4:6]))) == text[:6]
+
+
+def test_bad_word_is_not_said(engine):
+    ids = prompt(5, 9)
+    first = engine.tokens(ids, 1)[0]
+    banned = SamplingParams(top_k=1, bad_words=((first,),))
+    assert first not in engine.tokens(ids, 12, sampling=banned)
+
+
+def test_the_same_context_again_computes_its_last_token(engine):
+    ids = prompt(6, 33)
+    engine.tokens(ids)
+    usage = engine.call(ids).last.usage
+    assert (usage.computed_tokens, usage.reused_blocks, usage.new_blocks) == (1, 4, 1)
+
+
+def test_times_are_in_order(engine):
+    usage = engine.call(prompt(7, 9), 5).last.usage
+    assert 0 < usage.first_scheduled_time_ns <= usage.first_token_time_ns
+    assert usage.first_token_time_ns <= usage.last_token_time_ns
+
+
+def test_drafting_ends_where_it_is_unsure_of_all_so_far(engine):
+    outcome = engine.call(prompt(8, 9), 12, return_log_probs=True)
+    chances = np.exp(np.cumsum(outcome.last.log_probs))
+    limit = float(chances[4]) * 1.001
+    ends_at = int(np.argmax(chances < limit))
+    assert 0 < ends_at <= 4
+    stopped = engine.tokens(prompt(8, 9), 12, draft_stop_probability=limit)
+    assert stopped == outcome.tokens[: ends_at + 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ids": [VOCAB]}, "input_ids holds 131; token ids are 0..130"),
+        ({"ids": prompt(1, 200), "new": 100}, "max_seq_len is 256"),
+        ({"ids": [5], "end_id": VOCAB}, "end_id 131 is outside the vocabulary"),
+    ],
+)
+def test_a_call_that_cannot_be_served_is_refused_by_name(engine, given, message):
+    with pytest.raises(RequestError, match=message):
+        engine.start(**given)
+
+
+@needs("streaming")
+def test_streaming_sends_a_token_an_answer_and_the_last_is_final(able):
+    ids = prompt(9, 9)
+    outcome = able.call(ids, 12, streaming=True)
+    assert [len(answer.tokens) for answer in outcome.answers] == [1] * 12
+    assert [answer.final for answer in outcome.answers] == [False] * 11 + [True]
+    assert [answer.first for answer in outcome.answers] == [True] + [False] * 11
+    assert outcome.tokens == able.tokens(ids, 12)
+
+
+@needs("stop")
+def test_stop_ends_a_call_and_unknown_ids_are_harmless(able):
+    able.engine.stop("nobody")
+    running = able.start(prompt(10, 9), 200, request_id="x", streaming=True)
+    running.next()
+    able.engine.stop("x")
+    outcome = running.wait()
+    assert outcome.error is None
+    assert len(outcome.tokens) < 199
+    assert len(able.tokens(prompt(10, 9), 5)) == 5
+
+
+@needs("verifies_drafts")
+@pytest.mark.parametrize("right", range(5))
+def test_a_verification_emits_what_it_accepts_and_one_more(able, right):
+    ids = prompt(11, 12)
+    text = able.tokens(ids, 6)
+    outcome = able.call(ids, 5, drafts=text[:right] + wrong(text[right:4]))
+    assert outcome.tokens == text[: right + 1]
+    assert outcome.last.usage.accepted_tokens == right
+    assert able.tokens(ids, 6) == text  # nothing of a rejected draft stays
+
+
+@needs("verifies_drafts")
+def test_a_draft_that_is_too_long_is_refused(able):
+    with pytest.raises(RequestError, match="draft_input_ids has 40 tokens"):
+        able.start([5, 6], 41, drafts=[7] * 40)
+
+
+@needs("log_probs_with_drafts")
+def test_log_probs_of_a_verification_line_up(able):
+    ids = prompt(12, 10)
+    plain = able.call(ids, 5, return_log_probs=True)
+    verified = able.call(ids, 5, drafts=plain.tokens[:4], return_log_probs=True)
+    assert verified.tokens == plain.tokens
+    np.testing.assert_allclose(verified.last.log_probs, plain.last.log_probs, atol=1e-4)
+    assert verified.last.cum_log_prob == pytest.approx(plain.last.cum_log_prob, abs=1e-3)
+
+
+@needs("keyed_randomness")
+@pytest.mark.parametrize("draft_len", [1, 4, 8])
+def test_a_seed_gives_one_text_with_and_without_drafts(able, draft_len):
+    ids = prompt(13, 12)
+    want = able.tokens(ids, 30, sampling=SAMPLED)
+    assert want != able.tokens(ids, 30, sampling=SamplingParams(temperature=1.0, seed=12))
+    text: list[int] = []
+    while len(text) < 20:
+        right = len(text) % (draft_len + 1)
+        drafts = want[len(text) : len(text) + draft_len]
+        drafts = drafts[:right] + wrong(drafts[right:])
+        text += able.tokens(ids + text, draft_len + 1, drafts=drafts, sampling=SAMPLED)
+    assert text == want[: len(text)]
+
+
+@needs("draft_logits")
+def test_its_own_logits_as_the_drafts_are_accepted_whole(able):
+    ids = prompt(14, 12)
+    proposal = able.call(ids, 4, sampling=SAMPLED, return_generation_logits=True)
+    logits = proposal.last.generation_logits
+    assert logits.shape == (4, VOCAB)
+    other = SamplingParams(temperature=1.0, seed=99)
+    outcome = able.call(ids, 5, drafts=proposal.tokens, draft_logits=logits, sampling=other)
+    assert outcome.tokens[:4] == proposal.tokens
+
+
+@needs("draft_logits")
+def test_draft_logits_of_another_shape_are_refused(able):
+    logits = np.zeros((2, VOCAB + 1), np.float32)
+    with pytest.raises(RequestError, match=r"draft_logits has shape \[2, 132\]"):
+        able.start([5, 6], 3, drafts=[7, 8], draft_logits=logits)

@@ -1,0 +1,108 @@
+"""What the target makes of the draft's logits: wrong ones are named, padded ones are understood."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from distributions import Warp, fits
+from engine_harness import VOCAB, Harness, prompt
+
+from engines.decoding import decode
+from engines.errors import RequestError
+from engines.request import EngineRequest, SamplingParams
+from engines.torch.noise import Purpose
+from engines.torch.sampling import Sampler
+from engines.torch.verification import draw, verify_probabilities
+
+DRAWS = 4_000
+SMALL = 12
+
+
+def submit(harness: Harness, **tensors) -> None:
+    """Make a call as Triton would: from tensors."""
+    arrays = {
+        "input_ids": np.array([prompt(1, 5)], np.int32),
+        "request_output_len": np.array([3], np.int32),
+        "draft_input_ids": np.array([[4, 5]], np.int32),
+    } | tensors
+    harness.engine.submit(decode(arrays, "id", 0), lambda answer: None)
+
+
+def logits(*shape: int) -> np.ndarray:
+    return np.zeros((1, *shape), np.float32)
+
+
+THRESHOLD = np.array([0.5], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"draft_acceptance_threshold": THRESHOLD}, "draft_logits is missing; draft_acceptance"),
+        ({"draft_logits": logits(2, VOCAB + 1)}, r"has shape \[2, 132\]; .* ask for \[2, 131\]"),
+        ({"draft_logits": logits(2, VOCAB - 1)}, r"has shape \[2, 130\]; .* ask for \[2, 131\]"),
+        ({"draft_logits": logits(3, VOCAB)}, r"has shape \[3, 131\]; .* ask for \[2, 131\]"),
+        ({"draft_logits": logits(1, 2, VOCAB)}, r"draft_logits has shape \[1, 1, 2, 131\]"),
+        (
+            {"draft_logits": logits(2, VOCAB), "draft_input_ids": np.zeros((1, 0), np.int32)},
+            r"draft_logits has shape \[2, 131\]; draft_input_ids .* ask for \[0, 131\]",
+        ),
+    ],
+)
+def test_wrong_draft_logits_are_one_line_that_names_them(llama, tensors, message):
+    with pytest.raises(RequestError, match=message) as refused:
+        submit(llama, **tensors)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_threshold_without_drafts_asks_for_nothing(llama):
+    submit(
+        llama,
+        draft_acceptance_threshold=THRESHOLD,
+        draft_input_ids=np.zeros((1, 0), np.int32),
+    )
+
+
+@pytest.mark.parametrize("width", [VOCAB - 3, VOCAB + 5])
+def test_only_the_padding_that_the_deployment_knows_is_taken(make_harness, width):
+    harness = make_harness(draft_vocab_size=width)
+    for known in (width, VOCAB):
+        submit(harness, draft_logits=logits(2, known))
+    message = rf"has shape \[2, 7\]; .* ask for \[2, 131\] or \[2, {width}\]"
+    with pytest.raises(RequestError, match=message):
+        submit(harness, draft_logits=logits(2, 7))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("width", [SMALL - 2, SMALL + 4])
+@pytest.mark.parametrize("warp", [Warp(1.0), Warp(1.2, top_k=5), Warp(0.8, top_p=0.8)], ids=str)
+def test_padding_of_the_draft_leaves_the_targets_distribution(width, warp):
+    """A draft model whose padding is likely: proposals from there never reach the target."""
+    random = np.random.default_rng(3)
+    target = random.normal(0, 1, (2, SMALL)).astype(np.float32)
+    draft = random.normal(0, 1, (1, width)).astype(np.float32)
+    shared = warp.of(draft)[0, :SMALL]
+    proposals = random.choice(len(shared), DRAWS, p=shared / shared.sum())
+    counts = np.zeros(SMALL)
+    for seed, proposal in enumerate(proposals.tolist()):
+        request = EngineRequest(
+            "r",
+            np.array([1, 2], np.int32),
+            2,
+            draft_ids=np.array([proposal], np.int32),
+            draft_logits=draft,
+            sampling=SamplingParams(warp.temperature, warp.top_k, warp.top_p, seed=seed),
+        )
+        sampler = Sampler(request, SMALL, torch.device("cpu"))
+        counts[sampler.verify(torch.from_numpy(target), [proposal], 2)[0]] += 1
+    assert fits(counts, warp.of(target)[0])
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_logits_that_are_no_distribution_cost_no_more_than_their_draft(broken):
+    p = torch.tensor([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
+    q = torch.tensor([[broken, 1.0, 1.0]]).softmax(-1)
+    for seed in range(20):
+        emitted = verify_probabilities([2], p, q, seed=seed, position=4)
+        assert emitted == [draw(p[0], seed, 4, Purpose.RESIDUAL)]

@@ -1,0 +1,289 @@
+"""The emulated engine's language: one text however it is cut, and acceptance that is alpha."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributions import fits
+from emulated import ALPHA, END, accepted, emulated, pair, settings
+from engine_harness import VOCAB, prompt
+from scipy.stats import binomtest, chisquare
+
+from engines.emulated.language import Language
+from engines.emulated.row import FLOOR, dense, read_row
+from engines.errors import LoadError, RequestError
+from engines.request import SamplingParams
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDE = {"vocab_size": 128_256, "high_id": 128_000, "max_seq_len": 4096}
+TRIALS = 1500
+
+
+def sampled(**given) -> SamplingParams:
+    return SamplingParams(**{"temperature": 1.0, **given})
+
+
+def is_alpha(successes: int, trials: int, alpha: float = ALPHA) -> bool:
+    return binomtest(successes, trials, alpha).pvalue > 1e-4
+
+
+def test_two_prompts_have_different_texts():
+    target = emulated(**WIDE)
+    texts = [tuple(target.tokens(prompt(seed, 20), 8)) for seed in range(20)]
+    assert len(set(texts)) == 20
+    early, late = prompt(1, 20), prompt(1, 20)
+    early[0] += 1
+    assert target.tokens(early, 8) != target.tokens(late, 8)
+
+
+def test_text_is_the_same_in_every_engine_and_at_every_alpha():
+    ids = prompt(1, 20)
+    want = emulated().tokens(ids, 30)
+    assert emulated(alpha=0.3, hard_alpha=0.1).tokens(ids, 30) == want
+
+
+def test_it_says_only_the_ids_that_it_has():
+    text = emulated(low_id=40, high_id=90).tokens(prompt(1, 5), 200)
+    assert min(text) >= 40
+    assert max(text) < 90
+    assert len(set(text)) > 40
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.95, 1.0])
+def test_the_best_guess_is_right_with_probability_alpha(alpha):
+    draft, target = pair(alpha=alpha, **WIDE)
+    right = sum(
+        draft.tokens(ids, 1) == target.tokens(ids, 1)
+        for ids in (prompt(seed, 12) for seed in range(TRIALS))
+    )
+    assert is_alpha(right, TRIALS, alpha)
+
+
+def test_accepted_tokens_are_geometric():
+    draft, target = pair(**WIDE)
+    counts = np.bincount(
+        [accepted(draft, target, prompt(seed, 12), 5) for seed in range(TRIALS)], minlength=6
+    )
+    chances = [(1 - ALPHA) * ALPHA**n for n in range(5)] + [ALPHA**5]
+    assert chisquare(counts, np.array(chances) * TRIALS).pvalue > 1e-4
+
+
+def test_rounds_of_drafts_say_what_the_target_says_alone():
+    draft, target = pair(max_seq_len=600)
+    ids = prompt(3, 20)
+    want = target.tokens(ids, 400)
+    text: list[int] = []
+    while len(text) < 380:
+        drafts = draft.tokens(ids + text, 10)
+        text += target.tokens(ids + text, 11, drafts=drafts)
+    assert text == want[: len(text)]
+
+
+@pytest.mark.parametrize("warp", [{}, {"temperature": 0.5}, {"temperature": 1.5}, {"top_k": 3}])
+@pytest.mark.parametrize("logits", [False, True], ids=["ids", "logits"])
+def test_sampled_drafts_are_accepted_with_probability_alpha(logits, warp):
+    draft, target = pair(**WIDE)
+    kept = 0
+    for seed in range(600):
+        ids = prompt(seed, 12)
+        proposal = draft.call(
+            ids, 1, sampling=sampled(seed=seed, **warp), return_generation_logits=logits
+        )
+        answer = target.call(
+            ids,
+            2,
+            drafts=proposal.tokens,
+            draft_logits=proposal.last.generation_logits,
+            sampling=sampled(seed=seed + 5000 * logits, **warp),  # shared in ID mode only
+        )
+        kept += answer.last.usage.accepted_tokens
+    assert is_alpha(kept, 600)
+
+
+@pytest.mark.parametrize("warp", [{}, {"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.9}])
+def test_logits_mode_keeps_the_targets_distribution(warp):
+    draft, target = pair(alpha=0.6)
+    language = Language(settings(alpha=0.6))
+    for known, ids in ((True, prompt(0, 12)), (False, prompt(1, 12))):
+        row = language.row(language.read(np.array(ids, np.int32)), may_end=True)
+        counts = np.zeros(VOCAB)
+        for seed in range(800):
+            proposal = draft.call(
+                ids, 1, sampling=sampled(seed=seed, **warp), return_generation_logits=True
+            )
+            answer = target.call(
+                ids,
+                1,
+                drafts=proposal.tokens,
+                draft_logits=proposal.last.generation_logits,
+                sampling=sampled(seed=seed + 9999, **warp),
+            )
+            counts[answer.tokens[0]] += 1
+        assert answer.last.usage.accepted_tokens == known
+        p = np.zeros(VOCAB)
+        warped = row.warped(sampled(**warp))
+        p[warped.tokens] = warped.probabilities
+        assert fits(counts, p)
+
+
+def test_a_row_survives_as_logits():
+    language = Language(settings())
+    row = language.row(language.read(np.arange(9, dtype=np.int32)), may_end=True)
+    logits = dense([row], VOCAB)
+    assert logits.shape == (1, VOCAB)
+    assert (logits > FLOOR).sum() == len(row.tokens)
+    back = read_row(logits[0])
+    assert back.tokens.tolist() == row.tokens.tolist()
+    np.testing.assert_allclose(back.probabilities, row.probabilities, rtol=1e-6)
+
+
+def test_log_probs_of_its_best_tokens_are_alpha():
+    outcome = emulated().call(prompt(1, 9), 6, return_log_probs=True)
+    np.testing.assert_allclose(outcome.last.log_probs, np.log(ALPHA), rtol=1e-6)
+    assert outcome.last.cum_log_prob == pytest.approx(6 * np.log(ALPHA))
+
+
+def test_two_kinds_of_text_have_their_shares_and_their_alphas():
+    given = {"alpha": 0.95, "hard_alpha": 0.5, "max_seq_len": 20_000, "kv_cache_tokens": 20_000}
+    draft, target = pair(**WIDE | given)
+    ids = prompt(1, 12)
+    sure = target.call(ids, 6000, return_log_probs=True)
+    easy = np.exp(sure.last.log_probs) > 0.9
+    stays_easy, stays_hard = easy[1:][easy[:-1]], ~easy[1:][~easy[:-1]]
+    assert is_alpha(stays_easy.sum(), len(stays_easy), 0.92)
+    assert is_alpha(stays_hard.sum(), len(stays_hard), 0.8)
+    text = ids + sure.tokens
+    right = np.array([draft.tokens(text[: 12 + at], 1)[0] == text[12 + at] for at in range(3000)])
+    assert is_alpha(right[easy[:3000]].sum(), easy[:3000].sum(), 0.95)
+    assert is_alpha(right[~easy[:3000]].sum(), (~easy[:3000]).sum(), 0.5)
+
+
+def test_kind_is_the_same_read_at_once_or_token_by_token():
+    language = Language(settings(hard_alpha=0.5))
+    ids = np.array(prompt(5, 200), np.int32)
+    text = language.read(ids[:1])
+    for length, token in enumerate(ids[1:].tolist(), 2):
+        text = language.extend(text, token)
+        assert text == language.read(ids[:length])
+
+
+def test_drafting_stops_early_in_a_hard_stretch():
+    draft, _ = pair(alpha=0.95, hard_alpha=0.5)
+    lengths = set()
+    for seed in range(40):
+        outcome = draft.call(
+            prompt(seed, 12), 10, draft_stop_probability=0.4, return_log_probs=True
+        )
+        sure = np.exp(np.cumsum(outcome.last.log_probs)) >= 0.4
+        assert sure[:-1].all()
+        assert len(sure) == 10 or not sure[-1]
+        lengths.add(len(sure))
+    assert len(lengths) > 3
+
+
+def test_text_ends_only_where_it_was_asked_for():
+    ids = prompt(1, 12)
+    assert END not in emulated().tokens(ids, 240)
+    target = emulated(mean_answer_len=20)
+    lengths = [len(target.tokens(prompt(seed, 12), 240, end_id=END)) for seed in range(800)]
+    assert 16 < np.mean(lengths) < 24
+
+
+def test_min_tokens_and_a_ban_keep_the_text_from_ending():
+    target = emulated(mean_answer_len=5)
+    for seed in range(20):
+        ids = prompt(seed, 12)
+        owed = SamplingParams(top_k=1, min_tokens=30)
+        assert len(target.tokens(ids, 60, end_id=END, sampling=owed)) >= 30
+        banned = SamplingParams(top_k=1, bad_words=((END,),))
+        assert END not in target.tokens(ids, 60, sampling=banned)
+
+
+def test_bad_words_are_not_said():
+    target, ids = emulated(), prompt(2, 10)
+    text = target.tokens(ids, 10)
+    single = SamplingParams(top_k=1, bad_words=((text[0],),))
+    assert target.tokens(ids, 1, sampling=single) != text[:1]
+    phrase = SamplingParams(top_k=1, bad_words=(tuple(text[2:4]),))
+    assert target.tokens(ids, 4, sampling=phrase)[:3] == text[:3]
+    assert target.tokens(ids, 4, sampling=phrase)[3] != text[3]
+    every = SamplingParams(top_k=1, bad_words=tuple((token,) for token in range(VOCAB)))
+    with pytest.raises(RequestError, match="bad_words_list bans every token"):
+        target.tokens(ids, 4, sampling=every)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("repetition_penalty", {"sampling": SamplingParams(repetition_penalty=1.2)}),
+        ("presence_penalty", {"sampling": SamplingParams(presence_penalty=0.5)}),
+        ("frequency_penalty", {"sampling": SamplingParams(frequency_penalty=0.5)}),
+        (
+            "embedding_bias",
+            {"sampling": SamplingParams(embedding_bias=np.zeros(VOCAB, np.float32))},
+        ),
+        ("return_context_logits", {"return_context_logits": True}),
+    ],
+)
+def test_what_it_cannot_honour_is_refused_by_name(name, given):
+    with pytest.raises(RequestError, match=f"{name} is not supported by the emulated engine"):
+        emulated().call(prompt(1, 5), 2, **{"sampling": SamplingParams(), **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"alpha": 1.5}, "alpha is 1.5; it must be from 0 to 1"),
+        ({"step_ms": -1}, "step_ms is -1; it must be at least 0"),
+        ({"low_id": 100}, "must leave at least 32 of the 131 ids"),
+        ({"high_id": 200}, "must leave at least 32 of the 131 ids"),
+        ({"end_id": 7}, "end_id 7 is one of the ids that it says"),
+        ({"end_id": None, "mean_answer_len": 9}, "mean_answer_len needs end_id"),
+        ({"stay_easy": 1, "stay_hard": 1}, "would never change its kind"),
+    ],
+)
+def test_wrong_settings_are_named(given, message):
+    with pytest.raises(LoadError, match=message):
+        settings(**given)
+
+
+def test_a_round_computes_its_new_tokens_only():
+    draft, target = pair()
+    ids = prompt(1, 60)
+    assert target.computed(ids, 1) == 60
+    draft.tokens(ids, 1)
+    text: list[int] = []
+    for _ in range(12):
+        drafts = draft.call(ids + text, 4)
+        outcome = target.call(ids + text, 5, drafts=drafts.tokens)
+        assert drafts.last.usage.computed_tokens <= 4 + 1
+        assert outcome.last.usage.computed_tokens == 1 + 4
+        text += outcome.tokens
+
+
+def test_blocks_are_reported_as_the_torch_engine_does():
+    target, ids = emulated(), prompt(2, 33)
+    target.tokens(ids)
+    usage = target.call(ids).last.usage
+    assert (usage.computed_tokens, usage.reused_blocks, usage.new_blocks) == (1, 4, 1)
+
+
+def test_least_recently_used_text_is_forgotten_first():
+    target = emulated(kv_cache_tokens=96)
+    old, recent, third = (prompt(seed, 32) for seed in (8, 9, 10))
+    for ids in (old, recent, third):
+        target.tokens(ids)
+    target.tokens(old)  # now `recent` is the oldest
+    target.tokens(prompt(11, 16))
+    assert target.computed(old) == 1
+    assert target.computed(third) == 1
+    assert target.computed(recent) == 32
+
+
+def test_its_process_does_without_torch():
+    code = "import sys, engines.emulated.load; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,176 @@
+"""When the emulated engine answers, on a clock that the tests turn; and, once, on a real one."""
+
+from __future__ import annotations
+
+import queue
+from functools import partial
+
+import numpy as np
+import pytest
+from emulated import emulated, settings
+from engine_harness import GREEDY, prompt
+
+from benchmarks import published_rows
+from benchmarks.simulation import Loop
+from engines.emulated.engine import MS, EmulatedEngine
+from engines.emulated.gpu import SharedGpu
+from engines.emulated.timers import VirtualTimer, WallTimer
+from engines.request import EngineRequest
+
+IDS = np.array(prompt(1, 9), np.int32)
+
+
+def finish(timer, *pending) -> list[float]:
+    """Let time pass until each call has ended; return when, in milliseconds."""
+    ends: dict[int, float] = {}
+    while len(ends) < len(pending):
+        timer.advance()
+        for number, call in enumerate(pending):
+            while not call.empty:
+                if call.next().final:
+                    ends[number] = timer.now_ns() / MS
+    return [ends[number] for number in range(len(pending))]
+
+
+def test_a_step_a_token_and_one_for_a_verification():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=20.0, verify_slope=0.005)
+    assert finish(timer, target.start(prompt(1, 9), 3)) == [60.0]
+    assert finish(timer, target.start(prompt(1, 9), 11, drafts=prompt(2, 10))) == [60.0 + 21.0]
+
+
+def test_a_stream_has_a_token_a_step():
+    timer = VirtualTimer()
+    pending = emulated(timer, step_ms=5.0).start(prompt(1, 9), 4, streaming=True)
+    times = []
+    for _ in range(4):
+        timer.advance()
+        assert len(pending.next().tokens) == 1
+        times.append(timer.now_ns() / MS)
+    assert times == [5.0, 10.0, 15.0, 20.0]
+
+
+def test_a_context_costs_its_tokens_once():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0, prefill_ms_per_token=0.5)
+    ids = prompt(1, 41)
+    assert finish(timer, target.start(ids, 1)) == [20.0 + 10.0]
+    assert finish(timer, target.start(ids, 1)) == [30.0 + 10.0]
+
+
+def test_calls_overlap():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0)
+    assert finish(timer, *(target.start(prompt(n, 9), 2) for n in range(50))) == [20.0] * 50
+
+
+def test_each_other_call_makes_a_step_longer_by_the_batch_slope():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0, batch_slope=0.1)
+    calls = [target.start(prompt(n, 9), 1) for n in range(3)]
+    assert finish(timer, *calls) == [10.0, 11.0, 12.0]
+
+
+def test_engines_on_one_gpu_slow_each_other_down(tmp_path):
+    timer = VirtualTimer()
+    made = {}
+    for role in ("draft", "target"):
+        gpu = SharedGpu(tmp_path / "gpu", role)
+        made[role] = EmulatedEngine(settings(role=role, step_ms=10.0), timer, gpu)
+    ends = []
+
+    def call(role):
+        request = EngineRequest("", IDS, 1)
+        made[role].submit(request, lambda answer: ends.append((role, timer.now_ns() / MS)))
+
+    call("target")
+    call("draft")  # beside the target
+    timer.advance()
+    timer.advance()
+    call("target")  # alone
+    timer.advance()
+    assert ends == [("target", 10.0), ("draft", 20.0), ("target", 30.0)]
+
+
+def test_stop_answers_with_the_tokens_that_had_their_time():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0)
+    whole = emulated().tokens(prompt(1, 9), 8)
+    pending = target.start(prompt(1, 9), 8, request_id="x")
+    timer.pass_ns(35 * MS)
+    target.engine.stop("x")
+    outcome = pending.wait()
+    assert outcome.tokens == whole[:3]
+    assert outcome.last.final
+    timer.advance()  # the step that it would have ended with
+    assert pending.empty
+
+
+def test_a_stopped_stream_ends_without_another_token():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0)
+    pending = target.start(prompt(1, 9), 8, request_id="x", streaming=True)
+    timer.advance()
+    target.engine.stop("other")
+    target.engine.stop("x")
+    answers = pending.wait().answers
+    assert [len(answer.tokens) for answer in answers] == [1, 0]
+    assert target.engine.computed_tokens >= 9
+
+
+def test_closing_fails_what_is_under_way():
+    timer = VirtualTimer()
+    target = emulated(timer, step_ms=10.0)
+    pending = target.start(prompt(1, 9), 8)
+    target.engine.close()
+    assert pending.wait().error == "the engine is shutting down"
+
+
+def test_without_times_the_caller_has_its_answer_when_submit_returns():
+    target = EmulatedEngine(settings(), VirtualTimer())
+    answers = []
+    target.submit(EngineRequest("", IDS, 4, streaming=True, sampling=GREEDY), answers.append)
+    assert [len(answer.tokens) for answer in answers] == [1] * 4
+    assert [answer.final for answer in answers] == [False] * 3 + [True]
+
+
+def test_a_real_clock_lets_time_pass_and_calls_overlap():
+    timer = WallTimer()
+    target = emulated(timer, step_ms=50.0)
+    begin = timer.now_ns()
+    calls = [target.start(prompt(n, 9), 2) for n in range(30)]
+    assert [len(call.wait().tokens) for call in calls] == [2] * 30
+    assert 99 * MS < timer.now_ns() - begin < 30 * 100 * MS
+    target.engine.close()
+
+
+def test_a_real_clock_calls_in_the_order_of_what_is_due():
+    timer = WallTimer()
+    called: queue.Queue[int] = queue.Queue()
+    now = timer.now_ns()
+    for number in (3, 1, 2):
+        timer.at(now + number * 20 * MS, partial(called.put, number))
+    assert [called.get(timeout=10) for _ in range(3)] == [1, 2, 3]
+    timer.close()
+    timer.at(now, partial(called.put, 4))
+    assert called.empty()
+
+
+@pytest.mark.parametrize("row", published_rows.rows(), ids=lambda row: row.profile.stem)
+def test_a_sequential_loop_reproduces_the_published_throughput(row):
+    outcome = published_rows.run(row, answers=40)
+    assert outcome.tokens_per_second == pytest.approx(row.published, rel=0.03)
+
+
+def test_the_target_alone_has_the_published_baseline():
+    row = published_rows.rows()[0]
+    alone = Loop(row.profile, orchestration_ms=0.0).run(1)
+    assert alone.tokens_per_second == pytest.approx(row.baseline, rel=0.001)
+
+
+def test_stopping_inside_the_call_gains_where_the_text_is_of_two_kinds():
+    rows = {row.profile.stem: row for row in published_rows.rows()}
+    loop = Loop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
+    fixed = loop.run(20, draft_len=10)
+    stopping = loop.run(20, draft_len=16, stop_probability=0.25)
+    assert stopping.tokens_per_second > 1.08 * fixed.tokens_per_second

@@ -1,0 +1,365 @@
+"""Prompt lookup inside the engine (V2): one call drafts, verifies and goes on by itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from engine_harness import END, Harness, assert_same, prompt, successor
+
+from contract import engine as tensors
+from engines.encoding import encode
+from engines.errors import LoadError, RequestError
+from engines.request import EngineRequest, SamplingParams
+from engines.torch.drafter import Drafters
+from engines.torch.settings import TorchSettings
+from lookup.index import NgramIndex
+
+LONGEST = 10
+SAMPLED = {"temperature": 1.2, "top_k": 40, "top_p": 0.95}
+
+
+def repeating(seed: int) -> list[int]:
+    """A prompt that says the same thing three times, with something else in between."""
+    phrase = prompt(seed, 9)
+    return [*phrase, *prompt(seed + 100, 3), *phrase, *prompt(seed + 200, 2), *phrase[:4]]
+
+
+PROMPTS = [prompt(seed, 5 + seed) for seed in range(12)] + [repeating(seed) for seed in range(13)]
+CYCLE = list(itertools.accumulate(range(12), lambda token, _: successor(token), initial=30))
+
+
+@pytest.fixture(scope="module")
+def engine_of(make_harness):
+    """An engine that looks up, by what it is set to; each is made once."""
+    made: dict[tuple, Harness] = {}
+
+    def get(num_tokens=4, ngram=2, name="llama", **settings) -> Harness:
+        key = (num_tokens, ngram, name, *sorted(settings.items()))
+        if key not in made:
+            made[key] = make_harness(
+                name,
+                max_draft_len=LONGEST,
+                prompt_lookup_num_tokens=num_tokens,
+                max_matching_ngram_size=ngram,
+                **settings,
+            )
+        return made[key]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def looker(engine_of) -> Harness:
+    """A random model that looks up."""
+    return engine_of()
+
+
+@pytest.fixture(scope="module")
+def cycler(engine_of) -> Harness:
+    """A model that goes round in cycles of seven, so that lookups are right from then on."""
+    return engine_of(name="cycles")
+
+
+@pytest.fixture(scope="module")
+def plain(llama):
+    """What the control says to each prompt."""
+    return [llama.tokens(ids, 40) for ids in PROMPTS]
+
+
+@pytest.mark.parametrize("ngram", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_tokens", [4, 10])
+def test_greedy_text_is_the_controls(engine_of, reference, plain, num_tokens, ngram):
+    looker = engine_of(num_tokens, ngram)
+    for ids, want in zip(PROMPTS, plain, strict=True):
+        outcome = looker.call(ids, 40)
+        assert_same(reference("llama"), ids, outcome.tokens, want)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2", "mistral", "cycles"])
+def test_greedy_text_is_the_controls_on_every_architecture(
+    engine_of, make_harness, reference, name
+):
+    looker, control = engine_of(10, 3, name=name), make_harness(name)
+    for ids in PROMPTS[:4] + PROMPTS[-8:]:
+        want = control.tokens(ids, 40)
+        assert_same(reference(name), ids, looker.tokens(ids, 40), want)
+
+
+@pytest.mark.parametrize("uses_oldest", [True, False])
+@pytest.mark.parametrize("keeps_all", [True, False])
+def test_text_does_not_depend_on_what_the_index_keeps(engine_of, plain, keeps_all, uses_oldest):
+    looker = engine_of(lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
+    for ids, want in zip(PROMPTS[-6:], plain[-6:], strict=True):
+        assert looker.tokens(ids, 40) == want
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["llama", "cycles"])
+def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name, seed):
+    sampling = SamplingParams(**SAMPLED, seed=seed)
+    looker, control = engine_of(name=name), make_harness(name)
+    for ids in [PROMPTS[seed], repeating(seed), CYCLE]:
+        assert looker.tokens(ids, 40, sampling=sampling) == control.tokens(
+            ids, 40, sampling=sampling
+        )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"repetition_penalty": 1.5},
+        {"presence_penalty": 0.8, "frequency_penalty": 0.4},
+        {"bad_words": ((33,), (31, 32))},
+        {"embedding_bias": np.linspace(-2, 2, 131, dtype=np.float32)},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+@pytest.mark.parametrize("name", ["llama", "cycles"])
+def test_what_the_user_asked_for_holds_at_every_draft_position(
+    engine_of, make_harness, asked, name
+):
+    looker, control = engine_of(name=name), make_harness(name)
+    for ids, chosen in itertools.product([CYCLE, repeating(4)], [{"top_k": 1}, {"seed": 3}]):
+        sampling = SamplingParams(temperature=0.7, **chosen, **asked)
+        want = control.tokens(ids, 30, sampling=sampling)
+        assert looker.tokens(ids, 30, sampling=sampling) == want
+
+
+def test_a_call_takes_few_steps_where_lookups_are_right(make_harness):
+    outcome = make_harness("cycles", prompt_lookup_num_tokens=4).call(CYCLE, 41)
+    usage = outcome.last.usage
+    assert len(outcome.tokens) == 41
+    assert usage.draft_tokens == usage.accepted_tokens == 32
+    assert usage.computed_tokens == len(CYCLE) + 40  # every token once: none was wrong
+
+
+def test_nothing_is_drafted_where_nothing_repeats(cycler):
+    usage = cycler.call([50], 6).last.usage
+    assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
+
+
+def test_counts_add_up(looker, plain):
+    for ids, want in zip(PROMPTS, plain, strict=True):
+        outcome = looker.call(ids, 40, streaming=True)
+        usage = outcome.last.usage
+        rounds = len(outcome.answers)
+        assert outcome.tokens == want
+        assert len(want) == usage.accepted_tokens + rounds
+        assert usage.accepted_tokens <= usage.draft_tokens <= 4 * rounds
+
+
+def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[int], int, int]:
+    """The same from outside (V1): look up, have it verified, until the answer is complete."""
+    text, drafted, accepted = [], 0, 0
+    index = NgramIndex(2)
+    index.extend(ids)
+    while len(text) < new:
+        limit = min(4, new - len(text) - 1)
+        match = index.lookup(limit) if limit else None
+        drafts = match.tokens if match else []
+        emitted = target.tokens([*ids, *text], len(drafts) + 1, drafts=drafts)
+        drafted, accepted = drafted + len(drafts), accepted + len(emitted) - 1
+        index.extend(emitted)
+        text += emitted
+    return text, drafted, accepted
+
+
+@pytest.mark.parametrize("name", ["llama", "cycles"])
+def test_drafts_and_text_are_those_of_rounds_from_outside(engine_of, make_harness, name):
+    looker, target = engine_of(name=name), make_harness(name)
+    for ids in [*PROMPTS[::3], CYCLE]:
+        outcome = looker.call(ids, 40)
+        usage = outcome.last.usage
+        inside = (outcome.tokens, usage.draft_tokens, usage.accepted_tokens)
+        assert inside == decode_by_rounds(target, ids, 40)
+
+
+def test_drafts_never_reach_beyond_the_limit(cycler):
+    for new in range(1, 9):
+        outcome = cycler.call(CYCLE, new)
+        assert len(outcome.tokens) == new
+        assert outcome.last.usage.draft_tokens <= new - 1
+
+
+def test_a_whole_sequence_may_be_used(cycler):
+    outcome = cycler.call(CYCLE, 256 - len(CYCLE))
+    assert len(CYCLE) + len(outcome.tokens) == 256
+
+
+@pytest.mark.parametrize("before", range(5))
+def test_end_of_sequence_ends_the_answer_wherever_it_stands_in_a_draft(cycler, before):
+    ids = [9, *range(7), 9, *range(7)]  # the cycle that holds END, twice
+    cut = ids[: len(ids) - 5 + before]
+    outcome = cycler.call(cut, 20, end_id=END)
+    expected = list(itertools.takewhile(END.__ne__, _cycle_after(cut[-1])))
+    assert outcome.tokens == expected
+
+
+def test_nothing_is_drafted_behind_an_end_of_sequence(cycler):
+    ids = [5, 6, 0, END, 2, 3, 4, 5]
+    assert cycler.call(ids, 20, end_id=END).last.usage.draft_tokens == 3
+
+
+def test_no_end_comes_while_tokens_are_owed(engine_of, make_harness):
+    looker, control = engine_of(name="cycles"), make_harness("cycles")
+    ids = [5, 6, 0, END, 2, 3, 4, 5]
+    for owed in range(12):
+        sampling = SamplingParams(top_k=1, min_tokens=owed)
+        want = control.tokens(ids, 20, sampling=sampling, end_id=END)
+        assert looker.tokens(ids, 20, sampling=sampling, end_id=END) == want
+        assert len(want) >= owed
+
+
+def test_stop_words_end_the_answer_within_a_draft(cycler):
+    text = cycler.tokens(CYCLE, 20)
+    outcome = cycler.call(CYCLE, 20, stop_words=(tuple(text[5:7]),))
+    assert outcome.tokens == text[:7]
+
+
+def test_streamed_answers_carry_a_round_each(cycler):
+    outcome = cycler.call(CYCLE, 15, streaming=True)
+    assert [len(answer.tokens) for answer in outcome.answers] == [5, 5, 5]
+    assert [answer.final for answer in outcome.answers] == [False, False, True]
+    assert [answer.usage.accepted_tokens for answer in outcome.answers] == [4, 8, 12]
+
+
+def test_log_probs_and_logits_line_up_with_the_tokens(engine_of, make_harness):
+    looker, control = engine_of(name="cycles"), make_harness("cycles")
+    asked = {"return_log_probs": True, "return_generation_logits": True}
+    sampling = SamplingParams(top_k=1, frequency_penalty=0.1)
+    got = looker.call(CYCLE, 20, sampling=sampling, **asked).last
+    want = control.call(CYCLE, 20, sampling=sampling, **asked).last
+    assert got.tokens == want.tokens
+    assert got.usage.accepted_tokens
+    np.testing.assert_allclose(got.log_probs, want.log_probs, atol=1e-4)
+    np.testing.assert_allclose(got.generation_logits, want.generation_logits, atol=1e-4)
+    assert got.cum_log_prob == pytest.approx(want.cum_log_prob, abs=1e-3)
+
+
+def test_context_logits_are_the_controls(engine_of, make_harness):
+    looker, control = engine_of(name="cycles"), make_harness("cycles")
+    got = looker.call(CYCLE, 9, return_context_logits=True).last
+    want = control.call(CYCLE, 9, return_context_logits=True).last
+    np.testing.assert_allclose(got.context_logits, want.context_logits, atol=1e-4)
+
+
+def test_a_stopped_call_ends_with_what_it_has(cycler):
+    pending = cycler.start(CYCLE, 200, streaming=True, request_id="gone")
+    begun = pending.next()
+    cycler.engine.stop("gone")
+    outcome = pending.wait()
+    text = [*begun.tokens, *outcome.tokens]
+    assert outcome.error is None
+    assert text == list(itertools.islice(_cycle_after(CYCLE[-1]), len(text)))
+
+
+@pytest.mark.parametrize("max_batch_tokens", [16, 512])
+def test_calls_share_steps_and_do_not_touch_each_other(engine_of, plain, max_batch_tokens):
+    looker = engine_of(max_batch_tokens=max_batch_tokens)
+    pending = [looker.start(ids, 40, request_id=str(i)) for i, ids in enumerate(PROMPTS)]
+    assert [call.wait().tokens for call in pending] == plain
+
+
+def test_a_call_reuses_what_earlier_ones_computed(make_harness):
+    looker = make_harness("llama", prompt_lookup_num_tokens=4)
+    ids = repeating(5)
+    answer = looker.tokens(ids, 30)
+    assert looker.call([*ids, *answer], 8).last.usage.computed_tokens <= 1 + 5 * 8
+    assert looker.tokens(ids, 30) == answer
+
+
+def test_no_prompt_shows_in_anothers_drafts(cycler):
+    cycler.call(CYCLE, 40)
+    assert cycler.call([CYCLE[0]], 5).last.usage.draft_tokens == 0
+    assert cycler.call(CYCLE[:2], 4).last.usage.draft_tokens == 0
+
+
+def test_an_answer_in_pieces_is_the_one_in_one_piece(looker, plain):
+    for ids, want in zip(PROMPTS, plain, strict=True):
+        text: list[int] = []
+        while len(text) < 40:
+            text += looker.tokens([*ids, *text], 8)
+        assert text == want
+
+
+@pytest.fixture
+def drafters():
+    """Those of an engine whose KV cache holds 64 tokens."""
+    return Drafters(
+        TorchSettings(
+            checkpoint="",
+            max_seq_len=64,
+            kv_cache_tokens=64,
+            max_draft_len=4,
+            prompt_lookup_num_tokens=4,
+        )
+    )
+
+
+def request(ids) -> EngineRequest:
+    return EngineRequest("r", np.array(ids, np.int32), 8)
+
+
+def test_a_call_that_goes_on_gets_the_drafter_of_the_one_before(drafters):
+    first = drafters.drafter_for(request(range(20)))
+    first.note([20, 21])
+    drafters.keep(first)
+    assert drafters.drafter_for(request(range(21))) is not first  # it knows more than that
+    assert drafters.drafter_for(request([*range(20), 20, 7])) is not first
+    assert drafters.drafter_for(request(range(24))) is first
+    assert len(first) == 24
+    assert drafters.drafter_for(request(range(30))) is not first  # it is in use
+
+
+def test_drafters_are_forgotten_when_they_hold_more_than_the_kv_cache(drafters):
+    ended = [drafters.drafter_for(request([n, *range(30)])) for n in range(3)]
+    for drafter in ended:
+        drafters.keep(drafter)
+    again = [drafters.drafter_for(request([n, *range(40)])) for n in range(3)]
+    assert [one is other for one, other in zip(ended, again, strict=True)] == [False, True, True]
+
+
+def test_figures_leave_by_nvidias_tensors(cycler):
+    pending = cycler.start(CYCLE, 20, return_perf_metrics=True)
+    answer = pending.wait().last
+    request = EngineRequest("r", np.array(CYCLE, np.int32), 20, return_perf_metrics=True)
+    wanted = (
+        tensors.TOTAL_DRAFT_TOKENS,
+        tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
+        tensors.ACCEPTANCE_RATE,
+    )
+    told = {name: array.item() for name, array in encode(request, answer, wanted)}
+    assert told == {wanted[0]: 16, wanted[1]: 16, wanted[2]: 1.0}
+
+
+def test_an_engine_that_drafts_itself_says_so(looker, llama):
+    assert looker.engine.traits.drafts_itself
+    assert not looker.engine.traits.verifies_drafts
+    assert not llama.engine.traits.drafts_itself
+
+
+def test_drafts_of_others_are_refused_by_name(looker):
+    with pytest.raises(RequestError, match=r"draft_input_ids has 2 tokens; .* drafts by itself"):
+        looker.start([3, 4], 3, drafts=[5, 6])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"prompt_lookup_num_tokens": 9}, r"prompt_lookup_num_tokens \(9\) is over max_draft_len"),
+        ({"prompt_lookup_num_tokens": -1}, "prompt_lookup_num_tokens is -1"),
+        ({"max_matching_ngram_size": 0}, "max_matching_ngram_size is 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, words):
+    common = {"checkpoint": "x", "max_seq_len": 64, "kv_cache_tokens": 64, "max_draft_len": 8}
+    with pytest.raises(LoadError, match=words):
+        TorchSettings(**common, **settings)
+
+
+def _cycle_after(token: int):
+    while True:
+        token = successor(token)
+        yield token

@@ -1,0 +1,350 @@
+"""The llmapi engine, against a stand-in of `tensorrt_llm.LLM` that is strict about names."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import standin
+from checkpoints import write_empty
+from engine_harness import GREEDY, Harness, successor
+
+from engines.errors import LoadError, RequestError
+from engines.llmapi.load import load
+from engines.llmapi.settings import LlmApiSettings
+from engines.request import EngineRequest, SamplingParams
+
+VOCAB = 131
+END = 1
+CYCLE = [30, 31, 32, 33, 34, 28, 29, 30, 31]
+
+
+def said_after(token: int, length: int) -> list[int]:
+    """What the stand-in's model says."""
+    text = itertools.accumulate(range(length), lambda last, _: successor(last), initial=token)
+    return list(text)[1:]
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """The stand-in, importable as `tensorrt_llm`."""
+    monkeypatch.syspath_prepend(str(Path(standin.__file__).parent))
+    import tensorrt_llm
+
+    tensorrt_llm.LLM.made.clear()
+    yield tensorrt_llm
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def start(package, tmp_path):
+    """Start an engine as a model's parameters tell; all are closed in the end."""
+    write_empty(tmp_path / "model", VOCAB)
+    made = []
+
+    def begin(**parameters) -> Harness:
+        given = {
+            "model": str(tmp_path / "model"),
+            "vocab_size": str(VOCAB),
+            "max_seq_len": "256",
+            "kv_cache_tokens": "4096",
+            **parameters,
+        }
+        config = {name: {"string_value": value} for name, value in given.items()}
+        engine = load({"name": "target", "parameters": config}, Path())
+        made.append(engine)
+        return Harness(engine)
+
+    yield begin
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def looker(start) -> Harness:
+    """An engine that speculates by prompt lookup."""
+    return start(prompt_lookup_num_tokens="4")
+
+
+def llm(package):
+    return package.LLM.made[-1]
+
+
+def test_llm_is_told_what_the_settings_say(start, package, tmp_path):
+    start(
+        tensor_parallel_size="4",
+        dtype="bfloat16",
+        max_batch_size="8",
+        max_num_tokens="2048",
+        kv_block_tokens="64",
+        free_gpu_memory_fraction="0.5",
+    )
+    told = llm(package).arguments
+    assert told.pop("kv_cache_config") == package.llmapi.KvCacheConfig(
+        enable_block_reuse=True,
+        max_tokens=4096,
+        free_gpu_memory_fraction=0.5,
+        tokens_per_block=64,
+    )
+    assert told == {
+        "model": str(tmp_path / "model"),
+        "skip_tokenizer_init": True,
+        "tensor_parallel_size": 4,
+        "dtype": "bfloat16",
+        "trust_remote_code": False,
+        "max_seq_len": 256,
+        "max_batch_size": 8,
+        "max_num_tokens": 2048,
+        "enable_chunked_prefill": True,
+    }
+
+
+def test_prompt_lookup_becomes_an_ngram_config_without_a_public_pool(start, package):
+    start(
+        prompt_lookup_num_tokens="10",
+        max_matching_ngram_size="3",
+        lookup_keeps_all="false",
+        lookup_uses_oldest="false",
+    )
+    told = llm(package).arguments
+    assert told["speculative_config"] == package.llmapi.NGramDecodingConfig(
+        max_draft_len=10,
+        max_matching_ngram_size=3,
+        is_keep_all=False,
+        is_use_oldest=False,
+        is_public_pool=False,
+    )
+    assert told["disable_overlap_scheduler"] is True
+    assert told["max_seq_len"] == 256 + 10
+
+
+def test_pool_is_public_when_the_settings_say_so(start, package):
+    start(prompt_lookup_num_tokens="4", lookup_is_public="true")
+    assert llm(package).arguments["speculative_config"].is_public_pool
+
+
+def test_draft_model_becomes_a_draft_target_config(start, package):
+    start(draft_len="5", draft_model="/models/small")
+    told = llm(package).arguments
+    assert told["speculative_config"] == package.llmapi.DraftTargetDecodingConfig(
+        max_draft_len=5, speculative_model="/models/small"
+    )
+
+
+@pytest.mark.parametrize(
+    "speculation",
+    [{}, {"prompt_lookup_num_tokens": "4"}, {"draft_len": "4", "draft_model": "/models/small"}],
+    ids=["none", "prompt_lookup", "draft"],
+)
+@pytest.mark.parametrize("streaming", [True, False])
+def test_one_call_brings_the_whole_answer(start, speculation, streaming):
+    outcome = start(**speculation).call(CYCLE, 40, streaming=streaming)
+    assert outcome.tokens == said_after(CYCLE[-1], 40)
+    assert outcome.last.num_output_tokens == 40
+    assert (len(outcome.answers) > 1) == streaming
+    assert [answer.first for answer in outcome.answers][1:] == [False] * (len(outcome.answers) - 1)
+
+
+def test_traits_say_whether_it_speculates(start):
+    control, speculative = start(), start(prompt_lookup_num_tokens="4")
+    assert not control.engine.traits.drafts_itself
+    assert speculative.engine.traits.drafts_itself
+    for engine in (control.engine, speculative.engine):
+        assert not engine.traits.verifies_drafts
+        assert not engine.traits.keyed_randomness
+
+
+def test_figures_are_those_of_the_outputs(looker):
+    usage = looker.call(CYCLE, 41, return_perf_metrics=True, arrival_time_ns=10**18).last.usage
+    assert usage.draft_tokens == usage.accepted_tokens == 32
+    assert (usage.reused_blocks, usage.new_blocks) == (2, 3)
+    assert usage.first_scheduled_time_ns == 10**18 + 5_000_000
+    assert 0 < usage.first_token_time_ns <= usage.last_token_time_ns
+    assert looker.engine.computed_tokens == len(CYCLE) + 41
+
+
+def test_no_figures_are_made_up_when_none_were_asked_for(looker):
+    usage = looker.call(CYCLE, 10).last.usage
+    assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
+
+
+def test_no_end_id_is_minus_one(looker, package):
+    looker.call(CYCLE, 3)
+    assert llm(package).results[-1].sampling_params.end_id == -1
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_end_id_ends_the_answer_and_is_left_out(looker, streaming):
+    outcome = looker.call([4, 5], 20, end_id=END, streaming=streaming)
+    assert outcome.tokens == [6, 0]
+    assert outcome.last.final
+
+
+def test_min_tokens_hold(looker):
+    sampling = SamplingParams(top_k=1, min_tokens=5)
+    assert len(looker.tokens([4, 5], 20, end_id=END, sampling=sampling)) >= 5
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_stop_words_end_the_answer_and_the_request(looker, package, streaming):
+    outcome = looker.call(CYCLE, 200, stop_words=((34, 28),), streaming=streaming)
+    assert outcome.tokens == [32, 33, 34, 28]
+    assert llm(package).results[-1].aborted()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (SamplingParams(), {"top_k": 1}),
+        (SamplingParams(temperature=0.0), {"top_k": 1}),
+        (SamplingParams(temperature=0.7), {"temperature": 0.7}),
+        (SamplingParams(top_k=20), {"temperature": 1.0, "top_k": 20}),
+        (SamplingParams(top_p=0.9, seed=7), {"temperature": 1.0, "top_p": 0.9, "seed": 7}),
+    ],
+)
+def test_sampling_is_passed_on(looker, package, sampling, expected):
+    looker.call(CYCLE, 3, sampling=sampling)
+    told = llm(package).results[-1].sampling_params
+    for name in ("temperature", "top_k", "top_p", "seed"):
+        assert getattr(told, name) == expected.get(name)
+
+
+def test_embedding_bias_is_passed_on(looker, package):
+    bias = np.linspace(-1, 1, VOCAB, dtype=np.float32)
+    looker.call(CYCLE, 3, sampling=SamplingParams(top_k=1, embedding_bias=bias))
+    told = llm(package).results[-1].sampling_params.embedding_bias
+    assert told.tolist() == bias.tolist()
+
+
+@pytest.mark.parametrize("bias", [None, np.zeros(VOCAB, np.float32)])
+def test_a_bad_word_of_one_token_is_banned_by_bias(looker, bias):
+    sampling = SamplingParams(top_k=1, bad_words=((33,), (28,)), embedding_bias=bias)
+    assert looker.tokens([31], 5, sampling=sampling) == [32, 34, 29, 30, 31]
+    assert bias is None or not bias.any()
+
+
+def test_log_probs_line_up_with_the_tokens(looker):
+    outcome = looker.call([4, 5], 20, end_id=END, return_log_probs=True)
+    assert outcome.last.log_probs.tolist() == [-0.5, -0.5]
+    assert outcome.last.cum_log_prob == -1
+
+
+def test_missing_log_probs_fail_the_call_rather_than_be_zero(looker, package):
+    pending = looker.start(CYCLE, 200, return_log_probs=True, streaming=True)
+    pending.next()
+    llm(package).results[-1].sampling_params.logprobs = None  # as if the sampler made no more
+    assert "no log-probability" in pending.wait().error
+
+
+def test_calls_run_side_by_side(looker):
+    prompts = [[first, first + 1] for first in range(0, 112, 7)]
+    pending = [looker.start(ids, 30, request_id=str(ids)) for ids in prompts]
+    for ids, call in zip(prompts, pending, strict=True):
+        assert call.wait().tokens == said_after(ids[-1], 30)
+
+
+def test_a_stopped_call_ends_at_once_and_is_aborted(looker, package):
+    other = looker.start([70], 60, request_id="other")
+    pending = looker.start(CYCLE, 200, streaming=True, request_id="gone")
+    begun = pending.next()
+    looker.engine.stop("gone")
+    outcome = pending.wait()
+    text = [*begun.tokens, *outcome.tokens]
+    assert outcome.error is None
+    assert len(text) < 200
+    assert text == said_after(CYCLE[-1], len(text))
+    assert [result.aborted() for result in llm(package).results] == [False, True]
+    assert len(other.wait().tokens) == 60
+
+
+def test_a_stop_right_behind_its_call_reaches_it(looker):
+    pending = looker.start(CYCLE, 200, request_id="gone")
+    looker.engine.stop("gone")
+    assert len(pending.wait().tokens) < 200
+    looker.engine.stop("nobody")
+
+
+def test_a_request_that_tensorrt_llm_gives_up_is_an_error(looker, package):
+    pending = looker.start(CYCLE, 200, streaming=True)
+    pending.next()
+    llm(package).results[-1].abort()  # not by us
+    assert pending.wait().error == "the engine failed: TensorRT-LLM ended the request: cancelled"
+
+
+def test_a_failure_ends_its_call_with_one_line(looker, package):
+    pending = looker.start(CYCLE, 200, streaming=True)
+    pending.next()
+    llm(package).results[-1].respond([], RuntimeError("no memory\nat all"))
+    assert pending.wait().error == "the engine failed: no memory"
+    assert looker.tokens(CYCLE, 3) == said_after(CYCLE[-1], 3)
+
+
+def test_a_request_is_aborted_when_its_answers_cannot_be_delivered(looker, package):
+    def respond(_answer):
+        raise BrokenPipeError
+
+    ids = np.array(CYCLE, np.int32)
+    looker.engine.submit(EngineRequest("r", ids, 200, sampling=GREEDY, streaming=True), respond)
+    assert looker.tokens(CYCLE, 40) == said_after(CYCLE[-1], 40)
+    assert llm(package).results[0].aborted()
+
+
+def test_closing_fails_calls_and_ends_the_llm(start, package):
+    engine = start().engine
+    harness = Harness(engine)
+    pending = harness.start(CYCLE, 200)
+    engine.close()
+    assert pending.wait().error == "the engine is shutting down"
+    assert llm(package).is_shut
+    with pytest.raises(RequestError, match="shutting down"):
+        harness.start(CYCLE, 3)
+    engine.close = lambda: None  # for the fixture
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("draft_input_ids", {"drafts": [5, 6]}),
+        ("draft_acceptance_threshold", {"draft_acceptance_threshold": 0.5}),
+        ("draft_stop_probability", {"draft_stop_probability": 0.5}),
+        ("return_context_logits", {"return_context_logits": True}),
+        ("return_generation_logits", {"return_generation_logits": True}),
+        ("bad_words_list", {"sampling": SamplingParams(bad_words=((5,), (6, 7)))}),
+        ("repetition_penalty", {"sampling": SamplingParams(repetition_penalty=1.1)}),
+        ("presence_penalty", {"sampling": SamplingParams(presence_penalty=0.1)}),
+        ("frequency_penalty", {"sampling": SamplingParams(frequency_penalty=0.1)}),
+        ("input_ids holds 131", {"ids": [131]}),
+        ("max_seq_len is 256", {"new": 250}),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(looker, name, asked):
+    with pytest.raises(RequestError, match=name):
+        looker.start(**{"ids": CYCLE, "new": 3, **asked})
+
+
+def test_an_llm_that_does_not_start_says_why_in_one_line(start, tmp_path):
+    with pytest.raises(LoadError, match=r"TensorRT-LLM does not start: .*config.json"):
+        start(model=str(tmp_path / "nothing"))
+
+
+def test_a_missing_package_is_told_with_the_remedy(tmp_path):
+    config = {"model": "x", "vocab_size": "9", "max_seq_len": "9", "kv_cache_tokens": "9"}
+    parameters = {name: {"string_value": value} for name, value in config.items()}
+    with pytest.raises(LoadError, match=r"cannot be imported .*pip install tensorrt-llm"):
+        load({"parameters": parameters}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"prompt_lookup_num_tokens": 4, "draft_len": 4, "draft_model": "x"}, "in one way"),
+        ({"draft_len": 4}, "needs draft_model"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, words):
+    with pytest.raises(LoadError, match=words):
+        LlmApiSettings(model="x", vocab_size=9, max_seq_len=9, kv_cache_tokens=9, **settings)

@@ -1,0 +1,163 @@
+"""Sampled text has the target's distribution, whatever the draft model proposes.
+
+The loop speaks a language of two-token words (`words`): each word is a draw of the next two tokens,
+and their probabilities are known exactly. Loop, sampler, noise and verification are the product's
+own. That the proof can fail is shown by putting a rule that is wrong in one thing in their place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from distributions import WARPS, Warp, fits
+from words import VOCAB, Draft, Target, exact, speak
+
+from bls.effects import EngineAnswer
+from bls.seeds import derived_seed
+from engines.torch import sampling
+from engines.torch.noise import Purpose, exponentials, uniform
+from engines.torch.verification import accepts, draw
+
+DRAWS = 20_000
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+def test_next_one_and_two_tokens_have_the_targets_distribution(warp, use_draft_logits):
+    said = speak(DRAWS, Target(warp), Draft(warp), use_draft_logits=use_draft_logits)
+    expected = exact(warp)
+    assert said.counts.sum() == DRAWS
+    assert fits(said.counts.sum(1), expected.sum(1))
+    assert fits(said.counts, expected)
+    assert 0.3 < said.acceptance < 0.9  # drafts were both kept and corrected
+
+
+class LogitsRule:
+    """The rule of logits mode, for others to get one part of it wrong."""
+
+    def __call__(self, drafts, p, q, *, seed, position, threshold=None):
+        for i, token in enumerate(drafts):
+            u = self.number(token, seed, position + i)
+            if not accepts(float(p[i, token]), float(q[i, token]), u):
+                return [*drafts[:i], self.correction(p[i], q[i], seed, position + i)]
+        return [*drafts, draw(p[-1], seed, position + len(drafts), Purpose.SAMPLE)]
+
+    def number(self, token, seed, position):
+        return uniform(seed, position, Purpose.ACCEPT)
+
+    def correction(self, p, q, seed, position):
+        return draw((p - q).clamp(min=0), seed, position, Purpose.RESIDUAL)
+
+
+class CorrectsFromTheWholeTarget(LogitsRule):
+    """The correction comes from p, not from what q leaves of it."""
+
+    def correction(self, p, q, seed, position):
+        return draw(p, seed, position, Purpose.RESIDUAL)
+
+
+class AcceptsByTheProposalsNoise(LogitsRule):
+    """The number that chose the draft token also decides whether it stays."""
+
+    def number(self, token, seed, position):
+        noise = exponentials(derived_seed(seed, "propose"), position, Purpose.SAMPLE, VOCAB)
+        return 1 - float(np.exp(-noise[token]))
+
+
+class CorrectsByTheAcceptancesNoise(LogitsRule):
+    """The number that rejected the draft token also chooses the correction."""
+
+    def correction(self, p, q, seed, position):
+        residual = (p - q).clamp(min=0).cumsum(-1)
+        u = uniform(seed, position, Purpose.ACCEPT)
+        return int(torch.searchsorted(residual, u * residual[-1], right=True))
+
+
+class AcceptsByAConstant(LogitsRule):
+    """Whatever the target finds a tenth as likely as the draft does stays."""
+
+    def number(self, token, seed, position):
+        return 0.1
+
+
+class DrawsAnew(Target):
+    """A mismatch of ids is answered by another sample instead of the one that did not match."""
+
+    def say(self, sampler, scores, drafts, first):
+        tokens = super().say(sampler, scores, drafts, first)
+        at = len(tokens) - 1
+        if at < len(drafts):
+            tokens[at:] = sampler.choose(scores[at : at + 1], 10**6 + first)  # noise of its own
+        return tokens
+
+
+class StopsBehindUnlikelyTokens(Draft):
+    """A draft ends with the first token that its own model hardly expected. That is harmless."""
+
+    kept = 1
+
+    def answers(self, call):
+        (answer,) = super().answers(call)
+        chances = torch.from_numpy(answer.logits).softmax(-1)
+        unlikely = [i for i, t in enumerate(answer.tokens.tolist()) if chances[i, t] < 0.15]
+        end = unlikely[0] + self.kept if unlikely else len(answer.tokens)
+        yield EngineAnswer(answer.tokens[:end], logits=answer.logits[:end])
+
+
+class DropsUnlikelyTokens(StopsBehindUnlikelyTokens):
+    """That token is dropped with the rest: what is left was not drawn from q."""
+
+    kept = 0
+
+
+class ForgetsTheTemperature(Draft):
+    """What it draws from is not what its logits say for this request."""
+
+    def __init__(self, warp):
+        super().__init__(Warp(1.0, warp.top_k, warp.top_p))
+
+
+FEWER = 8_000  # draws that are enough to see what is wrong
+WARP = Warp(0.7, top_k=20)
+
+
+def passes(*, target=Target, draft=Draft, use_draft_logits=True) -> bool:
+    """Whether the words that are said have the target's distribution."""
+    said = speak(FEWER, target(WARP), draft(WARP), use_draft_logits=use_draft_logits)
+    expected = exact(WARP)
+    return fits(said.counts.sum(1), expected.sum(1)) and fits(said.counts, expected)
+
+
+def test_drawing_anew_at_a_mismatch_of_ids_is_noticed():
+    assert not passes(target=DrawsAnew, use_draft_logits=False)
+
+
+def test_the_rule_of_logits_mode_step_by_step_passes(monkeypatch):
+    monkeypatch.setattr(sampling, "verify_probabilities", LogitsRule())
+    assert passes()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        CorrectsFromTheWholeTarget,
+        AcceptsByTheProposalsNoise,
+        CorrectsByTheAcceptancesNoise,
+        AcceptsByAConstant,
+    ],
+)
+def test_a_wrong_step_of_logits_mode_is_noticed(monkeypatch, wrong):
+    monkeypatch.setattr(sampling, "verify_probabilities", wrong())
+    assert not passes()
+
+
+def test_a_draft_may_stop_behind_an_unlikely_token():
+    assert passes(draft=StopsBehindUnlikelyTokens)
+
+
+@pytest.mark.parametrize("wrong", [DropsUnlikelyTokens, ForgetsTheTemperature])
+def test_drafts_that_were_not_drawn_from_their_logits_are_noticed(wrong):
+    assert not passes(draft=wrong)

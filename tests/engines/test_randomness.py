@@ -1,0 +1,170 @@
+"""No random number that decided a token of an answer decides anything else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from engine_harness import prompt
+from played import Played
+from scripted import decoding_of, play
+
+from bls.request import Request, Sampling
+from engines.request import SamplingParams
+from engines.torch import noise
+from engines.torch.noise import Purpose
+
+SAMPLING = SamplingParams(temperature=1.1, top_k=40)
+LENGTH = 60
+
+
+class Ledger:
+    """Every draw of noise since it was last emptied: whose it was, and its first number."""
+
+    def __init__(self, generator) -> None:
+        self._generator = generator
+        self.draws: list[tuple[int, int, Purpose]] = []
+
+    def __call__(self, seed, position, purpose):
+        self.draws.append((seed, position, purpose))
+        return self._generator(seed, position, purpose)
+
+    def take(self) -> list[tuple[int, int, Purpose]]:
+        taken, self.draws = self.draws, []
+        return taken
+
+    def number(self, key) -> float:
+        return self._generator(*key).random()
+
+
+class Watched(Played):
+    """Notes which noise each call drew."""
+
+    def __init__(self, harness, ledger: Ledger) -> None:
+        super().__init__(harness, SAMPLING)
+        self._ledger = ledger
+        self.drawn: list[list[tuple[int, int, Purpose]]] = []
+
+    def answers(self, call):
+        answers = list(super().answers(call))
+        self.drawn.append(self._ledger.take())
+        return iter(answers)
+
+
+@pytest.fixture
+def ledger(monkeypatch):
+    made = Ledger(noise._generator)
+    monkeypatch.setattr(noise, "_generator", made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def drafter(make_harness, llama):
+    """A draft engine that is often right, and often not."""
+    return make_harness("qwen2")
+
+
+def generate(target, draft, *, draft_len, use_draft_logits, seed=5):
+    """An answer over many rounds."""
+    request = Request(
+        prompt_ids=np.array(prompt(6, 10), np.int32),
+        max_tokens=LENGTH,
+        sampling=Sampling(top_k=0, seed=seed),
+        drafter="draft_model" if draft_len else "none",
+        draft_len=draft_len,
+        use_draft_logits=use_draft_logits,
+    )
+    decoding = decoding_of(request)
+    play(decoding, target, draft)
+    return decoding.sequence.output.tolist()
+
+
+def deciding(target: Watched, draft: Watched, *, use_draft_logits) -> dict[int, set]:
+    """For each position of the answer, the noise that decided its token.
+
+    In id mode that is the target's own; a draft only guesses it. In logits mode a proposal counts
+    from the moment that the target looked at it.
+    """
+    proposals = dict(zip(map(_position, draft.calls), draft.drawn, strict=True))
+    decided = defaultdict(set)
+    for (call, tokens), drawn in zip(target.calls, target.drawn, strict=True):
+        first = len(call.context)
+        positions = range(first, first + len(tokens))
+        looked_at = range(first, first + min(len(tokens), len(call.draft)))
+        keys = [key for key in drawn if key[1] in positions]
+        if use_draft_logits and len(call.draft):
+            keys += [key for key in proposals[first] if key[1] in looked_at]
+        for key in keys:
+            decided[key[1]].add(key)
+    return decided
+
+
+def _position(call_and_tokens):
+    return len(call_and_tokens[0].context)
+
+
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+@pytest.mark.parametrize("draft_len", [1, 2, 5, 8])
+def test_no_number_decides_two_tokens(llama, drafter, ledger, draft_len, use_draft_logits):
+    target, draft = Watched(llama, ledger), Watched(drafter, ledger)
+    text = generate(target, draft, draft_len=draft_len, use_draft_logits=use_draft_logits)
+    assert len(target.calls) < len(text) == LENGTH  # rounds accepted drafts
+    decided = deciding(target, draft, use_draft_logits=use_draft_logits)
+    start = _position(target.calls[0])
+    assert sorted(decided) == list(range(start, start + LENGTH))
+    numbers = [ledger.number(key) for keys in decided.values() for key in keys]
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+@pytest.mark.parametrize("draft_len", [1, 5])
+def test_what_decided_a_token_is_never_drawn_again(
+    llama, drafter, ledger, draft_len, use_draft_logits
+):
+    target, draft = Watched(llama, ledger), Watched(drafter, ledger)
+    generate(target, draft, draft_len=draft_len, use_draft_logits=use_draft_logits)
+    for engine in (target, draft):
+        for (call, _), drawn in zip(engine.calls, engine.drawn, strict=True):
+            assert min(position for _, position, _ in drawn) == len(call.context)
+            assert len(set(drawn)) == len(drawn)
+
+
+def test_in_logits_mode_a_proposal_shares_no_noise_with_its_verification(llama, drafter, ledger):
+    target, draft = Watched(llama, ledger), Watched(drafter, ledger)
+    generate(target, draft, draft_len=4, use_draft_logits=True)
+    verified = {key for drawn in target.drawn for key in drawn}
+    proposed = {key for drawn in draft.drawn for key in drawn}
+    assert {purpose for _, _, purpose in verified} == set(Purpose)
+    assert not {seed for seed, _, _ in verified} & {seed for seed, _, _ in proposed}
+    assert not {ledger.number(key) for key in verified} & {ledger.number(key) for key in proposed}
+
+
+def test_in_id_mode_the_text_is_the_same_for_any_draft_length(llama, drafter):
+    texts = {
+        tuple(
+            generate(
+                Played(llama, SAMPLING),
+                Played(drafter, SAMPLING),
+                draft_len=draft_len,
+                use_draft_logits=False,
+            )
+        )
+        for draft_len in (0, 1, 2, 5, 8)
+    }
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+def test_a_seed_gives_one_text_and_another_seed_another(llama, drafter, use_draft_logits):
+    one, same, other = (
+        generate(
+            Played(llama, SAMPLING),
+            Played(drafter, SAMPLING),
+            draft_len=4,
+            use_draft_logits=use_draft_logits,
+            seed=seed,
+        )
+        for seed in (7, 7, 8)
+    )
+    assert one == same != other

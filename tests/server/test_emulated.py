@@ -1,0 +1,81 @@
+"""The emulated engines behind a live server: one text with and without drafts, alpha accepted."""
+
+from pathlib import Path
+
+import pytest
+from entries import ask, ask_one, stream
+from tandem import deployment
+
+from .conftest import serving
+
+PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
+ALPHA = 0.8
+PROMPTS = [f"def number_{n}(" for n in range(16)]
+LENGTH = 200
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server of emulated engines that answer at once."""
+    with serving(deployment.load(PROFILE), tmp_path_factory.mktemp("emulated")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def control(server):
+    return ask(server, "ensemble", PROMPTS, max_tokens=LENGTH)
+
+
+@pytest.mark.parametrize("draft_len", [1, 4, 10])
+def test_greedy_text_is_the_controls_and_alpha_of_the_drafts_is_accepted(
+    server, control, draft_len
+):
+    answers = ask(server, "bls", PROMPTS, max_tokens=LENGTH, num_draft_tokens=draft_len)
+    assert [a.ids for a in answers] == [a.ids for a in control]
+    assert [a.text for a in answers] == [a.text for a in control]
+    emitted = sum(len(a.ids) for a in answers) / sum(a.number("num_rounds") for a in answers)
+    expected = sum(ALPHA**n for n in range(draft_len + 1))
+    assert emitted == pytest.approx(expected, rel=0.1)
+
+
+def test_prompts_have_different_texts_that_never_end(control):
+    assert len({tuple(a.ids) for a in control}) == len(PROMPTS)
+    assert {a.finish_reason for a in control} == {"length"}
+    assert {len(a.ids) for a in control} == {LENGTH}
+
+
+def test_sampled_text_is_the_controls_by_ids_and_alpha_is_accepted(server):
+    values = {"max_tokens": LENGTH, "temperature": 1.0, "seed": 3}
+    expected = ask(server, "ensemble", PROMPTS, **values)
+    answers = ask(server, "bls", PROMPTS, num_draft_tokens=4, **values)
+    assert [a.ids for a in answers] == [a.ids for a in expected]
+    assert rate(answers) == pytest.approx(acceptance(4), rel=0.1)
+
+
+def test_alpha_is_accepted_by_logits(server):
+    values = {"max_tokens": LENGTH, "temperature": 1.0, "seed": 3, "use_draft_logits": True}
+    answers = ask(server, "bls", PROMPTS, num_draft_tokens=4, **values)
+    assert rate(answers) == pytest.approx(acceptance(4), rel=0.1)
+
+
+def test_stream_is_the_controls_text(server, control):
+    chunks = stream(server, PROMPTS[0], max_tokens=LENGTH)
+    assert "".join(chunk.text for chunk in chunks) == control[0].text
+    alone = stream(server, PROMPTS[0], max_tokens=LENGTH, drafter="none")
+    assert [token for chunk in alone for token in chunk.ids] == control[0].ids
+
+
+def test_min_tokens_and_stop_words_hold(server, control):
+    stop = control[0].text[20:24]
+    answer = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, stop_words=[stop], min_tokens=4)
+    assert answer.text == control[0].text[: control[0].text.index(stop)]
+
+
+def rate(answers) -> float:
+    drafted = sum(a.number("total_draft_tokens") for a in answers)
+    return sum(a.number("total_accepted_draft_tokens") for a in answers) / drafted
+
+
+def acceptance(draft_len: int) -> float:
+    """The share of drafts that is accepted: the accepted ones end at the first that is not."""
+    return sum(ALPHA**n for n in range(1, draft_len + 1)) / draft_len

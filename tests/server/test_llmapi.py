@@ -1,0 +1,105 @@
+"""The llmapi engine behind a live server, on a stand-in of TensorRT-LLM."""
+
+import itertools
+
+import pytest
+import standin
+import yaml
+from checkpoints import write_empty, write_tokenizer
+from engine_harness import successor
+from entries import ask, ask_one, refusal, stream
+from live_triton import eventually
+from metrics import total
+from tandem import deployment
+
+from .conftest import serving
+
+PROMPTS = ["def add(a, b):\n    return a", "import json\nimport", "for i in range(10):"]
+LENGTH = 60
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server of one target, which looks drafts up by itself."""
+    folder = tmp_path_factory.mktemp("llmapi")
+    size = write_tokenizer(folder / "target")
+    write_empty(folder / "target", size)
+    profile = {
+        "name": "llmapi",
+        "engines": {
+            "target": {
+                "kind": "llmapi",
+                "checkpoint": "target",
+                "max_seq_len": 512,
+                "prompt_lookup": {"max_matching_ngram_size": 3},
+            }
+        },
+        "entries": [{"name": "bls_stream", "kind": "stream"}, {"name": "bls", "kind": "forward"}],
+    }
+    (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
+    stopped = serving(deployment.load(folder / "profile.yaml"), folder)
+    standin.plant(stopped.repository)
+    with stopped as running:
+        yield running
+
+
+def assert_said_by_the_stand_in(ids):
+    assert len(ids) == LENGTH
+    assert all(after == successor(before) for before, after in itertools.pairwise(ids))
+
+
+def test_answers_are_the_engines_and_count_its_drafts(server):
+    answers = ask(server, "bls", PROMPTS, max_tokens=LENGTH, end_id=-1)
+    for answer in answers:
+        assert_said_by_the_stand_in(answer.ids)
+        assert answer.finish_reason == "length"
+        drafted, accepted = (
+            answer.number(f"total_{kind}_tokens") for kind in ("draft", "accepted_draft")
+        )
+        assert LENGTH * 2 / 3 < accepted <= drafted
+        assert answer.number("num_rounds") == LENGTH - accepted
+
+
+def test_metrics_name_the_engine_as_drafter(server):
+    name = "spec_decode_num_accepted_tokens_total"
+    before = total(server, name, drafter="engine")
+    ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
+    assert eventually(lambda: total(server, name, drafter="engine") > before)
+
+
+def test_streamed_chunks_join_to_the_same_text(server):
+    whole = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
+    chunks = stream(server, PROMPTS[0], max_tokens=LENGTH, end_id=-1)
+    assert len(chunks) > 1
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert [token for chunk in chunks for token in chunk.ids] == whole.ids
+
+
+def test_end_of_sequence_and_stop_strings_end_an_answer(server):
+    whole = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
+    ended = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=whole.ids[4])
+    assert (ended.ids, ended.finish_reason) == (whole.ids[:4], "stop")
+    stop = whole.text[10:14]
+    stopped = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1, stop_words=[stop])
+    assert stopped.text == whole.text[: whole.text.index(stop)]
+    assert stopped.finish_reason == "stop"
+
+
+def test_no_end_comes_while_tokens_are_owed(server):
+    whole = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
+    asked = {"max_tokens": LENGTH, "end_id": whole.ids[4], "min_tokens": 9}
+    assert len(ask_one(server, "bls", PROMPTS[0], **asked).ids) >= 9
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"drafter": "none"}, "drafter"),
+        ({"drafter": "prompt_lookup"}, "drafter"),
+        ({"num_draft_tokens": 3}, "num_draft_tokens"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty is not supported by this engine"),
+        ({"return_context_logits": True}, "return_context_logits is not supported"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_refused_by_name(server, asked, words):
+    assert words in refusal(server, "bls", max_tokens=8, **asked)

@@ -1,0 +1,115 @@
+"""What a client is sent has the target's distribution, worked out from the served checkpoint."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from distributions import Warp, fits
+from entries import OUTPUTS, read, tensor
+
+from contract import entry
+
+DRAWS = 2_048
+ROWS = 32  # prompts in a request
+AT_ONCE = 2
+PROMPT = "def read("
+LENGTH = 2  # the first token is a verified draft; the second a bonus, or of a round of its own
+
+
+class Served:
+    """The served checkpoint in Hugging Face's hands."""
+
+    def __init__(self, embedded) -> None:
+        import torch
+        from tokenizers import Tokenizer
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(1)  # the server needs the cores
+        tokenizer = Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json"))
+        folder = embedded.profile.engines.target.checkpoint
+        self.prompt_ids = tokenizer.encode(PROMPT).ids
+        self.end, *self._other_ends = embedded.end_ids
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def exact(self, warp):
+        """Probabilities of the first token, [vocab], and of the first two, [vocab, vocab].
+
+        An answer doesn't tell which end of sequence it met: all count as the first of them, and as
+        followed by it.
+        """
+        (first,) = self._behind(warp, [self.prompt_ids])
+        tokens = first.nonzero()[0]
+        texts = [[*self.prompt_ids, token] for token in tokens.tolist()]
+        both = np.zeros((len(first), len(first)))
+        both[tokens] = first[tokens, None] * self._behind(warp, texts)
+        both[self.end] = 0
+        both[self.end, self.end] = first[self.end]
+        return first, both
+
+    def _behind(self, warp, texts):
+        """Probabilities [n, vocab] behind texts of one length."""
+        import torch
+
+        with torch.inference_mode():
+            p = warp.of(self._model(torch.tensor(texts)).logits[:, -1].numpy())
+        p[:, self.end] += p[:, self._other_ends].sum(-1)
+        p[:, self._other_ends] = 0
+        return p
+
+
+@pytest.fixture(scope="module")
+def served(embedded):
+    return Served(embedded)
+
+
+def ask_rows(server, prompt_ids, seeds, **values):
+    """Answers to one prompt, a row for each seed."""
+    import tritonclient.grpc as client
+
+    inputs = [
+        tensor(entry.INPUT_IDS, [prompt_ids] * ROWS),
+        tensor(entry.SEED, [[s] for s in seeds]),
+    ]
+    inputs += [tensor(name, [[value]] * ROWS) for name, value in values.items()]
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        outputs = [client.InferRequestedOutput(name) for name in OUTPUTS]
+        return read(connection.infer("bls", inputs, outputs=outputs))
+
+
+@pytest.mark.parametrize(
+    ("use_draft_logits", "warp"),
+    [(False, Warp(0.7, top_k=20)), (True, Warp(1.0, top_p=0.9))],
+    ids=["ids", "logits"],
+)
+def test_next_one_and_two_tokens_have_the_targets_distribution(
+    server, served, use_draft_logits, warp
+):
+    def batch(start):
+        return ask_rows(
+            server,
+            served.prompt_ids,
+            range(start, start + ROWS),
+            max_tokens=LENGTH,
+            temperature=warp.temperature,
+            top_k=warp.top_k,
+            top_p=warp.top_p,
+            drafter="draft_model",
+            use_draft_logits=use_draft_logits,
+        )
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = [row for rows in pool.map(batch, range(0, DRAWS, ROWS)) for row in rows]
+
+    first, both = served.exact(warp)
+    counts = np.zeros_like(both)
+    for answer in answers:
+        one, two, *_ = answer.ids + [served.end] * 2
+        counts[one, two] += 1
+    assert counts.sum() == DRAWS
+    assert fits(counts.sum(1), first)
+    assert fits(counts, both)
+    drafted, accepted = (
+        sum(answer.number(name) for answer in answers)
+        for name in (entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS)
+    )
+    assert 0 < accepted < drafted

@@ -1,0 +1,47 @@
+"""Emulated engines for tests: on a clock that stands still, and short ways to call them."""
+
+from __future__ import annotations
+
+from engine_harness import VOCAB, Harness
+
+from engines.emulated.engine import EmulatedEngine
+from engines.emulated.settings import EmulatedSettings
+from engines.emulated.timers import Timer, VirtualTimer
+
+ALPHA = 0.8
+END = 1
+
+
+def settings(**given) -> EmulatedSettings:
+    """A small language, without times; the settings given."""
+    return EmulatedSettings(
+        **{
+            "role": "target",
+            "vocab_size": VOCAB,
+            "low_id": 2,
+            "high_id": VOCAB,
+            "max_seq_len": 256,
+            "kv_cache_tokens": 4096,
+            "kv_block_tokens": 8,
+            "max_draft_len": 16,
+            "alpha": ALPHA,
+            "end_id": END,
+        }
+        | given
+    )
+
+
+def emulated(timer: Timer | None = None, **given) -> Harness:
+    """An engine that answers at once, or when its timer is advanced."""
+    return Harness(EmulatedEngine(settings(**given), timer or VirtualTimer()))
+
+
+def pair(timer: Timer | None = None, **given) -> tuple[Harness, Harness]:
+    """A draft and a target of one language."""
+    return emulated(timer, role="draft", **given), emulated(timer, role="target", **given)
+
+
+def accepted(draft: Harness, target: Harness, ids, draft_len: int) -> int:
+    """How many of a greedy draft the target keeps."""
+    drafts = draft.tokens(ids, draft_len)
+    return target.call(ids, draft_len + 1, drafts=drafts).last.usage.accepted_tokens

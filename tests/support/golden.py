@@ -1,0 +1,15 @@
+"""Texts that a test compares with what is checked in."""
+
+import os
+from pathlib import Path
+
+GOLDEN = Path(__file__).resolve().parents[1] / "tools" / "golden"
+
+
+def check_golden(name: str, text: str) -> None:
+    """Compare a text with tests/tools/golden/NAME; with WRITE_GOLDEN=1 write it instead."""
+    path = GOLDEN / name
+    if os.environ.get("WRITE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()

@@ -1,0 +1,39 @@
+"""Torch engines behind the loop, without Triton between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from engine_harness import Harness
+
+from bls.effects import EngineAnswer, EngineCall
+from engines.request import SamplingParams
+
+
+class Played:
+    """A torch engine as `scripted.play` wants it: the loop's calls, made with these settings.
+
+    Attributes:
+        calls: what the loop asked for, with the tokens of the answer.
+
+    """
+
+    def __init__(self, harness: Harness, sampling: SamplingParams) -> None:
+        self._harness = harness
+        self._sampling = sampling
+        self.calls: list[tuple[EngineCall, list[int]]] = []
+
+    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+        outcome = self._harness.call(
+            call.context,
+            call.max_new_tokens,
+            drafts=call.draft.tokens,
+            draft_logits=call.draft.logits,
+            return_generation_logits=call.wants_logits,
+            sampling=replace(self._sampling, seed=call.seed),
+        )
+        self.calls.append((call, outcome.tokens))
+        logits = outcome.last.generation_logits
+        yield EngineAnswer(np.array(outcome.tokens, np.int32), logits=logits)

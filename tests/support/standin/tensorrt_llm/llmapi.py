@@ -1,0 +1,47 @@
+"""Configurations, with the fields of 1.2.1; an unknown one is an error, as in the real ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class KvCacheConfig:
+    enable_block_reuse: bool = True
+    max_tokens: int | None = None
+    max_attention_window: list[int] | None = None
+    sink_token_length: int | None = None
+    free_gpu_memory_fraction: float | None = 0.9
+    host_cache_size: int | None = None
+    onboard_blocks: bool = True
+    enable_partial_reuse: bool = True
+    copy_on_partial_reuse: bool = True
+    dtype: str = "auto"
+    tokens_per_block: int = 32
+
+
+@dataclass(kw_only=True)
+class DecodingBaseConfig:
+    max_draft_len: int | None = None
+    max_total_draft_tokens: int | None = None
+    speculative_model: Any = None
+    max_concurrency: int | None = None
+    draft_len_schedule: dict[int, int] | None = None
+    load_format: str | None = None
+    acceptance_window: int | None = None
+    acceptance_length_threshold: float | None = None
+    allow_advanced_sampling: bool = False
+
+
+@dataclass(kw_only=True)
+class NGramDecodingConfig(DecodingBaseConfig):
+    max_matching_ngram_size: int = 0
+    is_keep_all: bool = True
+    is_use_oldest: bool = True
+    is_public_pool: bool = True
+
+
+@dataclass(kw_only=True)
+class DraftTargetDecodingConfig(DecodingBaseConfig):
+    pass

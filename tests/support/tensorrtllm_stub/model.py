@@ -1,0 +1,123 @@
+"""A backend named `tensorrtllm` that answers as NVIDIA's does, from a made-up language.
+
+Triton runs it as a Python-based backend under the rendered config.pbtxt, untouched. It is as strict
+as the real one: `output_ids` and `sequence_length` must be asked for, draft logits must have the
+declared type, figures come only with `return_perf_metrics`. Stricter, where the real one would say
+something else than without drafts: see `refuse_lossy`. The draft is wrong about a fifth, and has
+more padding.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+VOCABULARY = 300
+PADDING = 12  # more of the draft
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        given = {name: p["string_value"] for name, p in config["parameters"].items()}
+        self.excludes_input = given["exclude_input_in_output"] == "true"
+        self.is_draft = Path(given["gpt_model_path"]).name == "draft"
+        self.fast = given["speculative_decoding_fast_logits"] == "true"
+        self.width = VOCABULARY + PADDING * (self.is_draft and not self.fast)
+        self.fault = Path(args["model_repository"]) / "fault"
+        outputs = {tensor["name"]: tensor["data_type"] for tensor in config["output"]}
+        half = outputs["generation_logits"] == "TYPE_FP16"
+        self.logits_type = np.float16 if half else np.float32
+
+    def execute(self, requests):
+        for request in requests:
+            given = {t.name(): t.as_numpy() for t in request.inputs()}
+            try:
+                arrays = {} if "stop" in given else self.answer(given, request)
+                tensors = [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+                response = pb_utils.InferenceResponse(tensors)
+            except ValueError as error:
+                response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+            request.get_response_sender().send(response, flags=FINAL)
+
+    def answer(self, given, request):
+        if self.fault.exists():
+            raise ValueError("Executor failed process requestId 1")
+        wanted = request.requested_output_names()
+        if not {"output_ids", "sequence_length"} <= set(wanted):
+            raise ValueError("output_ids tensor must be present in list of output tensors")
+        context = given["input_ids"][0].tolist()
+        new = self.decode(given, context)
+        said = new if self.excludes_input else context + new
+        outputs = {
+            "output_ids": np.array([[said]], np.int32),
+            "sequence_length": np.array([[len(said)]], np.int32),
+        }
+        if given.get("return_generation_logits"):
+            outputs["generation_logits"] = self.logits(given, context, new)
+        if given.get("return_perf_metrics"):
+            reused = np.array([[len(context) // 32]], np.int32)
+            outputs |= {"kv_cache_reused_blocks": reused, "kv_cache_alloc_total_blocks": reused + 1}
+        return {name: array for name, array in outputs.items() if name in wanted}
+
+    def logits(self, given, context, new):
+        if self.fast:
+            return handle(context, new)[np.newaxis]
+        if self.is_draft and samples(given):
+            unlike = {"repetition_penalty", "embedding_bias", "bad_words_list"} & set(given)
+            if unlike or given["runtime_top_k"].item() or given["runtime_top_p"].item() < 1:
+                raise ValueError("it draws from something else than its logits say")
+        logits = np.full((1, 1, len(new), self.width), -30, self.logits_type)
+        logits[0, 0, np.arange(len(new)), new] = 0
+        return logits
+
+    def refuse_lossy(self, given, context, draft):
+        """What is sampled from a draft must have the distribution that it has without."""
+        if not samples(given):
+            return
+        if given["runtime_top_p"].item() < 1:
+            raise ValueError("verified, the last token of top-p counts whole")
+        logits = given.get("draft_logits")
+        if logits is None:
+            raise ValueError("a rejected id may be drawn again")
+        if self.fast:
+            if logits.tobytes() != handle(context, draft).tobytes():
+                raise ValueError("draft_logits are not the handle that the draft gave")
+            return
+        if logits.shape != (1, len(draft), VOCABULARY):
+            raise ValueError(f"draft_logits have shape {logits.shape}")
+        if not np.allclose(np.exp(logits.astype(np.float64)).sum(-1), 1, atol=1e-2):
+            raise ValueError("draft_logits are not warped")
+
+    def decode(self, given, context):
+        """Go on until the length, the end id or a draft token that is not ours."""
+        draft = given["draft_input_ids"][0].tolist() if "draft_input_ids" in given else []
+        if "draft_logits" in given and given["draft_logits"].dtype != self.logits_type:
+            raise ValueError("draft_logits have another type than the engine's")
+        if draft:
+            self.refuse_lossy(given, context, draft)
+        end_id = given["end_id"].item() if "end_id" in given else -1
+        new = []
+        while len(new) < given["request_output_len"].item():
+            token = self.next(context + new)
+            if token == end_id:
+                break
+            new.append(token)
+            if len(new) <= len(draft) and token != draft[len(new) - 1]:
+                break
+        return new
+
+    def next(self, text):
+        token = 33 + (31 * sum(text[-3:]) + len(text)) % 64
+        return token + 1 if self.is_draft and token % 5 == 0 else token
+
+
+def samples(given):
+    return given["runtime_top_k"].item() != 1
+
+
+def handle(context, new):
+    """What fast logits are outside of the engines: five numbers that mean something to them."""
+    return np.array([[[len(context), len(new), np.nan, -0.0, 3e38]]], np.float32)

@@ -1,0 +1,109 @@
+"""Engines that take virtual time over a text whose every token is easy or hard to guess."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scripted import SETTINGS, Health, ids, play
+
+from bls.draft_length import Experience
+from bls.drafters import drafter_of
+from bls.effects import EngineAnswer
+from bls.loop import Decoding
+from bls.request import Request
+from bls.settings import AUTO
+
+ORCHESTRATION = 0.5e-3  # seconds a call
+LENGTH = 4_000
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one engine pair: a target step, what a draft token adds to it, a draft step."""
+
+    target: float
+    verify_slope: float
+    draft: float
+
+
+@dataclass
+class Text:
+    """What each position is, whether the draft guesses it, and how sure the draft is there."""
+
+    agrees: np.ndarray  # [length] bool
+    sure: np.ndarray  # [length]
+
+    @classmethod
+    def of(cls, alphas, stay, seed=0, length=LENGTH + 64):
+        """A chain over states: alphas[s] is the chance to agree in s, stay[s] to remain there."""
+        random = np.random.default_rng(seed)
+        states, state = np.empty(length, int), 0
+        for at in range(length):
+            if random.random() > stay[state]:
+                state = (state + 1) % len(alphas)
+            states[at] = state
+        sure = np.array(alphas)[states]
+        return cls(random.random(length) < sure, sure)
+
+
+@dataclass
+class World:
+    """Both engines, and the clock."""
+
+    text: Text
+    times: Times
+    seconds: float = 0.0
+    drafted: list[int] = field(default_factory=list)
+
+    def draft(self, call):
+        new, rated, chance = [], [], 1.0
+        for at in range(len(call.context), len(call.context) + call.max_new_tokens):
+            new.append(1 if self.text.agrees[at] else 0)
+            rated.append(self.text.sure[at])
+            chance *= self.text.sure[at]
+            if chance < call.stop_probability:
+                break
+        self.drafted.append(len(new))
+        log_probs = (
+            np.log(np.maximum(rated, 1e-9), dtype=np.float32) if call.wants_log_probs else None
+        )
+        return self._answer(new, len(new) * self.times.draft, log_probs)
+
+    def target(self, call):
+        if not len(call.draft):
+            seconds = call.max_new_tokens * self.times.target
+            return self._answer([1] * call.max_new_tokens, seconds)
+        accepted = next((n for n, t in enumerate(call.draft.tokens) if t != 1), len(call.draft))
+        verify = self.times.target * (1 + self.times.verify_slope * len(call.draft))
+        return self._answer([1] * (accepted + 1), verify)
+
+    def answers(self, call):
+        yield self.draft(call) if call.engine == "draft" else self.target(call)
+
+    def _answer(self, tokens, seconds, log_probs=None):
+        seconds += ORCHESTRATION
+        self.seconds += seconds
+        return EngineAnswer(ids(*tokens), seconds, seconds, log_probs=log_probs)
+
+
+def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
+    """Decode one long answer in virtual time; draft_len 0 is the target alone."""
+    settings = replace(SETTINGS, max_seq_len=10**6, draft_max_seq_len=10**6)
+    request = Request(
+        prompt_ids=ids(1),
+        max_tokens=LENGTH,
+        drafter="draft_model" if draft_len else "none",
+        draft_len=draft_len,
+        max_draft_len=max_draft_len,
+    )
+    experience = Experience(max_draft_len, rated=rated)
+    drafter = drafter_of(request, settings, Health(), experience)
+    play(Decoding(request, settings, drafter), world, world)
+    return LENGTH / world.seconds
+
+
+def auto(text, times, **options):
+    return tokens_per_second(World(text, times), AUTO, **options)
+
+
+def best_fixed(text, times, lengths=range(1, 17)):
+    return max(tokens_per_second(World(text, times), n) for n in lengths)

@@ -1,0 +1,56 @@
+"""What the tests of TensorRT deployments share."""
+
+import pytest
+import yaml
+from llamas import profile_over, write_llamas
+from tandem import deployment
+from tandem.errors import TandemError
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Folders of Llama checkpoints without weights."""
+    folder = tmp_path_factory.mktemp("models")
+    write_llamas(folder)
+    return folder
+
+
+@pytest.fixture
+def shipped(models, tmp_path):
+    """Return the file of a shipped profile, over checkpoints that exist; texts may be replaced."""
+    return lambda name, changes={}: profile_over(models, name, tmp_path, changes)
+
+
+@pytest.fixture
+def changed(shipped):
+    """Return the file of a shipped profile with settings set: a dotted place -> a value."""
+
+    def write(name, settings):
+        path = shipped(name)
+        profile = yaml.safe_load(path.read_text())
+        for place, value in settings.items():
+            *sections, key = place.split(".")
+            part = profile
+            for section in sections:
+                part[section] = dict(part.get(section, {}))  # an anchor's is not changed elsewhere
+                part = part[section]
+            part[key] = value
+        path.write_text(yaml.safe_dump(profile, sort_keys=False))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def refusal(changed):
+    """Return what a changed profile is refused with: the one line, without its file."""
+
+    def refuse(name, settings):
+        path = changed(name, settings)
+        with pytest.raises(TandemError) as refused:
+            deployment.load(path)
+        text = str(refused.value)
+        assert "\n" not in text
+        return text.removeprefix(f"{path}:").partition(": ")[2]
+
+    return refuse

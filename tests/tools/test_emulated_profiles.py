@@ -1,0 +1,111 @@
+"""The emulated profiles say what the published rows were calibrated to, and mistakes are named."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from checkpoints import write_tokenizer
+from tandem import deployment
+from tandem.errors import TandemError
+from tandem.options import named_profile
+
+from benchmarks.published_rows import PUBLISHED, rows
+
+PROFILES = Path(__file__).resolve().parents[2] / "profiles"
+LANGUAGE = {"alpha": 0.8}
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.profile.stem)
+def test_a_pairs_profile_has_its_published_facts(row):
+    facts, two = PUBLISHED["profiles"][row.name], PUBLISHED["two_state"]
+    engines = yaml.safe_load(row.profile.read_text())["engines"]
+    target, draft = engines["target"], engines["draft"]
+    assert target["step_ms"] == facts["target_step_ms"]
+    assert target["verify_slope"] == PUBLISHED["verify_slope"]
+    assert draft["step_ms"] == facts["draft_token_ms"]
+    assert target["language"] == draft["language"]
+    expected = {"alpha": facts["alpha"]}
+    if "two-state" in row.profile.stem:
+        expected = {"alpha": two["easy_alpha"], "hard_alpha": facts["hard_alpha"]}
+        expected |= {name: two[name] for name in ("stay_easy", "stay_hard")}
+    assert target["language"] == expected
+
+
+@pytest.mark.parametrize("path", sorted(PROFILES.glob("emulated-*.yaml")), ids=lambda p: p.stem)
+def test_every_emulated_profile_can_be_deployed(path):
+    planned = deployment.load(path)
+    assert planned.profile.name == path.stem
+    assert planned.target.parameters["engine"] == "emulated"
+    assert planned.drafters[0] == "draft_model"
+    assert planned.target.max_draft_len == 32
+
+
+@pytest.mark.parametrize("name", ["wrong-drafter", "right-drafter", "wide-logits"])
+def test_every_profile_of_a_benchmark_can_be_deployed(name):
+    planned = deployment.load(PROFILES.parent / "benchmarks" / f"{name}.yaml")
+    assert planned.profile.name == name
+    assert planned.target.vocab_size >= 128_256 or name != "wide-logits"
+
+
+def test_a_profile_is_found_by_its_name():
+    assert named_profile(Path("emulated-70b-1b")) == PROFILES / "emulated-70b-1b.yaml"
+
+
+def test_a_path_is_taken_as_it_is(tmp_path):
+    assert named_profile(tmp_path / "mine.yaml") == tmp_path / "mine.yaml"
+    assert named_profile(Path("mine.yaml")) == Path("mine.yaml")
+
+
+def test_an_unknown_name_brings_the_nearest_one():
+    with pytest.raises(TandemError, match="no profile 'emulated-zro'; did you mean 'emulated-z"):
+        named_profile(Path("emulated-zro"))
+    with pytest.raises(TandemError, match=r"no profile 'xyz'; known are .*embedded"):
+        named_profile(Path("xyz"))
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Plan a profile of emulated engines, some keys of its target changed."""
+    write_tokenizer(tmp_path / "tokenizer")
+
+    def load(**changes):
+        engine = {"kind": "emulated", "tokenizer": "tokenizer", "language": LANGUAGE}
+        content = {"name": "test", "engines": {"target": engine | changes, "draft": engine}}
+        path = tmp_path / "profile.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return deployment.load(path)
+
+    return load
+
+
+def test_the_vocabulary_is_the_tokenizers_or_padded(plan):
+    size = plan().tokenizer.size
+    assert plan().target.vocab_size == size
+    padded = plan(vocab_size=128_256)
+    assert padded.target.vocab_size == 128_256
+    assert int(padded.target.parameters["high_id"]) <= size
+
+
+def test_it_never_says_a_special_token(plan):
+    planned = plan()
+    low, high = (int(planned.target.parameters[name]) for name in ("low_id", "high_id"))
+    assert not any(low <= end < high for end in planned.end_ids)
+    assert high - low >= planned.tokenizer.size - 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 5}, r"engines\.target\.vocab_size: 5 is less than the \d+ tokens"),
+        ({"step": 5}, r"engines\.target\.step: unknown key; did you mean 'step_ms'"),
+        ({"language": {"alpha": 2.0}}, r"engines\.target\.language\.alpha: .*not 2\.0"),
+        ({"tokenizer": "nowhere"}, r"engines\.target\.tokenizer: .*nowhere has no tokenizer\.json"),
+        (
+            {"language": LANGUAGE | {"hard_alpha": 0.5, "stay_easy": 1.0, "stay_hard": 1.0}},
+            r"engines\.target: stay_easy and stay_hard are both 1",
+        ),
+    ],
+)
+def test_a_mistake_is_said_in_one_line_with_its_place(plan, changes, message):
+    with pytest.raises(TandemError, match=message):
+        plan(**changes)

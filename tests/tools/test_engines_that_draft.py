@@ -1,0 +1,222 @@
+"""Engines that draft by themselves: what a profile says of them, and what they are told."""
+
+import json
+
+import pytest
+import yaml
+from checkpoints import write_empty, write_tokenizer
+from tandem import deployment, repository
+from tandem.errors import TandemError
+
+from engines import traits
+
+ENTRIES = [{"name": "bls_stream", "kind": "stream"}, {"name": "bls", "kind": "forward"}]
+SHIPPED = "llama-3.1-8b-llmapi"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A profile's folder with a target, a draft and the tokenizer that they share."""
+    size = write_tokenizer(tmp_path / "tokenizer")
+    write_empty(tmp_path / "target", size)
+    write_empty(tmp_path / "draft", size)
+    return tmp_path
+
+
+@pytest.fixture
+def plan(folder):
+    """Return the deployment of a target; keywords are its section."""
+
+    def load(**target):
+        path = folder / "profile.yaml"
+        whole = {
+            "name": "test",
+            "engines": {"target": {"checkpoint": "target"} | target},
+            "tokenizer": {"folder": "tokenizer"},
+            "entries": ENTRIES,
+        }
+        path.write_text(yaml.safe_dump(whole))
+        return deployment.load(path)
+
+    return load
+
+
+def told(planned):
+    """The parameters of the target's model, as they are meant."""
+    parameters = dict(planned.target.parameters)
+    texts = ("engine", "checkpoint", "device", "dtype", "model", "draft_model")
+    return {
+        name: value if name in texts else json.loads(value) for name, value in parameters.items()
+    }
+
+
+def refusal(plan, **target):
+    with pytest.raises(TandemError) as refused:
+        plan(**target)
+    text = str(refused.value)
+    assert "\n" not in text
+    return text
+
+
+LOOKUP = {
+    "prompt_lookup_num_tokens": 10,
+    "max_matching_ngram_size": 3,
+    "is_keep_all": False,
+    "is_use_oldest": False,
+}
+TOLD = {
+    "prompt_lookup_num_tokens": 10,
+    "max_matching_ngram_size": 3,
+    "lookup_keeps_all": False,
+    "lookup_uses_oldest": False,
+}
+
+
+def test_torch_target_is_told_how_to_look_up(plan):
+    planned = plan(prompt_lookup=LOOKUP)
+    assert TOLD.items() <= told(planned).items()
+    assert planned.target.traits == traits.TORCH_LOOKUP
+
+
+def test_torch_target_looks_nothing_up_unless_told_to(plan):
+    planned = plan()
+    assert told(planned)["prompt_lookup_num_tokens"] == 0
+    assert planned.target.traits == traits.TORCH
+
+
+def test_lookup_in_the_engine_has_the_documents_defaults(plan):
+    parameters = told(plan(prompt_lookup={}))
+    assert parameters["prompt_lookup_num_tokens"] == 4
+    assert parameters["max_matching_ngram_size"] == 2
+    assert parameters["lookup_keeps_all"] is parameters["lookup_uses_oldest"] is True
+
+
+@pytest.mark.parametrize("kind", ["torch", "llmapi"])
+def test_the_loop_is_told_that_the_engine_drafts(plan, kind):
+    settings = plan(kind=kind, prompt_lookup={}).loop_settings()
+    assert settings.drafter == "engine"
+    assert settings.drafters == ("engine",)
+    assert settings.max_draft_len == 0
+
+
+def test_longer_drafts_than_the_torch_target_verifies_are_refused(plan):
+    assert "engines.target: prompt_lookup_num_tokens (10) is over max_draft_len (8)" in refusal(
+        plan, prompt_lookup=LOOKUP, max_draft_len=8
+    )
+
+
+def test_hybrids_field_is_unknown_to_an_engine(plan):
+    assert "engines.target.prompt_lookup.hybrid_min_ngram_size: unknown key" in refusal(
+        plan, prompt_lookup={"hybrid_min_ngram_size": 2}
+    )
+
+
+def test_draft_engine_looks_nothing_up(plan, folder):
+    write_empty(folder / "target", 300)
+    path = folder / "profile.yaml"
+    plan()
+    whole = yaml.safe_load(path.read_text())
+    whole["engines"]["draft"] = {"checkpoint": "draft", "prompt_lookup": {}}
+    path.write_text(yaml.safe_dump(whole))
+    with pytest.raises(TandemError, match=r"engines\.draft\.prompt_lookup: unknown key"):
+        deployment.load(path)
+
+
+def test_llmapi_target_is_told_where_its_model_is_and_how_to_look_up(plan, folder):
+    planned = plan(kind="llmapi", prompt_lookup=LOOKUP, max_batch_size=8)
+    parameters = told(planned)
+    assert {**TOLD, "lookup_is_public": False}.items() <= parameters.items()
+    assert parameters["engine"] == "llmapi"
+    assert parameters["model"] == str(folder / "target")
+    assert parameters["max_batch_size"] == 8
+    assert parameters["max_seq_len"] == planned.target.max_seq_len == 1024 - 10
+    assert parameters["kv_cache_tokens"] == 16 * 1024
+    assert planned.target.traits == traits.LLMAPI_SPECULATIVE
+
+
+def test_llmapi_weights_may_be_elsewhere(plan, folder):
+    (folder / "target" / "model.safetensors").unlink()
+    assert told(plan(kind="llmapi", model="meta-llama/x"))["model"] == "meta-llama/x"
+
+
+def test_llmapi_target_may_draft_by_a_model(plan, folder):
+    parameters = told(plan(kind="llmapi", draft={"checkpoint": "draft", "draft_len": 5}))
+    assert parameters["draft_len"] == 5
+    assert parameters["draft_model"] == str(folder / "draft")
+    assert parameters["prompt_lookup_num_tokens"] == 0
+
+
+def test_llmapi_target_without_speculation_is_a_control(plan):
+    planned = plan(kind="llmapi")
+    assert planned.target.traits == traits.LLMAPI
+    assert planned.loop_settings().drafters == ("none",)
+    assert planned.target.max_seq_len == 1024
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (
+            {"prompt_lookup": {}, "draft": {"checkpoint": "draft"}},
+            "engines.target.draft: given beside prompt_lookup; an LLM drafts in one way",
+        ),
+        (
+            {"max_seq_len": 2048},
+            "engines.target.max_seq_len: 2048 is over the 1024 positions",
+        ),
+        (
+            {"max_seq_len": 5, "prompt_lookup": {}},
+            "engines.target.max_seq_len: 5 leaves no room for text beside drafts of 4",
+        ),
+        (
+            {"kv_cache_tokens": 512},
+            "engines.target.kv_cache_tokens: 512 is less than one sequence",
+        ),
+        (
+            {"draft": {"checkpoint": "nowhere"}},
+            "engines.target.draft.checkpoint: no folder",
+        ),
+        ({"checkpoint": "nowhere"}, "engines.target.checkpoint: no folder"),
+        ({"max_draft_len": 4}, "engines.target.max_draft_len: unknown key"),
+        ({"enable_block_reuse": "yes"}, "engines.target.enable_block_reuse: must be"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_place(plan, target, words):
+    assert words in refusal(plan, kind="llmapi", **target)
+
+
+def test_draft_model_of_another_vocabulary_is_refused(plan, folder):
+    write_tokenizer(folder / "target")
+    write_tokenizer(folder / "draft", size=280)
+    assert "engines.target.draft.checkpoint" in refusal(
+        plan, kind="llmapi", draft={"checkpoint": "draft"}
+    )
+
+
+def test_rendered_llmapi_model_carries_no_weights(plan, tmp_path):
+    planned = plan(kind="llmapi", prompt_lookup={})
+    repository.render(planned, tmp_path / "models")
+    version = tmp_path / "models" / "target" / "1"
+    assert sorted(path.name for path in version.iterdir()) == [
+        "contract",
+        "engines",
+        "lookup",
+        "model.py",
+    ]
+
+
+def test_shipped_profile_speculates_as_the_document_does(shipped):
+    planned = deployment.load(shipped(SHIPPED))
+    parameters = told(planned)
+    assert parameters["prompt_lookup_num_tokens"] == 4
+    assert parameters["max_matching_ngram_size"] == 2
+    assert parameters["lookup_is_public"] is False
+    assert planned.loop_settings().drafter == "engine"
+
+
+def test_control_of_an_engine_that_drafts_is_not_served_by_it(shipped):
+    path = shipped(SHIPPED)
+    control = "  - {name: ensemble, kind: forward, drafter: none}\n\nadmission"
+    path.write_text(path.read_text().replace("\nadmission", control))
+    with pytest.raises(TandemError, match="'none' given, these engines allow engine"):
+        deployment.load(path)

@@ -1,0 +1,1 @@
+"""Kinds of engines: a module each holds its part of a profile and what becomes of it."""

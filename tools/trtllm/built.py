@@ -1,0 +1,46 @@
+"""Whether the engines on disk are those that the profile describes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import TandemError
+from ..kinds.tensorrtllm import TensorRTLLMDraft
+
+LENGTHS = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_draft_len")
+PLUGINS = ("use_paged_context_fmha", "tokens_per_block")
+
+
+def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
+    """Raise TandemError where an engine is not there, or was built otherwise."""
+    for name, engine in engines.items():
+        path = engine.engine_dir / "config.json"
+        if not path.is_file():
+            raise TandemError(f"{name}: no engine in {engine.engine_dir}; run tandem build")
+        try:
+            config = json.loads(path.read_text())
+        except ValueError as error:
+            raise TandemError(f"{name}: {path} is no JSON: {error}") from error
+        for setting, wanted, found in _compared(engine, config):
+            if found is not None and found != wanted:
+                raise TandemError(
+                    f"{name}: {engine.engine_dir} was built with {setting} {found}, the profile "
+                    f"says {wanted}; run tandem build, or change the profile"
+                )
+
+
+def _compared(
+    engine: TensorRTLLMDraft, config: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield setting, what the profile says, and what the engine's config.json says if it does."""
+    build, given = config.get("build_config", {}), engine.build.model_dump()
+    for name in LENGTHS:
+        yield name, given.get(name, 0), build.get(name)
+    for name in PLUGINS:
+        yield name, given[name], build.get("plugin_config", {}).get(name)
+    model = config.get("pretrained_config", {})
+    yield "logits_dtype", given["logits_dtype"], model.get("logits_dtype")
+    for name in ("tp_size", "pp_size"):
+        yield name, getattr(engine, name), model.get("mapping", {}).get(name)

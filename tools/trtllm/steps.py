@@ -1,0 +1,123 @@
+"""From a Hugging Face checkpoint to a TensorRT engine: the commands, in their order."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import TandemError
+from ..kinds.tensorrtllm import Build, TensorRTLLMDraft
+from .shape import read_shape
+
+EXAMPLES = Path("/app/examples")  # of TensorRT-LLM, where NVIDIA's image has them
+QUANTIZE = Path("quantization", "quantize.py")
+CONVERT = Path("convert_checkpoint.py")
+CONVERTERS = {  # model_type of config.json -> its folder in the examples
+    "llama": Path("models", "core", "llama"),
+    "mistral": Path("models", "core", "llama"),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command. source: the folder that it reads. output: the folder that it writes."""
+
+    engine: str
+    tool: str
+    argv: tuple[str, ...]
+    source: Path
+    output: Path
+
+    @property
+    def name(self) -> str:
+        """The engine and the tool."""
+        return f"{self.engine}: {self.tool}"
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes."""
+        return self.output.with_name(f"{self.output.name}.log")
+
+
+def engine_steps(name: str, engine: TensorRTLLMDraft, examples: Path = EXAMPLES) -> Iterator[Step]:
+    """Yield the steps that make one engine; raise TandemError where no tool converts it.
+
+    name: `target` or `draft`. examples: TensorRT-LLM's examples folder, which holds the tools.
+    """
+    converted = engine.engine_dir.with_name(f"{engine.engine_dir.name}-checkpoint")
+    tool, argv = _convert(name, engine, examples, converted)
+    yield Step(name, tool, argv, source=engine.checkpoint, output=converted)
+    yield Step(
+        name,
+        "trtllm-build",
+        (
+            "trtllm-build",
+            f"--checkpoint_dir={converted}",
+            f"--output_dir={engine.engine_dir}",
+            *_flags(engine.build),
+        ),
+        source=converted,
+        output=engine.engine_dir,
+    )
+
+
+def script(steps: Sequence[Step]) -> str:
+    """Return the steps as a shell script."""
+    lines = ["#!/bin/sh", "set -eu"]
+    for step in steps:
+        lines += ["", f"# {step.name}", _command(step.argv)]
+    return "\n".join(lines) + "\n"
+
+
+def _command(argv: Sequence[str]) -> str:
+    """A command with a flag on each line."""
+    first = next((at for at, word in enumerate(argv) if word.startswith("--")), len(argv))
+    return " \\\n  ".join([shlex.join(argv[:first]), *map(shlex.quote, argv[first:])])
+
+
+def _convert(
+    name: str, engine: TensorRTLLMDraft, examples: Path, output: Path
+) -> tuple[str, tuple[str, ...]]:
+    """Return the tool that converts a checkpoint, and its command."""
+    convert = engine.convert
+    common = (
+        f"--model_dir={engine.checkpoint}",
+        f"--output_dir={output}",
+        f"--dtype={convert.dtype}",
+        f"--tp_size={engine.tp_size}",
+        f"--pp_size={engine.pp_size}",
+    )
+    if convert.qformat is None:
+        converter = examples / _family(name, engine) / CONVERT
+        return CONVERT.name, ("python3", str(converter), *common)
+    return QUANTIZE.name, (
+        *("python3", str(examples / QUANTIZE), *common, f"--qformat={convert.qformat}"),
+        *([f"--kv_cache_dtype={convert.kv_cache_dtype}"] if convert.kv_cache_dtype else []),
+        f"--calib_size={convert.calib_size}",
+        *([f"--calib_dataset={convert.calib_dataset}"] if convert.calib_dataset else []),
+    )
+
+
+def _family(name: str, engine: TensorRTLLMDraft) -> Path:
+    """Return the folder of the converter for the checkpoint's architecture."""
+    model_type = read_shape(engine.checkpoint).model_type
+    if model_type not in CONVERTERS:
+        raise TandemError(
+            f"engines.{name}.convert: no converter known for model_type '{model_type}', only for "
+            f"{', '.join(CONVERTERS)}; name a qformat, because quantize.py takes more",
+        )
+    return CONVERTERS[model_type]
+
+
+def _flags(build: Build) -> Iterator[str]:
+    """Yield trtllm-build's flags for what the profile says."""
+    for name, value in build:
+        if name.startswith("gather_"):
+            if value:
+                yield f"--{name}"
+        elif isinstance(value, bool):
+            yield f"--{name}={'enable' if value else 'disable'}"
+        elif value is not None:
+            yield f"--{name}={value}"
