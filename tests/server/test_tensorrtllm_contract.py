@@ -1,0 +1,200 @@
+"""The loop over what is rendered for `tensorrtllm`, a stub in the place of NVIDIA's backend."""
+
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from checkpoints import write_empty, write_tokenizer
+from crowd import ask
+from live_triton import alive, eventually, leftovers
+from tandem import deployment, repository, server
+from tandem.server import TritonServer
+from tandem.triton_install import find_triton
+from tandem.trtllm.launch import SINGLE, launch_of
+
+STUB = Path(__file__).parents[1] / "support" / "tensorrtllm_stub" / "model.py"
+PROMPT = "def add(a, b):"
+
+
+def write_profile(folder, *, excludes_input, logits_dtype, tp_size=1, fast=False):
+    size = write_tokenizer(folder / "checkpoint")
+    write_empty(folder / "checkpoint", size)
+    write_tokenizer(folder / "padded")
+    write_empty(folder / "padded", size + 12)
+    run = {"max_tokens_in_paged_kv_cache": 32768, "exclude_input_in_output": excludes_input}
+    build = {
+        "max_batch_size": 8,
+        "max_seq_len": 512,
+        "gather_generation_logits": True,
+        "logits_dtype": logits_dtype,
+    }
+    engine = {
+        "kind": "tensorrtllm",
+        "checkpoint": "checkpoint",
+        "tp_size": tp_size,
+        "device_ids": list(range(tp_size)),
+        "build": build,
+        "run": run,
+    }
+    profile = {
+        "name": "stub",
+        "engines": {
+            "target": {**engine, "engine_dir": "engines/target"},
+            "draft": {**engine, "engine_dir": "engines/draft", "checkpoint": "padded"},
+        },
+        "timeouts": {"drafter_pause": 0.1},
+    }
+    if fast:
+        profile["decoding"] = {"use_draft_logits": True}
+        for rank, section in enumerate((profile["engines"][e] for e in ("draft", "target")), 1):
+            section["checkpoint"] = "checkpoint"
+            section["run"] = {
+                **run,
+                "speculative_decoding_fast_logits": True,
+                "participant_ids": [rank],
+            }
+    (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
+    return folder / "profile.yaml"
+
+
+@contextmanager
+def stub_backend(folder):
+    """Let servers find a backend named `tensorrtllm` beside Triton's own."""
+    install = find_triton()
+    backends = folder / "backends"
+    shutil.copytree(install.backends, backends, symlinks=True)
+    (backends / "tensorrtllm").mkdir()
+    shutil.copy(STUB, backends / "tensorrtllm")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(server, "find_triton", lambda: replace(install, backends=backends))
+        yield
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(True, "float32"), (False, "float16")],
+    ids=["new-tokens-fp32", "whole-text-fp16"],
+)
+def stubbed(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stubbed")
+    excludes_input, logits_dtype = request.param
+    profile = write_profile(folder, excludes_input=excludes_input, logits_dtype=logits_dtype)
+    planned = deployment.load(profile)
+    repository.render(planned, folder / "repository")
+    with (
+        stub_backend(folder),
+        TritonServer(
+            folder / "repository",
+            thread_pool_size=planned.thread_pool_size,
+            launch=launch_of(planned.profile),
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def control(stubbed):
+    return ask(stubbed, PROMPT, model="ensemble", max_tokens=40).said
+
+
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+def test_drafts_change_nothing_but_the_rounds(stubbed, control, use_draft_logits):
+    options = {"drafter": "draft_model", "use_draft_logits": use_draft_logits}
+    answer = ask(stubbed, PROMPT, max_tokens=40, **options)
+    assert answer.said == control
+    assert answer.draft_tokens
+    assert len(answer.ids) == 40
+    assert answer.rounds < 25
+
+
+SAMPLED = {"temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1, "bad_words": ["zzz"]}
+
+
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+@pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
+def test_sampled_drafts_come_with_what_they_were_drawn_from(
+    stubbed, control, drafter, use_draft_logits
+):
+    """The stub refuses what would change the distribution; the draft's padding is wider."""
+    options = {} if drafter == "prompt_lookup" else {"use_draft_logits": use_draft_logits}
+    answer = ask(stubbed, PROMPT, max_tokens=40, drafter=drafter, **SAMPLED, **options)
+    assert not answer.error
+    assert answer.said == control
+    assert answer.draft_tokens or drafter == "prompt_lookup"
+
+
+def test_under_top_p_the_target_goes_alone(stubbed, control):
+    answer = ask(stubbed, PROMPT, max_tokens=40, top_p=0.9)
+    assert (answer.error, answer.said, answer.draft_tokens) == ("", control, 0)
+
+
+def test_fast_logits_are_a_handle_that_nobody_touches(tmp_path):
+    """In one process here; it is the loop that is tested."""
+    profile = write_profile(tmp_path, excludes_input=True, logits_dtype="float32", fast=True)
+    planned = deployment.load(profile)
+    repository.render(planned, tmp_path / "repository")
+    with (
+        stub_backend(tmp_path),
+        TritonServer(
+            tmp_path / "repository", thread_pool_size=planned.thread_pool_size, launch=SINGLE
+        ) as running,
+    ):
+        control = ask(running, PROMPT, model="ensemble", max_tokens=40)
+        for sampled, drafts in (
+            ({}, True),
+            ({"top_p": 1.0}, True),
+            ({"top_p": 1.0, "drafter": "hybrid"}, True),
+            ({"top_p": 1.0, "use_draft_logits": False}, False),
+            ({"temperature": 0.7}, False),
+            ({"top_k": 5}, False),
+            ({"top_p": 0.9}, False),
+        ):
+            answer = ask(running, PROMPT, max_tokens=40, **sampled)
+            assert (answer.error, answer.said) == ("", control.said)
+            assert bool(answer.draft_tokens) == drafts, sampled
+
+
+def test_prompt_lookup_needs_no_draft(stubbed, control):
+    assert ask(stubbed, PROMPT, max_tokens=40, drafter="prompt_lookup").said == control
+
+
+def test_answer_ends_where_the_engine_says_so(stubbed, control):
+    ids, _ = control
+    answer = ask(stubbed, PROMPT, max_tokens=40, end_id=ids[9])
+    assert answer.ids == ids[: ids.index(ids[9])]
+
+
+def test_drafts_come_back_when_the_engine_is_well_again(stubbed, control):
+    """The probe must satisfy an engine that is strict about what it is asked for."""
+    fault = stubbed.repository / "draft" / "fault"
+    fault.touch()
+    answer = ask(stubbed, PROMPT, max_tokens=40)
+    fault.unlink()
+    assert answer.said == control
+    assert eventually(lambda: ask(stubbed, PROMPT, max_tokens=40).draft_tokens)
+
+
+def test_a_process_for_each_gpu_serves_as_one(tmp_path):
+    """The leader's command by a real mpirun: rank 1 loads engines only, and ends with rank 0."""
+    profile = write_profile(tmp_path, excludes_input=True, logits_dtype="float32", tp_size=2)
+    planned = deployment.load(profile)
+    repository.render(planned, tmp_path / "repository")
+    leader = launch_of(planned.profile)
+    assert (leader.mode, leader.world_size) == ("leader", 2)
+    with (
+        stub_backend(tmp_path),
+        TritonServer(
+            tmp_path / "repository", thread_pool_size=planned.thread_pool_size, launch=leader
+        ) as running,
+    ):
+        answer = ask(running, PROMPT, max_tokens=40)
+        assert answer.draft_tokens
+        assert answer.said == ask(running, PROMPT, model="ensemble", max_tokens=40).said
+        regions = {n.removeprefix(running.shm_prefix)[:2] for n in leftovers(running.shm_prefix)}
+        assert regions == {"0-", "1-"}
+        processes = running.processes
+    assert not any(alive(process) for process in processes)
+    assert leftovers(running.shm_prefix) == []

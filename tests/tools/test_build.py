@@ -1,0 +1,307 @@
+"""`tandem build`: the commands of NVIDIA's documents, checks before them, and what is skipped."""
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from golden import check_golden
+from llamas import TENSORRT_PROFILES
+from tandem import build, deployment
+from tandem.__main__ import main
+from tandem.errors import TandemError
+from tandem.trtllm import preflight
+from tandem.trtllm.engines import trt_engines
+from tandem.trtllm.preflight import SeenGpu
+from tandem.trtllm.steps import engine_steps
+
+FACTS = json.loads((Path(__file__).parents[1] / "data" / "trtllm-1.2.1-flags.json").read_text())[
+    "flags"
+]
+H200 = SeenGpu(140.4, 9.0)
+FP8 = {"--dtype": "float16", "--qformat": "fp8", "--kv_cache_dtype": "fp8", "--calib_size": "512"}
+LARGE = {
+    "--gpt_attention_plugin": "float16",
+    "--gemm_plugin": "fp8",
+    "--use_paged_context_fmha": "enable",
+    "--use_fused_mlp": "enable",
+    "--multiple_profiles": "enable",
+    "--max_batch_size": "32",
+    "--max_num_tokens": "8192",
+    "--max_seq_len": "131072",
+}
+SMALL = {
+    "--gemm_plugin": "float16",
+    "--use_paged_context_fmha": "enable",
+    "--max_batch_size": "4",
+    "--max_input_len": "3200",
+    "--max_seq_len": "4800",
+}
+VERIFIES = {"--speculative_decoding_mode": "draft_tokens_external", "--max_draft_len": "10"}
+LOW_LATENCY = {"--low_latency_gemm_plugin": "fp8"}
+# What the documents set: profile -> engine -> tool -> flags
+DOCUMENTED = {
+    "llama-3.1-70b": {
+        "draft": (
+            FP8 | {"--tp_size": "1"},
+            LARGE | {"--workers": "1", "--reduce_fusion": "disable"},
+        ),
+        "target": (FP8 | {"--tp_size": "1"}, LARGE | VERIFIES | LOW_LATENCY | {"--workers": "1"}),
+    },
+    "llama-3.1-405b": {
+        "draft": (
+            FP8 | {"--tp_size": "4"},
+            LARGE | {"--workers": "4", "--reduce_fusion": "disable"},
+        ),
+        "target": (FP8 | {"--tp_size": "4"}, LARGE | VERIFIES | LOW_LATENCY | {"--workers": "4"}),
+    },
+    "llama-2-7b-13b": {
+        "draft": ({"--dtype": "float16"}, SMALL),
+        "target": ({"--dtype": "float16"}, SMALL | VERIFIES),
+    },
+    "llama-2-13b-prompt-lookup": {"target": ({"--dtype": "float16"}, SMALL | VERIFIES)},
+}
+
+
+def engines_of(path):
+    return trt_engines(deployment.load(path).profile)
+
+
+def steps_of(path):
+    return [s for name, engine in engines_of(path).items() for s in engine_steps(name, engine)]
+
+
+def flags(step):
+    """A command's flags: name -> value, None for a switch."""
+    return {
+        name: value if equals else None
+        for name, equals, value in (w.partition("=") for w in step.argv if w.startswith("--"))
+    }
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_dry_run_prints_the_plan(name, shipped, models, tmp_path, capsys):
+    assert main(["build", "--dry-run", "--profile", str(shipped(name))]) == 0
+    printed = capsys.readouterr().out
+    plan = printed.replace(str(models), "/models").replace(str(tmp_path), "")
+    check_golden(f"{name}/build.sh", plan)
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_every_flag_of_the_documents_is_given(name, shipped):
+    for engine, documented in DOCUMENTED[name].items():
+        steps = [step for step in steps_of(shipped(name)) if step.engine == engine]
+        for step, wanted in zip(steps, documented, strict=True):
+            assert wanted.items() <= flags(step).items()
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_every_flag_is_one_of_nvidias(name, shipped):
+    for step in steps_of(shipped(name)):
+        for flag, value in flags(step).items():
+            allowed = FACTS[step.tool][flag]
+            assert allowed is None or value in allowed or (value is None and allowed == [])
+
+
+def test_every_setting_makes_a_flag_of_nvidias(changed):
+    """Those too that no shipped profile sets."""
+    path = changed(
+        "llama-3.1-70b",
+        {
+            "engines.target.build.gather_context_logits": True,
+            "engines.target.convert.calib_dataset": "/data/calibration",
+            "engines.target.convert.kv_cache_dtype": "int8",
+            "engines.target.build.low_latency_gemm_plugin": "disable",
+            "engines.target.build.max_input_len": 100,
+        },
+    )
+    for step in steps_of(path):
+        assert flags(step).keys() <= FACTS[step.tool].keys()
+    convert, trtllm_build = (flags(s) for s in steps_of(path) if s.engine == "target")
+    assert convert["--calib_dataset"] == "/data/calibration"
+    assert trtllm_build["--gather_context_logits"] is None
+
+
+@pytest.mark.parametrize("draft", ["Llama-3.2-1B", "Llama-3.2-3B", "Llama-3.1-8B"])
+def test_another_draft_changes_only_folders(draft, shipped):
+    for name in ("llama-3.1-70b", "llama-3.1-405b"):
+        before = [flags(step) for step in steps_of(shipped(name))]
+        text = shipped(name).read_text()
+        [chosen] = re.findall(r"/(Llama-3\.\d-\dB)-Instruct # draft", text)
+        after = [flags(step) for step in steps_of(shipped(name, {chosen: draft}))]
+        folders = {"--model_dir"}
+        for one, other in zip(before, after, strict=True):
+            assert {k for k in one if one[k] != other[k]} <= folders
+
+
+def test_the_larger_draft_fits_where_the_profile_says_so(shipped, changed):
+    path = shipped("llama-3.1-70b", {"Llama-3.2-1B": "Llama-3.1-8B"})
+    [bad] = [f for f in preflight.examine(engines_of(path), {}) if f.good is False]
+    assert bad.subject == "GPU 0 target KV cache"
+    text = path.read_text().replace("gpu_mem_fraction: 0.35", "gpu_mem_fraction: 0.45")
+    path.write_text(text)
+    assert all(finding.good for finding in preflight.examine(engines_of(path), {}))
+
+
+def failing(path, seen):
+    return {
+        f.subject: f"{f.found}; {f.mend}"
+        for f in preflight.examine(engines_of(path), seen)
+        if f.good is False
+    }
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_shipped_profiles_fit_their_gpus(name, shipped):
+    assert failing(shipped(name), dict.fromkeys(range(4), H200)) == {}
+
+
+def test_weights_of_known_models_are_estimated_well(shipped):
+    """Published sizes: 70.6 and 405.9 billion parameters, of 1.24 and 3.21 in the drafts."""
+    target, draft = (
+        next(s for s in gpu.shares if s.engine == engine).weights
+        for gpu in preflight.memory_of(engines_of(shipped("llama-2-7b-13b")), {})[::-1]
+        for engine in ("target", "draft")
+        if engine in [s.engine for s in gpu.shares]
+    )
+    assert target * 2**30 == pytest.approx(2 * 13.02e9, rel=0.01)
+    assert draft * 2**30 == pytest.approx(2 * 6.74e9, rel=0.01)
+
+
+def test_engines_that_do_not_fit_are_refused(changed):
+    path = changed("llama-3.1-70b", {"engines.target.gpu_memory_gib": 80})
+    assert failing(path, {})["GPU 0 memory"] == (
+        "95.1 of 80.0 GiB; lower max_tokens_in_paged_kv_cache, quantize, or raise tp_size"
+    )
+
+
+def test_kv_cache_over_its_fraction_is_refused(changed):
+    path = changed("llama-3.1-70b", {"engines.target.run.kv_cache_free_gpu_mem_fraction": 0.1})
+    assert failing(path, {})["GPU 0 target KV cache"] == (
+        "20.0 GiB wanted, its fraction 0.1 gives 6.5; raise kv_cache_free_gpu_mem_fraction or "
+        "lower max_tokens_in_paged_kv_cache"
+    )
+
+
+def test_old_gpu_is_refused(shipped):
+    path = shipped("llama-2-13b-prompt-lookup")
+    assert failing(path, {0: SeenGpu(48, 7.5)})["target: GPU 0"] == (
+        "compute capability 7.5; TensorRT-LLM needs 8.0 or more; use a newer GPU"
+    )
+
+
+def test_gpu_without_fp8_is_refused(changed):
+    path = changed("llama-3.1-70b", {"engines.draft.compute_capability": 8.0})
+    assert failing(path, {})["draft: GPU 0"] == (
+        "compute capability 8.0; FP8 needs 8.9 or more; use a newer GPU, or leave fp8 out"
+    )
+
+
+def test_unknown_gpu_is_no_failure(shipped):
+    path = shipped("llama-2-7b-13b")
+    assert failing(path, {}) == {}
+    unknown = [f.subject for f in preflight.examine(engines_of(path), {}) if f.good is None]
+    assert unknown == ["draft: GPU 0", "target: GPU 1", "GPU 0 memory", "GPU 1 memory"]
+
+
+def test_nvidia_smi_is_understood(tmp_path, monkeypatch):
+    write_tool(tmp_path / "nvidia-smi", "echo '0, 143771, 9.0'; echo '1, 24564, 8.9'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    seen = preflight.seen_gpus()
+    assert seen[0].memory_gib == pytest.approx(140.4, abs=0.01)
+    assert seen[1].compute_capability == 8.9
+
+
+def test_missing_weights_and_tools_are_named(shipped, capsys):
+    path = shipped("llama-2-13b-prompt-lookup")
+    assert main(["build", "--profile", str(path)]) == 1
+    shown = capsys.readouterr().err
+    for text in ("target: weights", "target: GPUs", "convert_checkpoint.py", "trtllm-build"):
+        assert text in shown
+    assert "checks failed; nothing was built" in shown
+
+
+def test_profile_without_tensorrt_engines_has_nothing_to_build(embedded_profile, capsys):
+    assert main(["build", "--profile", str(embedded_profile)]) == 1
+    assert "nothing to build; no engine is of kind 'tensorrtllm'" in capsys.readouterr().err
+
+
+def test_checkpoint_that_nothing_converts_is_refused(shipped, models, tmp_path):
+    path = shipped("llama-2-13b-prompt-lookup", {"Llama-2-13b-hf": "other"})
+    config = json.loads((models / "Llama-2-13b-hf" / "config.json").read_text())
+    other = models / "other"
+    other.mkdir(exist_ok=True)
+    (other / "config.json").write_text(json.dumps(config | {"model_type": "mamba"}))
+    (other / "tokenizer.json").write_bytes(
+        (models / "Llama-2-13b-hf" / "tokenizer.json").read_bytes()
+    )
+    with pytest.raises(TandemError, match="no converter known for model_type 'mamba', only for"):
+        steps_of(path)
+
+
+def write_tool(path, script):
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """NVIDIA's tools, as far as files go: each writes one and counts its calls."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    write = 'for w in "$@"; do case $w in --output_dir=*) out=${w#*=};; esac; done\n'
+    for name in ("python3", "trtllm-build"):
+        write_tool(
+            folder / name, f"{write}echo {name} >> {tmp_path}/calls; echo made > $out/config.json"
+        )
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def calls(tmp_path):
+    return (tmp_path / "calls").read_text().split()
+
+
+def test_what_is_up_to_date_is_not_built_again(shipped, tools, tmp_path, capsys):
+    steps = steps_of(shipped("llama-2-13b-prompt-lookup"))
+    build.build(steps)
+    assert calls(tmp_path) == ["python3", "trtllm-build"]
+    build.build(steps)
+    assert calls(tmp_path) == ["python3", "trtllm-build"]
+    assert "2 of 2, target: trtllm-build: up to date" in capsys.readouterr().err
+    assert steps[1].log == tmp_path / "engines" / "llama-2-13b" / "target.log"
+
+
+def test_only_what_a_change_concerns_is_built_again(changed, shipped, tools, tmp_path):
+    build.build(steps_of(shipped("llama-2-13b-prompt-lookup")))
+    name = "engines.target.build.max_batch_size"
+    build.build(steps_of(changed("llama-2-13b-prompt-lookup", {name: 2})))
+    assert calls(tmp_path) == ["python3", "trtllm-build", "trtllm-build"]
+
+
+def test_engine_is_built_again_when_its_checkpoint_was_converted_anew(shipped, tools, tmp_path):
+    steps = steps_of(shipped("llama-2-13b-prompt-lookup"))
+    build.build(steps)
+    (steps[0].output / "config.json").write_text("another")
+    build.build(steps)
+    assert calls(tmp_path)[2:] == ["trtllm-build"]
+
+
+def test_failing_tool_ends_the_build_with_its_last_lines(shipped, tools, tmp_path, capsys):
+    write_tool(tools / "trtllm-build", "seq 100; echo out of memory; exit 3")
+    steps = steps_of(shipped("llama-2-13b-prompt-lookup"))
+    with pytest.raises(TandemError) as failed:
+        build.build(steps)
+    assert str(failed.value) == f"target: trtllm-build failed with status 3; log: {steps[1].log}"
+    shown = capsys.readouterr().err
+    assert shown.rstrip().endswith("99\n100\nout of memory")
+    assert "\n80\n" not in shown
+    with pytest.raises(TandemError):
+        build.build(steps)  # nothing was remembered
+
+
+def test_missing_tool_is_named(shipped, tools):
+    (tools / "trtllm-build").unlink()
+    with pytest.raises(TandemError, match="target: trtllm-build: trtllm-build: No such file"):
+        build.build(steps_of(shipped("llama-2-13b-prompt-lookup")))

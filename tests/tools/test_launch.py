@@ -1,0 +1,164 @@
+"""How a TensorRT deployment is started: one process, one a GPU, or an orchestrator with workers."""
+
+import shlex
+
+import pytest
+from golden import check_golden
+from llamas import TENSORRT_PROFILES
+from tandem import deployment
+from tandem.__main__ import main
+from tandem.trtllm.engines import trt_engines
+from tandem.trtllm.launch import SINGLE, launch_of
+
+LARGE = "llama-3.1-405b"
+FAST = {
+    "decoding.use_draft_logits": True,
+    "engines.draft.build.gather_generation_logits": True,
+    "engines.draft.run.speculative_decoding_fast_logits": True,
+    "engines.target.run.speculative_decoding_fast_logits": True,
+    "engines.draft.run.participant_ids": [1],
+    "engines.target.run.participant_ids": [2],
+}
+SMALL_DRAFT = {"engines.draft.tp_size": 1, "engines.draft.device_ids": [4]}
+SERVER = ("tritonserver", "--model-repository=/repository")
+ENDPOINTS = ("--http-port=8000",)
+
+
+def launch(path):
+    return launch_of(deployment.load(path).profile)
+
+
+def ranks(command):
+    """The tritonserver commands of an mpirun command."""
+    text = shlex.join(command)
+    return [part.split("-n 1 ", 1)[1].split() for part in text.split(" : ")]
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_launch_commands_are_as_checked_in(name, shipped, tmp_path, capsys):
+    arguments = ["render", "--profile", str(shipped(name)), "--output", str(tmp_path / "models")]
+    assert main(arguments) == 0
+    assert main([*arguments, "--slurm"]) == 0
+    printed = capsys.readouterr().out.replace(str(tmp_path), "")
+    check_golden(f"{name}/launch.txt", printed)
+
+
+def test_other_engines_are_one_process(embedded_profile):
+    assert launch(embedded_profile) == SINGLE
+    assert SINGLE.command(SERVER, ENDPOINTS, "p-") == [
+        *SERVER,
+        *ENDPOINTS,
+        "--backend-config=python,shm-region-prefix-name=p-",
+    ]
+
+
+@pytest.mark.parametrize("devices", [[0], [1]])
+def test_engines_of_one_gpu_each_are_one_process(changed, devices):
+    assert launch(changed("llama-2-7b-13b", {"engines.draft.device_ids": devices})).mode == "single"
+
+
+def test_shared_gpus_make_one_process_each(shipped):
+    planned = launch(shipped(LARGE))
+    assert (planned.mode, planned.world_size, planned.environment) == ("leader", 4, {})
+    first, *others = ranks(planned.command(SERVER, ENDPOINTS, "p-"))
+    assert first == [*SERVER, *ENDPOINTS, "--backend-config=python,shm-region-prefix-name=p-0-"]
+    assert [rank[-1].rpartition("=")[2] for rank in others] == ["p-1-", "p-2-", "p-3-"]
+    for rank in others:
+        assert "--model-control-mode=explicit" in rank
+        assert [word for word in rank if "load-model" in word] == [
+            "--load-model=draft",
+            "--load-model=target",
+        ]
+        assert "--allow-http=false" in rank
+        assert not set(ENDPOINTS) & set(rank)
+
+
+def test_engines_under_other_names_are_loaded_under_them(changed):
+    path = changed(LARGE, {"models.target": "large", "models.draft": "small"})
+    assert launch(path).engines == ("small", "large")
+
+
+def test_other_gpus_for_the_draft_make_an_orchestrator(changed):
+    planned = launch(changed(LARGE, SMALL_DRAFT))
+    assert (planned.mode, planned.world_size) == ("orchestrator", 1)
+    command = planned.command(SERVER, ENDPOINTS)
+    assert command[:10] == [
+        *("mpirun", "--allow-run-as-root", "--bind-to", "none", "-x", "TRTLLM_ORCHESTRATOR=1"),
+        *("-x", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1", "-n", "1"),
+    ]
+    assert len(ranks(command)) == 1
+    assert command[-7:] == [
+        *("--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"),
+        *(f"--cuda-memory-pool-byte-size={number}:0" for number in range(5)),
+    ]
+
+
+def test_disjoint_gpus_of_equal_number_make_an_orchestrator_too(changed):
+    assert launch(changed(LARGE, {"engines.draft.device_ids": [4, 5, 6, 7]})).mode == "orchestrator"
+
+
+def test_fast_logits_need_ranks_that_are_there_already(changed):
+    planned = launch(changed("llama-2-7b-13b", FAST))
+    assert (planned.mode, planned.world_size) == ("prespawned", 3)
+    assert planned.environment == {
+        "TRTLLM_ORCHESTRATOR": "1",
+        "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "0",
+    }
+    assert len(ranks(planned.command(SERVER, ENDPOINTS))) == 3
+
+
+def test_fast_logits_of_many_gpus(changed):
+    ids = {
+        "engines.draft.run.participant_ids": [1],
+        "engines.target.run.participant_ids": [2, 3, 4, 5],
+    }
+    assert launch(changed(LARGE, SMALL_DRAFT | FAST | ids)).world_size == 6
+
+
+def test_prompt_lookup_on_many_gpus_has_a_process_each(changed):
+    path = changed(
+        "llama-2-13b-prompt-lookup",
+        {"engines.target.tp_size": 2, "engines.target.device_ids": [2, 3]},
+    )
+    planned = launch(path)
+    assert (planned.mode, planned.world_size, planned.engines) == ("leader", 2, ("target",))
+
+
+@pytest.fixture
+def two_nodes(changed):
+    eight = {"tp_size": 16, "num_nodes": 2, "device_ids": list(range(8))}
+    settings = {f"engines.{e}.{k}": v for e in ("draft", "target") for k, v in eight.items()}
+    return changed(LARGE, settings)
+
+
+def test_two_nodes_are_a_batch_script(two_nodes):
+    script = launch(two_nodes).slurm_script("large", SERVER, ENDPOINTS)
+    check_golden("two-nodes.sbatch", script)
+    for line in ("--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8"):
+        assert f"#SBATCH {line}\n" in script
+
+
+def test_two_nodes_are_not_started_from_here(two_nodes, capsys):
+    for engine in trt_engines(deployment.load(two_nodes).profile).values():
+        engine.engine_dir.mkdir(parents=True)
+        (engine.engine_dir / "config.json").write_text("{}")
+    assert main(["up", "--profile", str(two_nodes)]) == 1
+    assert "runs on 2 nodes; submit what tandem render --slurm prints" in capsys.readouterr().err
+
+
+def test_engines_must_be_built_before_they_are_served(shipped, capsys):
+    assert main(["up", "--profile", str(shipped(LARGE))]) == 1
+    assert "draft: no engine in" in capsys.readouterr().err
+
+
+def test_slurm_ranks_know_who_they_are(shipped):
+    script = launch(shipped(LARGE)).slurm_script("large", SERVER, ENDPOINTS)
+    assert '"--backend-config=python,shm-region-prefix-name=tandem-$SLURM_PROCID-"' in script
+    assert "srun --mpi=pmix" in script
+
+
+def test_spawning_orchestrator_is_one_task(changed):
+    script = launch(changed(LARGE, SMALL_DRAFT)).slurm_script("large", SERVER, ENDPOINTS)
+    assert "#SBATCH --ntasks-per-node=1\n" in script
+    assert "mpirun" in script
+    assert "srun" not in script

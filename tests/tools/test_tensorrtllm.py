@@ -1,0 +1,369 @@
+"""Engines of kind `tensorrtllm`: what a profile may say of them, and what becomes of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from golden import check_golden
+from google.protobuf import text_format
+from llamas import TENSORRT_PROFILES
+from tandem import deployment, repository
+from tandem.errors import TandemError
+from tandem.trtllm.built import check_built
+from tandem.trtllm.engines import trt_engines
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+CONTRACT = json.loads(
+    (Path(__file__).parents[1] / "data" / "tensorrt_llm_contract.json").read_text()
+)
+NVIDIA = CONTRACT["models"]["tensorrt_llm"]
+PAIR = "llama-2-7b-13b"
+LARGE = "llama-3.1-405b"
+FAST = {
+    "engines.target.run.speculative_decoding_fast_logits": True,
+    "engines.draft.run.speculative_decoding_fast_logits": True,
+    "engines.draft.run.participant_ids": [1],
+    "engines.target.run.participant_ids": [2],
+}
+
+
+def rendered(path, output):
+    repository.render(deployment.load(path), output)
+    return {
+        folder.parent.name: text_format.Parse(folder.read_text(), ModelConfig())
+        for folder in output.glob("*/config.pbtxt")
+    }
+
+
+def parameters(config):
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
+def declared(tensor):
+    """A rendered tensor as the contract file writes it."""
+    facts = {
+        "name": tensor.name,
+        "data_type": DataType.Name(tensor.data_type),
+        "dims": list(tensor.dims),
+    }
+    if tensor.HasField("reshape"):
+        facts["reshape"] = list(tensor.reshape.shape)
+    for flag in ("optional", "allow_ragged_batch"):
+        if getattr(tensor, flag, False):
+            facts[flag] = True
+    return facts
+
+
+def contract(tensors, logits="TYPE_FP32"):
+    """NVIDIA's tensors, those whose type is the deployment's choice in that type."""
+    chosen = [t | ({"data_type": logits} if "note" in t else {}) for t in tensors]
+    return [{k: v for k, v in t.items() if k not in ("note", "since")} for t in chosen]
+
+
+def by_name(tensors):
+    return sorted(tensors, key=lambda tensor: tensor["name"])
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_rendered_engines_are_as_checked_in(name, shipped, models, tmp_path):
+    configs = rendered(shipped(name), tmp_path / "repository")
+    for engine in {"draft", "target"} & configs.keys():
+        text = (tmp_path / "repository" / engine / "config.pbtxt").read_text()
+        check_golden(f"{name}/{engine}.pbtxt", text.replace(str(tmp_path), ""))
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_rendered_tensors_are_the_contracts(name, shipped, tmp_path):
+    configs = rendered(shipped(name), tmp_path / "repository")
+    for engine in {"draft", "target"} & configs.keys():
+        config = configs[engine]
+        assert by_name(map(declared, config.input)) == by_name(contract(NVIDIA["input"]))
+        assert by_name(map(declared, config.output)) == by_name(contract(NVIDIA["output"]))
+
+
+def test_logits_have_the_engines_type(changed, tmp_path):
+    half = {f"engines.{engine}.build.logits_dtype": "float16" for engine in ("draft", "target")}
+    config = rendered(changed(PAIR, half), tmp_path / "repository")["target"]
+    expected = by_name(contract(NVIDIA["input"], "TYPE_FP16"))
+    assert by_name(map(declared, config.input)) == expected
+    expected = by_name(contract(NVIDIA["output"], "TYPE_FP16"))
+    assert by_name(map(declared, config.output)) == expected
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_parameters_are_nvidias(name, shipped, tmp_path):
+    configs = rendered(shipped(name), tmp_path / "repository")
+    config = configs["target"]
+    assert config.backend == "tensorrtllm"
+    assert config.model_transaction_policy.decoupled
+    assert parameters(config).keys() <= set(NVIDIA["parameters"])
+    assert parameters(config)["enable_kv_cache_reuse"] == "true"
+    assert parameters(config)["enable_chunked_context"] == "true"
+    # Read without a default: where one of them is missing, the backend does not load the model.
+    needed = {"gpt_model_type", "guided_decoding_backend", "tokenizer_dir"}
+    assert {*needed, "xgrammar_tokenizer_info_path"} <= parameters(config).keys()
+
+
+def test_engine_needs_no_code_of_ours(shipped, tmp_path):
+    rendered(shipped(PAIR), tmp_path / "repository")
+    assert list((tmp_path / "repository" / "target" / "1").iterdir()) == []
+
+
+def test_loop_is_told_what_the_engines_are(changed):
+    settings = deployment.load(
+        changed(LARGE, {"engines.draft.run.exclude_input_in_output": False})
+    ).loop_settings()
+    assert (settings.target_excludes_input, settings.draft_excludes_input) == (True, False)
+    assert (settings.target_keyed_randomness, settings.draft_keyed_randomness) == (False, False)
+    assert not settings.target_log_probs_with_drafts
+    assert (settings.max_seq_len, settings.max_draft_len) == (131072, 10)
+    assert (settings.kv_tokens, settings.kv_block_tokens) == (131072, 32)
+    assert settings.drafter == "draft_model"
+
+
+def test_vocabulary_is_padded_to_the_ranks(changed, models):
+    config = models / "Llama-2-13b-hf" / "config.json"
+    facts = json.loads(config.read_text())
+    config.write_text(json.dumps(facts | {"vocab_size": 32001}))
+    try:
+        path = changed(
+            "llama-2-13b-prompt-lookup",
+            {"engines.target.tp_size": 4, "engines.target.device_ids": [0, 1, 2, 3]},
+        )
+        assert deployment.load(path).loop_settings().vocab_size == 32004
+    finally:
+        config.write_text(json.dumps(facts))
+
+
+def test_shipped_profile_names_its_missing_checkpoint():
+    path = Path(__file__).parents[2] / "profiles" / "llama-3.1-70b.yaml"
+    with pytest.raises(TandemError) as refused:
+        deployment.load(path)
+    place = "engines.target.checkpoint: no folder /models/Llama-3.1-70B-Instruct"
+    assert str(refused.value).endswith(place)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "place", "text"),
+    [
+        (
+            PAIR,
+            {"engines.target.run.enable_kv_cache_reuse": False},
+            "engines.target.run.enable_kv_cache_reuse",
+            "off, which makes every round compute the whole context again; say true",
+        ),
+        (
+            PAIR,
+            {"engines.draft.build.use_paged_context_fmha": False},
+            "engines.draft.build.use_paged_context_fmha",
+            "off, but KV-block reuse needs it; say true",
+        ),
+        (
+            PAIR,
+            {"engines.target.build.speculative_decoding_mode": None},
+            "engines.target.build.speculative_decoding_mode",
+            "off, but max_draft_len is 10; say draft_tokens_external",
+        ),
+        (
+            PAIR,
+            {"engines.target.build.max_draft_len": 0},
+            "engines.target.build.max_draft_len",
+            (
+                "0, but speculative_decoding_mode is draft_tokens_external; say how many draft "
+                "tokens the engine verifies"
+            ),
+        ),
+        (
+            PAIR,
+            {"decoding.draft_len": 11},
+            "decoding.draft_len",
+            (
+                "11 is over engines.target.max_draft_len, which is 10; lower the one or raise the "
+                "other"
+            ),
+        ),
+        (
+            PAIR,
+            {"engines.draft.build.gather_generation_logits": False},
+            "engines.draft.build.gather_generation_logits",
+            "off, but decoding.use_draft_logits wants the draft's logits; say true",
+        ),
+        (
+            PAIR,
+            FAST | {"engines.draft.build.logits_dtype": "float16"},
+            "engines.draft.build.logits_dtype",
+            "speculative_decoding_fast_logits hands over float32; say float32",
+        ),
+        (
+            "llama-3.1-70b",
+            {"engines.target.device_ids": [0, 1, 2, 3, 4, 5, 6, 7]},
+            "engines.target.device_ids",
+            "8 GPUs on 1 node(s) for tp_size 1 * pp_size 1; say [0]",
+        ),
+        (
+            LARGE,
+            {"engines.draft.device_ids": [0, 1]},
+            "engines.draft.device_ids",
+            "2 GPUs on 1 node(s) for tp_size 4 * pp_size 1; name 4 of them, or change tp_size",
+        ),
+        (
+            LARGE,
+            {"engines.draft.device_ids": [0, 1, 2, 2]},
+            "engines.draft.device_ids",
+            "a GPU is named twice; name each once",
+        ),
+        (
+            LARGE,
+            {"engines.target.run.enable_chunked_context": False},
+            "engines.target.run.enable_chunked_context",
+            (
+                "off, so a context over max_num_tokens 8192 would be refused; say true, or raise "
+                "max_num_tokens to 131071"
+            ),
+        ),
+        (
+            LARGE,
+            {"engines.target.run.max_tokens_in_paged_kv_cache": 100},
+            "engines.target.run.max_tokens_in_paged_kv_cache",
+            "100 is less than one sequence of max_seq_len 131072",
+        ),
+        (
+            PAIR,
+            {"engines.target.convert.kv_cache_dtype": "fp8"},
+            "engines.target.convert.kv_cache_dtype",
+            (
+                "'fp8' needs qformat, whose calibration finds its scales; add the one or leave out "
+                "the other"
+            ),
+        ),
+        (
+            LARGE,
+            {"engines.target.num_nodes": 2, "engines.target.device_ids": [0, 1]},
+            "engines.draft.device_ids",
+            (
+                "over several nodes both engines run on the same GPUs; give the draft the target's "
+                "device_ids [0, 1], tp_size 4, pp_size 1 and num_nodes 2"
+            ),
+        ),
+        (
+            PAIR,
+            FAST | {"engines.target.run.participant_ids": [1]},
+            "engines.target.run.participant_ids",
+            (
+                "speculative_decoding_fast_logits needs [2] here: rank 0 is Triton's, then come "
+                "the draft's and the target's"
+            ),
+        ),
+        (
+            PAIR,
+            FAST | {"decoding.use_draft_logits": False},
+            "engines.target.run.speculative_decoding_fast_logits",
+            "needs decoding.use_draft_logits; say true",
+        ),
+        (
+            PAIR,
+            FAST | {"engines.draft.run.speculative_decoding_fast_logits": False},
+            "engines.draft.run.speculative_decoding_fast_logits",
+            "on in one engine only; both need it, or none",
+        ),
+        (
+            PAIR,
+            {"engines.target.run.participant_ids": [2]},
+            "engines.target.run.participant_ids",
+            "leave it out without speculative_decoding_fast_logits",
+        ),
+        (
+            PAIR,
+            {"engines.target.build.max_seq_lenn": 4},
+            "engines.target.build.max_seq_lenn",
+            "unknown key; did you mean 'max_seq_len'?",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_profile_is_refused_in_one_line(refusal, name, settings, place, text):
+    assert refusal(name, settings) == f"{place}: {text}"
+
+
+@pytest.fixture
+def wider_draft(models):
+    """Give the draft of the pair more padding than the target has."""
+    config = models / "Llama-2-7b-hf" / "config.json"
+    facts = config.read_text()
+    config.write_text(json.dumps(json.loads(facts) | {"vocab_size": 32064}))
+    yield
+    config.write_text(facts)
+
+
+@pytest.mark.usefixtures("wider_draft")
+def test_draft_logits_of_another_width_and_type_are_made_the_targets(changed):
+    planned = deployment.load(changed(PAIR, {"engines.draft.build.logits_dtype": "float16"}))
+    settings = planned.loop_settings()
+    assert (settings.vocab_size, settings.draft_vocab_size) == (32000, 32064)
+    assert settings.target_logits_dtype == "FP32"
+    assert not settings.target_warps_draft_logits
+    assert not settings.fast_logits
+
+
+@pytest.mark.usefixtures("wider_draft")
+def test_fast_logits_of_another_width_are_refused(refusal):
+    assert refusal(PAIR, FAST) == (
+        "engines.draft.run.speculative_decoding_fast_logits: its logits are 32064 wide with "
+        "padding, the target's 32000; leave out speculative_decoding_fast_logits in both, or "
+        "bring vocab_size and tp_size together"
+    )
+
+
+def test_other_vocabulary_is_refused(shipped, models, tmp_path):
+    from checkpoints import write_tokenizer
+
+    path = shipped(PAIR, {"Llama-2-7b-hf": "stranger"})
+    stranger = models / "stranger"
+    write_tokenizer(stranger, size=290)
+    (stranger / "config.json").write_bytes((models / "Llama-2-7b-hf" / "config.json").read_bytes())
+    with pytest.raises(TandemError, match=r"engines\.draft\.checkpoint: token .* is no token in "):
+        deployment.load(path)
+
+
+def engine_config(folder, **settings):
+    """Write what trtllm-build leaves beside an engine of the prompt-lookup profile."""
+    build = {"max_batch_size": 4, "max_seq_len": 4800, "max_num_tokens": 8192, "max_draft_len": 10}
+    plugins = {"use_paged_context_fmha": True, "tokens_per_block": 32}
+    model = {"logits_dtype": "float32", "mapping": {"tp_size": 1, "pp_size": 1}}
+    for name, value in settings.items():
+        part = next(p for p in (build, plugins, model, model["mapping"]) if name in p)
+        part[name] = value
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"build_config": build | {"plugin_config": plugins}, "pretrained_config": model}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_engine_that_is_not_built_is_named(shipped):
+    engines = trt_engines(deployment.load(shipped("llama-2-13b-prompt-lookup")).profile)
+    with pytest.raises(TandemError, match=r"target: no engine in .*/target; run tandem build"):
+        check_built(engines)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "wanted"),
+    [
+        ("max_draft_len", 0, 10),
+        ("max_seq_len", 2048, 4800),
+        ("use_paged_context_fmha", False, True),
+        ("logits_dtype", "float16", "float32"),
+        ("tp_size", 2, 1),
+    ],
+)
+def test_engine_that_was_built_otherwise_is_refused(shipped, setting, value, wanted):
+    engines = trt_engines(deployment.load(shipped("llama-2-13b-prompt-lookup")).profile)
+    folder = engines["target"].engine_dir
+    engine_config(folder)
+    check_built(engines)
+    engine_config(folder, **{setting: value})
+    with pytest.raises(TandemError) as refused:
+        check_built(engines)
+    assert str(refused.value) == (
+        f"target: {folder} was built with {setting} {value}, the profile says {wanted}; run tandem "
+        "build, or change the profile"
+    )
