@@ -1,0 +1,35 @@
+# NVIDIA's Triton and the model repository of one profile.
+#
+#   docker build --build-arg PROFILE=profiles/embedded.yaml --tag tandem:0.1.0 .
+#   docker run --gpus all --shm-size 1g --publish 8000-8002:8000-8002 tandem:0.1.0
+
+# The last image with TensorRT engines (TensorRT-LLM 1.2.1), and the oldest to use: in earlier ones,
+# calls between models could deadlock.
+ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
+
+FROM python:3.12-slim-bookworm AS render
+WORKDIR /tandem
+COPY . .
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --editable .
+ARG PROFILE=profiles/embedded.yaml
+# The last line that render prints is the command that serves what it wrote.
+RUN /venv/bin/tandem render --profile "${PROFILE}" --output /repository > /tmp/said \
+    && tail -n 1 /tmp/said > /repository/.command
+
+FROM ${BASE}
+COPY --from=render /repository /repository
+# Python models look for imports in the working directory first: nothing may be there.
+WORKDIR /empty
+# triton-server, by number so that Kubernetes sees it is not root
+USER 1000:1000
+# for what PyTorch and CUDA compile
+ENV HOME=/tmp
+EXPOSE 8000 8001 8002
+# One token: Triton's health page stays green over model processes that died. The name is that of
+# the profile's entry that answers plain `infer`.
+ENV TANDEM_ENTRY=bls
+HEALTHCHECK --interval=60s --timeout=30s --start-period=15m --retries=3 CMD [ \
+    "python3", "-c", \
+    "import os, urllib.request as r; r.urlopen('http://127.0.0.1:8000/v2/models/' + os.environ['TANDEM_ENTRY'] + '/generate', b'{\"text_input\": \".\", \"max_tokens\": 1}', 25)"]
+CMD ["sh", "-c", \
+    "exec $(cat /repository/.command)"]

@@ -1,0 +1,251 @@
+"""The dashboard, made by hand as far as it differs from any other.
+
+Run it to write tandem.json anew; a test finds out when that was forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("tandem.json")
+WIDTH = 24  # columns of Grafana's grid
+HEIGHT = 8
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+CHOSEN = 'model=~"$model", drafter=~"$drafter"'
+
+
+def rate(metric: str, by: str = "", where: str = CHOSEN, window: str = "$__rate_interval") -> str:
+    """Return what a counter grows by in a second, summed over all but the labels ``by``."""
+    return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{where}}}[{window}]))"
+
+
+def ratio(over: str, under: str, by: str = "", *, window: str = "$__rate_interval") -> str:
+    """Return a quotient of two counters."""
+    return f"{rate(over, by, window=window)} / {rate(under, by, window=window)}"
+
+
+def quantiles(histogram: str) -> dict[str, str]:
+    """Return legend -> query of what most, and nearly all, stay below."""
+    buckets = rate(f"{histogram}_bucket", "le")
+    return {
+        f"p{quantile}": f"histogram_quantile({quantile / 100:g}, {buckets})"
+        for quantile in (50, 90, 99)
+    }
+
+
+def panel(
+    title: str, description: str, unit: str, queries: dict[str, str], **more: Any
+) -> dict[str, Any]:
+    """Return a panel of curves; ``queries`` are by their legend."""
+    custom = {"fillOpacity": 10, "showPoints": "never"} | more.pop("custom", {})
+    legend = {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "mean"]}
+    return {
+        "type": "timeseries",
+        "title": title,
+        "description": description,
+        "datasource": DATASOURCE,
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0, "custom": custom}, "overrides": []},
+        "options": {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}},
+        "targets": [
+            {"refId": chr(ord("A") + n), "expr": query, "legendFormat": legend}
+            for n, (legend, query) in enumerate(queries.items())
+        ],
+    } | more
+
+
+def by_position() -> dict[str, Any]:
+    """Return the bars of acceptance by position in the draft, over the time on show."""
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    accepted = rate(name, "position", window="$__range")
+    drafts = rate("spec_decode_num_drafts_total", window="$__range")
+    bars = panel(
+        "Acceptance by position",
+        "Of the rounds with draft tokens, those that accepted the token at this position (0 is the "
+        "first). Shorter drafts have no late positions.",
+        "percentunit",
+        {"{{position}}": f"sort_desc({accepted} / on () group_left () {drafts})"},
+        type="bargauge",
+        options={
+            "orientation": "horizontal",
+            "displayMode": "basic",
+            "reduceOptions": {"calcs": ["lastNotNull"], "values": False},
+        },
+    )
+    bars["targets"][0]["instant"] = True
+    bars["fieldConfig"]["defaults"] = {"unit": "percentunit", "min": 0, "max": 1}
+    return bars
+
+
+def rows() -> Iterator[list[dict[str, Any]]]:
+    """Yield the panels, row by row."""
+    yield [
+        panel(
+            "Acceptance rate",
+            "Accepted / drafted tokens. A hybrid's tokens are under the drafter that proposed "
+            "them.",
+            "percentunit",
+            {
+                "{{drafter}}": ratio(
+                    "spec_decode_num_accepted_tokens_total",
+                    "spec_decode_num_draft_tokens_total",
+                    "drafter",
+                )
+            },
+        ),
+        by_position(),
+        panel(
+            "Tokens per round",
+            "Emitted tokens / rounds. The target alone makes one a round: drafter none, and rounds "
+            "in which nothing was proposed.",
+            "short",
+            {"{{drafter}}": ratio("tandem_output_tokens_total", "tandem_rounds_total", "drafter")},
+        ),
+    ]
+    yield [
+        panel(
+            "Tokens per second",
+            "Of all answers. A sequence counts when it ends.",
+            "short",
+            {"{{drafter}}": rate("tandem_output_tokens_total", "drafter")},
+        ),
+        panel(
+            "Time to first token",
+            "From a request's arrival, waiting for room included.",
+            "s",
+            quantiles("tandem_time_to_first_token_seconds"),
+        ),
+        panel(
+            "Inter-token latency",
+            "Time per token after the first delivery: quantiles of the sequences' means.",
+            "s",
+            quantiles("tandem_inter_token_latency_seconds"),
+        ),
+    ]
+    per_round = (
+        f"{rate('tandem_round_part_seconds_total', 'part')}"
+        f" / on () group_left () {rate('tandem_rounds_total')}"
+    )
+    yield [
+        panel(
+            "Time per round",
+            "Exact means. Draft and target by the engines' own clocks; orchestration is the rest, "
+            "from a sequence's first call to its last token.",
+            "s",
+            {"{{part}}": per_round},
+            custom={"fillOpacity": 60, "stacking": {"mode": "normal"}},
+        ),
+        panel(
+            "Time per round, quantiles",
+            "Of the sequences' means.",
+            "s",
+            quantiles("tandem_round_seconds"),
+        ),
+        panel(
+            "Requests",
+            "Sequences that decode, and that wait for room.",
+            "short",
+            {
+                state: f'sum (tandem_requests_{state}{{model=~"$model"}})'
+                for state in ("running", "waiting")
+            },
+        ),
+    ]
+    yield [
+        panel(
+            "KV cache reserved",
+            "What the running sequences may come to need. Full, it is why others wait.",
+            "percentunit",
+            {"fullest": 'max (tandem_kv_reserved_ratio{model=~"$model"})'},
+        ),
+        panel(
+            "Tokens computed",
+            "Tokens a second that went through each engine's model, and context tokens computed "
+            "again after an eviction.",
+            "short",
+            {
+                "{{model}}": rate("tandem_engine_computed_tokens_total", "model", where=""),
+                "recomputed": rate("tandem_recomputed_tokens_total"),
+            },
+        ),
+        panel(
+            "Drafter failures",
+            "Draft calls a second that failed. The answers went on without drafts.",
+            "short",
+            {"{{drafter}}": rate("tandem_drafter_failures_total", "drafter")},
+        ),
+        panel(
+            "Lost calls",
+            "Engine calls given up and still unanswered. At 32 an engine is called no more until "
+            "the server is restarted.",
+            "short",
+            {"{{engine}}": 'sum by (engine) (tandem_lost_calls{model=~"$model"})'},
+        ),
+    ]
+
+
+def placed() -> Iterator[dict[str, Any]]:
+    """Yield the panels where they belong."""
+    number = 0
+    for y, row in enumerate(rows()):
+        width = WIDTH // len(row)
+        for x, made in enumerate(row):
+            number += 1
+            place = {"x": x * width, "y": y * HEIGHT, "w": width, "h": HEIGHT}
+            yield {"id": number, "gridPos": place} | made
+
+
+def variable(name: str, query: str) -> dict[str, Any]:
+    """Return a choice of a label's values, all of them at first."""
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": name},
+        "definition": query,
+        "refresh": 2,  # with the time range
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+    }
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the whole of it."""
+    datasource = {
+        "name": "datasource",
+        "type": "datasource",
+        "query": "prometheus",
+        "current": {"text": "Prometheus", "value": "prometheus"},
+    }
+    return {
+        "uid": "tandem",
+        "title": "Tandem: speculative decoding",
+        "tags": ["tandem"],
+        "schemaVersion": 41,
+        "editable": True,
+        "graphTooltip": 1,  # one cursor for all panels
+        "refresh": "10s",
+        "time": {"from": "now-15m", "to": "now"},
+        "templating": {
+            "list": [
+                datasource,
+                variable("model", "label_values(tandem_rounds_total, model)"),
+                variable("drafter", 'label_values(tandem_rounds_total{model=~"$model"}, drafter)'),
+            ]
+        },
+        "panels": list(placed()),
+    }
+
+
+def text() -> str:
+    """Return what belongs into the file."""
+    return json.dumps(dashboard(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

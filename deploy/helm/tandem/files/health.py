@@ -1,0 +1,102 @@
+"""What Kubernetes asks a pod: whether it still answers, and whether it has finished its work.
+
+    health.py alive --entry bls --target target --patience 25
+    health.py drained --notice 10 --limit 610 [--host LEADER]
+
+Both exit with 0 for yes. ``drained`` waits for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+
+OVERLOADED = "overloaded:"  # how the loop refuses a request when its queue is full
+IN_FLIGHT = ("tandem_requests_running", "tandem_requests_waiting")
+CALLS = "nv_inference_request_success"  # Triton's own; the loop makes some in every round
+QUESTION = json.dumps({"text_input": ".", "max_tokens": 1}).encode()
+POLL_SECONDS = 1.0
+
+
+def main() -> int:
+    """Run one verb; return the exit status."""
+    options = parser().parse_args()
+    metrics = f"http://{options.host}:{options.metrics_port}/metrics"
+    if options.verb == "drained":
+        wait_until_drained(metrics, options.notice, options.limit)
+        return 0
+    generate = f"http://{options.host}:{options.http_port}/v2/models/{options.entry}/generate"
+    problem = ailment(generate, metrics, options.target, options.patience)
+    if problem:
+        sys.stderr.write(f"{problem}\n")  # kubelet shows it in the pod's events
+    return int(problem is not None)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--host", default="127.0.0.1")
+    options.add_argument("--http-port", type=int, default=8000)
+    options.add_argument("--metrics-port", type=int, default=8002)
+    verbs = options.add_subparsers(dest="verb", required=True)
+    alive = verbs.add_parser("alive")
+    alive.add_argument("--entry", required=True)
+    alive.add_argument("--target", required=True)
+    alive.add_argument("--patience", type=float, required=True)
+    drained = verbs.add_parser("drained")
+    drained.add_argument("--notice", type=float, required=True)
+    drained.add_argument("--limit", type=float, required=True)
+    return options
+
+
+def ailment(generate: str, metrics: str, target: str, patience: float) -> str | None:
+    """Ask for one token; return what is wrong, or None.
+
+    Triton's health page stays green over model processes that died: only an answer proves that
+    they live. A full server may have no answer in time, and must not be restarted for that: there,
+    a loop that goes on calling the target is the proof.
+    """
+    calls = total(metrics, CALLS, model=target)
+    try:
+        with urllib.request.urlopen(generate, QUESTION, timeout=patience) as answer:
+            said = answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        said = error.read().decode(errors="replace")
+        return None if OVERLOADED in said else f"{error.code}: {said}"
+    except OSError as error:
+        if total(metrics, CALLS, model=target) > calls:
+            return None
+        return f"no answer in {patience:g} s, and no call of '{target}' meanwhile ({error})"
+    return None if "text_output" in said else f"no text in {said!r}"
+
+
+def wait_until_drained(metrics: str, notice: float, limit: float) -> None:
+    """Return when nothing is in flight, or the limit (seconds) has passed.
+
+    notice: seconds that balancers take to learn that this pod is to end; until then new requests
+    arrive. A server that does not answer has nothing in flight that could be saved.
+    """
+    end = time.monotonic() + limit
+    time.sleep(notice)
+    while sum(total(metrics, name) for name in IN_FLIGHT) > 0 and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+
+
+def total(metrics: str, name: str, **labels: str) -> float:
+    """Return a metric's sum over all samples with these labels; 0 where there is none."""
+    text = ""
+    with contextlib.suppress(OSError), urllib.request.urlopen(metrics, timeout=5) as answer:
+        text = answer.read().decode()
+    samples = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE)
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    return sum(float(value) for found, value in samples if all(pair in found for pair in wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+{{- define "tandem.name" -}}
+{{- if contains "tandem" .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-tandem" .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What selects every pod of this release. */}}
+{{- define "tandem.selector" -}}
+app.kubernetes.io/name: tandem
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* What selects the pods that answer: not the workers of a group. */}}
+{{- define "tandem.serverSelector" -}}
+{{ include "tandem.selector" . }}
+app.kubernetes.io/component: server
+{{- end -}}
+
+{{- define "tandem.labels" -}}
+{{ include "tandem.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/* The kind of workload, for whoever refers to it. */}}
+{{- define "tandem.workload" -}}
+{{- if gt (int .Values.launch.nodes) 1 -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+{{- else -}}
+apiVersion: apps/v1
+kind: Deployment
+{{- end -}}
+{{- end -}}
+
+{{/* Combinations that no schema can judge. */}}
+{{- define "tandem.check" -}}
+{{- $launch := .Values.launch -}}
+{{- if mod $launch.ranks $launch.nodes -}}
+{{- fail (printf "launch.ranks: %v ranks do not divide among %v nodes" $launch.ranks $launch.nodes) -}}
+{{- end -}}
+{{- if and (eq $launch.mode "leader") (gt (int $launch.ranks) (mul .Values.gpus $launch.nodes | int)) -}}
+{{- fail (printf "launch.ranks: %v ranks need a GPU each, and %v pods with gpus: %v have %v" $launch.ranks $launch.nodes .Values.gpus (mul .Values.gpus $launch.nodes)) -}}
+{{- end -}}
+{{- $most := .Values.profile.maxRequests -}}
+{{- if and .Values.autoscaling.enabled (ge (int .Values.autoscaling.requestsPerReplica) (int $most)) -}}
+{{- fail (printf "autoscaling.requestsPerReplica: %v would never be exceeded, since a replica runs at most profile.maxRequests, which is %v; choose less" .Values.autoscaling.requestsPerReplica $most) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Seconds from the order to end until the kill: notice, the longest answer, Triton's own stop. */}}
+{{- define "tandem.drainLimit" -}}
+{{- add .Values.drainNotice .Values.profile.requestTimeout -}}
+{{- end -}}
+{{- define "tandem.gracePeriod" -}}
+{{- add (include "tandem.drainLimit" .) .Values.exitTimeout 30 -}}
+{{- end -}}

@@ -1,0 +1,69 @@
+"""The chart, rendered without a cluster, and the programs that it puts into a pod."""
+
+import importlib.util
+from pathlib import Path
+
+import helm_python
+import pytest
+import yaml
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
+
+
+class Release:
+    """The manifests of one release, by their kinds."""
+
+    def __init__(self, values):
+        with helm_python.Chart.load(CHART) as chart:
+            self.values = chart.merge_values(values)
+            files = chart.render(values, name="tandem", namespace="prod")
+        texts = [text for name, text in files.items() if name.endswith(".yaml")]
+        documents = [yaml.safe_load(text) for text in texts]
+        self.manifests = {made["kind"]: made for made in documents if made}
+
+    @property
+    def template(self):
+        """The pod that answers."""
+        if "Deployment" in self.manifests:
+            return self.manifests["Deployment"]["spec"]["template"]
+        return self.group["leaderTemplate"]
+
+    @property
+    def group(self):
+        return self.manifests["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+
+    @property
+    def pod(self):
+        return self.template["spec"]
+
+    @property
+    def server(self):
+        return self.pod["containers"][0]
+
+
+def example(name):
+    return yaml.safe_load((CHART / "examples" / f"{name}.yaml").read_text())
+
+
+@pytest.fixture
+def render():
+    """render(values) or render(an example's name) returns a Release."""
+    return lambda given: Release(example(given) if isinstance(given, str) else given)
+
+
+@pytest.fixture(params=["defaults", "llama-3.1-405b", "multi-node", "llmapi"])
+def release(request):
+    return Release({} if request.param == "defaults" else example(request.param))
+
+
+@pytest.fixture
+def program():
+    """program("health") is a program of the chart as a module."""
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, CHART / "files" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load

@@ -1,0 +1,259 @@
+"""The chart renders, validates, and says what a pod needs."""
+
+import re
+from pathlib import Path
+
+import helm_python
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from tandem import deployment
+
+KUBERNETES = ["1.28", "1.37"]  # the oldest that Chart.yaml allows, and a recent one
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+CUSTOM = yaml.safe_load((HERE / "custom_resources.yaml").read_text())
+
+
+def kinds(release):
+    return set(release.manifests)
+
+
+def templates(manifest):
+    """Every pod template of a custom resource, as an object that Kubernetes has a schema for."""
+    group = manifest["spec"].get("leaderWorkerTemplate", {})
+    for name in ("leaderTemplate", "workerTemplate"):
+        if name in group:
+            metadata = {"name": name.lower()}
+            yield {
+                "apiVersion": "v1",
+                "kind": "PodTemplate",
+                "metadata": metadata,
+                "template": group[name],
+            }
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_manifests_are_what_kubernetes_knows(release, version):
+    for manifest in release.manifests.values():
+        kind = f"{manifest['apiVersion']} {manifest['kind']}"
+        if kind in CUSTOM:
+            jsonschema.validate(manifest["spec"], CUSTOM[kind])
+            for template in templates(manifest):
+                kubernetes_validate.validate(template, version, strict=True)
+        else:
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_lint_finds_no_error():
+    found = helm_python.lint(ROOT / "deploy" / "helm" / "tandem")
+    assert found["errors"] == []
+
+
+def test_each_case_has_its_objects(render):
+    always = {"ConfigMap", "Service"}
+    assert kinds(render({})) == always | {"Deployment"}
+    assert kinds(render("llama-3.1-405b")) == always | {"Deployment", "PodMonitor"}
+    scaled = always | {"HorizontalPodAutoscaler", "PodMonitor"}
+    assert kinds(render("llmapi")) == scaled | {"Deployment"}
+    assert kinds(render("multi-node")) == scaled | {"LeaderWorkerSet", "NetworkPolicy"}
+
+
+def test_ports_have_names(release):
+    named = {"http": 8000, "grpc": 8001, "metrics": 8002}
+    assert {port["name"]: port["containerPort"] for port in release.server["ports"]} == named
+    service = release.manifests["Service"]["spec"]
+    assert {port["targetPort"]: port["port"] for port in service["ports"]} == named
+    assert service["selector"].items() <= release.template["metadata"]["labels"].items()
+
+
+def test_startup_may_take_as_long_as_loading(release):
+    probe = release.server["startupProbe"]
+    assert probe["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= release.values["startupTimeout"]
+
+
+def test_liveness_asks_for_a_token_and_does_not_drain_what_is_dead(release):
+    probe = release.server["livenessProbe"]
+    verb, entry, target, patience = probe["exec"]["command"][2:]
+    assert verb == "alive"
+    assert entry == "--entry=bls"
+    assert target == "--target=target"
+    assert int(patience.removeprefix("--patience=")) < probe["timeoutSeconds"]
+    assert probe["terminationGracePeriodSeconds"] < release.values["profile"]["requestTimeout"]
+
+
+def test_an_end_waits_for_the_longest_answer(release):
+    values, stop = release.values, release.server["lifecycle"]["preStop"]["exec"]["command"]
+    drain = values["drainNotice"] + values["profile"]["requestTimeout"]
+    assert stop[2:] == ["drained", f"--notice={values['drainNotice']}", f"--limit={drain}"]
+    assert f"--exit-timeout-secs={values['exitTimeout']}" in release.server["args"]
+    assert release.pod["terminationGracePeriodSeconds"] > drain + values["exitTimeout"]
+
+
+def test_shared_memory_is_memory(release):
+    volumes = {volume["name"]: volume for volume in release.pod["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
+    shared = volumes[mounts["/dev/shm"]]
+    assert shared["emptyDir"]["medium"] == "Memory"
+    assert shared["emptyDir"]["sizeLimit"] == release.values["sharedMemory"]
+
+
+def test_models_find_nothing_in_the_working_directory(release):
+    volumes = {volume["name"]: volume for volume in release.pod["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in release.server["volumeMounts"]}
+    mount = mounts[release.server["workingDir"]]
+    assert mount["readOnly"]
+    assert volumes[mount["name"]]["emptyDir"] == {}
+
+
+def test_nothing_runs_as_root(release):
+    assert release.pod["securityContext"]["runAsNonRoot"]
+    assert release.pod["securityContext"]["runAsUser"] > 0
+    assert release.pod["automountServiceAccountToken"] is False
+    context = release.server["securityContext"]
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["readOnlyRootFilesystem"]
+    assert context["capabilities"]["drop"] == ["ALL"]
+
+
+def test_the_pod_has_the_programs_that_it_is_told_to_run(release):
+    mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
+    assert mounts["/etc/tandem"] == "files"
+    for name, text in release.manifests["ConfigMap"]["data"].items():
+        compile(text, name, "exec")
+    spoken = yaml.safe_dump(release.manifests)
+    for path in re.findall(r"/etc/tandem/([\w.]+)", spoken):
+        assert path in release.manifests["ConfigMap"]["data"]
+
+
+def test_defaults_are_those_of_the_embedded_profile(render, embedded_profile):
+    planned, release = deployment.load(embedded_profile), render({})
+    admission, told = planned.profile.admission, release.values["profile"]
+    assert told["maxRequests"] == admission.max_requests
+    assert told["maxQueue"] == admission.max_queue
+    assert told["requestTimeout"] == planned.profile.timeouts.request
+    assert told["entry"] in {e.name for e in planned.profile.entries if e.kind == "forward"}
+    assert told["target"] == planned.profile.models.target
+    threads = f"--backend-config=python,thread-pool-size={planned.thread_pool_size}"
+    assert threads in release.server["args"]
+
+
+@pytest.mark.parametrize("name", ["llmapi", "multi-node"])
+def test_scales_on_a_gauge_that_the_loop_publishes(render, name):
+    release = render(name)
+    scaler = release.manifests["HorizontalPodAutoscaler"]["spec"]
+    metric = scaler["metrics"][0]["pods"]
+    gauges = (ROOT / "bls" / "triton" / "metrics.py").read_text().partition("GAUGES")[2]
+    assert f'"{metric["metric"]["name"]}"' in gauges.partition("}")[0]
+    assert int(metric["target"]["averageValue"]) < release.values["profile"]["maxRequests"]
+    kind = "LeaderWorkerSet" if name == "multi-node" else "Deployment"
+    workload = release.manifests[kind]
+    assert scaler["scaleTargetRef"] == {
+        "apiVersion": workload["apiVersion"],
+        "kind": workload["kind"],
+        "name": workload["metadata"]["name"],
+    }
+    assert "replicas" not in workload["spec"]
+
+
+def test_the_monitor_scrapes_the_pods_that_answer(render):
+    release = render("multi-node")
+    monitor = release.manifests["PodMonitor"]["spec"]
+    selected = monitor["selector"]["matchLabels"].items()
+    assert selected <= release.group["leaderTemplate"]["metadata"]["labels"].items()
+    assert not selected <= release.group["workerTemplate"]["metadata"]["labels"].items()
+    assert monitor["podMetricsEndpoints"][0]["port"] == "metrics"
+
+
+def test_gpus_are_requested_and_limited(render):
+    resources = render("llama-3.1-405b").server["resources"]
+    assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == 4
+    assert "nvidia.com/gpu" not in render({}).server["resources"]["limits"]
+
+
+def test_a_repository_comes_from_the_image_a_claim_or_an_object_store(render):
+    image, claim, url = render({}), render("llama-3.1-405b"), render("llmapi")
+    assert "--model-repository=/repository" in image.server["args"]
+    assert "/repository" not in {mount["mountPath"] for mount in image.server["volumeMounts"]}
+    assert "--model-repository=/repository" in claim.server["args"]
+    mounts = {mount["mountPath"]: mount for mount in claim.server["volumeMounts"]}
+    assert mounts["/repository"]["readOnly"]
+    assert "--model-repository=s3://models/llama-3.1-8b-llmapi" in url.server["args"]
+    assert url.server["envFrom"] == [{"secretRef": {"name": "object-store"}}]
+
+
+def test_an_orchestrator_spawns_unless_it_is_given_ranks(render):
+    release = render("llama-3.1-405b")
+    variables = {v["name"]: v.get("value") for v in release.server["env"]}
+    assert variables["TRTLLM_ORCHESTRATOR"] == "1"
+    assert variables["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] == "1"
+    assert release.server["args"].count("tritonserver") == 1
+    fast_logits = render({"launch": {"mode": "orchestrator", "ranks": 6}, "gpus": 5})
+    variables = {v["name"]: v.get("value") for v in fast_logits.server["env"]}
+    assert variables["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] == "0"
+    assert fast_logits.server["args"].count("tritonserver") == 6
+
+
+def test_a_group_is_one_world_in_which_only_the_leader_answers(render):
+    release = render("multi-node")
+    assert release.group["size"] == 2
+    args = release.server["args"]
+    assert args[4:8] == ["python3", "/etc/tandem/ranks.py", "lead", "mpirun"]
+    assert args[args.index("--host") + 1] == "$(POD_NAME):8,$(POD_NAME)-1:8"
+    leader, *ranks = " ".join(args).split(" : ")
+    assert len(ranks) == 15
+    assert "--load-model" not in leader
+    assert "thread-pool-size" in leader
+    for number, rank in enumerate(ranks, start=1):
+        assert "--model-control-mode=explicit --load-model=draft --load-model=target" in rank
+        assert "--allow-http=false --allow-grpc=false --allow-metrics=false" in rank
+        assert f"shm-region-prefix-name=tandem-{number}-" in rank
+
+
+def test_a_worker_outlasts_its_leader(render):
+    worker = render("multi-node").group["workerTemplate"]["spec"]
+    container = worker["containers"][0]
+    assert container["args"] == ["python3", "/etc/tandem/ranks.py", "follow"]
+    stop = container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    assert '--host "$LWS_LEADER_ADDRESS" drained' in stop
+    limit = int(re.search(r"--limit=(\d+)", stop)[1])
+    assert worker["terminationGracePeriodSeconds"] > limit
+
+
+def test_mpi_ports_are_for_the_release_only(render):
+    rules = render("multi-node").manifests["NetworkPolicy"]["spec"]["ingress"]
+    assert rules[0]["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "tandem"
+    assert [port["port"] for port in rules[1]["ports"]] == ["http", "grpc", "metrics"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"repositry": {}}, "additional properties 'repositry' not allowed"),
+        ({"launch": {"rank": 2}}, "at '/launch': additional properties 'rank' not allowed"),
+        ({"launch": {"nodes": 2}}, "at '/launch/mode': value must be 'leader'"),
+        ({"launch": {"ranks": 2}}, "at '/launch/ranks': value must be 1"),
+        ({"repository": {"from": "claim"}}, "at '/repository/claim': minLength"),
+        ({"repository": {"claim": "models"}}, "at '/repository/claim': maxLength"),
+        ({"repository": {"from": "url", "url": "http://models"}}, "does not match pattern"),
+        ({"replicas": "3"}, "at '/replicas': got string, want integer"),
+        (
+            {"launch": {"mode": "leader", "ranks": 3, "nodes": 2}, "gpus": 8},
+            "launch.ranks: 3 ranks do not divide among 2 nodes",
+        ),
+        (
+            {"launch": {"mode": "leader", "ranks": 4}, "gpus": 2},
+            "launch.ranks: 4 ranks need a GPU each, and 1 pods with gpus: 2 have 2",
+        ),
+        (
+            {"autoscaling": {"enabled": True, "requestsPerReplica": 64}},
+            "autoscaling.requestsPerReplica: 64 would never be exceeded",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_values_are_refused_by_name(render, values, message):
+    with pytest.raises(helm_python.HelmError, match=re.escape(message)):
+        render(values)

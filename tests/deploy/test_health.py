@@ -1,0 +1,147 @@
+"""The programs behind the liveness probe and the drain, against a small server of their own."""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from bls.admission import Admission, Ticket
+from bls.errors import Overloaded
+
+ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
+
+
+class Triton:
+    """What a pod's server says; change it while it serves."""
+
+    def __init__(self):
+        self.answer = ANSWER
+        self.seconds = 0.0
+        self.calls_a_scrape = 0
+        self.calls = 3
+        self.running = self.waiting = 0
+
+    @property
+    def metrics(self):
+        self.calls += self.calls_a_scrape
+        return (
+            "# TYPE tandem_requests_running gauge\n"
+            f'tandem_requests_running{{model="bls_stream"}} {self.running}\n'
+            f'tandem_requests_waiting{{model="bls_stream"}} {self.waiting}\n'
+            f'nv_inference_request_success{{model="target",version="1"}} {self.calls}\n'
+            'nv_inference_request_success{model="draft",version="1"} 1e6\n'
+        )
+
+
+@pytest.fixture
+def triton():
+    return Triton()
+
+
+@contextmanager
+def serving(triton):
+    """Serve on a port of the machine's choice; yield the URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.say(200, triton.metrics)
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            time.sleep(triton.seconds)
+            self.say(*triton.answer)
+
+        def say(self, status, text):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.handle_error = lambda *_: None  # who asked has lost patience and gone
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def ailment(program, triton):
+    def ask(patience=5.0):
+        with serving(triton) as url:
+            return program("health").ailment(
+                f"{url}/generate", f"{url}/metrics", "target", patience
+            )
+
+    return ask
+
+
+def test_a_server_that_answers_is_alive(ailment):
+    assert ailment() is None
+
+
+def test_an_answer_without_text_is_none(ailment, triton):
+    triton.answer = (200, '{"error":"unexpected"}')
+    assert ailment() == """no text in '{"error":"unexpected"}'"""
+
+
+def test_a_target_that_is_lost_is_no_life(ailment, triton):
+    triton.answer = (500, '{"error":"model \'target\' failed: it has left 32 calls unanswered"}')
+    assert ailment().startswith("500: ")
+    assert "left 32 calls unanswered" in ailment()
+
+
+def test_a_full_queue_is_no_reason_to_restart(ailment, triton):
+    full = Admission(max_running=1, max_waiting=0, kv_blocks=8)
+    full.enter([Ticket(1, lambda: None)])
+    with pytest.raises(Overloaded) as refused:
+        full.enter([Ticket(1, lambda: None)])
+    triton.answer = (500, json.dumps({"error": f"in ensemble 'bls', {refused.value}"}))
+    assert ailment() is None
+
+
+def test_a_busy_server_without_an_answer_in_time_is_alive(ailment, triton):
+    triton.seconds, triton.calls_a_scrape = 0.5, 40
+    assert ailment(patience=0.1) is None
+
+
+def test_a_server_that_stands_still_is_not(ailment, triton):
+    triton.seconds = 0.5
+    assert ailment(patience=0.1).startswith("no answer in 0.1 s, and no call of 'target' meanwhile")
+
+
+def test_a_server_that_is_gone_is_not(program):
+    gone = "http://127.0.0.1:9"
+    assert "refused" in program("health").ailment(gone, gone, "target", 1.0)
+
+
+def test_drained_waits_for_what_runs_and_what_waits(program, triton):
+    triton.running, triton.waiting = 1, 1
+    began = time.monotonic()
+    threading.Timer(0.2, lambda: setattr(triton, "running", 0)).start()
+    threading.Timer(0.4, lambda: setattr(triton, "waiting", 0)).start()
+    health = program("health")
+    health.POLL_SECONDS = 0.05
+    with serving(triton) as url:
+        health.wait_until_drained(f"{url}/metrics", notice=0, limit=30)
+    assert 0.4 <= time.monotonic() - began < 5
+
+
+def test_drained_has_a_limit(program, triton):
+    triton.running = 1
+    health = program("health")
+    health.POLL_SECONDS = 0.05
+    began = time.monotonic()
+    with serving(triton) as url:
+        health.wait_until_drained(f"{url}/metrics", notice=0, limit=0.3)
+    assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_drained_gives_balancers_notice(program):
+    began = time.monotonic()
+    program("health").wait_until_drained("http://127.0.0.1:9/metrics", notice=0.3, limit=30)
+    assert 0.3 <= time.monotonic() - began < 5

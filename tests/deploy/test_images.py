@@ -1,0 +1,154 @@
+"""The Dockerfiles and the compose file, as far as they can be judged without building them."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from tandem.__main__ import main
+from tandem.triton_install import find_triton
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ["Dockerfile", "Dockerfile.cpu"]
+
+
+def read(name):
+    """The stages of a Dockerfile: lists of (instruction, its arguments)."""
+    text = re.sub(r"^#.*\n", "", (ROOT / name).read_text(), flags=re.MULTILINE)
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line]
+    instructions = [tuple(line.split(None, 1)) for line in lines]
+    starts = [i for i, (name, _) in enumerate(instructions) if name == "FROM"]
+    return [instructions[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def told(stage, instruction):
+    return [arguments for name, arguments in stage if name == instruction]
+
+
+@pytest.fixture(scope="module")
+def triton():
+    """The installed server, and how to run it."""
+    install = find_triton()
+    libraries = ":".join(map(str, install.library_path))
+    return install, os.environ | {"LD_LIBRARY_PATH": libraries}
+
+
+@pytest.fixture(scope="module")
+def flags(triton):
+    """Every flag that Triton knows."""
+    install, environment = triton
+    said = subprocess.run(
+        [install.binary, "--help"], env=environment, capture_output=True, text=True, check=False
+    )
+    found = set(re.findall(r"^\s*(--[a-z-]+)", said.stdout + said.stderr, re.MULTILINE))
+    assert "--model-repository" in found
+    return found
+
+
+def is_known(word, triton, flags):
+    """Whether Triton, or its Python backend, knows this option of a command line."""
+    flag, _, value = word.partition("=")
+    if flag == "--backend-config":
+        backend, _, setting = value.partition(",")
+        library = triton[0].backends / backend / f"libtriton_{backend}.so"
+        return setting.partition("=")[0].encode() in library.read_bytes()
+    return flag in flags
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_hadolint_finds_nothing(name):
+    hadolint = Path(sys.executable).with_name("hadolint")
+    found = subprocess.run([hadolint, ROOT / name], capture_output=True, text=True, check=False)
+    assert found.stdout == ""
+    assert found.returncode == 0
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_runs_as_a_user_and_says_how_it_is(name):
+    final = read(name)[-1]
+    user, _, group = told(final, "USER")[-1].partition(":")
+    assert int(user) > 0
+    assert int(group) > 0
+    check = told(final, "HEALTHCHECK")[0].partition("CMD")[2]
+    program = json.loads(check)
+    assert program[:2] == ["python3", "-c"]
+    compile(program[2], name, "exec")
+    assert b'{"text_input": ".", "max_tokens": 1}'.decode() in program[2]
+    assert told(final, "EXPOSE") == ["8000 8001 8002"]
+
+
+def test_the_image_has_the_repository_and_nothing_else_of_ours():
+    render, final = read("Dockerfile")
+    assert told(final, "COPY") == ["--from=render /repository /repository"]
+    assert told(final, "ADD") == told(final, "RUN") == []
+    assert told(final, "FROM") == ["${BASE}"]
+    assert "AS render" in told(render, "FROM")[0]
+
+
+def test_the_image_is_of_the_last_triton_with_tensorrt_engines():
+    text = (ROOT / "Dockerfile").read_text()
+    assert "ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3\n" in text
+
+
+def test_the_image_serves_by_what_render_says(capsys, tmp_path, embedded_profile, triton, flags):
+    """The last line of render becomes part of CMD: it is the command, and all of it is known."""
+    output = tmp_path / "repository"
+    main(["render", "--profile", str(embedded_profile), "--output", str(output)])
+    command = capsys.readouterr().out.splitlines()[-1]
+    shell, _, script = json.loads(told(read("Dockerfile")[-1], "CMD")[-1])
+    assert shell == "sh"
+    words = shlex.split(script.replace("$(cat /repository/.command)", command))
+    assert words[:3] == ["exec", "tritonserver", f"--model-repository={output}"]
+    assert [word for word in words[2:] if not is_known(word, triton, flags)] == []
+    assert any("thread-pool-size=" in word for word in words)
+
+
+def test_the_cpu_image_serves_the_default(capsys):
+    command = json.loads(told(read("Dockerfile.cpu")[-1], "CMD")[-1])
+    assert command == ["tandem", "up", "--address", "0.0.0.0"]
+    with pytest.raises(SystemExit):
+        main(["up", "--help"])
+    assert "--address" in capsys.readouterr().out
+
+
+def test_the_cpu_image_has_a_python_that_triton_has_a_stub_for():
+    wheel = Path(find_spec("pytriton").origin).parent
+    stubs = {path.name for path in (wheel / "tritonserver" / "python_backend_stubs").iterdir()}
+    assert re.search(r"python:(3\.\d+)-", told(read("Dockerfile.cpu")[0], "FROM")[0])[1] in stubs
+
+
+def test_the_chart_tells_triton_only_what_it_knows(release, triton, flags):
+    options = [a for a in release.server["args"] if re.match(r"--[a-z-]+=|--disable", a)]
+    assert options
+    assert [option for option in options if not is_known(option, triton, flags)] == []
+
+
+def test_compose_finds_every_file_it_mounts():
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    assert set(compose["services"]) == {"server", "prometheus", "grafana"}
+    for service in compose["services"].values():
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert source in compose["volumes"] or (ROOT / source).exists()
+    for override in ("compose.yaml", "deploy/compose.gpu.yaml"):
+        build = yaml.safe_load((ROOT / override).read_text())["services"]["server"]["build"]
+        assert (ROOT / build["dockerfile"]).is_file()
+
+
+def test_prometheus_scrapes_and_grafana_reads_it():
+    deploy = ROOT / "deploy"
+    scraped = yaml.safe_load((deploy / "prometheus" / "prometheus.yml").read_text())
+    assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": ["server:8002"]}]
+    provisioning = deploy / "grafana" / "provisioning"
+    source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    boards = yaml.safe_load((provisioning / "dashboards" / "tandem.yaml").read_text())
+    folder = boards["providers"][0]["options"]["path"]
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    assert f"./deploy/grafana:{folder}:ro" in compose["services"]["grafana"]["volumes"]

@@ -1,0 +1,87 @@
+"""A group's ranks start through the leader, by a real mpirun: two pods on one machine."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tandem.server import ANY_PORTS, LOOPBACK, claim_ports
+
+BIN = Path(sys.executable).parent
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
+# Stands in for tritonserver: says which rank it is, where it runs, and what it was told.
+SERVER = """#!/bin/sh
+echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE in $POD_NAME: $*"
+"""
+VALUES = {"launch": {"mode": "leader", "ranks": 4, "nodes": 2}, "gpus": 2}
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The environment of a container, but for its pod's name."""
+    server = tmp_path / "tritonserver"
+    server.write_text(SERVER)
+    server.chmod(0o755)
+    port = claim_ports(ANY_PORTS, LOOPBACK).http
+    return os.environ | {
+        "PATH": f"{tmp_path}:{BIN}:{os.environ['PATH']}",
+        "LWS_LEADER_ADDRESS": LOOPBACK,
+        "TANDEM_RANKS_PORT": str(port),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+def start(args, pod, environment):
+    """Run a container's arguments in a pod of this name."""
+    return subprocess.Popen(
+        [argument.replace("/etc/tandem", str(CHART / "files")) for argument in args],
+        env=environment | {"POD_NAME": pod},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_group(render, environment):
+    """Run a group to its end; return what its ranks said, and the leader's and worker's status."""
+    group, here = render(VALUES).group, socket.gethostname()  # mpirun knows its own pod by that
+    leader, worker = (
+        group[role]["spec"]["containers"][0]["args"]
+        for role in ("leaderTemplate", "workerTemplate")
+    )
+    # without the shell that clears /dev/shm, which here is not the pod's own
+    leader = [argument.replace("$(POD_NAME)", here) for argument in leader[4:]]
+    with (
+        start(worker, f"{here}-1", environment) as following,
+        start(leader, here, environment) as leading,
+    ):
+        said, _ = leading.communicate(timeout=60)
+        following.communicate(timeout=60)
+    return sorted(said.splitlines()), leading.returncode, following.returncode
+
+
+def test_ranks_start_in_the_pods_that_follow(render, environment):
+    ranks, leading, following = run_group(render, environment)
+    here = socket.gethostname()
+    assert [rank.partition(":")[0] for rank in ranks] == [
+        f"0 of 4 in {here}",
+        f"1 of 4 in {here}",
+        f"2 of 4 in {here}-1",
+        f"3 of 4 in {here}-1",
+    ]
+    for number, rank in enumerate(ranks):
+        assert f"shm-region-prefix-name=tandem-{number}-" in rank
+        assert ("--load-model=target" in rank) is (number > 0)
+    assert leading == following == 0
+
+
+def test_a_rank_that_fails_ends_the_group(render, environment, tmp_path):
+    failing = "#!/bin/sh\n[ $OMPI_COMM_WORLD_RANK = 3 ] && exit 7\nexec sleep 60\n"
+    (tmp_path / "tritonserver").write_text(failing)
+    began = time.monotonic()
+    _, leading, _ = run_group(render, environment)
+    assert leading == 7
+    assert time.monotonic() - began < 30
