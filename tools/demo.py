@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,13 +16,11 @@ from rich.text import Text
 
 from contract import entry as tensors
 
-from . import deployment, repository, up
+from . import deployment, up
 from .client import Answer, Client
-from .deployment import Deployment
 from .errors import TandemError
 from .generate import ACCEPTED, coloured, inputs_for, show
 from .options import EMBEDDED, Verbs
-from .server import ANY_PORTS, LOOPBACK, TritonServer
 
 PROMPTS = EMBEDDED.parent.parent / "demo" / "prompts.jsonl"
 NUM_PROMPTS = 8
@@ -133,7 +128,7 @@ def run(_: argparse.Namespace) -> int:
     prompts = read_prompts(PROMPTS)
     planned = deployment.load(EMBEDDED)
     console = Console(width=None if Console().is_terminal else WIDTH)
-    with _serving(planned) as server, Client(server.grpc_url) as client:
+    with up.serving(planned) as server, Client(server.grpc_url) as client:
         bench = Bench(client, planned.stream_entry.name, console)
         bench.warm_up(prompts[0])
         comparisons = [
@@ -245,19 +240,3 @@ def _first_difference(one: str, other: str) -> int:
 
 def _median_seconds(answers: Sequence[Answer]) -> float:
     return statistics.median(answer.seconds for answer in answers)
-
-
-@contextmanager
-def _serving(planned: Deployment) -> Iterator[TritonServer]:
-    """Serve a deployment on free ports for as long as the context lasts."""
-    # Before anything starts: a signal must never leave a server behind.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="tandem-demo-") as folder:
-        models = Path(folder, "repository")
-        repository.render(planned, models, link=True)
-        server = up.start(planned, models, ANY_PORTS, LOOPBACK)
-        try:
-            yield server
-        finally:
-            server.stop()

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from bls.settings import AUTO
 from contract import entry as tensors
 from contract.tensor import Tensor
 
 from .client import Answer, Chunk, Client, Inputs, Value
+from .explain import explanation
 from .options import Verbs
 from .pieces import Piece, Pieces
 
@@ -35,8 +37,14 @@ class Flag(NamedTuple):
 
 
 FLAGS = (
-    Flag("--drafter", tensors.DRAFTER, "who proposes tokens: draft_model or none"),
-    Flag("--num-draft-tokens", tensors.NUM_DRAFT_TOKENS, "draft tokens a round"),
+    Flag("--drafter", tensors.DRAFTER, "draft_model, prompt_lookup, hybrid or none"),
+    Flag("--num-draft-tokens", tensors.NUM_DRAFT_TOKENS, "draft tokens a round, or auto"),
+    Flag(
+        "--prompt-lookup-num-tokens",
+        tensors.PROMPT_LOOKUP_NUM_TOKENS,
+        "draft tokens a round, where they are looked up",
+    ),
+    Flag("--max-matching-ngram-size", tensors.MAX_MATCHING_NGRAM_SIZE, "longest n-gram looked up"),
     Flag("--use-draft-logits", tensors.USE_DRAFT_LOGITS, "accept by probability, not by id"),
     Flag(
         "--draft-acceptance-threshold",
@@ -73,6 +81,9 @@ def register(verbs: Verbs) -> None:
         parser.add_argument(
             flag.name, dest=str(flag.tensor), help=flag.help, **_reading(flag.tensor)
         )
+    parser.add_argument(
+        "--explain", action="store_true", help="show each round's choice and outcome"
+    )
     parser.set_defaults(run=run)
 
 
@@ -86,6 +97,8 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             status = 130
     print(closing_line(answer), file=sys.stderr)
+    if options.explain and answer.statistics is not None:
+        Console(stderr=True).print(explanation(answer.statistics))
     return status
 
 
@@ -182,6 +195,8 @@ def _whole_number(tensor: Tensor) -> Callable[[str], int]:
     bounds = np.iinfo(tensor.dtype.lower())
 
     def read(text: str) -> int:
+        if text == "auto" and tensor == tensors.NUM_DRAFT_TOKENS:
+            return AUTO
         try:
             number = int(text)
         except ValueError:

@@ -1,7 +1,6 @@
 """`tandem demo`, in small: it serves, compares, and leaves nothing behind."""
 
 import os
-import signal
 
 import pytest
 from live_triton import leftovers
@@ -16,15 +15,10 @@ def regions():
 
 @pytest.fixture
 def small(monkeypatch, embedded_profile):
-    """Two prompts, short answers, one repeat; the signals that the demo takes are given back."""
+    """Two prompts, short answers, one repeat."""
     monkeypatch.setattr(demo, "EMBEDDED", embedded_profile)
     for name, number in (("NUM_PROMPTS", 2), ("MAX_TOKENS", 16), ("REPEATS", 1)):
         monkeypatch.setattr(demo, name, number)
-    taken = (signal.SIGTERM, signal.SIGHUP)
-    handlers = [signal.getsignal(number) for number in taken]
-    yield
-    for number, handler in zip(taken, handlers, strict=True):
-        signal.signal(number, handler)
 
 
 def test_demo_finds_the_same_text_on_every_prompt(small, capsys):

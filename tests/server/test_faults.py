@@ -165,6 +165,16 @@ def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers
     assert eventually(lambda: metric(healthy, "tandem_lost_calls") == lost)  # they came back
 
 
+def test_request_that_failed_before_its_first_token_has_no_time_to_it(healthy):
+    ask(healthy, "x = 1", max_tokens=8)
+    names = ("tandem_time_to_first_token_seconds_count", "tandem_rounds_total")
+    figures = [metric(healthy, name) for name in names]
+    with healthy.faults.of("target", "raise"):
+        assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")
+    assert eventually(lambda: idle(healthy))
+    assert [metric(healthy, name) for name in names] == figures
+
+
 def test_room_comes_back_when_a_request_is_given_up_by_its_client_while_the_target_hangs(healthy):
     with healthy.faults.of("target", "hold"):
         assert "took longer than 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error

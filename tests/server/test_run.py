@@ -1,0 +1,65 @@
+"""`tandem run` as the documents call it: it serves, answers, stops."""
+
+import json
+import os
+import re
+
+import pytest
+from checkpoints import write_pair
+from live_triton import leftovers
+from tandem import __main__ as command
+from tandem.hugging_face import HuggingFace
+
+PROMPTS = ["How does Draft-Sampling work?", "def add(first, second):", "x = 1\nprint("]
+OURS = f"tandem-{os.getpid()}-"
+SHOWN = 'Input [Text {}]: "{}"\nOutput [Text {} Beam 0]: "{}"\n'
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Small checkpoints of random weights."""
+    folder = tmp_path_factory.mktemp("pair")
+    write_pair(folder)
+    return folder
+
+
+@pytest.fixture
+def controls_output(pair):
+    """What must be printed, whatever drafts: the target's own text, by Hugging Face."""
+
+    def output(max_tokens):
+        target = HuggingFace(pair / "target", pair / "tokenizer")
+        texts = [target.answer(prompt, max_tokens).text for prompt in PROMPTS]
+        pairs = enumerate(zip(PROMPTS, texts, strict=True))
+        return "".join(SHOWN.format(at, prompt, at, text) for at, (prompt, text) in pairs)
+
+    return output
+
+
+def test_draft_target_command_says_what_the_control_says(pair, controls_output, capsys):
+    before = set(leftovers(OURS))
+    arguments = [
+        *("--tokenizer_dir", str(pair / "tokenizer"), "--engine_dir", str(pair / "target")),
+        *("--draft_engine_dir", str(pair / "draft"), "--max_output_len=40"),
+        *("--draft_target_model_config", "=", "[4,[0],[0],False]", "--kv_cache_enable_block_reuse"),
+        *(f"--input_text={prompt}" for prompt in PROMPTS),
+    ]
+    assert command.main(["run", *arguments]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == controls_output(40)
+    accepted = re.findall(r"acceptance (\d+)%", shown.err)
+    assert len(accepted) == len(PROMPTS)
+    assert max(map(int, accepted)) > 0
+    assert set(leftovers(OURS)) <= before
+
+
+def test_prompt_lookup_command_says_what_the_control_says(pair, controls_output, tmp_path, capsys):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    arguments = [
+        *("--tokenizer_dir", str(pair / "tokenizer"), "--engine_dir", str(pair / "target")),
+        *("--prompt_lookup_config=[10,2,[0]]", "--max_output_len=40"),
+        *("--kv_cache_enable_block_reuse", "--input-file", str(path)),
+    ]
+    assert command.main(["run", *arguments]) == 0
+    assert capsys.readouterr().out == controls_output(40)

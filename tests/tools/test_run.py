@@ -1,0 +1,341 @@
+"""`tandem run` without a server: the documents' command lines, and what is refused of others."""
+
+import json
+import shlex
+
+import pytest
+from checkpoints import write_empty, write_tokenizer
+from tandem import __main__ as command
+from tandem import documents, repository, run
+from tandem.dataset import read_prompts
+from tandem.errors import TandemError
+from tandem.options import Parser, dashed
+from tandem.trtllm.launch import prepared_launch
+
+from contract import entry
+
+BLOG = """--tokenizer_dir tokenizer --draft_engine_dir ./draft --engine_dir ./target \
+--draft_target_model_config = "[10,[0,1,2,3,4,5,6,7],[0,1,2,3,4,5,6,7], False]" \
+--kv_cache_free_gpu_memory_fraction=0.35 --max_output_len=1024 --kv_cache_enable_block_reuse \
+--input_text="Implement a program to find the common elements in two arrays without using any \
+extra data structures." """
+DRAFT_TARGET = """--tokenizer_dir tokenizer --draft_engine_dir ./draft --engine_dir ./target \
+--draft_target_model_config="[4,[0],[1],True]" --max_output_len=256 --kv_cache_enable_block_reuse \
+--kv_cache_free_gpu_memory_fraction=0.4 --output_generation_logits \
+--input_text="How does Draft-Sampling work?" """
+LOOKUP = """--tokenizer_dir tokenizer --engine_dir ./target --prompt_lookup_config="[10,2,[0]]" \
+--max_output_len=256 --kv_cache_enable_block_reuse --input_text="How does Draft-Sampling work?" """
+PAIR = "--engine-dir target --draft-engine-dir draft --tokenizer-dir tokenizer"
+ALONE = "--engine-dir target --tokenizer-dir tokenizer"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder to run in with a tokenizer, a target and a draft; a machine without a GPU."""
+    size = write_tokenizer(tmp_path / "tokenizer")
+    write_empty(tmp_path / "target", size)
+    write_empty(tmp_path / "draft", size)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(documents, "count_gpus", lambda: 0)
+    return tmp_path
+
+
+def options(line):
+    parser = Parser()
+    run.register(parser.add_subparsers())
+    return parser.parse_args(dashed(["run", *shlex.split(line)]))
+
+
+def plan(line):
+    given = options(line if "--input" in line else f"{line} --input-text x")
+    return documents.plan(given, documents.read_drafting(given))
+
+
+def refusal(line):
+    with pytest.raises(TandemError) as refused:
+        plan(line)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def build(folder, *, tp_size=1, max_draft_len=10, vocab_size=300, mode=2, **settings):
+    """Write what trtllm-build leaves in an engine's folder."""
+    plugins = {"use_paged_context_fmha": True, "tokens_per_block": 64, "gemm_plugin": "bfloat16"}
+    config = {
+        "pretrained_config": {
+            "vocab_size": vocab_size,
+            "logits_dtype": "float16",
+            "mapping": {"tp_size": tp_size, "pp_size": 1},
+        },
+        "build_config": {
+            "max_batch_size": 4,
+            "max_seq_len": 4800,
+            "max_num_tokens": 8192,
+            "max_draft_len": max_draft_len,
+            "speculative_decoding_mode": mode,
+            "gather_generation_logits": False,
+            **settings,
+            "plugin_config": plugins,
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.fixture
+def built(here):
+    """A built pair instead of the checkpoints."""
+    build(here / "target", tp_size=2)
+    build(here / "draft", max_draft_len=0, mode=1, gather_generation_logits=True)
+    return here
+
+
+def test_draft_target_command_of_the_documents_is_understood():
+    given = options(DRAFT_TARGET)
+    drafting = documents.read_drafting(given)
+    assert drafting.inputs == {
+        entry.DRAFTER: "draft_model",
+        entry.NUM_DRAFT_TOKENS: 4,
+        entry.USE_DRAFT_LOGITS: True,
+    }
+    assert given.max_output_len == 256
+    assert given.input_text == ["How does Draft-Sampling work?"]
+    planned = documents.plan(given, drafting)
+    assert planned.deployment.drafters[0] == "draft_model"
+    assert planned.notes[0] == "PyTorch sees no GPU: the CPU stands for [0,1]"
+
+
+def test_prompt_lookup_command_of_the_documents_is_understood():
+    given = options(LOOKUP)
+    drafting = documents.read_drafting(given)
+    assert drafting.inputs == {
+        entry.DRAFTER: "prompt_lookup",
+        entry.PROMPT_LOOKUP_NUM_TOKENS: 10,
+        entry.MAX_MATCHING_NGRAM_SIZE: 2,
+    }
+    assert documents.plan(given, drafting).deployment.draft is None
+
+
+def test_both_strings_make_the_hybrid():
+    line = f'{PAIR} --draft-target-model-config "[4,[0],[1],False]" --prompt-lookup-config'
+    given = options(f'{line} "[10,2,[1]]" --input-text x')
+    assert documents.read_drafting(given).inputs == {
+        entry.DRAFTER: "hybrid",
+        entry.NUM_DRAFT_TOKENS: 4,
+        entry.USE_DRAFT_LOGITS: False,
+        entry.PROMPT_LOOKUP_NUM_TOKENS: 10,
+        entry.MAX_MATCHING_NGRAM_SIZE: 2,
+    }
+    plan(f'{line} "[10,2,[1]]"')
+    assert refusal(f'{line} "[10,2,[0]]"').endswith('say --prompt-lookup-config "[10,2,[1]]"')
+
+
+def test_nothing_is_drafted_without_a_string():
+    assert documents.read_drafting(options(f"{ALONE} --input-text x")).drafter == "none"
+
+
+@pytest.mark.parametrize(("tp_size", "right"), [(4, "[0,1,2,3]"), (1, "[0]")])
+def test_blogs_command_is_refused_with_the_corrected_line(here, tp_size, right):
+    build(here / "target", tp_size=tp_size)
+    build(here / "draft", tp_size=tp_size)
+    assert refusal(BLOG) == (
+        f"--draft-target-model-config: 8 draft devices for TP size {tp_size}, 8 target devices "
+        f"for TP size {tp_size}; "
+        f'say --draft-target-model-config "[10,{right},{right},False]"'
+    )
+
+
+def test_checkpoint_is_one_device_wide():
+    assert refusal(BLOG).endswith('say --draft-target-model-config "[10,[0],[0],False]"')
+    assert refusal(f'{ALONE} --prompt-lookup-config "[10,2,[4,5,6,7]]"') == (
+        '--prompt-lookup-config: 4 devices for TP size 1; say --prompt-lookup-config "[10,2,[4]]"'
+    )
+
+
+def test_draft_that_is_longer_than_the_target_verifies_is_refused():
+    assert refusal(f'{ALONE} --prompt-lookup-config "[40,2,[0]]"') == (
+        "--prompt-lookup-config: prompt_lookup_num_tokens 40 is over max_draft_len 16 of target; "
+        'say --prompt-lookup-config "[16,2,[0]]"'
+    )
+    assert refusal(f'{PAIR} --draft-target-model-config "[17,[0,1],[1],True]"') == (
+        "--draft-target-model-config: draft_len 17 is over max_draft_len 16 of target, 2 draft "
+        'devices for TP size 1; say --draft-target-model-config "[16,[0],[1],True]"'
+    )
+
+
+def test_built_engines_are_served_as_their_config_says(built):
+    line = f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"'
+    planned = plan(f"{line} --kv-cache-free-gpu-memory-fraction 0.35")
+    assert planned.notes == ()
+    profile = planned.deployment.profile
+    target, draft = profile.engines.target, profile.engines.draft
+    assert (target.kind, draft.kind) == ("tensorrtllm", "tensorrtllm")
+    assert (target.engine_dir, draft.engine_dir) == (built / "target", built / "draft")
+    assert (target.tp_size, target.device_ids) == (2, (0, 1))
+    assert (draft.tp_size, draft.device_ids) == (1, (2,))
+    assert (target.max_draft_len, draft.max_draft_len) == (10, 0)
+    assert target.run.kv_cache_free_gpu_mem_fraction == 0.35
+    assert target.run.max_tokens_in_paged_kv_cache == 4800
+    settings = planned.deployment.loop_settings()
+    assert (settings.draft_len, settings.use_draft_logits) == (4, True)
+    assert (settings.vocab_size, settings.max_seq_len) == (300, 4800)
+    assert (settings.kv_block_tokens, settings.target_logits_dtype) == (64, "FP16")
+
+
+def test_built_engines_are_rendered_and_launched_like_a_profiles(built):
+    planned = plan(f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"').deployment
+    models = {model.name: model for model in repository.models(planned)}
+    parameters = models["target"].parameters
+    assert models["target"].backend == models["draft"].backend == "tensorrtllm"
+    assert parameters["gpt_model_path"] == str(built / "target")
+    assert parameters["gpu_device_ids"] == "0,1"
+    assert parameters["kv_cache_free_gpu_mem_fraction"] == "0.9"
+    launch = prepared_launch(planned.profile)
+    assert (launch.mode, launch.devices) == ("orchestrator", (0, 1, 2))
+    assert launch.command(["tritonserver"], [])[0] == "mpirun"
+
+
+def test_built_engine_looks_up_in_one_process(built):
+    build(built / "target")
+    planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"').deployment
+    assert planned.drafters == ("prompt_lookup", "none")
+    assert prepared_launch(planned.profile).command(["tritonserver"], [])[0] == "tritonserver"
+    assert refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"').endswith('"[10,2,[0]]"')
+
+
+def test_built_engine_without_drafts_answers_alone(built):
+    build(built / "target", max_draft_len=0, mode=1)
+    assert plan(ALONE).deployment.drafters == ("none",)
+    for mode in (1, 4):  # none, Medusa
+        build(built / "target", mode=mode)
+        assert "target verifies no drafts; build it with --speculative_decoding_mode=" in refusal(
+            f'{ALONE} --prompt-lookup-config "[10,2,[0]]"'
+        )
+
+
+def test_built_engine_of_short_drafts_takes_them(built):
+    build(built / "target", max_draft_len=2)
+    plan(f'{ALONE} --prompt-lookup-config "[2,2,[0]]"')
+    plan(ALONE)
+
+
+def test_end_of_an_answer_is_what_the_tokenizers_folder_says(built):
+    config = built / "tokenizer" / "generation_config.json"
+    config.write_text(json.dumps({"eos_token_id": [5, 6]}))
+    build(built / "target")
+    assert plan(ALONE).deployment.end_ids == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "message"),
+    [
+        (
+            "draft",
+            {"gather_generation_logits": False},
+            "--draft-target-model-config: draft keeps its logits to itself, which use_logits asks ",
+        ),
+        ("target", {"max_seq_len": None}, "--engine-dir: build.max_seq_len: is missing"),
+        ("target", {"max_seq_len": 5}, "--engine-dir: build.max_draft_len: 10 leaves no room for"),
+        ("draft", {"vocab_size": 200}, "--draft-engine-dir: vocab_size 200 in "),
+    ],
+)
+def test_built_engine_that_will_not_do_is_refused(built, engine, settings, message):
+    build(built / "target")
+    build(built / "draft", max_draft_len=0, mode=1, **{"gather_generation_logits": True} | settings)
+    if engine == "target":
+        build(built / "draft", max_draft_len=0, mode=1, gather_generation_logits=True)
+        build(built / "target", **settings)
+    assert refusal(f'{PAIR} --draft-target-model-config "[4,[0],[0],True]"').startswith(message)
+
+
+def test_built_engines_need_a_tokenizer(built):
+    build(built / "target")
+    assert refusal("--engine-dir target").startswith("--tokenizer-dir: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--num-beams 2", "--num-beams 2: beam search cannot verify drafts; say --num-beams 1"),
+        ("--no-kv-cache-enable-block-reuse", "; say --kv-cache-enable-block-reuse"),
+        ("--use-py-session", "--use-py-session: there is no Python session"),
+        ("--draft-engine-dir draft", "--draft-engine-dir needs --draft-target-model-config"),
+        ('--draft-target-model-config "[4,[0],[1],True]"', "needs --draft-engine-dir"),
+        ('--prompt-lookup-config "[a,2,[0]]"', "part 1, prompt_lookup_num_tokens, must be a whol"),
+        ("--engine-dir .", ". holds neither a Hugging Face checkpoint nor a built engine"),
+        ("--tokenizer-dir absent", "/absent has no tokenizer.json; write one with"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(more, message):
+    assert message in refusal(f"{ALONE} {more}")
+
+
+def test_devices_are_honoured_where_there_are_gpus(monkeypatch):
+    monkeypatch.setattr(documents, "count_gpus", lambda: 2)
+    planned = plan(f'{PAIR} --draft-target-model-config "[4,[0],[1],True]"')
+    engines = planned.deployment.profile.engines
+    assert (engines.draft.device, engines.target.device) == ("cuda:0", "cuda:1")
+    assert planned.notes == ()
+    assert refusal(f'{ALONE} --prompt-lookup-config "[10,2,[2]]"') == (
+        "no GPU 2: PyTorch sees 2 here, [0,1]"
+    )
+
+
+def test_memory_fraction_is_said_to_have_no_effect():
+    (note,) = plan(f"{ALONE} --kv-cache-free-gpu-memory-fraction 0.4").notes
+    assert note.startswith("--kv-cache-free-gpu-memory-fraction has no effect")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--engine-dir", "x"], "one of the arguments --input-text --input-file is required"),
+        (["--input-text", "x"], "the following arguments are required: --engine-dir"),
+        (["--max-output-len", "0"], "'0' is no whole number of at least 1"),
+        (["--kv-cache-free-gpu-memory-fraction", "2"], "2 does not lie between 0 and 1"),
+    ],
+)
+def test_wrong_option_is_named_in_one_line(arguments, message, capsys):
+    assert command.main(["run", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_prompts_are_repeated_options_or_several_values():
+    assert options(f"{ALONE} --input-text a b --input_text c").input_text == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("prompts.txt", "one\n\n{two}\n", ["one", "{two}"]),
+        ("p.jsonl", '{"prompt": "a\\nb"}\n{"text": "\u2028c"}\n', ["a\nb", "\u2028c"]),
+    ],
+)
+def test_prompts_come_from_a_file(here, name, text, expected):
+    (here / name).write_text(text)
+    assert read_prompts(here / name) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"prompt": "a"}\nx\n', ":2: no JSON: "),
+        ("[1]", ":1: no JSON object"),
+        ('{"prompt": 1}', ":1: no string under prompt or text_input or text"),
+        ("\n", "p.jsonl: nothing in it"),
+    ],
+)
+def test_line_of_a_file_that_is_no_prompt_is_named(here, text, message):
+    (here / "p.jsonl").write_text(text)
+    with pytest.raises(TandemError, match=message):
+        read_prompts(here / "p.jsonl")
+
+
+def test_options_may_be_spelt_with_underscores():
+    given = ["run", "--engine_dir=a_b", "--input_text", "c_d", "--", "--e_f"]
+    assert dashed(given) == ["run", "--engine-dir=a_b", "--input-text", "c_d", "--", "--e_f"]
+
+
+def test_answer_is_shown_as_the_documents_show_it():
+    assert run.in_the_documents_manner(0, "ask", "say") == (
+        'Input [Text 0]: "ask"\nOutput [Text 0 Beam 0]: "say"'
+    )

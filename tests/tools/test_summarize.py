@@ -1,0 +1,242 @@
+"""`tandem summarize` without a server: its options, its scores, its verdict."""
+
+import builtins
+import io
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+from checkpoints import write_empty, write_tokenizer
+from rich.console import Console
+from tandem import __main__ as command
+from tandem import deployment, summarize
+from tandem.accuracy import Column, Comparison
+from tandem.client import Answer, Totals
+from tandem.config_strings import PromptLookupConfig
+from tandem.dataset import Item, read_items
+from tandem.documents import Drafting
+from tandem.errors import TandemError
+from tandem.hugging_face import cut
+from tandem.options import Parser, dashed
+from tandem.rouge import MEASURES, Rouge
+from tandem.summarize import Bench, Speculation
+
+from contract import entry
+
+DOCUMENTS = """--test_hf --test_trt_llm --check_accuracy --hf_model_dir hf --engine_dir ./target \
+--batch_size=1 --prompt_lookup_config="[10,2,[0]]" --kv_cache_enable_block_reuse"""
+ITEMS = [Item("one", "a", "the cat sat"), Item("two", "b", "the dog")]
+
+
+def options(line):
+    parser = Parser()
+    summarize.register(parser.add_subparsers())
+    return parser.parse_args(dashed(["summarize", *shlex.split(line)]))
+
+
+def column(name, *texts, rounds=10, drafted=0, accepted=0):
+    totals = Totals(rounds, drafted, accepted)
+    return Column(name, [Answer(text, 20, totals, "stop", 0.5) for text in texts])
+
+
+def compared(*texts, **figures):
+    control = column("none", "the cat sat", "the dog")
+    return Comparison(ITEMS, [control, column("hybrid", *texts, **figures)], Rouge())
+
+
+class ScriptedClient:
+    """Answers with what it is asked, and keeps it."""
+
+    def __init__(self):
+        self.asked = []
+
+    def answer(self, model, inputs):
+        asked = inputs[entry.TEXT_INPUT], inputs[entry.DRAFTER], inputs[entry.MAX_TOKENS]
+        self.asked.append((*asked, inputs.get(entry.STOP_WORDS)))
+        return Answer(f"{model} {asked[1]}")
+
+
+def test_command_of_the_documents_is_understood():
+    given = options(DOCUMENTS)
+    assert (given.test_hf, given.check_accuracy, str(given.hf_model_dir)) == (True, True, "hf")
+    assert given.rouge1_threshold == 15
+    drafting = summarize.documents.read_drafting(given)
+    assert drafting == Drafting(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--batch-size 2", "--batch-size 2: prompts are asked one by one; say --batch-size 1"),
+        ("--url u --profile p", "--url and --profile exclude each other"),
+        ("--engine-dir e --profile p", "--profile and --engine-dir exclude each other"),
+        ("--draft-engine-dir d", "--draft-engine-dir needs --engine-dir, the model that it drafts"),
+        ("--num-beams 4", "--num-beams 4: beam search cannot verify drafts"),
+        ("--dataset absent.jsonl", "absent.jsonl: No such file or directory"),
+        ("--drafter none", "argument --drafter: invalid choice: 'none'"),
+        ("--url u --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(arguments, message, capsys):
+    assert command.main(["summarize", *shlex.split(arguments)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"tandem: {message}")
+    assert shown.err.count("\n") == 1
+
+
+def test_missing_rouge_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
+    really = builtins.__import__
+
+    def without(name, *more):
+        if name.startswith("rouge_score"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return really(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert command.main(["summarize"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: cannot import rouge_score.rouge_scorer; ROUGE needs: pip install rouge-score\n"
+    )
+
+
+def test_strings_decide_what_is_compared_then_the_option():
+    lookup = Drafting(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
+    assert summarize.speculation_of(None, lookup, None) == ("prompt_lookup", lookup.inputs)
+    named = {**lookup.inputs, entry.DRAFTER: "hybrid"}
+    assert summarize.speculation_of("hybrid", lookup, None) == ("hybrid", named)
+    only = {entry.DRAFTER: "draft_model"}
+    assert summarize.speculation_of("draft_model", Drafting(), None) == ("draft_model", only)
+    assert summarize.speculation_of(None, Drafting(), None) == ("default", {})
+
+
+def test_drafter_is_the_profiles_where_nothing_names_one(embedded_profile):
+    planned = deployment.load(embedded_profile)
+    default = planned.profile.decoding.drafter
+    assert summarize.speculation_of(None, Drafting(), planned) == (
+        default,
+        {entry.DRAFTER: default},
+    )
+
+
+def test_control_is_not_compared_with_itself(tmp_path):
+    write_empty(tmp_path, write_tokenizer(tmp_path))
+    quiet = deployment.for_checkpoints(tmp_path, None)
+    decoding = quiet.profile.decoding.model_copy(update={"drafter": "none"})
+    quiet = replace(quiet, profile=quiet.profile.model_copy(update={"decoding": decoding}))
+    with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
+        summarize.speculation_of(None, Drafting(), quiet)
+    assert summarize.speculation_of("prompt_lookup", Drafting(), quiet).name == "prompt_lookup"
+
+
+def test_items_are_primed_and_then_asked_in_turns():
+    client = ScriptedClient()
+    items = [ITEMS[0]._replace(stop=("!",)), ITEMS[1]]
+    speculation = Speculation("hybrid", {entry.DRAFTER: "hybrid"})
+    control, speculative = Bench(client, "m", 30).columns(items, speculation)
+    assert client.asked == [
+        ("a", "hybrid", 2, ("!",)),
+        ("a", "none", 30, ("!",)),
+        ("a", "hybrid", 30, ("!",)),
+        ("b", "hybrid", 2, None),
+        ("b", "hybrid", 30, None),
+        ("b", "none", 30, None),
+    ]
+    assert (control.name, control.texts) == ("none", ["m none"] * 2)
+    assert (speculative.name, speculative.texts) == ("hybrid", ["m hybrid"] * 2)
+
+
+def test_rouge_is_percent_of_f():
+    scores = Rouge().mean(["the cat", "x"], ["the cat sat", "y"])
+    assert scores == pytest.approx({"rouge1": 40, "rouge2": 100 / 3, "rougeL": 40, "rougeLsum": 40})
+
+
+def test_equal_texts_agree_wholly_also_where_they_hold_no_word():
+    assert Rouge().mean(["?!", ""], ["?!", ""]) == dict.fromkeys(MEASURES, 100)
+
+
+def test_comparison_scores_columns_against_the_reference_and_each_other():
+    comparison = compared("the cat sat", "the cat")
+    assert comparison.to_reference["none"]["rouge1"] == 100
+    assert comparison.to_reference["hybrid"]["rouge1"] == 75
+    assert set(comparison.to_each_other) == {("hybrid", "none")}
+    assert comparison.num_identical(comparison.columns[1]) == 1
+
+
+def test_figures_are_sums_over_the_answers():
+    figures = compared("x", "y", drafted=40, accepted=10).columns[1]
+    assert (figures.num_tokens, figures.tokens_per_second) == (40, 40)
+    assert (figures.tokens_per_round, figures.acceptance_rate) == (2, 0.25)
+
+
+def test_figures_are_missing_where_nothing_came():
+    nothing = Column("hugging_face", [Answer()])
+    assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
+    assert nothing.acceptance_rate is None
+
+
+def test_table_has_a_column_for_each_who_answered():
+    file = io.StringIO()
+    Console(file=file, width=100).print(compared("the cat sat", "the cat").table())
+    rows = [line.split() for line in file.getvalue().splitlines()]
+    assert rows[0] == ["none", "hybrid"]
+    assert rows[1] == ["against", "the", "reference"]
+    assert rows[2] == ["ROUGE-1", "100.00", "75.00"]
+    assert ["ROUGE-1", "-", "75.00"] in rows
+    assert ["texts", "as", "the", "control's", "2/2", "1/2"] in rows
+    assert ["tokens/s", "40.0", "40.0"] in rows
+
+
+def test_file_holds_figures_and_texts():
+    written = json.loads(json.dumps(compared("the cat sat", "the cat").as_json()))
+    assert written["columns"]["hybrid"]["against"]["none"]["rouge1"] == 75
+    assert written["columns"]["hybrid"]["num_identical_to_control"] == 1
+    assert written["items"][1] == {
+        "id": "two",
+        "summary": "the dog",
+        "texts": {"none": "the dog", "hybrid": "the cat"},
+    }
+
+
+def test_accuracy_falls_short_of_either_threshold():
+    comparison = compared("the cat sat", "the cat")
+    assert comparison.shortfalls(15, 75) == []
+    assert comparison.shortfalls(80, 60) == [
+        "ROUGE-1 of hybrid against the reference is 75.00, under 80"
+    ]
+    assert comparison.shortfalls(15, 95) == ["ROUGE-1 of hybrid against none is 75.00, under 95"]
+
+
+def test_shipped_items_are_functions_without_their_docstrings():
+    items = read_items(summarize.DATASET)
+    assert len(items) >= 20
+    assert len({item.id for item in items}) == len(items)
+    for item in items:
+        compile(f'{item.text}{item.summary}"""\n', item.id, "exec")
+
+
+def test_items_may_lack_a_name_and_stop_at_several_strings(tmp_path):
+    path = tmp_path / "items.jsonl"
+    rows = [{"text": "a", "summary": "b", "stop": stop} for stop in (".", ["x", "y"])]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert read_items(path) == [Item("1", "a", "b", (".",)), Item("2", "a", "b", ("x", "y"))]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "a"}, "items.jsonl:1: no string under summary"),
+        ({"text": 1, "summary": "b"}, "items.jsonl:1: no string under text"),
+        ({"text": "a", "summary": "b", "stop": [""]}, "items.jsonl:1: stop is neither a string"),
+    ],
+)
+def test_item_that_is_none_is_named(tmp_path, row, message):
+    (tmp_path / "items.jsonl").write_text(json.dumps(row))
+    with pytest.raises(TandemError, match=message):
+        read_items(tmp_path / "items.jsonl")
+
+
+def test_text_is_cut_before_the_first_stop_string():
+    assert cut("one. two! three", ("!", ".")) == ("one", True)
+    assert cut("one", ("!",)) == ("one", False)

@@ -1,0 +1,42 @@
+"""What happened in each round of an answer, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+COLUMNS = ("round", "drafter", "asked", "stop at", "drafted", "accepted", "draft ms", "target ms")
+
+
+def explanation(statistics: Mapping[str, Any]) -> Table:
+    """Return a row a round; ``statistics`` is an answer's `spec_decode_statistics`.
+
+    asked, stop at: the length that was chosen, and the probability at which the draft model was
+    told to stop by itself. Times are the engines' own.
+    """
+    table = Table(*COLUMNS, box=box.SIMPLE)
+    for column in table.columns:
+        column.justify = "left" if column.header == "drafter" else "right"
+    for number, figures in enumerate(statistics["rounds"], start=1):
+        table.add_row(str(number), *_cells(figures))
+    return table
+
+
+def _cells(figures: Mapping[str, Any]) -> tuple[str, ...]:
+    target = f"{1000 * figures['target_seconds']:.1f}"
+    if figures["num_plain_tokens"]:
+        alone = f"none: {figures['num_plain_tokens']} plain tokens"
+        return (alone, "", "", "", "", "", target)
+    stop = figures["stop_probability"]
+    return (
+        figures["drafter"],
+        str(figures["planned_tokens"] or figures["num_draft_tokens"]),
+        f"{stop:g}" if stop else "",
+        str(figures["num_draft_tokens"]),
+        str(figures["num_accepted_tokens"]),
+        f"{1000 * figures['draft_seconds']:.1f}",
+        target,
+    )

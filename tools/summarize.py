@@ -1,0 +1,295 @@
+"""`tandem summarize`: does speculation keep the accuracy? With the options of `summarize.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+
+from contract import entry as tensors
+from contract.tensor import Tensor
+
+from . import deployment, documents, up
+from .accuracy import Column, Comparison
+from .client import Answer, Client, Inputs, Value
+from .dataset import Item, read_items
+from .demo import CONTROL, WIDTH
+from .deployment import Deployment
+from .documents import Drafting
+from .errors import TandemError
+from .generate import MODEL, inputs_for
+from .kinds.torch import TorchTarget
+from .options import EMBEDDED, Verbs, add_profile, at_least_one, chosen_profile
+from .rouge import Rouge
+
+if TYPE_CHECKING:
+    from .hugging_face import HuggingFace
+
+DATASET = EMBEDDED.parent.parent / "demo" / "summaries.jsonl"
+DRAFTERS = ("draft_model", "prompt_lookup", "hybrid")
+SERVERS_OWN = "default"  # the drafter of a server that is not told which
+HUGGING_FACE = "hugging_face"
+ROUGE1_THRESHOLD = 15.0  # percent, the documents'
+CONTROL_THRESHOLD = 95.0  # percent: greedy texts part only where two tokens tie
+PRIMING_TOKENS = 2  # the fewest that make the draft model see the prompt
+
+
+class Speculation(NamedTuple):
+    """The name of the column, and what its requests carry."""
+
+    name: str
+    inputs: Inputs
+
+
+def register(verbs: Verbs) -> None:
+    """Add the verb to the command."""
+    parser = verbs.add_parser(
+        "summarize", help="score answers with and without speculation: the documents' summarize.py"
+    )
+    parser.add_argument(
+        "--dataset",
+        type=Path,
+        default=DATASET,
+        metavar="FILE",
+        help='JSONL of {"id", "text", "summary"}, and "stop" if wanted (default: docstrings)',
+    )
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help="only the first N items")
+    parser.add_argument(
+        "--max-output-len",
+        type=at_least_one,
+        default=100,
+        metavar="N",
+        help="the longest answer, in tokens (default: %(default)s)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write figures and texts here")
+    _add_server(parser)
+    _add_columns(parser)
+    _add_accuracy(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer, score, print; return 1 where `--check-accuracy` finds too little."""
+    drafting = _checked(options)
+    rouge = Rouge()
+    items = read_items(options.dataset)[: options.limit]
+    planned = _plan(options, drafting)
+    speculation = speculation_of(options.drafter, drafting, planned)
+    hugging_face = _hugging_face(options, planned)
+    with _asked(options, planned) as (client, entry):
+        columns = list(Bench(client, entry, options.max_output_len).columns(items, speculation))
+    if hugging_face:
+        columns.append(_answered_by(hugging_face, items, options.max_output_len))
+    comparison = Comparison(items, columns, rouge)
+    console = Console(width=None if Console().is_terminal else WIDTH)
+    console.print(comparison.table(), highlight=False)
+    if options.json:
+        _write(options.json, comparison)
+    return _verdict(options, comparison, console)
+
+
+def speculation_of(
+    drafter: str | None, drafting: Drafting, planned: Deployment | None
+) -> Speculation:
+    """Return who is compared with the control; raise TandemError where that is the control itself.
+
+    The strings decide, then `--drafter`, then the deployment's own default.
+    """
+    inputs: dict[Tensor, Value] = dict(drafting.inputs) if drafting.given else {}
+    if drafter is None and not inputs and planned:
+        drafter = planned.loop_settings().drafter
+    if drafter is not None:
+        inputs[tensors.DRAFTER] = drafter
+    name = str(inputs.get(tensors.DRAFTER, SERVERS_OWN))
+    if planned and CONTROL not in planned.drafters:
+        raise TandemError(
+            "the target drafts by itself, so a request cannot have the control; serve a second "
+            "target that does not, and compare them by --url"
+        )
+    if name == CONTROL:
+        raise TandemError(
+            f"nothing to compare with drafter '{CONTROL}': the profile drafts nothing; say "
+            f"--drafter {', '.join(DRAFTERS)}"
+        )
+    return Speculation(name, inputs)
+
+
+class Bench:
+    """Puts a dataset to a server, greedily, with speculation and without it."""
+
+    def __init__(self, client: Client, entry: str, max_tokens: int) -> None:
+        self._client = client
+        self._entry = entry
+        self._max_tokens = max_tokens
+
+    def columns(self, items: Sequence[Item], speculation: Speculation) -> tuple[Column, Column]:
+        """Return the control's answers and the speculative ones.
+
+        An item is asked in turns, and each has had its prompt once before, so that no answer finds
+        in the KV caches what the other had to compute.
+        """
+        control = Speculation(CONTROL, {tensors.DRAFTER: CONTROL})
+        answers: dict[str, list[Answer]] = {control.name: [], speculation.name: []}
+        with Console(stderr=True).status("asking") as status:
+            for number, item in enumerate(items, start=1):
+                status.update(f"item {number} of {len(items)}: {item.id}")
+                self._answer(item, speculation, min(PRIMING_TOKENS, self._max_tokens))
+                turns = (control, speculation) if number % 2 else (speculation, control)
+                for turn in turns:
+                    answers[turn.name].append(self._answer(item, turn, self._max_tokens))
+        return Column(control.name, answers[control.name]), Column(
+            speculation.name, answers[speculation.name]
+        )
+
+    def _answer(self, item: Item, speculation: Speculation, max_tokens: int) -> Answer:
+        more = dict(speculation.inputs)
+        if item.stop:
+            more[tensors.STOP_WORDS] = item.stop
+        return self._client.answer(
+            self._entry, inputs_for(item.text, max_tokens, more, stream=False)
+        )
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    add_profile(parser)
+    parser.add_argument("--url", help="ask a running server, by its gRPC port, instead")
+    parser.add_argument(
+        "--model", default=MODEL, help="its entry; with --url only (default: %(default)s)"
+    )
+    documents.add_engines(parser, required=False)
+
+
+def _add_columns(parser: argparse.ArgumentParser) -> None:
+    documents.add_drafting(parser)
+    parser.add_argument(
+        "--drafter", choices=DRAFTERS, help=f"compare this one with {CONTROL} (default: as served)"
+    )
+    parser.add_argument(
+        "--test-hf", action="store_true", help="a third column: transformers' generate"
+    )
+    parser.add_argument(
+        "--hf-model-dir", type=Path, metavar="DIR", help="its checkpoint (default: the target's)"
+    )
+    parser.add_argument(
+        "--test-trt-llm", action="store_true", help="no effect: what is served is always tested"
+    )
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="only 1")
+
+
+def _add_accuracy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--check-accuracy", action="store_true", help="fail where ROUGE-1 is under a threshold"
+    )
+    parser.add_argument(
+        "--rouge1-threshold",
+        type=float,
+        default=ROUGE1_THRESHOLD,
+        metavar="PERCENT",
+        help="of what was served, against the reference (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--control-threshold",
+        type=float,
+        default=CONTROL_THRESHOLD,
+        metavar="PERCENT",
+        help=f"of the speculative texts, against those of {CONTROL} (default: %(default)g)",
+    )
+
+
+def _checked(options: argparse.Namespace) -> Drafting:
+    """Return what the strings say; refuse options that exclude each other."""
+    servers = [name for name in ("url", "profile", "engine_dir") if getattr(options, name)]
+    if len(servers) > 1:
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in servers)
+        raise TandemError(f"{named} exclude each other")
+    if options.draft_engine_dir and not options.engine_dir:
+        raise TandemError("--draft-engine-dir needs --engine-dir, the model that it drafts for")
+    if options.batch_size != 1:
+        raise TandemError(
+            f"--batch-size {options.batch_size}: prompts are asked one by one; say --batch-size 1"
+        )
+    documents.refuse_unsupported(options)
+    return documents.read_drafting(options)
+
+
+def _plan(options: argparse.Namespace, drafting: Drafting) -> Deployment | None:
+    """Return what to serve; None where a server runs already."""
+    if options.engine_dir:
+        planned = documents.plan(options, drafting)
+        _note(planned.notes)
+        return planned.deployment
+    if drafting.given:
+        _note(["device lists have no effect: the engines are where the profile puts them"])
+    return None if options.url else deployment.load(chosen_profile(options))
+
+
+def _note(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(f"tandem: {line}", file=sys.stderr)
+
+
+def _hugging_face(options: argparse.Namespace, planned: Deployment | None) -> HuggingFace | None:
+    """Return the third column's model, not yet loaded; raise TandemError where there is none."""
+    if not options.test_hf:
+        return None
+    try:
+        from .hugging_face import HuggingFace  # noqa: PLC0415  see there
+    except ImportError as error:
+        raise TandemError(
+            f"cannot import {error.name}; --test-hf needs: pip install torch transformers"
+        ) from error
+    folder = options.hf_model_dir or _checkpoint(planned)
+    if folder is None:
+        raise TandemError("--test-hf needs --hf-model-dir, the target's checkpoint")
+    if planned is None:
+        return HuggingFace(folder, options.tokenizer_dir or folder)
+    special = planned.profile.tokenizer.add_special_tokens
+    return HuggingFace(folder, planned.tokenizer.folder, add_special_tokens=special)
+
+
+def _checkpoint(planned: Deployment | None) -> Path | None:
+    target = planned.profile.engines.target if planned else None
+    return target.checkpoint if isinstance(target, TorchTarget) else None
+
+
+@contextmanager
+def _asked(options: argparse.Namespace, planned: Deployment | None) -> Iterator[tuple[Client, str]]:
+    """Connect to the server, which is started first and stopped afterwards where it is ours."""
+    if planned is None:
+        with Client(options.url) as client:
+            yield client, options.model
+        return
+    with up.serving(planned) as server, Client(server.grpc_url) as client:
+        yield client, planned.stream_entry.name
+
+
+def _answered_by(model: HuggingFace, items: Sequence[Item], max_tokens: int) -> Column:
+    model.answer(items[0].text, 1)  # loads and warms up
+    answers = []
+    with Console(stderr=True).status("asking") as status:
+        for number, item in enumerate(items, start=1):
+            status.update(f"transformers: item {number} of {len(items)}: {item.id}")
+            answers.append(model.answer(item.text, max_tokens, item.stop))
+    return Column(HUGGING_FACE, answers)
+
+
+def _write(path: Path, comparison: Comparison) -> None:
+    try:
+        path.write_text(json.dumps(comparison.as_json(), indent=2) + "\n")
+    except OSError as error:
+        raise TandemError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _verdict(options: argparse.Namespace, comparison: Comparison, console: Console) -> int:
+    if not options.check_accuracy:
+        return 0
+    shortfalls = comparison.shortfalls(options.rouge1_threshold, options.control_threshold)
+    for shortfall in shortfalls:
+        console.print(f"too low: {shortfall}", style="red", markup=False, highlight=False)
+    return int(bool(shortfalls))
