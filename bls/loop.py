@@ -152,9 +152,9 @@ class Decoding:
             self.statistics.add_own_drafts(
                 count, answer.num_draft_tokens, answer.num_accepted_tokens
             )
-            self.statistics.target_seconds += answer.engine_seconds
         elif count:
-            self.statistics.add(Round(num_plain_tokens=count, target_seconds=answer.engine_seconds))
+            self.statistics.add(Round(num_plain_tokens=count))
+        self.statistics.target_seconds += answer.engine_seconds
 
     def _emit(self, answer: EngineAnswer, *, ended: bool = False) -> Steps:
         """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.
