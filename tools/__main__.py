@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from . import demo, doctor, generate, render, up
+from . import bench, build, demo, doctor, generate, perf, render, run, summarize, tune, up
 from .errors import TandemError
-from .options import Parser
+from .options import Parser, dashed
 
-VERBS = (up, generate, demo, render, doctor)
+VERBS = (up, generate, run, summarize, demo, bench, tune, perf, build, render, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for verb in VERBS:
         verb.register(verbs)
     try:
-        options = parser.parse_args(arguments)
+        options = parser.parse_args(dashed(sys.argv[1:] if arguments is None else arguments))
         status: int = options.run(options)
     except TandemError as error:
         print(f"tandem: {error}", file=sys.stderr)

@@ -1,0 +1,374 @@
+"""What `tandem bench` and `tandem tune` make of the answers: literal answers in, figures out."""
+
+import argparse
+import io
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from rich.console import Console
+from tandem import __main__ as command
+from tandem import bench, deployment, tune
+from tandem.client import Answer, Chunk, Totals
+from tandem.errors import TandemError
+from tandem.measure import asking, plot
+from tandem.measure.asking import Asker, Plan
+from tandem.measure.figures import Cell, Figures, Spread, figures_of
+from tandem.measure.options import drafters_of, lengths_of
+from tandem.measure.report import Report
+from tandem.measure.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
+from tandem.measure.trace import Arrival, Repetition, Trace
+from tandem.measure.way import CONTROL, Way, ways_of
+from tandem.options import named_profile
+
+from bls.settings import AUTO
+from contract import entry
+
+DRAFTS = Way("draft_model", 4)
+
+
+def trace(seconds, engine_seconds, **more):
+    """Twenty tokens in ten rounds."""
+    facts = {"num_tokens": 20, "num_rounds": 10, "num_draft_tokens": 40, "num_accepted_tokens": 10}
+    return Trace(**{**facts, **more}, seconds=seconds, engine_seconds=engine_seconds)
+
+
+def repetition(seconds, engine_seconds, **more):
+    return Repetition.of_one_stream([trace(seconds, engine_seconds, **more)])
+
+
+def cell(way, *repetitions, streamed=(), count=1):
+    return Cell("code", count, way, list(repetitions), list(streamed))
+
+
+def figures(ours, control):
+    """Figures of repetitions of (seconds, engine seconds)."""
+    return Figures(
+        cell(DRAFTS, *(repetition(*pair) for pair in ours)),
+        cell(CONTROL, *(repetition(*pair, num_rounds=20) for pair in control)),
+    )
+
+
+def test_efficiency_is_1_when_an_answer_takes_just_what_the_engines_take():
+    row = figures(ours=[(1.0, 1.0)], control=[(2.0, 2.0)])
+    assert row.speedup.median == 2.0
+    assert row.ideal_speedup.median == 2.0
+    assert row.efficiency.median == 1.0
+    assert row.orchestration_seconds.median == 0.0
+
+
+def test_efficiency_is_what_orchestration_leaves_of_the_ideal_speedup():
+    row = figures(ours=[(1.0, 0.8)], control=[(2.0, 2.0)])
+    assert row.speedup.median == 2.0
+    assert row.ideal_speedup.median == pytest.approx(2.5)
+    assert row.efficiency.median == pytest.approx(row.speedup.median / row.ideal_speedup.median)
+    assert row.orchestration_seconds.median == pytest.approx(0.02)
+
+
+def test_slow_control_makes_no_loop_efficient():
+    slow, fast = (figures([(1.0, 0.8)], [(seconds, 2.0)]) for seconds in (4.0, 2.0))
+    assert slow.speedup.median == 2 * fast.speedup.median
+    assert slow.efficiency == fast.efficiency
+
+
+def test_speedup_is_taken_within_a_repetition():
+    """A machine that is half as fast for a while changes no speedup."""
+    row = figures(ours=[(1.0, 0.8), (2.0, 1.6)], control=[(2.0, 2.0), (4.0, 4.0)])
+    assert row.speedup == (2.0, 2.0, 2.0)
+    assert row.tokens_per_second == pytest.approx((15.0, 11.0, 19.0))
+
+
+def test_spread_is_of_what_was_measured():
+    assert Spread.of(range(11)) == (5.0, 1.0, 9.0)
+    assert Spread.of([None, 2.0]) == (2.0, 2.0, 2.0)
+    assert Spread.of([None]) is None
+
+
+def test_engines_that_tell_no_time_leave_efficiency_open():
+    row = figures(ours=[(1.0, 0.0)], control=[(2.0, 0.0)])
+    assert row.speedup.median == 2.0
+    assert (row.efficiency, row.ideal_speedup, row.orchestration_seconds) == (None, None, None)
+
+
+def test_acceptance_and_tokens_per_round_are_of_all_answers_together():
+    traces = [trace(1.0, 1.0), trace(1.0, 1.0, num_draft_tokens=10, num_rounds=30)]
+    both = Repetition.of_one_stream(traces)
+    assert both.acceptance_rate == pytest.approx(20 / 50)
+    assert both.tokens_per_round == 1.0
+    assert repetition(1.0, 1.0, num_draft_tokens=0).acceptance_rate is None
+
+
+def test_scaling_compares_streams_with_one_in_the_same_repetition():
+    many = Cell("code", 2, DRAFTS, [Repetition([trace(1.1, 1.0)] * 2, 1.1)], [])
+    cells = [cell(CONTROL, repetition(2.0, 2.0), count=count) for count in (1, 2)]
+    rows = figures_of([*cells, cell(DRAFTS, repetition(1.0, 1.0)), many])
+    assert [row.scaling and row.scaling.median for row in rows] == [
+        None,
+        1.0,
+        None,
+        pytest.approx(2 / 1.1),
+    ]
+
+
+def test_tokens_that_arrive_together_share_the_wait():
+    arrivals = (Arrival(0.5, 0), Arrival(1.0, 1), Arrival(1.3, 3), Arrival(1.4, 1))
+    streamed = trace(1.4, 1.0, arrivals=arrivals)
+    assert streamed.seconds_to_first_token == 1.0
+    assert streamed.inter_token_seconds == pytest.approx([0.1, 0.1, 0.1, 0.1])
+    assert streamed.gap_seconds == pytest.approx([0.3, 0.1])
+    assert trace(1.0, 1.0).seconds_to_first_token is None
+
+
+def test_texts_that_differ_from_the_controls_are_counted():
+    control = cell(CONTROL, repetition(2.0, 2.0, text="same"))
+    ours = cell(
+        DRAFTS,
+        *(repetition(1.0, 1.0, text=text) for text in ("same", "other")),
+        streamed=[repetition(1.0, 1.0, text="another")],
+    )
+    assert Figures(ours, control).num_different == 2
+
+
+def test_ways_are_what_means_something():
+    ways = ways_of(["draft_model", "prompt_lookup", "hybrid"], [4, AUTO], [2])
+    assert list(map(str, ways)) == [
+        "none",
+        "draft_model 4",
+        "draft_model auto",
+        "prompt_lookup 4 n-gram 2",
+        "hybrid 4 n-gram 2",
+        "hybrid auto n-gram 2",
+    ]
+    with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
+        ways_of(["prompt_lookup"], [AUTO], [2])
+
+
+def test_way_sends_what_it_says():
+    assert Way("hybrid", AUTO, 3, use_draft_logits=True).inputs == {
+        entry.DRAFTER: "hybrid",
+        entry.NUM_DRAFT_TOKENS: -1,
+        entry.MAX_MATCHING_NGRAM_SIZE: 3,
+        entry.USE_DRAFT_LOGITS: True,
+    }
+    assert CONTROL.inputs == {entry.DRAFTER: "none"}
+
+
+def test_kinds_of_prompts_are_scenarios(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    lines = [{"kind": "edit", "prompt": "a"}, {"prompt": "b"}, {"kind": "edit", "prompt": "c"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert scenarios_of_file(path, 1) == [
+        Scenario("edit", [{entry.TEXT_INPUT: "a"}]),
+        Scenario("prompts", [{entry.TEXT_INPUT: "b"}]),
+    ]
+
+
+def test_random_prompts_are_the_same_in_every_run():
+    one, other = (scenarios_of_lengths([3], 2) for _ in range(2))
+    assert one == other
+    first, second = (prompt[entry.INPUT_IDS] for prompt in one[0].prompts)
+    assert len(first) == 3
+    assert first != second
+
+
+class ScriptedClient:
+    """Answers at once, and remembers what it was asked."""
+
+    asked: ClassVar = []
+
+    def __init__(self, url):
+        self.url = url
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def stream(self, model, inputs):
+        self.asked.append((inputs[entry.TEXT_INPUT], inputs[entry.DRAFTER], inputs[entry.STREAM]))
+        statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
+        yield Chunk("x", [1, 2], Totals(1, 4, 1), "length", 1.0, statistics)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setattr(asking, "Client", ScriptedClient)
+    monkeypatch.setattr(ScriptedClient, "asked", [])
+    return ScriptedClient.asked
+
+
+def measured(nums_streams, streamed=0, seen=lambda _: None):
+    prompts = [{entry.TEXT_INPUT: text} for text in "ab"]
+    plan = Plan([Scenario("code", prompts)], [CONTROL, DRAFTS], nums_streams, 8, 2, streamed, {})
+    with Asker("url", "bls_stream", plan, seen) as asker:
+        return plan, asker.cells()
+
+
+def test_one_stream_asks_every_way_in_turn_and_each_begins_once(asked):
+    _, cells = measured([1])
+    priming, turns = asked[:4], asked[4:]
+    assert len(priming) == 4
+    assert [(text, drafter[:1]) for text, drafter, _ in turns] == [
+        *(("a", "n"), ("a", "d"), ("b", "d"), ("b", "n")),
+        *(("a", "d"), ("a", "n"), ("b", "n"), ("b", "d")),
+    ]
+    assert [(c.way, len(c.whole), c.whole[0].engine_seconds) for c in cells] == [
+        (CONTROL, 2, 1.5),
+        (DRAFTS, 2, 1.5),
+    ]
+
+
+def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(asked):
+    answered = []
+    plan, cells = measured([1, 3], streamed=1, seen=answered.append)
+    assert len(asked) == len(answered) == plan.num_answers
+    assert [[len(r.traces) for r in c.whole] for c in cells] == [[2, 2], [2, 2], [6, 6], [6, 6]]
+    assert all(len(c.streamed) == 1 for c in cells)
+    assert {trace.arrivals for trace in cells[-1].streamed[0].traces} == {(Arrival(1.0, 2),)}
+    assert cells[-1].whole[0].traces[0].arrivals == ()
+
+
+def report():
+    control = cell(CONTROL, repetition(2.0, 2.0, num_rounds=20, num_draft_tokens=0))
+    ours = [
+        cell(Way("draft_model", length), repetition(seconds, 0.8))
+        for length, seconds in ((4, 1.0), (AUTO, 0.9))
+    ]
+    return Report("here", {}, figures_of([control, *ours]))
+
+
+def test_table_shows_what_was_measured_and_nothing_else():
+    file = io.StringIO()
+    for table in report().tables():
+        Console(file=file, width=132).print(table)
+    shown = file.getvalue()
+    assert "here: code" in shown
+    assert "n-gram" not in shown
+    assert "first token" not in shown
+    row = next(line for line in shown.splitlines() if line.startswith("draft_model"))
+    assert row.split() == [
+        *("draft_model", "4", "20.0", "20-20", "2.00", "2.00-2.00"),
+        *("2.50", "0.800", "20.00", "25.0%", "2.00"),
+    ]
+
+
+def test_json_has_the_medians_and_every_repetition(tmp_path):
+    report().write(tmp_path / "bench.json")
+    written = json.loads((tmp_path / "bench.json").read_text())
+    row = written["rows"][1]
+    assert written["machine"]["cores"] >= 1
+    assert row["speedup"] == {"median": 2.0, "p10": 2.0, "p90": 2.0}
+    assert row["num_draft_tokens"] == "4"
+    assert row["repetitions"][0]["engine_seconds"] == 0.8
+
+
+def test_plot_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    plot.draw("here", report().rows, tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    curve = plot.curves_of(report().rows)["draft_model"]
+    assert list(curve.points) == [4]
+    assert curve.auto is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--drafter", "magic"], "argument --drafter: no drafter 'magic'; known are draft_model"),
+        (["--num-draft-tokens", "4,x"], "argument --num-draft-tokens: 'x' is no whole number"),
+        (["--json", "absent/x.json"], "cannot write absent/x.json: no folder"),
+        (["--url", "h:1", "--profile", "embedded"], "--url and --profile exclude each other"),
+        (["--model", "bls"], "--model needs --url"),
+        (
+            ["--profile", "emulated-zero", "--num-draft-tokens", "99"],
+            "--num-draft-tokens 99: emulated-zero verifies 32",
+        ),
+        (["--url", "127.0.0.1:1"], "no server answers at 127.0.0.1:1"),
+    ],
+)
+def test_bench_says_in_one_line_what_is_wrong(arguments, message, capsys):
+    assert command.main(["bench", *arguments]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("tandem: ")
+    assert message in error
+
+
+def test_plot_without_matplotlib_fails_before_anything_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr(plot, "find_spec", lambda _: None)
+    assert command.main(["bench", "--plot", "x.png"]) == 1
+    assert capsys.readouterr().err == (
+        "tandem: --plot needs matplotlib; run pip install 'tandem-triton[bench]'\n"
+    )
+
+
+def test_drafters_and_lengths_follow_the_deployment():
+    planned = deployment.load(named_profile(Path("emulated-zero")))
+    assert drafters_of(planned, ()) == ["draft_model", "prompt_lookup", "hybrid"]
+    assert drafters_of(None, ()) == ("draft_model", "prompt_lookup")
+    assert lengths_of(planned, None, (2, 64, AUTO)) == [2, AUTO]
+    assert lengths_of(None, None, (2, 64)) == (2, 64)
+
+
+def test_tune_names_the_fastest_and_what_comes_near():
+    slow, near, best = (
+        cell(way, *(repetition(seconds, 0.5) for seconds in times))
+        for way, times in (
+            (Way("draft_model", 2), [1.5, 1.5]),
+            (Way("draft_model", 8), [1.01, 1.01]),
+            (Way("prompt_lookup", 4, 3), [0.9, 1.1]),
+        )
+    )
+    control = cell(CONTROL, repetition(2.0, 2.0), repetition(2.0, 2.0))
+    lines = tune.advice(figures_of([control, slow, near, best]))
+    assert lines[0].startswith("fastest: prompt_lookup 4 n-gram 3 2.02x (10-90%: 1.86-2.18)")
+    assert lines[1] == "within its spread: draft_model 8 1.98x (10-90%: 1.98-1.98)"
+    assert lines[-1] == (
+        "decoding:\n"
+        "  drafter: prompt_lookup\n"
+        "  prompt_lookup:\n"
+        "    prompt_lookup_num_tokens: 4\n"
+        "    max_matching_ngram_size: 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("way", "lines"),
+    [
+        (CONTROL, ["drafter: none"]),
+        (Way("draft_model", AUTO), ["drafter: draft_model", "draft_len: auto"]),
+        (
+            Way("draft_model", 6, use_draft_logits=True),
+            ["drafter: draft_model", "draft_len: 6", "use_draft_logits: true"],
+        ),
+    ],
+)
+def test_lines_to_paste(way, lines):
+    assert tune.profile_lines(way).splitlines() == ["decoding:", *(f"  {line}" for line in lines)]
+
+
+def test_tune_says_none_when_nothing_pays():
+    control, ours = cell(CONTROL, repetition(1.0, 1.0)), cell(DRAFTS, repetition(2.0, 1.0))
+    lines = tune.advice(figures_of([control, ours]))
+    assert lines[0] == "fastest: none: no drafts"
+    assert lines[-1] == "decoding:\n  drafter: none"
+
+
+def test_answers_become_traces():
+    answer = Answer()
+    statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
+    answer.add(Chunk("x", [1, 2], Totals(1, 4, 1), "length", 1.0, statistics))
+    found = asking._trace(answer, (), 3)
+    assert (found.engine_seconds, found.num_rounds, found.prompt) == (0.75, 1, 3)
+
+
+def test_options_of_both_verbs_are_read():
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers()
+    bench.register(verbs)
+    tune.register(verbs)
+    read = parser.parse_args(["bench", "--concurrency", "1,16", "--num-draft-tokens", "4, auto"])
+    assert read.concurrency == (1, 16)
+    assert read.num_draft_tokens == (4, AUTO)
+    assert parser.parse_args(["tune", "--concurrency", "4"]).concurrency == 4

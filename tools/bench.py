@@ -1,0 +1,90 @@
+"""`tandem bench`: what speculation is worth on a live server, beside the control."""
+
+from __future__ import annotations
+
+import argparse
+
+from .measure.options import (
+    add_measuring,
+    check_outputs,
+    draft_length,
+    drafter,
+    drafters_of,
+    lengths_of,
+    measure,
+    prompts_of,
+    several,
+    show,
+)
+from .measure.scenario import Scenario, scenarios_of_lengths
+from .measure.served import planned_of
+from .measure.way import ways_of
+from .options import Verbs, at_least_one
+
+
+def register(verbs: Verbs) -> None:
+    """Add the verb to the command."""
+    parser = verbs.add_parser(
+        "bench", help="measure speedup, latency and the loop's own cost on a live server"
+    )
+    add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
+    parser.add_argument(
+        "--input-tokens",
+        type=several(at_least_one),
+        default=(),
+        metavar="N,N",
+        help="scenarios of random prompts, so many tokens long",
+    )
+    parser.add_argument(
+        "--drafter",
+        type=several(drafter),
+        default=(),
+        metavar="NAME,NAME",
+        help="who drafts (default: the profile's own)",
+    )
+    parser.add_argument(
+        "--num-draft-tokens",
+        type=several(draft_length),
+        metavar="N,N",
+        help="draft lengths, auto among them (default: as served)",
+    )
+    parser.add_argument(
+        "--max-matching-ngram-size",
+        type=several(at_least_one),
+        default=(None,),
+        metavar="N,N",
+        help="longest n-grams that are looked up (default: as served)",
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=several(at_least_one),
+        default=(1,),
+        metavar="N,N",
+        help="requests at once (default: 1)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and show; return the exit status."""
+    check_outputs(options)
+    planned = planned_of(options)
+    # Without a choice it is the profile's default alone: each further one takes its time.
+    drafters = options.drafter or drafters_of(planned, ())[:1]
+    ways = ways_of(
+        drafters_of(planned, drafters),
+        lengths_of(planned, options.num_draft_tokens, (None,)),
+        options.max_matching_ngram_size,
+        use_draft_logits=options.use_draft_logits,
+    )
+    report = measure(options, planned, _scenarios(options), ways, sorted(set(options.concurrency)))
+    show(options, report)
+    return 0
+
+
+def _scenarios(options: argparse.Namespace) -> list[Scenario]:
+    """Files of prompts, random ids, or both."""
+    found = scenarios_of_lengths(options.input_tokens, options.limit)
+    if options.prompts or not found:
+        found += prompts_of(options)
+    return found

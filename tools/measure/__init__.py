@@ -1,0 +1,1 @@
+"""Measuring a live server: what `tandem bench` and `tandem tune` share."""

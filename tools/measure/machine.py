@@ -1,0 +1,39 @@
+"""The machine that figures come from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+CPU_MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what a reader wants to know of this machine before believing a figure."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 2),
+        "gpus": _gpus(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu() -> str:
+    found = CPU_MODEL.search(Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
+
+
+def _gpus() -> list[str]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    question = [program, "--query-gpu=name", "--format=csv,noheader"]
+    told = subprocess.run(question, capture_output=True, text=True, check=False)
+    return told.stdout.splitlines() if told.returncode == 0 else []

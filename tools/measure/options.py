@@ -1,0 +1,229 @@
+"""Options of everything that measures, and the run that they describe."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bls.settings import AUTO, DrafterName
+from contract import entry as tensors
+from contract.tensor import Tensor
+
+from ..client import Value
+from ..demo import PROMPTS
+from ..deployment import Deployment
+from ..errors import TandemError
+from ..options import at_least_one
+from .asking import Asker, Plan
+from .figures import figures_of
+from .plot import check_plot, draw
+from .report import Report
+from .scenario import Scenario, scenarios_of_file
+from .served import add_server, name_of, served
+from .way import CONTROL, Way
+
+DRAFTERS: tuple[DrafterName, ...] = ("draft_model", "prompt_lookup", "hybrid")
+WIDTH = 132  # where the output is no terminal
+Item = TypeVar("Item")
+
+
+def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+    """Return a reader of values with commas between them."""
+    return lambda text: tuple(read(part.strip()) for part in text.split(","))
+
+
+def draft_length(text: str) -> int:
+    """Return a draft length; AUTO for `auto`."""
+    return AUTO if text == "auto" else at_least_one(text)
+
+
+def drafter(text: str) -> DrafterName:
+    """Return a drafter's name."""
+    if text not in DRAFTERS:
+        raise argparse.ArgumentTypeError(f"no drafter '{text}'; known are {', '.join(DRAFTERS)}")
+    return text
+
+
+def at_least_none(text: str) -> int:
+    """Return a whole number of at least 0."""
+    return 0 if text == "0" else at_least_one(text)
+
+
+def add_measuring(
+    parser: argparse.ArgumentParser, *, max_tokens: int, repetitions: int, streamed: int
+) -> None:
+    """Add what every measurement may be told; the defaults are the verb's."""
+    add_server(parser)
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="a prompt a line, or JSONL, where each `kind` is a scenario (default: the demo's)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=at_least_one,
+        default=8,
+        metavar="N",
+        help="prompts of a scenario (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=at_least_one,
+        default=max_tokens,
+        metavar="N",
+        help="the longest answer (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repetitions",
+        type=at_least_one,
+        default=repetitions,
+        metavar="N",
+        help="of every answer; the spread is over them (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--streamed",
+        type=at_least_none,
+        default=streamed,
+        metavar="N",
+        help="more repetitions, as streams, for the latencies (default: %(default)s)",
+    )
+    parser.add_argument("--temperature", type=float, metavar="X", help="sample (default: greedy)")
+    parser.add_argument("--seed", type=at_least_none, default=1, metavar="N", help="of the samples")
+    parser.add_argument(
+        "--use-draft-logits", action="store_true", help="accept by probability, not by id"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw speedup against length")
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raise TandemError for what would fail only when all is measured."""
+    check_plot(options.plot)
+    for path in (options.json, options.plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise TandemError(f"cannot write {path}: no folder {path.absolute().parent}")
+
+
+def drafters_of(
+    planned: Deployment | None, drafters: Sequence[DrafterName]
+) -> Sequence[DrafterName]:
+    """Return the drafters to measure: those that are named, else what there is, the default first.
+
+    planned: None where nobody knows what the server has; it will say. Raises TandemError where the
+    deployment cannot be asked for them, or has no control.
+    """
+    if planned is None:
+        return drafters or ("draft_model", "prompt_lookup")
+    if CONTROL.drafter not in planned.drafters:
+        raise TandemError("the target drafts by itself, so no request can have the control")
+    unknown = [name for name in drafters if name not in planned.drafters]
+    if unknown:
+        known = ", ".join(planned.drafters)
+        raise TandemError(f"no drafter '{unknown[0]}' in {planned.profile.name}: it has {known}")
+    default = planned.loop_settings().drafter
+    own = [name for name in dict.fromkeys((default, *planned.drafters)) if name in DRAFTERS]
+    if not own:
+        raise TandemError(f"{planned.profile.name} has no drafter that could be measured")
+    return drafters or own
+
+
+def lengths_of(
+    planned: Deployment | None, given: Sequence[int | None] | None, usual: Sequence[int | None]
+) -> Sequence[int | None]:
+    """Return the draft lengths to measure: the given ones, else the usual ones that are verified.
+
+    Raises TandemError for drafts that the target does not verify.
+    """
+    if planned is None:
+        return given or usual
+    most = planned.target.max_draft_len
+    over = [length for length in given or () if length and length > most]
+    if over:
+        raise TandemError(f"--num-draft-tokens {over[0]}: {planned.profile.name} verifies {most}")
+    return given or [length for length in usual if not length or length <= most]
+
+
+def prompts_of(options: argparse.Namespace) -> list[Scenario]:
+    """Return the prompts of the file, a scenario a kind."""
+    path = options.prompts or PROMPTS
+    if not path.is_file():
+        raise TandemError(f"no prompts in {path}; say --prompts FILE")
+    return scenarios_of_file(path, options.limit)
+
+
+def measure(
+    options: argparse.Namespace,
+    planned: Deployment | None,
+    scenarios: Sequence[Scenario],
+    ways: Sequence[Way],
+    nums_streams: Sequence[int],
+) -> Report:
+    """Serve, ask, and return what was measured; a bar shows how far it is."""
+    more: dict[Tensor, Value] = {}
+    if options.temperature is not None:
+        # A temperature of 1 alone asks for no sampling: NVIDIA's clients send it always.
+        more = {
+            tensors.TEMPERATURE: options.temperature,
+            tensors.TOP_P: 1.0,
+            tensors.SEED: options.seed,
+        }
+    plan = Plan(
+        scenarios=scenarios,
+        ways=ways,
+        nums_streams=nums_streams,
+        max_tokens=options.max_tokens,
+        repetitions=options.repetitions,
+        streamed=options.streamed,
+        more=more,
+    )
+    with served(options, planned) as server, _progress() as progress:
+        task = progress.add_task("", total=plan.num_answers)
+
+        def answered(way: Way) -> None:
+            progress.update(task, advance=1, description=str(way))
+
+        with Asker(server.url, server.entry, plan, answered) as asker:
+            cells = asker.cells()
+    return Report(name_of(options, planned), _settings(plan), figures_of(cells))
+
+
+def show(options: argparse.Namespace, report: Report) -> None:
+    """Print the tables, and write what was asked for."""
+    console = Console(width=None if Console().is_terminal else WIDTH)
+    for table in report.tables():
+        console.print(table, highlight=False)
+        console.print()
+    lossless = options.temperature is None or not options.use_draft_logits
+    for line in report.differences() if lossless else []:
+        console.print(f"different: {line}", style="red", markup=False, highlight=False)
+    if options.json:
+        report.write(options.json)
+    if options.plot:
+        draw(report.served, report.rows, options.plot)
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _settings(plan: Plan) -> dict[str, object]:
+    return {
+        "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},
+        "max_tokens": plan.max_tokens,
+        "repetitions": plan.repetitions,
+        "streamed": plan.streamed,
+        "inputs": {str(tensor): value for tensor, value in plan.more.items()},
+    }
