@@ -148,13 +148,14 @@ class Decoding:
 
     def _count_alone(self, answer: EngineAnswer) -> None:
         count = len(answer.tokens)
+        if count and not answer.num_draft_tokens:
+            self.statistics.add(Round(num_plain_tokens=count, target_seconds=answer.engine_seconds))
+            return
+        self.statistics.target_seconds += answer.engine_seconds
         if answer.num_draft_tokens:
             self.statistics.add_own_drafts(
                 count, answer.num_draft_tokens, answer.num_accepted_tokens
             )
-        elif count:
-            self.statistics.add(Round(num_plain_tokens=count))
-        self.statistics.target_seconds += answer.engine_seconds
 
     def _emit(self, answer: EngineAnswer, *, ended: bool = False) -> Steps:
         """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.

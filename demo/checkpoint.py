@@ -19,7 +19,7 @@ SHAPES: dict[Role, dict[str, Any]] = {
     "target": {
         "hidden_size": 320,
         "intermediate_size": 832,
-        "num_hidden_layers": 10,
+        "num_hidden_layers": 13,
         "num_attention_heads": 5,
         "num_key_value_heads": 1,
     },

@@ -21,13 +21,12 @@ from demo.optimizer import Optimizer, rate_share
 from demo.progress import JobProgress
 from demo.tokens import STATE, Ids, batch, load_corpus
 from demo.train import hidden_states, load_state, save_state, slices
-from demo.workers import Workers, device
+from demo.workers import Workers, compile_for_gpu, device
 
-ROWS, LENGTH = 16, 256
-CONTEXT = 32
-WRITERS, WRITTEN = 256, 160  # rows written at once, and their length with the context
+LENGTH, CONTEXT = 256, 32
+WRITERS, WRITTEN = 2048, 160  # rows written at once, and their length with the context
 TEMPERATURES = (0.0, 0.0, 0.5, 0.8)
-SAVE_EVERY = 50
+NOTE_EVERY, SAVE_EVERY = 10, 500
 
 
 @torch.no_grad()
@@ -85,33 +84,33 @@ def distillation_loss(draft: Any, target: Any, ids: torch.Tensor) -> torch.Tenso
     return total / len(hidden)
 
 
-def rows_for(step: int, train: Ids, own: Ids) -> torch.Tensor:
+def rows_for(step: int, tokens: int, train: Ids, own: Ids) -> torch.Tensor:
     """Ids [rows, length] of a step: corpus and the target's own text by turns."""
     if step % 2 == 0:
-        return batch(train, step // 2, ROWS, LENGTH, seed=2)[:, :LENGTH]
-    rows = ROWS * LENGTH // WRITTEN
+        return batch(train, step // 2, tokens // LENGTH, LENGTH, seed=2)[:, :LENGTH]
+    rows = tokens // WRITTEN
     epoch, first = divmod(step // 2 * rows, len(own) - rows)
     order = np.random.default_rng((3, epoch)).permutation(len(own))
     return torch.from_numpy(own[order[first : first + rows]].astype(np.int64))
 
 
-def distil(steps: int, own_batches: int, muon_rate: float, adam_rate: float) -> Any:
-    """Train the draft for `steps` steps of 4,096 tokens, from where the last run left off."""
+def distil(steps: int, tokens: int, own_batches: int, muon_rate: float, adam_rate: float) -> Any:
+    """Train the draft for `steps` steps of `tokens` tokens, from where the last run left off."""
     train = load_corpus().train
     target = load_checkpoint("target", torch.bfloat16).to(device()).requires_grad_(False)
     draft = new_model("draft").to(device())
     workers = Workers(draft, lambda model, rows: distillation_loss(model, target, rows))
     own = own_text(target, workers, train, own_batches)
+    compile_for_gpu(target)
     optimizer = Optimizer(draft, muon_rate, adam_rate)
     state = STATE / "draft.pt"
     first, smooth = load_state(draft, optimizer, state), math.nan
-    target.set_attn_implementation("eager")
-    workers.set_attention("eager")
     with JobProgress("draft", steps, first) as progress:
         for step in range(first, steps):
-            loss = workers.backward(rows_for(step, train, own).to(device()))
+            loss = workers.backward(rows_for(step, tokens, train, own).to(device()))
             optimizer.step(rate_share(step, steps), workers.pool)
-            smooth = loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * loss
+            if step % NOTE_EVERY == 0:
+                smooth = loss.item() if math.isnan(smooth) else 0.8 * smooth + 0.2 * loss.item()
             progress.stepped(f"KL {smooth:.3f}")
             if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
                 progress.milestone(f"step {step + 1}: KL {smooth:.3f} nats/token")
@@ -123,15 +122,24 @@ def main() -> None:
     """Parse the options, distil, ship."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--steps", type=int, default=240, help="steps of 4,096 tokens (default %(default)s)"
+        "--steps", type=int, default=9750, help="optimizer steps (default %(default)s)"
     )
     parser.add_argument(
-        "--own-batches", type=int, default=4, help="batches of 256 rows by the target"
+        "--tokens", type=int, default=65_536, help="tokens a step (default %(default)s)"
+    )
+    parser.add_argument(
+        "--own-batches", type=int, default=32, help="batches of 2,048 rows by the target"
     )
     parser.add_argument("--muon-rate", type=float, default=0.02)
     parser.add_argument("--adam-rate", type=float, default=0.004)
     options = parser.parse_args()
-    draft = distil(options.steps, options.own_batches, options.muon_rate, options.adam_rate)
+    draft = distil(
+        options.steps,
+        options.tokens,
+        options.own_batches,
+        options.muon_rate,
+        options.adam_rate,
+    )
     Console().print(f"saved {save_checkpoint(draft, 'draft')}")
 
 

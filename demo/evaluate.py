@@ -28,11 +28,9 @@ console = Console(soft_wrap=True)
 
 
 def load_prompts() -> list[dict[str, str]]:
-    """The shipped prompts, in order."""
-    return [
-        json.loads(line)
-        for line in (DEMO / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    """The shipped prompts that are there to be completed, in order."""
+    lines = (DEMO / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row for line in lines if (row := json.loads(line))["kind"] == "completion"]
 
 
 def continue_greedily(target: Any, prompt: list[int], **options: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""Write `prompts.jsonl`: `python -m demo.prompts`. Eight to show, the rest held-out code."""
+"""Write `prompts.jsonl`: `python -m demo.prompts`. Eight to show, held-out code, and edits."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from demo.tokens import DEMO, load_tokenizer
 
 SHOWN = (
     (
-        'def parse_header(line):\n    """Parse a header line and return a tuple (name, value)."""\n'
-        "    if not line:"
-    ),
-    (
-        'def check_array(x, dtype=None):\n    """Check that x is an array."""\n'
-        "    if not isinstance(x, np.ndarray):\n        raise"
+        'def softmax(x, axis=-1):\n    """Compute the softmax of an array along an axis."""\n'
+        "    x = np.asarray(x)\n"
     ),
     (
         'async def read_all(stream, limit=None):\n    """Read all data from a stream."""\n'
         "    chunks = []\n    while True:"
     ),
     (
-        'class Visitor(ast.NodeVisitor):\n    """Collect the names of all functions."""\n\n'
-        "    def visit_FunctionDef(self, node):"
-    ),
-    "def _check_key(self, key):\n    if not isinstance(key, str):\n        raise TypeError(",
-    (
-        'class _RLock:\n    """This class implements reentrant lock objects."""\n\n'
-        "    def acquire(self, blocking=True, timeout=-1):"
+        'def connected_components(G):\n    """Generate the connected components of an undirected '
+        "graph.\n\n    Parameters\n    ----------\n"
     ),
     (
-        "def split_tensor(tensor: torch.Tensor, dim: int, world_size: int) -> list[torch.Tensor]:\n"
-        '    """\n    Split a tensor'
+        "class LayerNorm(nn.Module):\n    def __init__(self, hidden_size, eps=1e-6):\n"
+        '        """\n        LayerNorm without a bias\n        """\n        super().__init__()'
+    ),
+    ('class Event(BaseModel):\n    """One event of a stream."""\n\n    id: int\n    name: str\n'),
+    (
+        'class _Timer(Thread):\n    """Call a function after a number of seconds."""\n\n'
+        "    def __init__(self, interval, function, args=None, kwargs=None):"
     ),
     (
-        "class SGD(Optimizer):\n    def __init__(self, params, lr=1e-3, momentum=0.0):\n"
-        "        if lr < 0.0:\n            raise ValueError("
+        "class TokenClassificationModel(PreTrainedModel):\n    def __init__(self, config):\n"
+        "        super().__init__(config)\n        self.num_labels = config.num_labels\n"
+    ),
+    (
+        "class Point(NamedTuple):\n    x: float\n    y: float\n\n"
+        '    def distance(self, other: "Point") -> float:'
     ),
 )
 HELD_OUT = 52
@@ -59,6 +59,11 @@ def excerpts(document: Document, tokenizer: Tokenizer) -> Iterator[str]:
             yield text
 
 
+def edits() -> list[str]:
+    """Code that is to be written once more with something changed: `edits.txt`, divided by %%."""
+    return [text[:-1] for text in (DEMO / "edits.txt").read_text(encoding="utf-8").split("%%\n")]
+
+
 def main() -> None:
     """Take one excerpt a file, files in hash order, until there are enough."""
     tokenizer = load_tokenizer()
@@ -73,6 +78,7 @@ def main() -> None:
             rows.append(
                 {"id": f"held-out-{len(rows) - len(SHOWN)}", "kind": "completion", "prompt": text}
             )
+    rows += [{"id": f"edit-{i}", "kind": "edit", "prompt": text} for i, text in enumerate(edits())]
     with (DEMO / "prompts.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 

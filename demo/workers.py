@@ -17,6 +17,13 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def compile_for_gpu(model: Any) -> None:
+    """Compile each layer where there is a GPU: traced whole, attention would be handed a mask."""
+    if device().type == "cuda":
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
+
+
 class Workers:
     """Replicas of a model that share its weights, each with a thread of its own.
 
@@ -27,29 +34,25 @@ class Workers:
     def __init__(self, model: Any, loss: Loss) -> None:
         count = 1 if device().type == "cuda" else 2
         self.loss = loss
+        compile_for_gpu(model)
         self.models = [model, *(_replica(model) for _ in range(count - 1))]
         threads = max(1, torch.get_num_threads() // count)
         self.pool = ThreadPoolExecutor(count, "worker", torch.set_num_threads, (threads,))
-
-    def set_attention(self, implementation: str) -> None:
-        """Choose the attention that every replica computes with."""
-        for model in self.models:
-            model.set_attn_implementation(implementation)
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> Any:
         """`function` of each worker's share of `rows`, put together again."""
         return torch.cat(list(self.pool.map(function, rows.chunk(len(self.models)))))
 
-    def backward(self, rows: torch.Tensor) -> float:
+    def backward(self, rows: torch.Tensor) -> torch.Tensor:
         """Leave the gradients of the mean loss over `rows` in the first model; that loss."""
         losses = list(self.pool.map(self._backward, self.models, rows.chunk(len(self.models))))
         _average_gradients(self.models)
-        return sum(losses) / len(losses)
+        return torch.stack(losses).mean()
 
-    def _backward(self, model: Any, rows: torch.Tensor) -> float:
+    def _backward(self, model: Any, rows: torch.Tensor) -> torch.Tensor:
         loss = self.loss(model, rows)
         loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item()
+        return loss.detach()
 
 
 def _replica(model: Any) -> Any:

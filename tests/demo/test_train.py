@@ -35,4 +35,4 @@ def test_rate_warms_up_holds_and_falls_to_zero():
 
 
 def test_rows_grow_longer_towards_the_end():
-    assert [window(step, 100) for step in (0, 80, 99)] == [256, 512, 1024]
+    assert [window(step, 100) for step in (0, 80, 99)] == [512, 1024, 2048]

@@ -1,18 +1,14 @@
 """Prompt lookup and hybrid drafting on the live server: the control's text, and who earned it."""
 
 import json
-from pathlib import Path
 
 import pytest
 from checkpoints import write_qwen2, write_tokenizer
 from entries import ask, ask_one, refusal
 from metrics import total, until
+from prompts import COMPLETIONS, EDITS
 from tandem import deployment
 
-PROMPTS = [
-    json.loads(line)["prompt"]
-    for line in Path(__file__).parents[2].joinpath("demo", "prompts.jsonl").read_text().splitlines()
-]
 LENGTH = 32
 ROUNDS = "spec_decode_num_drafts_total"
 COPYING = "def add(a, b):\n    return a + b\n\n" * 3 + "def add(a, b):\n"
@@ -26,8 +22,8 @@ def control(server):
 def answers_to(server, model="bls", **values):
     return [
         answer
-        for at in range(0, len(PROMPTS), 32)
-        for answer in ask(server, model, PROMPTS[at : at + 32], max_tokens=LENGTH, **values)
+        for at in range(0, len(COMPLETIONS), 32)
+        for answer in ask(server, model, COMPLETIONS[at : at + 32], max_tokens=LENGTH, **values)
     ]
 
 
@@ -50,9 +46,16 @@ def test_greedy_text_is_the_controls(server, control, drafter, num_tokens, ngram
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
 def test_a_seed_gives_one_text_with_any_drafter(server, drafter):
     values = {"max_tokens": LENGTH, "seed": 7, "temperature": 0.7}
-    expected = [a.ids for a in ask(server, "ensemble", PROMPTS[:8], **values)]
-    answers = ask(server, "bls", PROMPTS[:8], drafter=drafter, **values)
+    expected = [a.ids for a in ask(server, "ensemble", COMPLETIONS[:8], **values)]
+    answers = ask(server, "bls", COMPLETIONS[:8], drafter=drafter, **values)
     assert [a.ids for a in answers] == expected
+
+
+def test_what_can_be_copied_takes_half_the_rounds_or_less(server):
+    assert len(EDITS) >= 12
+    answers = ask(server, "bls", EDITS, max_tokens=96, drafter="prompt_lookup")
+    tokens = sum(len(answer.ids) for answer in answers)
+    assert tokens >= 2.0 * sum(answer.number("num_rounds") for answer in answers)
 
 
 def statistics_of(server, **values):

@@ -1,21 +1,15 @@
 """Prompt lookup by the loop (V1) and inside the engine (V2): one text, the same drafts earned."""
 
-import json
-from pathlib import Path
-
 import pytest
 from entries import ask, ask_one, stream
+from prompts import COMPLETIONS
 from tandem import deployment
 from tandem.kinds.lookup import Lookup
 from tandem.profile import Decoding
 
 from .conftest import serving
 
-PROMPTS = [
-    json.loads(line)["prompt"]
-    for line in Path(__file__).parents[2].joinpath("demo", "prompts.jsonl").read_text().splitlines()
-]
-SOME = PROMPTS[::5]
+SOME = COMPLETIONS[::5]
 COPYING = "def add(a, b):\n    return a + b\n\n" * 3 + "def add(a, b):\n"
 LENGTH = 32
 
@@ -61,7 +55,7 @@ def test_text_is_one(server, in_engine, sampling):
     ids=lambda values: next(iter(values)),
 )
 def test_text_is_one_whatever_was_asked_for(server, in_engine, values):
-    prompts = [COPYING, *PROMPTS[:2]]
+    prompts = [COPYING, *COMPLETIONS[:2]]
     assert said(v2(in_engine, prompts, **values)) == said(v1(server, prompts, **values))
 
 

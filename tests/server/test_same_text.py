@@ -1,17 +1,11 @@
 """Speculation changes when a text comes, never what it says."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from entries import ask, ask_one, stream
 
-PROMPTS = [
-    json.loads(line)["prompt"]
-    for line in Path(__file__).parents[2].joinpath("demo", "prompts.jsonl").read_text().splitlines()
-]
 LENGTH = 40
 TIE = 1e-4  # logits closer than this may be ordered either way by kernels of another shape
 
@@ -23,7 +17,7 @@ def control(server):
 
 
 def in_batches(server, model, **values):
-    batches = [PROMPTS[at : at + 16] for at in range(0, len(PROMPTS), 16)]
+    batches = [COMPLETIONS[at : at + 16] for at in range(0, len(COMPLETIONS), 16)]
     return [
         answer
         for batch in batches
@@ -64,7 +58,7 @@ def assert_same(ours, theirs, prompt_ids, model):
 
 
 def test_there_are_enough_prompts():
-    assert len(PROMPTS) >= 50
+    assert len(COMPLETIONS) >= 50
 
 
 @pytest.mark.parametrize("draft_len", [1, 4, 8])
@@ -78,7 +72,7 @@ def test_greedy_text_is_the_controls_at_any_draft_length(server, control, draft_
 
 def test_streamed_text_is_the_controls(server, control):
     with ThreadPoolExecutor(8) as pool:
-        streams = pool.map(lambda prompt: stream(server, prompt, max_tokens=LENGTH), PROMPTS)
+        streams = pool.map(lambda prompt: stream(server, prompt, max_tokens=LENGTH), COMPLETIONS)
         for chunks, expected in zip(streams, control, strict=True):
             assert "".join(chunk.text for chunk in chunks) == expected.text
             assert [token for chunk in chunks for token in chunk.ids] == expected.ids
@@ -90,7 +84,7 @@ def test_greedy_text_is_what_hugging_face_generates(server, control, reference, 
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json"))
-    for prompt, answer in zip(PROMPTS, control, strict=True):
+    for prompt, answer in zip(COMPLETIONS, control, strict=True):
         ids = tokenizer.encode(prompt).ids
         with torch.inference_mode():
             row = reference.generate(
@@ -113,7 +107,7 @@ def test_greedy_text_is_what_hugging_face_generates(server, control, reference, 
     ],
 )
 def test_a_seed_gives_one_text_with_any_drafter(server, sampling):
-    prompts = PROMPTS[:8]
+    prompts = COMPLETIONS[:8]
     values = {"max_tokens": LENGTH, "seed": 11, **sampling}
     expected = [a.ids for a in ask(server, "ensemble", prompts, **values)]
     for draft_len in (1, 4, 8):
@@ -125,8 +119,8 @@ def test_a_seed_gives_one_text_with_any_drafter(server, sampling):
 
 def test_random_seed_is_an_alias_of_seed(server):
     values = {"max_tokens": 20, "temperature": 1.5}
-    one = ask_one(server, "bls", PROMPTS[0], seed=5, **values)
-    assert ask_one(server, "bls", PROMPTS[0], random_seed=5, **values).ids == one.ids
+    one = ask_one(server, "bls", COMPLETIONS[0], seed=5, **values)
+    assert ask_one(server, "bls", COMPLETIONS[0], random_seed=5, **values).ids == one.ids
 
 
 def test_without_a_seed_every_request_draws_anew(server):
@@ -147,7 +141,7 @@ def test_without_a_seed_every_request_draws_anew(server):
     ids=lambda values: next(iter(values)),
 )
 def test_what_the_client_sets_holds_in_every_round(server, values):
-    prompts = PROMPTS[:8]
+    prompts = COMPLETIONS[:8]
     expected = ask(server, "ensemble", prompts, max_tokens=LENGTH, **values)
     answers = ask(server, "bls", prompts, max_tokens=LENGTH, **values)
     assert [(a.ids, a.text, a.finish_reason) for a in answers] == [
@@ -159,25 +153,25 @@ def test_what_the_client_sets_holds_in_every_round(server, values):
 
 
 def test_bad_words_never_appear(server):
-    answers = ask(server, "bls", PROMPTS[:8], max_tokens=LENGTH, bad_words=["self", "return"])
+    answers = ask(server, "bls", COMPLETIONS[:8], max_tokens=LENGTH, bad_words=["self", "return"])
     assert not any("self" in a.text or "return" in a.text for a in answers)
 
 
 def test_stop_words_end_the_text_before_them(server, control):
     text = control[0].text
     stop = text[len(text) // 3 : len(text) // 3 + 5]
-    answer = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, stop_words=["", stop])
+    answer = ask_one(server, "bls", COMPLETIONS[0], max_tokens=LENGTH, stop_words=["", stop])
     assert answer.text == text[: text.index(stop)]
     assert answer.finish_reason == "stop"
-    chunks = stream(server, PROMPTS[0], max_tokens=LENGTH, stop_words=[stop])
+    chunks = stream(server, COMPLETIONS[0], max_tokens=LENGTH, stop_words=[stop])
     assert "".join(chunk.text for chunk in chunks) == answer.text
 
 
 def test_log_probs_line_up_with_the_tokens_and_the_control(server):
     names = ("text_output", "output_ids", "sequence_length", "output_log_probs", "cum_log_probs")
     values = {"max_tokens": LENGTH, "return_log_probs": True, "outputs": names}
-    ours = ask_one(server, "bls", PROMPTS[0], **values)
-    control = ask_one(server, "ensemble", PROMPTS[0], **values)
+    ours = ask_one(server, "bls", COMPLETIONS[0], **values)
+    control = ask_one(server, "ensemble", COMPLETIONS[0], **values)
     log_probs = ours.outputs["output_log_probs"].reshape(-1)
     assert len(log_probs) == len(ours.ids) > 0
     assert np.allclose(log_probs, control.outputs["output_log_probs"].reshape(-1), atol=1e-3)
@@ -191,19 +185,20 @@ def test_logits_mode_is_greedy_when_greedy(server, control):
 
 def test_the_prompt_is_part_of_the_text_only_where_it_is_asked_for(server, control):
     values = {"max_tokens": LENGTH, "exclude_input_in_output": False}
-    answer = ask_one(server, "bls", PROMPTS[0], **values)
-    assert answer.text == PROMPTS[0] + control[0].text
-    chunks = stream(server, PROMPTS[0], **values)
+    answer = ask_one(server, "bls", COMPLETIONS[0], **values)
+    assert answer.text == COMPLETIONS[0] + control[0].text
+    chunks = stream(server, COMPLETIONS[0], **values)
     assert "".join(chunk.text for chunk in chunks) == answer.text
 
 
 def test_ids_may_be_sent_instead_of_text(server, control, embedded):
     import tritonclient.grpc as client
     from entries import read, tensor
+from prompts import COMPLETIONS
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json"))
-    ids = tokenizer.encode(PROMPTS[0]).ids
+    ids = tokenizer.encode(COMPLETIONS[0]).ids
     with client.InferenceServerClient(server.grpc_url) as connection:
         made = [tensor("input_ids", [ids]), tensor("max_tokens", LENGTH)]
         (answer,) = read(connection.infer("bls", made))
