@@ -1,6 +1,8 @@
 """Prompt lookup and hybrid drafting on the live server: the control's text, and who earned it."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from checkpoints import write_qwen2, write_tokenizer
@@ -9,7 +11,8 @@ from metrics import total, until
 from prompts import COMPLETIONS, EDITS
 from tandem import deployment
 
-LENGTH = 32
+PROMPTS = COMPLETIONS[-52:]
+LENGTH = 20
 ROUNDS = "spec_decode_num_drafts_total"
 COPYING = "def add(a, b):\n    return a + b\n\n" * 3 + "def add(a, b):\n"
 
@@ -20,11 +23,10 @@ def control(server):
 
 
 def answers_to(server, model="bls", **values):
-    return [
-        answer
-        for at in range(0, len(COMPLETIONS), 32)
-        for answer in ask(server, model, COMPLETIONS[at : at + 32], max_tokens=LENGTH, **values)
-    ]
+    batches = [PROMPTS[at : at + 26] for at in range(0, len(PROMPTS), 26)]
+    asked = partial(ask, server, model, max_tokens=LENGTH, **values)
+    with ThreadPoolExecutor() as pool:
+        return [answer for answers in pool.map(asked, batches) for answer in answers]
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
@@ -46,8 +48,8 @@ def test_greedy_text_is_the_controls(server, control, drafter, num_tokens, ngram
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
 def test_a_seed_gives_one_text_with_any_drafter(server, drafter):
     values = {"max_tokens": LENGTH, "seed": 7, "temperature": 0.7}
-    expected = [a.ids for a in ask(server, "ensemble", COMPLETIONS[:8], **values)]
-    answers = ask(server, "bls", COMPLETIONS[:8], drafter=drafter, **values)
+    expected = [a.ids for a in ask(server, "ensemble", PROMPTS[:8], **values)]
+    answers = ask(server, "bls", PROMPTS[:8], drafter=drafter, **values)
     assert [a.ids for a in answers] == expected
 
 

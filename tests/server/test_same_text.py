@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from entries import ask, ask_one, stream
+from prompts import COMPLETIONS
 
 LENGTH = 40
 TIE = 1e-4  # logits closer than this may be ordered either way by kernels of another shape
@@ -194,7 +195,6 @@ def test_the_prompt_is_part_of_the_text_only_where_it_is_asked_for(server, contr
 def test_ids_may_be_sent_instead_of_text(server, control, embedded):
     import tritonclient.grpc as client
     from entries import read, tensor
-from prompts import COMPLETIONS
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json"))
