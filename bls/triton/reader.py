@@ -247,6 +247,7 @@ class Reader:
         asked = self._integer(tensors.NUM_DRAFT_TOKENS, row, AUTO, longest)
         looked_up = self._integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
         ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, LONGEST_NGRAM)
+        threshold = self._threshold(row, settings)
         if drafter == "none" or asked == 0:
             return Drafting("none")
         self._refuse_unless(
@@ -255,14 +256,14 @@ class Reader:
             (tensors.PROMPT_LOOKUP_NUM_TOKENS, tensors.MAX_MATCHING_NGRAM_SIZE),
             f"needs '{tensors.DRAFTER}' to be {' or '.join(LOOK_UP)}",
         )
-        use_logits, threshold = self._verification(row, drafter, settings)
+        use_logits = self._uses_logits(row, drafter, settings)
         return Drafting(
             drafter,
             draft_len=settings.draft_len if asked is None else asked,
             prompt_lookup_num_tokens=self._lookup_length(looked_up, asked, settings),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             use_draft_logits=use_logits,
-            draft_acceptance_threshold=threshold,
+            draft_acceptance_threshold=threshold if use_logits else None,
         )
 
     @staticmethod
@@ -285,10 +286,8 @@ class Reader:
         )
         return name
 
-    def _verification(
-        self, row: int, drafter: DrafterName, settings: LoopSettings
-    ) -> tuple[bool, float | None]:
-        """Whether drafts come with the logits that they were drawn from, and the threshold."""
+    def _uses_logits(self, row: int, drafter: DrafterName, settings: LoopSettings) -> bool:
+        """Whether drafts come with the logits that they were drawn from."""
         asks_the_model = drafter in ASK_THE_MODEL
         self._refuse_unless(
             asks_the_model,
@@ -296,19 +295,21 @@ class Reader:
             (tensors.USE_DRAFT_LOGITS,),
             f"needs '{tensors.DRAFTER}' to be {' or '.join(ASK_THE_MODEL)}: a lookup has no logits",
         )
-        use_logits = self._flag(tensors.USE_DRAFT_LOGITS, row, settings.use_draft_logits)
-        use_logits = use_logits and asks_the_model
+        return asks_the_model and self._flag(
+            tensors.USE_DRAFT_LOGITS, row, settings.use_draft_logits
+        )
+
+    def _threshold(self, row: int, settings: LoopSettings) -> float | None:
+        """The request's, or the deployment's."""
+        threshold = self._number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, least=0.0, most=1.0)
         self._refuse_unless(
-            use_logits,
+            self._flag(tensors.USE_DRAFT_LOGITS, row, settings.use_draft_logits),
             row,
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
             f"needs '{tensors.USE_DRAFT_LOGITS}' to be true: without logits tokens are accepted by "
             "comparison",
         )
-        threshold = self._number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, least=0.0, most=1.0)
-        if threshold is None and use_logits:
-            threshold = settings.draft_acceptance_threshold
-        return use_logits, threshold
+        return settings.draft_acceptance_threshold if threshold is None else threshold
 
     def _refuse_unless(
         self, possible: bool, row: int, inputs: Iterable[Tensor], reason: str

@@ -145,7 +145,7 @@ def test_scales_on_a_gauge_that_the_loop_publishes(render, name):
     release = render(name)
     scaler = release.manifests["HorizontalPodAutoscaler"]["spec"]
     metric = scaler["metrics"][0]["pods"]
-    gauges = (ROOT / "bls" / "triton" / "metrics.py").read_text().partition("GAUGES")[2]
+    gauges = (ROOT / "bls" / "triton" / "metric_names.py").read_text().partition("GAUGES")[2]
     assert f'"{metric["metric"]["name"]}"' in gauges.partition("}")[0]
     assert int(metric["target"]["averageValue"]) < release.values["profile"]["maxRequests"]
     kind = "LeaderWorkerSet" if name == "multi-node" else "Deployment"

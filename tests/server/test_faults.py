@@ -166,8 +166,11 @@ def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers
 
 
 def test_request_that_failed_before_its_first_token_has_no_time_to_it(healthy):
-    ask(healthy, "x = 1", max_tokens=8)
     names = ("tandem_time_to_first_token_seconds_count", "tandem_rounds_total")
+    assert eventually(lambda: idle(healthy))
+    before = metric(healthy, names[0])
+    ask(healthy, "x = 1", max_tokens=8)
+    assert eventually(lambda: metric(healthy, names[0]) == before + 1)
     figures = [metric(healthy, name) for name in names]
     with healthy.faults.of("target", "raise"):
         assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")

@@ -13,7 +13,7 @@ from checkpoints import write_qwen2, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NO_CODE = {"text"}
+NO_CODE = {"text", "yaml"}
 ANY_PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0"
 
 
