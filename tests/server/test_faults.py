@@ -84,8 +84,8 @@ def test_answers_go_on_without_drafts_when_the_draft_is_killed(doomed):
 
 
 def test_requests_end_at_their_time_out_when_the_target_is_killed(doomed):
-    """A SIGKILL can also take Triton itself down (seen once under load): then it is tried again."""
-    for _ in range(3):
+    """A SIGKILL can also take Triton itself down (seen under load only): then it is tried again."""
+    for _ in range(5):
         with doomed(timeouts=TIMEOUTS) as server, Crowd(server, 4) as crowd:
             streams = crowd.ask(PROMPTS[:4], max_tokens=LONG)
             crowd.wait_until_all_talk()
