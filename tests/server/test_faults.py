@@ -2,6 +2,8 @@
 
 import os
 import signal
+from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -66,39 +68,59 @@ def assert_one_line(error, *words):
         assert word in error, error
 
 
+class TritonDied(Exception):
+    """Triton ended itself: a SIGKILL hit a stub inside the lock of their shared memory."""
+
+
+def told_alive(streams):
+    """All answers. Triton's own death under a kill (boost's lock_exception) is no fault of ours."""
+    answers = told(streams)
+    if any("Socket closed" in str(answer.error) for answer in answers):
+        raise TritonDied
+    return answers
+
+
+def again_where_triton_dies(test):
+    """Run a test that kills a process up to five times, until Triton outlives the kill."""
+
+    @wraps(test)
+    def run(doomed):
+        for _ in range(4):
+            with suppress(TritonDied):
+                return test(doomed)
+        return test(doomed)
+
+    return run
+
+
+@again_where_triton_dies
 def test_answers_go_on_without_drafts_when_the_draft_is_killed(doomed):
     with doomed(timeouts=TIMEOUTS | {"target": 60.0}) as server, Crowd(server, 8) as crowd:
         expected = controls(server, PROMPTS, max_tokens=LONG)
         streams = crowd.ask(PROMPTS, max_tokens=LONG)
         crowd.wait_until_all_talk()
         os.kill(process_of(server, "draft"), signal.SIGKILL)
-        answers = told(streams)
+        answers = told_alive(streams)
         assert wrong(answers, expected) == []
         assert all(answer.draft_tokens > 0 for answer in answers)
         assert eventually(lambda: idle(server))
         lost = metric(server, "tandem_lost_calls", engine="draft")
-        later = told(crowd.ask(PROMPTS, max_tokens=LONG))
+        later = told_alive(crowd.ask(PROMPTS, max_tokens=LONG))
         assert wrong(later, expected) == []
         assert not any(answer.draft_tokens for answer in later)
         assert metric(server, "tandem_lost_calls", engine="draft") <= lost  # nobody waited again
 
 
+@again_where_triton_dies
 def test_requests_end_at_their_time_out_when_the_target_is_killed(doomed):
-    """A SIGKILL can also take Triton itself down (seen under load only): then it is tried again."""
-    for _ in range(5):
-        with doomed(timeouts=TIMEOUTS) as server, Crowd(server, 4) as crowd:
-            streams = crowd.ask(PROMPTS[:4], max_tokens=LONG)
-            crowd.wait_until_all_talk()
-            os.kill(process_of(server, "target"), signal.SIGKILL)
-            answers = told(streams)
-            if not server.running:
-                continue
-            for answer in answers:
-                assert_one_line(answer.error, "model 'target' failed: ")
-            assert_one_line(ask(server, "x", timeout=1_000_000).error)
-            assert eventually(lambda: idle(server))
-            return
-    raise AssertionError("Triton died each time")
+    with doomed(timeouts=TIMEOUTS) as server, Crowd(server, 4) as crowd:
+        streams = crowd.ask(PROMPTS[:4], max_tokens=LONG)
+        crowd.wait_until_all_talk()
+        os.kill(process_of(server, "target"), signal.SIGKILL)
+        for answer in told_alive(streams):
+            assert_one_line(answer.error, "model 'target' failed: ")
+        assert_one_line(ask(server, "x", timeout=1_000_000).error)
+        assert eventually(lambda: idle(server))
 
 
 def test_answers_go_on_and_drafts_come_back_when_the_draft_failed(healthy, long_answers):
