@@ -35,6 +35,10 @@ class Hybrid(Drafter):
         if draft.drafter == "draft_model":
             self._draft_model.verified(draft, num_accepted, seconds)
 
+    def went_alone(self, num_tokens: int, seconds: float) -> None:
+        """Tell the draft model what the target costs without drafts."""
+        self._draft_model.went_alone(num_tokens, seconds)
+
     def failed(self, error: EngineError) -> None:
         """Let the draft model rest."""
         self._draft_model.failed(error)

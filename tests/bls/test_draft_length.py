@@ -103,12 +103,6 @@ def seconds_of(text, draft_len, experience):
     return world.seconds
 
 
-def test_the_answer_is_complete_whatever_is_chosen():
-    world = World(even(0.6), SMALL)
-    tokens_per_second(world, AUTO)
-    assert world.seconds < LENGTH * SMALL.target
-
-
 def test_costs_are_learned_from_calls_of_different_length():
     line = Line(through_zero=False)
     for tokens in (1, 5, 9, 3):
@@ -171,3 +165,23 @@ def test_decisions_are_told():
         r["num_plain_tokens"] for r in rounds
     )
     assert emitted >= 60
+
+
+def test_hybrid_goes_on_asking_the_model_once_the_target_alone_was_timed():
+    world = World(even(0.9), SMALL)
+    # No match is long enough here: every draft is the model's.
+    settings = replace(
+        SETTINGS, max_seq_len=10**6, draft_max_seq_len=10**6, hybrid_min_ngram_size=2
+    )
+    request = Request(
+        prompt_ids=ids(1),
+        max_tokens=LENGTH,
+        drafter="hybrid",
+        draft_len=AUTO,
+        max_draft_len=16,
+        prompt_lookup_num_tokens=4,
+    )
+    experience = Experience(16, rated=True)
+    drafter = drafter_of(request, settings, Health(), experience)
+    play(Decoding(request, settings, drafter), world, world)
+    assert len(world.drafted) > LENGTH / 17

@@ -97,7 +97,9 @@ def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
     )
     experience = Experience(max_draft_len, rated=rated)
     drafter = drafter_of(request, settings, Health(), experience)
-    play(Decoding(request, settings, drafter), world, world)
+    decoding = Decoding(request, settings, drafter)
+    play(decoding, world, world)
+    assert decoding.sequence.output.tolist() == [1] * LENGTH
     return LENGTH / world.seconds
 
 
