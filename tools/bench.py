@@ -6,9 +6,8 @@ import argparse
 
 from .measure.options import (
     add_measuring,
+    add_ways,
     check_outputs,
-    draft_length,
-    drafter,
     drafters_of,
     lengths_of,
     measure,
@@ -35,25 +34,11 @@ def register(verbs: Verbs) -> None:
         metavar="N,N",
         help="scenarios of random prompts, so many tokens long",
     )
-    parser.add_argument(
-        "--drafter",
-        type=several(drafter),
-        default=(),
-        metavar="NAME,NAME",
-        help="who drafts (default: the profile's own)",
-    )
-    parser.add_argument(
-        "--num-draft-tokens",
-        type=several(draft_length),
-        metavar="N,N",
-        help="draft lengths, auto among them (default: as served)",
-    )
-    parser.add_argument(
-        "--max-matching-ngram-size",
-        type=several(at_least_one),
-        default=(None,),
-        metavar="N,N",
-        help="longest n-grams that are looked up (default: as served)",
+    add_ways(
+        parser,
+        drafters="the profile's own",
+        lengths="as served",
+        ngrams=(None,),
     )
     parser.add_argument(
         "--concurrency",

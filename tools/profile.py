@@ -21,17 +21,12 @@ from pydantic_core import PydanticCustomError
 from bls.settings import AUTO, DrafterName
 
 from .errors import TandemError
-from .kinds.base import Folder, Place, Section
+from .kinds.base import Folder, Place, Section, as_tuple
 from .kinds.emulated import EmulatedDraft, EmulatedTarget
 from .kinds.llmapi import LlmApiTarget
 from .kinds.lookup import Lookup
 from .kinds.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from .kinds.torch import TorchDraft, TorchTarget
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
 
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -157,7 +152,7 @@ class Profile(Section):
     tokenizer: Tokenizer = Tokenizer()
     decoding: Decoding = Decoding()
     models: Models = Models()
-    entries: Annotated[tuple[Entry, ...], BeforeValidator(_tuple)] = DEFAULT_ENTRIES
+    entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
     max_batch_size: PositiveInt = 32
     admission: Admission = Admission()
     timeouts: Timeouts = Timeouts()

@@ -12,14 +12,12 @@ from bls.settings import AUTO
 from .measure.figures import Figures
 from .measure.options import (
     add_measuring,
+    add_ways,
     check_outputs,
-    draft_length,
-    drafter,
     drafters_of,
     lengths_of,
     measure,
     prompts_of,
-    several,
     show,
 )
 from .measure.report import SPREAD
@@ -39,25 +37,11 @@ def register(verbs: Verbs) -> None:
         "tune", help="find the drafter, draft length and n-gram size that serve prompts fastest"
     )
     add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
-    parser.add_argument(
-        "--drafter",
-        type=several(drafter),
-        default=(),
-        metavar="NAME,NAME",
-        help="who may draft (default: draft_model,prompt_lookup as far as there)",
-    )
-    parser.add_argument(
-        "--num-draft-tokens",
-        type=several(draft_length),
-        metavar="N,N",
-        help="draft lengths to try (default: 2,4,8,12,auto)",
-    )
-    parser.add_argument(
-        "--max-matching-ngram-size",
-        type=several(at_least_one),
-        default=NGRAM_SIZES,
-        metavar="N,N",
-        help="longest n-grams to try (default: 1,2,3)",
+    add_ways(
+        parser,
+        drafters="draft_model,prompt_lookup as far as there",
+        lengths="2,4,8,12,auto",
+        ngrams=NGRAM_SIZES,
     )
     parser.add_argument(
         "--concurrency",

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from engines.emulated.language import Language
 from engines.emulated.row import Row, read_row
 from engines.errors import RequestError
+from engines.noise import Purpose, exponentials, uniform
 from engines.request import EngineRequest
-from engines.torch.noise import Purpose, exponentials, uniform
 
 
 class Token(NamedTuple):

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from engines.errors import RequestError
+from engines.noise import Purpose, exponentials
 from engines.request import EngineRequest
-from engines.torch.noise import Purpose, exponentials
 from engines.torch.processors import history_processors, warpers
 from engines.torch.verification import verify_ids, verify_probabilities
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engines.torch.noise import Purpose, exponentials, uniform
+from engines.noise import Purpose, exponentials, uniform
 
 
 def verify_ids(drafts: Sequence[int], chosen: Sequence[int]) -> list[int]:

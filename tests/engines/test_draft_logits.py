@@ -10,8 +10,8 @@ from engine_harness import VOCAB, Harness, prompt
 
 from engines.decoding import decode
 from engines.errors import RequestError
+from engines.noise import Purpose
 from engines.request import EngineRequest, SamplingParams
-from engines.torch.noise import Purpose
 from engines.torch.sampling import Sampler
 from engines.torch.verification import draw, verify_probabilities
 

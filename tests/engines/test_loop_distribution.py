@@ -15,8 +15,8 @@ from words import VOCAB, Draft, Target, exact, speak
 
 from bls.effects import EngineAnswer
 from bls.seeds import derived_seed
+from engines.noise import Purpose, exponentials, uniform
 from engines.torch import sampling
-from engines.torch.noise import Purpose, exponentials, uniform
 from engines.torch.verification import accepts, draw
 
 DRAWS = 20_000

@@ -11,9 +11,9 @@ from played import Played
 from scripted import decoding_of, play
 
 from bls.request import Request, Sampling
+from engines import noise
+from engines.noise import Purpose
 from engines.request import SamplingParams
-from engines.torch import noise
-from engines.torch.noise import Purpose
 
 SAMPLING = SamplingParams(temperature=1.1, top_k=40)
 LENGTH = 60

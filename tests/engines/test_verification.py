@@ -10,8 +10,8 @@ import torch
 from engine_harness import VOCAB, prompt
 from scipy.stats import chisquare
 
+from engines.noise import Purpose, exponentials, uniform
 from engines.request import SamplingParams
-from engines.torch.noise import Purpose, exponentials, uniform
 from engines.torch.verification import draw, verify_ids, verify_probabilities
 
 DRAWS = 20_000

@@ -17,8 +17,8 @@ from scripted import decoding_of, play
 
 from bls.effects import EngineAnswer, EngineCall
 from bls.request import Request, Sampling
+from engines.noise import Purpose, exponentials
 from engines.request import EngineRequest, SamplingParams
-from engines.torch.noise import Purpose, exponentials
 from engines.torch.sampling import Sampler
 
 VOCAB = 28

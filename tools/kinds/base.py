@@ -15,6 +15,8 @@ from pydantic_core import PydanticCustomError
 
 from engines.traits import Traits
 
+from ..checkpoint import Checkpoint
+
 Place = tuple[str | int, ...]
 
 
@@ -31,6 +33,11 @@ def _resolve(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str):
         return value
     return Path(os.path.normpath((info.context or Path()) / Path(value).expanduser()))
+
+
+def as_tuple(value: Any) -> Any:
+    """Read a YAML list where a section, which is frozen, holds a tuple."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 Folder = Annotated[Path, BeforeValidator(_resolve)]
@@ -94,6 +101,21 @@ class EngineSection(Section):
     def beside(self, draft: Engine, planned: Engine) -> Engine:  # noqa: ARG002
         """Return the planned target as it is beside this draft."""
         return planned
+
+
+def sequence_length(wanted: int | None, checkpoint: Checkpoint, place: Place, *, most: int) -> int:
+    """Return max_seq_len: the wanted one, or what the checkpoint allows, up to ``most``.
+
+    Raises ProfileError where the checkpoint has fewer positions.
+    """
+    reach = checkpoint.max_positions
+    length = wanted or min(reach or most, most)
+    if reach is not None and length > reach:
+        raise ProfileError(
+            (*place, "max_seq_len"),
+            f"{length} is over the {reach} positions of {checkpoint.folder}",
+        )
+    return length
 
 
 def _hint(key: object, section: type[BaseModel]) -> str:

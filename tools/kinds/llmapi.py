@@ -17,7 +17,7 @@ from ..checkpoint import (
     read_checkpoint,
     read_tokenizer,
 )
-from .base import Engine, EngineSection, Folder, Place, ProfileError, Section
+from .base import Engine, EngineSection, Folder, Place, ProfileError, Section, sequence_length
 from .lookup import Lookup
 
 MAX_SEQ_LEN = 8192
@@ -131,13 +131,7 @@ class LlmApiTarget(EngineSection):
         )
 
     def _length(self, checkpoint: Checkpoint, place: Place) -> int:
-        reach = checkpoint.max_positions
-        length = self.max_seq_len or min(reach or MAX_SEQ_LEN, MAX_SEQ_LEN)
-        if reach is not None and length > reach:
-            raise ProfileError(
-                (*place, "max_seq_len"),
-                f"{length} is over the {reach} positions of {checkpoint.folder}",
-            )
+        length = sequence_length(self.max_seq_len, checkpoint, place, most=MAX_SEQ_LEN)
         if self._longest_draft >= length - 1:
             raise ProfileError(
                 (*place, "max_seq_len"),

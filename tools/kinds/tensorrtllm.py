@@ -13,17 +13,13 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 from engines import traits
 
 from ..checkpoint import CheckpointError, read_checkpoint
-from .base import Engine, EngineSection, Folder, Place, ProfileError, Section
+from .base import Engine, EngineSection, Folder, Place, ProfileError, Section, as_tuple
 
 BACKEND = "tensorrtllm"
 LOGITS_DTYPES = {"float32": "FP32", "float16": "FP16"}  # trtllm-build's name -> Triton's
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-Ids = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_tuple)]
+Ids = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple)]
 Plugin = Literal["auto", "float16", "bfloat16", "float32", "disable"]
 
 

@@ -14,7 +14,7 @@ from engines.errors import LoadError
 from engines.torch.settings import TorchSettings
 
 from ..checkpoint import Checkpoint, CheckpointError, checkpoint_files, read_checkpoint
-from .base import Engine, EngineSection, Folder, Place, ProfileError
+from .base import Engine, EngineSection, Folder, Place, ProfileError, sequence_length
 from .lookup import Lookup
 
 CHECKPOINT = "checkpoint"  # folder beside model.py
@@ -94,13 +94,7 @@ class TorchDraft(EngineSection):
             raise ProfileError(place, str(error)) from error
 
     def _length(self, checkpoint: Checkpoint, place: Place) -> int:
-        reach = checkpoint.max_positions
-        length = self.max_seq_len or min(reach or MAX_SEQ_LEN, MAX_SEQ_LEN)
-        if reach is not None and length > reach:
-            raise ProfileError(
-                (*place, "max_seq_len"),
-                f"{length} is over the {reach} positions of {checkpoint.folder}",
-            )
+        length = sequence_length(self.max_seq_len, checkpoint, place, most=MAX_SEQ_LEN)
         if self._longest_draft >= length - 1:
             raise ProfileError(
                 (*place, "max_draft_len"),

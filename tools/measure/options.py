@@ -102,6 +102,37 @@ def add_measuring(
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw speedup against length")
 
 
+def add_ways(
+    parser: argparse.ArgumentParser,
+    *,
+    drafters: str,
+    lengths: str,
+    ngrams: Sequence[int | None],
+) -> None:
+    """Add who drafts and how much; drafters, lengths: what is said of the verb's defaults."""
+    parser.add_argument(
+        "--drafter",
+        type=several(drafter),
+        default=(),
+        metavar="NAME,NAME",
+        help=f"who drafts (default: {drafters})",
+    )
+    parser.add_argument(
+        "--num-draft-tokens",
+        type=several(draft_length),
+        metavar="N,N",
+        help=f"draft lengths, auto among them (default: {lengths})",
+    )
+    sizes = ",".join("as served" if size is None else str(size) for size in ngrams)
+    parser.add_argument(
+        "--max-matching-ngram-size",
+        type=several(at_least_one),
+        default=ngrams,
+        metavar="N,N",
+        help=f"longest n-grams that are looked up (default: {sizes})",
+    )
+
+
 def check_outputs(options: argparse.Namespace) -> None:
     """Raise TandemError for what would fail only when all is measured."""
     check_plot(options.plot)
