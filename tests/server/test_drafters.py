@@ -7,13 +7,12 @@ from functools import partial
 import pytest
 from checkpoints import write_qwen2, write_tokenizer
 from entries import ask, ask_one, refusal
-from metrics import total, until
+from metrics import Change
 from prompts import COMPLETIONS, EDITS
 from tandem import deployment
 
 PROMPTS = COMPLETIONS[-52:]
 LENGTH = 20
-ROUNDS = "spec_decode_num_drafts_total"
 COPYING = "def add(a, b):\n    return a + b\n\n" * 3 + "def add(a, b):\n"
 
 
@@ -75,13 +74,12 @@ def test_statistics_say_which_drafter_earned_what(server):
 
 
 def test_metrics_are_counted_under_the_drafter_that_proposed(server):
-    def rounds():
-        return {d: total(server, ROUNDS, drafter=d) for d in ("prompt_lookup", "draft_model")}
-
-    before = rounds()
+    change = Change(server)
     earned = statistics_of(server, drafter="hybrid")["by_drafter"]
-    expected = {d: before[d] + earned.get(d, {}).get("num_spec_steps", 0) for d in before}
-    until(lambda: rounds() == expected)
+    change.until_ended(1)
+    for drafter in ("prompt_lookup", "draft_model"):
+        rounds = earned.get(drafter, {}).get("num_spec_steps", 0)
+        assert change.of("spec_decode_num_drafts_total", drafter=drafter) == rounds
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import time
 import urllib.error
 import urllib.request
 
+PARTS = ("draft", "target", "orchestration")
+
 
 def scrape(server):
     """Every sample: (name, labels) -> value."""
@@ -40,3 +42,46 @@ def holds(condition):
         return condition()
     except urllib.error.URLError:  # Triton opens /metrics milliseconds after it calls itself ready
         return False
+
+
+class Change:
+    """What the loop's figures grew by since."""
+
+    def __init__(self, server):
+        self._server = server
+        self._before = self._settled()
+
+    def until_ended(self, sequences):
+        """Wait until so many sequences are counted; figures follow an answer within moments."""
+        until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
+        self._after = self._settled()
+
+    def of(self, name, **labels):
+        return self._sum(self._after, name, labels) - self._sum(self._before, name, labels)
+
+    def parts(self, name="tandem_round_part_seconds_total", **labels):
+        return {part: self.of(name, part=part, **labels) for part in PARTS}
+
+    def _ended(self, samples):
+        return self._sum(samples, "tandem_round_seconds_count", {})
+
+    def _settled(self):
+        """The samples once nobody is at work and earlier requests are counted."""
+        read = [{}]
+
+        def at_rest():
+            read.append(scrape(self._server))
+            return len(read) > 5 and all(samples == read[-1] for samples in read[-5:])
+
+        until(lambda: total(self._server, "tandem_requests_running") == 0)
+        until(at_rest)
+        return read[-1]
+
+    @staticmethod
+    def _sum(samples, name, labels):
+        wanted = {"model": "bls_stream", **labels}.items()
+        return sum(
+            value
+            for (sample, theirs), value in samples.items()
+            if sample == name and wanted <= dict(theirs).items()
+        )
