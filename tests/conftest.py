@@ -1,5 +1,6 @@
 """What every test may use."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -12,14 +13,14 @@ ROOT = Path(__file__).resolve().parent.parent
 # starts: a test that presses Ctrl-C would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests run side by side, each with a server: a forward pass on two threads waits for both of them
+# after every operation, and on busy cores that is for ever.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def embedded_profile(tmp_path_factory):
-    """The embedded profile; on checkpoints of random weights where the demo's are not there.
-
-    With one thread an engine: several servers share the cores, and a forward pass on two threads
-    waits for each of them after every operation.
-    """
+    """The embedded profile; on checkpoints of random weights where the demo's are not there."""
     folder, demo = tmp_path_factory.mktemp("deployment"), ROOT / "demo"
     if not (demo / "target" / "config.json").is_file():
         demo = folder / "demo"
