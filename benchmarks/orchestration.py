@@ -1,9 +1,10 @@
-"""What the loop costs a round, beside a loop that does nothing but call the engines.
+"""What the loop costs a round, beside loops that do nothing but call the engines.
 
     python -m benchmarks.orchestration
 
-Both run in one server, over emulated engines that answer at once, in turns. A round's cost is its
-time less the engines' own, by their clocks.
+All run in one server, over emulated engines that answer at once, in turns. A round's cost is its
+time less the engines' own, by their clocks. The second table follows the calls of the bare loops
+through the processes.
 """
 
 from __future__ import annotations
@@ -11,62 +12,86 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from tandem import deployment, repository
 from tandem.client import Client
+from tandem.profile import Admission, read_profile
 from tandem.server import TritonServer
 from tritonclient import grpc
 
 from contract import entry as tensors
 
+Figures = NDArray[np.float64]
+
 HERE = Path(__file__).resolve().parent
 PROFILE = HERE.parent / "profiles" / "emulated-zero.yaml"
-CONTEXTS, ROUNDS, TOKENS, TURNS = (64, 2048), 100, 400, 15
+BARE = HERE / "bare_loops"
+BARE_LOOPS = ("asyncio_loop", "thread_loop")
+PARTS = ("build", "way in", "engine", "way out", "read")
+CONTEXTS, ROUNDS, TOKENS, TURNS = (64, 2048), 200, 1000, 25
+FEW = Admission(max_requests=4, max_queue=4)  # idle threads of the server cost a round more
 MS = 1e3
 
 
 def main() -> None:
     """Measure in turns and print medians."""
-    planned = deployment.load(PROFILE)
+    planned = deployment.check(read_profile(PROFILE)[0].model_copy(update={"admission": FEW}))
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "repository")
         repository.render(planned, models, link=True)
-        shutil.copytree(
-            HERE / "bare_loop", models / "bare_loop", ignore=shutil.ignore_patterns("*.py")
-        )
-        (models / "bare_loop" / "1").mkdir()
-        shutil.copy(HERE / "bare_loop" / "model.py", models / "bare_loop" / "1")
+        for loop in BARE_LOOPS:
+            _add(loop, models / loop)
         with TritonServer(models, thread_pool_size=planned.thread_pool_size) as server:
-            _print({context: _measure(server.grpc_url, context) for context in CONTEXTS})
+            for context in CONTEXTS:
+                _measure(server.grpc_url, context)
 
 
-def _measure(url: str, context: int) -> dict[str, list[float]]:
-    """Milliseconds a round of both loops, a figure a turn."""
+def _add(loop: str, folder: Path) -> None:
+    """Make a bare loop a model of the repository."""
+    version = folder / "1"
+    version.mkdir(parents=True)
+    shutil.copy(BARE / "config.pbtxt", folder)
+    shutil.copy(BARE / "hops.py", version)
+    shutil.copy(BARE / f"{loop}.py", version / "model.py")
+
+
+def _measure(url: str, context: int) -> None:
     ids = np.random.default_rng(0).integers(2, 3000, context, np.int32)
-    costs: dict[str, list[float]] = {"bare asyncio loop": [], "Tandem": []}
+    costs: dict[str, list[float]] = {loop: [] for loop in (*BARE_LOOPS, "Tandem")}
+    parts: dict[str, list[Figures]] = {loop: [] for loop in BARE_LOOPS}
     with Client(url) as client, grpc.InferenceServerClient(url) as connection:
-        for turn in range(TURNS + 1):
-            bare, ours = _bare(connection, ids), _ours(client, ids)
-            if turn:  # the first one warms up
-                costs["bare asyncio loop"].append(bare)
+        for turn in track(range(TURNS + 1), f"{context} tokens", transient=True):
+            for loop in BARE_LOOPS:
+                figures = _bare(connection, loop, ids)
+                if turn:  # the first one warms up
+                    costs[loop].append(figures[0] - figures[1 + PARTS.index("engine")])
+                    parts[loop].append(figures[1:])
+            ours = _ours(client, ids)
+            if turn:
                 costs["Tandem"].append(ours)
-    return costs
+    _print_costs(context, costs)
+    _print_parts(context, parts)
 
 
-def _bare(connection: grpc.InferenceServerClient, ids: np.ndarray) -> float:
+def _bare(connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32]) -> Figures:
+    """Milliseconds a round of a bare loop: in all, and each part of its calls."""
     inputs = []
     for name, values in (("input_ids", ids), ("rounds", np.array([ROUNDS], np.int32))):
         inputs.append(grpc.InferInput(name, (1, len(values)), "INT32"))
         inputs[-1].set_data_from_numpy(values[np.newaxis].astype(np.int32))
-    whole, engines = connection.infer("bare_loop", inputs).as_numpy("seconds")[0]
-    return float(MS * (whole - engines) / ROUNDS)
+    seconds: Figures = connection.infer(loop, inputs).as_numpy("seconds")[0]
+    return MS * seconds / ROUNDS
 
 
-def _ours(client: Client, ids: np.ndarray) -> float:
+def _ours(client: Client, ids: NDArray[np.int32]) -> float:
+    """Milliseconds a round that no engine worked."""
     inputs = {
         tensors.INPUT_IDS: ids.tolist(),
         tensors.MAX_TOKENS: TOKENS,
@@ -80,14 +105,25 @@ def _ours(client: Client, ids: np.ndarray) -> float:
     return float(MS * (answer.seconds - engines) / figures["num_rounds"])
 
 
-def _print(costs: dict[int, dict[str, list[float]]]) -> None:
-    table = Table("context", "loop", "ms a round", "10-90 %")
-    for context, loops in costs.items():
-        for name, figures in loops.items():
-            tenths = statistics.quantiles(figures, n=10, method="inclusive")
-            median = f"{statistics.median(figures):.2f}"
-            table.add_row(str(context), name, median, f"{tenths[0]:.2f}-{tenths[-1]:.2f}")
+def _print_costs(context: int, costs: dict[str, list[float]]) -> None:
+    first = costs[BARE_LOOPS[0]]
+    table = Table("loop", "ms a round", "10-90 %", f"of {BARE_LOOPS[0]}", title=f"{context} tokens")
+    for name, figures in costs.items():
+        ratio = statistics.median(ours / bare for ours, bare in zip(figures, first, strict=True))
+        table.add_row(name, *_spread(figures), f"{ratio:.2f}")
     Console().print(table)
+
+
+def _print_parts(context: int, parts: dict[str, list[Figures]]) -> None:
+    table = Table("ms a round, both calls", *PARTS, title=f"{context} tokens, where it goes")
+    for name, figures in parts.items():
+        table.add_row(name, *(f"{part:.2f}" for part in np.median(figures, axis=0)))
+    Console().print(table)
+
+
+def _spread(figures: Sequence[float]) -> tuple[str, str]:
+    tenths = statistics.quantiles(figures, n=10, method="inclusive")
+    return f"{statistics.median(figures):.2f}", f"{tenths[0]:.2f}-{tenths[-1]:.2f}"
 
 
 if __name__ == "__main__":

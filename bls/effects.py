@@ -67,15 +67,17 @@ class Draft:
         return len(self.tokens)
 
 
-@dataclass(frozen=True)
-class EngineCall:
+NO_DRAFT = Draft()
+
+
+class EngineCall(NamedTuple):
     """One call of an engine; what a request keeps the same in every call is not repeated here."""
 
     engine: EngineRole
     context: TokenIds  # [context_length], prompt and answer so far
     max_new_tokens: int
     seed: int
-    draft: Draft = Draft()
+    draft: Draft = NO_DRAFT
     end_id: int | None = None
     ban_end_ids: bool = False
     wants_logits: bool = False
@@ -91,8 +93,7 @@ class KvBlocks(NamedTuple):
     total: int = 0  # reused and new
 
 
-@dataclass(frozen=True)
-class EngineAnswer:
+class EngineAnswer(NamedTuple):
     """The new tokens that an engine call brought, and how long it took.
 
     seconds: as the caller waited. engine_seconds: as the engine worked, by its own clock; the rest

@@ -11,7 +11,6 @@ arXiv:2211.17192; Chen et al., arXiv:2302.01318.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from bls.drafters.drafter import Drafter
 from bls.effects import (
+    NO_DRAFT,
     Chunk,
     Draft,
     Effect,
@@ -95,19 +95,23 @@ class Decoding:
         It gets no end id: an engine that stops there drops the token from its count, and an
         accepted end of sequence could not be told from a correction.
         """
-        return replace(self._target_call(len(draft) + 1, with_end_id=False), draft=draft)
+        return self._target_call(len(draft) + 1, with_end_id=False, draft=draft)
 
-    def _target_call(self, max_new_tokens: int, *, with_end_id: bool) -> EngineCall:
+    def _target_call(
+        self, max_new_tokens: int, *, with_end_id: bool, draft: Draft = NO_DRAFT
+    ) -> EngineCall:
         owed = self.sequence.tokens_owed > 0
+        context = self.sequence.context
         return EngineCall(
             engine="target",
-            context=self.sequence.context,
+            context=context,
             max_new_tokens=max_new_tokens,
             seed=verification_seed(
                 self.request.sampling.seed,
-                len(self.sequence.context),
+                len(context),
                 keyed=self._settings.target_keyed_randomness,
             ),
+            draft=draft,
             end_id=self.request.end_ids[0] if with_end_id and self.request.end_ids else None,
             ban_end_ids=owed,
             wants_logits=self.request.wants_generation_logits,

@@ -69,8 +69,11 @@ class Sequence:
 
     def first_end(self, tokens: TokenIds) -> int | None:
         """Index of the first end-of-sequence token in ``tokens``, if there is one."""
-        ends = (at for at, token in enumerate(tokens.tolist()) if token in self.request.end_ids)
-        return next(ends, None)
+        end_ids = self.request.end_ids
+        for at, token in enumerate(tokens.tolist()):
+            if token in end_ids:
+                return at
+        return None
 
     def up_to_end(self, tokens: TokenIds) -> TokenIds:
         """``tokens`` up to and with the first end of sequence: nothing behind it can be right."""

@@ -36,6 +36,8 @@ class LoopSettings:
     target_keyed_randomness: bool = False  # a seed names the same noise at the same position
     draft_keyed_randomness: bool = False
     draft_stops_when_unsure: bool = False  # it honours `draft_stop_probability` and rates tokens
+    target_decoupled: bool = False
+    draft_decoupled: bool = False
     target_excludes_input: bool = True  # engine answers hold new tokens only
     draft_excludes_input: bool = True
     target_log_probs_with_drafts: bool = True
@@ -66,7 +68,7 @@ class LoopSettings:
     kv_tokens: int = 0
     kv_block_tokens: int = 32
     max_requests: int = 64  # sequences decoding at once
-    max_queue: int = 256  # sequences waiting for room
+    max_queue: int = 64  # sequences waiting for room
 
     # Patience
     target_timeout: float = 60.0  # one engine call

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bls.settings import DrafterName
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """One round's figures; or those of ``num_plain_tokens`` plain steps of the target at once.
 
     planned_tokens, stop_probability: what a draft model was asked for. Seconds are the engines'
@@ -104,7 +103,7 @@ class Statistics(Drafted):
             "draft_seconds": self.draft_seconds,
             "target_seconds": self.target_seconds,
             "by_drafter": by_drafter,
-            "rounds": [asdict(round_) for round_ in self.rounds],
+            "rounds": [round_._asdict() for round_ in self.rounds],
         }
 
     def add_own_drafts(self, num_tokens: int, num_draft_tokens: int, num_accepted: int) -> None:

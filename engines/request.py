@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +73,7 @@ class EngineRequest:
     arrival_time_ns: int = 0
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """What a call has cost so far. Times are nanoseconds of the system clock, 0: not yet.
 
     Blocks are `kv_block_tokens` tokens each; `computed_tokens` went through the model.
@@ -90,8 +89,7 @@ class Usage:
     last_token_time_ns: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class EngineAnswer:
+class EngineAnswer(NamedTuple):
     """One response to a call: the tokens since the last one (all of them unless streaming).
 
     log_probs: [len(tokens)], log-softmax of the model's own logits, before any processing.

@@ -86,7 +86,9 @@ class EngineModel:
 
     def _check_streaming(self, call: EngineRequest) -> None:
         if call.streaming and not self._decoupled:
-            raise RequestError(f"{tensors.STREAMING} needs a decoupled model")
+            raise RequestError(
+                f"{tensors.STREAMING} needs `decoupled: true` in the engine's profile"
+            )
 
     def _responder(
         self, call: EngineRequest, sender: Any, wanted: list[str]
@@ -97,8 +99,6 @@ class EngineModel:
             else:
                 response = _response(encode(call, answer, wanted))
                 sender.send(response, flags=FINAL if answer.final else 0)
-            if answer.final:
-                self._metric.refresh()
 
         return respond
 
@@ -110,8 +110,11 @@ class EngineModel:
 class _ComputedTokens:
     """The counter `tandem_engine_computed_tokens_total`.
 
-    Setting a metric costs a round trip to the server, so a thread of its own does it.
+    Setting a metric costs a round trip to the server, during which no other thread here gets far:
+    so it is done by a thread of its own, and not after every call.
     """
+
+    _PERIOD_SECONDS = 0.1
 
     def __init__(self, model: str, count: Callable[[], int]) -> None:
         family = pb_utils.MetricFamily(
@@ -122,26 +125,18 @@ class _ComputedTokens:
         self._family = family  # a metric dies with its family
         self._metric = family.Metric(labels={"model": model})
         self._count = count
-        self._changed = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
         self._thread.start()
 
-    def refresh(self) -> None:
-        """Report the count soon."""
-        self._changed.set()
-
     def close(self) -> None:
         """End the thread."""
-        self._closing = True
-        self._changed.set()
+        self._closing.set()
         self._thread.join()
 
     def _run(self) -> None:
         reported = 0
-        while not self._closing:
-            self._changed.wait()
-            self._changed.clear()
+        while not self._closing.wait(self._PERIOD_SECONDS):
             count = self._count()
             if count > reported:
                 self._metric.increment(count - reported)

@@ -15,6 +15,7 @@ from preprocessing.settings import TokenizerSettings
 from .checkpoint import CheckpointError, TokenizerFolder, has_tokenizer, read_tokenizer
 from .errors import TandemError
 from .kinds.base import Engine, EngineSection, Place, ProfileError
+from .kinds.emulated import EmulatedDraft, EmulatedTarget
 from .profile import Entry, Profile, read_profile
 from .trtllm.pair import check_pair
 
@@ -39,11 +40,13 @@ class Deployment:
     def thread_pool_size(self) -> int:
         """BLS calls that one model can have in flight at once.
 
-        The loop's worst case is a call and a stop for each running sequence, and the tokenizer's
-        for each that waits; a forwarder's is one for each of both, and those to be refused.
+        The loop's worst case is a call and a stop for each running sequence; a forwarder's is one
+        for each sequence that runs or waits. No more than that: every model gets so many threads,
+        and idle ones make each wake-up in the server dearer (docs/benchmarks.md).
         """
         admission = self.profile.admission
-        return 2 * admission.max_requests + admission.max_queue + SPARE_THREADS
+        most = admission.max_requests + max(admission.max_requests, admission.max_queue)
+        return most + SPARE_THREADS
 
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
@@ -92,6 +95,8 @@ class Deployment:
             target_keyed_randomness=target.traits.keyed_randomness,
             draft_keyed_randomness=draft is not None and draft.traits.keyed_randomness,
             draft_stops_when_unsure=draft is not None and draft.traits.stops_when_unsure,
+            target_decoupled=target.decoupled,
+            draft_decoupled=draft is not None and draft.decoupled,
             target_excludes_input=target.excludes_input,
             draft_excludes_input=draft is None or draft.excludes_input,
             target_log_probs_with_drafts=target.traits.log_probs_with_drafts,
@@ -160,6 +165,7 @@ def check(profile: Profile) -> Deployment:
     """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
     _check_names(profile)
     engines = {place: section.plan(place) for place, section in _sections(profile)}
+    _check_languages(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     if draft:
         target = profile.engines.target.beside(draft, target)
@@ -214,6 +220,15 @@ def _drafters(target: Engine, draft: Engine | None) -> tuple[DrafterName, ...]:
     return (
         ("draft_model", "prompt_lookup", "hybrid", "none") if draft else ("prompt_lookup", "none")
     )
+
+
+def _check_languages(profile: Profile) -> None:
+    """Refuse emulated engines that emulate two texts: no draft would ever be right."""
+    target, draft = profile.engines.target, profile.engines.draft
+    if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
+        return
+    if target.language != draft.language:
+        raise ProfileError((*DRAFT, "language"), "differs from the target's; give both the same")
 
 
 def _check_drafters(profile: Profile, target: Engine, draft: Engine | None) -> None:

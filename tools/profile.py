@@ -125,7 +125,7 @@ class Admission(Section):
     """Sequences that decode at once, and that wait for room before the next one is refused."""
 
     max_requests: PositiveInt = 64
-    max_queue: NonNegativeInt = 256
+    max_queue: NonNegativeInt = 64
 
 
 class Timeouts(Section):

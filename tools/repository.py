@@ -140,7 +140,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
                 outputs=_typed(engine.OUTPUTS, planned),
                 packages=ENGINE_PACKAGES if planned.backend == "python" else (),
                 max_batch_size=1,
-                decoupled=True,
+                decoupled=planned.decoupled,
                 backend=planned.backend,
                 files=planned.files,
             )

@@ -8,9 +8,9 @@ and nowhere else (measured with Triton 2.51):
   the mutex of all iterators held; a call that returns meanwhile wants that one, with the GIL held:
   the model's process stands still for ever (still so upstream in 2026-06). An error after a first
   response is lost on its way besides, since its id is never written (fixed in r25.04).
-- An engine may end a call by an empty response behind its answer. An iterator that saw more than
-  one response crashes the caller when it is freed as its last response arrives (fixed upstream in
-  r25.01): it is kept alive for a second after its answer.
+- A decoupled model may end a call by an empty response behind its answer. An iterator that saw
+  more than one response crashes the caller when it is freed as its last response arrives (fixed
+  upstream in r25.01): it is kept alive for a second after its answer.
 - There is no way to cancel a call, and dropping the iterator stops nothing: a second call with the
   same request id and ``stop`` tells the engine.
 - ``trace=request.trace()`` crashes decoupled models: no call passes it.
@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -39,22 +40,20 @@ class Calls:
         self._kept: deque[tuple[float, Any]] = deque()
         self._lock = threading.Lock()
 
-    def once(self, model: str, request: Any) -> Any:
+    def once(self, model: str, request: Any, *, decoupled: bool = False) -> Any:
         """Make a call that has one answer; return that response.
 
+        decoupled: whether the model is; it must be said, and costs the call another thread.
         Raises EngineError with the model's own words where the call failed.
         """
         try:
+            if not decoupled:
+                return _answer(model, [request.exec()])
             responses = request.exec(decoupled=True)
         except pb_utils.TritonModelException as error:
             raise EngineError(model, _one_line(error)) from error
         try:
-            for response in responses:
-                if response.has_error():
-                    raise EngineError(model, _one_line(response.error().message()))
-                if response.output_tensors():
-                    return response
-            raise EngineError(model, "it ended the call without an answer")
+            return _answer(model, responses)
         finally:
             self._keep(responses)
 
@@ -65,6 +64,16 @@ class Calls:
             self._kept.append((now + KEEP_SECONDS, responses))
             while self._kept and self._kept[0][0] < now:
                 forgotten.append(self._kept.popleft())
+
+
+def _answer(model: str, responses: Iterable[Any]) -> Any:
+    """The response that holds the answer; Python models may add an empty one."""
+    for response in responses:
+        if response.has_error():
+            raise EngineError(model, _one_line(response.error().message()))
+        if response.output_tensors():
+            return response
+    raise EngineError(model, "it ended the call without an answer")
 
 
 def _one_line(error: object) -> str:

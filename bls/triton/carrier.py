@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -164,8 +163,9 @@ class Carrier:
         request_id = self._next_id()
         timeout = self._driver.settings.request_timeout if call.whole else engine.timeout
         began = time.monotonic()
-        response = self._await(engine.model, request_id, timeout, requests.build(call, request_id))
-        return replace(requests.read(call, response), seconds=time.monotonic() - began)
+        request = requests.build(call, request_id)
+        response = self._await(engine.model, request_id, timeout, request, engine.decoupled)
+        return requests.read(call, response, time.monotonic() - began)
 
     def _text(self, call: TextCall) -> str:
         settings = self._driver.settings
@@ -182,12 +182,14 @@ class Carrier:
         self._calls_made += 1
         return f"{self._name}.{self._calls_made}"
 
-    def _await(self, model: str, request_id: str, timeout: float, request: Any) -> Any:
+    def _await(
+        self, model: str, request_id: str, timeout: float, request: Any, decoupled: bool = False
+    ) -> Any:
         """Make a call that may be stopped, or given up, while it blocks."""
         call = self._wait.begin(model, request_id, timeout)
         try:
             if self._interruption is not None:
                 raise self._interruption
-            return self._driver.calls.once(model, request)
+            return self._driver.calls.once(model, request, decoupled=decoupled)
         finally:
             self._wait.end(call)

@@ -31,9 +31,9 @@ class Driver:
         for engine in self.engines.values():
             if engine.model == model:
                 request = engine.stop_request(request_id)
-                in_background(partial(self._send_quietly, model, request))
+                in_background(partial(self._send_quietly, engine, request))
 
-    def _send_quietly(self, model: str, request: Any) -> None:
+    def _send_quietly(self, engine: Engine, request: Any) -> None:
         # An error means that the call has ended before, or will run into its time-out.
         with suppress(EngineError):
-            self.calls.once(model, request)
+            self.calls.once(engine.model, request, decoupled=engine.decoupled)

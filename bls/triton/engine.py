@@ -29,6 +29,7 @@ class Engine:
         self.model = (settings.draft_model or "") if draft else settings.target_model
         self.vocab_size = settings.draft_vocab_size if draft else settings.vocab_size
         self.timeout = settings.draft_timeout if draft else settings.target_timeout
+        self.decoupled = settings.draft_decoupled if draft else settings.target_decoupled
         self.excludes_input = (
             settings.draft_excludes_input if draft else settings.target_excludes_input
         )
@@ -67,6 +68,12 @@ class EngineRequests:
             self._may_ban = may_ban(request, engine.settings)
         self._sampling = _sampling_tensors(sampling, engine.vocab_size)
         self._bad_words = sampling.bad_words
+        self._output_lens: dict[int, Any] = {}
+        self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
+        if not engine.is_draft:
+            self._always += [tensors.KV_CACHE_REUSED_BLOCKS, tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS]
+        if request.drafter == "engine":
+            self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
         # Without it TensorRT-LLM tells neither its times nor the KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
         self._logits_threshold = (
@@ -84,15 +91,15 @@ class EngineRequests:
             inputs=[
                 _row(tensors.INPUT_IDS, call.context),
                 _scalar(tensors.INPUT_LENGTHS, len(call.context)),
-                _scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
+                self._output_len(call.max_new_tokens),
                 self._perf_metrics,
                 *self._sampling,
                 *self._changing(call),
             ],
         )
 
-    def read(self, call: EngineCall, response: Any) -> EngineAnswer:
-        """Return what a response to ``call`` says."""
+    def read(self, call: EngineCall, response: Any, seconds: float) -> EngineAnswer:
+        """Return what a response to ``call`` says, which came after so many seconds."""
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
             raise EngineError(self._engine.model, f"its answer lacks '{tensors.OUTPUT_IDS}'")
@@ -103,6 +110,7 @@ class EngineRequests:
         log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
         return EngineAnswer(
             tokens=tokens,
+            seconds=seconds,
             log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
             logits=outputs.get(tensors.GENERATION_LOGITS),
             context_logits=outputs.get(tensors.CONTEXT_LOGITS),
@@ -112,22 +120,21 @@ class EngineRequests:
             num_accepted_tokens=_count(outputs, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS),
         )
 
+    def _output_len(self, tokens: int) -> Any:
+        """The same few lengths come again: a tensor that was sent before is cheaper."""
+        if tokens not in self._output_lens:
+            self._output_lens[tokens] = _scalar(tensors.REQUEST_OUTPUT_LEN, tokens)
+        return self._output_lens[tokens]
+
     def _outputs(self, call: EngineCall) -> list[str]:
-        target = call.engine == "target"
-        wanted = {
-            tensors.OUTPUT_IDS: True,
-            tensors.SEQUENCE_LENGTH: True,
-            tensors.ARRIVAL_TIME_NS: True,
-            tensors.LAST_TOKEN_TIME_NS: True,
-            tensors.KV_CACHE_REUSED_BLOCKS: target,
-            tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS: target,
-            tensors.TOTAL_DRAFT_TOKENS: self._request.drafter == "engine",
-            tensors.TOTAL_ACCEPTED_DRAFT_TOKENS: self._request.drafter == "engine",
-            tensors.OUTPUT_LOG_PROBS: self._wants_log_probs(call),
-            tensors.CONTEXT_LOGITS: target and self._wants_context_logits(call),
-            tensors.GENERATION_LOGITS: call.wants_logits,
-        }
-        return [name for name, is_wanted in wanted.items() if is_wanted]
+        outputs: list[str] = [*self._always]
+        if self._wants_log_probs(call):
+            outputs.append(tensors.OUTPUT_LOG_PROBS)
+        if call.engine == "target" and self._wants_context_logits(call):
+            outputs.append(tensors.CONTEXT_LOGITS)
+        if call.wants_logits:
+            outputs.append(tensors.GENERATION_LOGITS)
+        return outputs
 
     def _changing(self, call: EngineCall) -> list[Any]:
         """Tensors that depend on the round."""

@@ -109,7 +109,7 @@ class _Forwarded:
         patience = self._settings.request_timeout + SECONDS_OF_GRACE
         call = self._wait.begin(model, self._id, patience)
         try:
-            return self._calls.once(model, request)
+            return self._calls.once(model, request, decoupled=True)
         finally:
             self._wait.end(call)
 
@@ -143,7 +143,7 @@ class _Forwarded:
             inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
         )
         with suppress(EngineError):  # it answers with nothing but the end of the call
-            self._calls.once(model, request)
+            self._calls.once(model, request, decoupled=True)
 
 
 _SCALARS = frozenset(tensor for tensor in tensors.INPUTS if tensor.scalar)

@@ -43,13 +43,18 @@ class DraftHealth:
             time.sleep(self._pause)
             began = time.monotonic()
             try:
-                self._calls.once(self._engine.model, self._engine.probe_request("tandem-probe"))
+                self._probe()
             except EngineError:
                 continue
             if time.monotonic() - began < self._engine.timeout:
                 break
         self.available = True
         pb_utils.Logger.log_info(f"tandem: model '{self._engine.model}' answers; drafts are back")
+
+    def _probe(self) -> None:
+        engine = self._engine
+        request = engine.probe_request("tandem-probe")
+        self._calls.once(engine.model, request, decoupled=engine.decoupled)
 
 
 class NoDraftEngine:

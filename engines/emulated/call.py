@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from dataclasses import replace
 
 import numpy as np
 
@@ -164,8 +163,7 @@ class Call:
             self._last_token_ns = wall_ns
 
     def _used(self) -> Usage:
-        return replace(
-            self._usage,
+        return self._usage._replace(
             computed_tokens=self.computed_tokens,
             draft_tokens=len(self.request.draft_ids),
             accepted_tokens=self._accepted,

@@ -112,7 +112,7 @@ def test_what_such_an_engine_says_of_its_drafts_is_counted_under_engine():
     class Speculates(Target):
         def answers(self, call):
             answer = next(super().answers(call))
-            yield replace(answer, num_draft_tokens=40, num_accepted_tokens=20)
+            yield answer._replace(num_draft_tokens=40, num_accepted_tokens=20)
 
     decoding = decoding_of(request_of("engine", max_tokens=30))
     play(decoding, Speculates(ENDLESS))
@@ -127,7 +127,7 @@ def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_
 
     class Forgets(Draft):
         def answers(self, call):
-            yield replace(next(super().answers(call)), logits=None)
+            yield next(super().answers(call))._replace(logits=None)
 
     play(decoding, Target(ENDLESS), Forgets(ENDLESS))
     assert decoding.statistics.num_drafter_failures == 1

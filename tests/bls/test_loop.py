@@ -138,7 +138,7 @@ def test_calls_with_drafts_carry_no_end_id_and_calls_without_carry_it():
 def test_a_draft_is_cut_behind_an_end_of_sequence():
     class Ends(Draft):
         def answers(self, call):
-            yield replace(next(super().answers(call)), tokens=ids(1, END, 3, 4))
+            yield next(super().answers(call))._replace(tokens=ids(1, END, 3, 4))
 
     language = Language(end_every=10**9)
     target = Target(language)
@@ -194,7 +194,7 @@ def test_a_failed_target_ends_the_request():
 def test_an_impossible_verification_is_named():
     class Overflows(Target):
         def answers(self, call):
-            yield replace(next(super().answers(call)), tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
+            yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
 
     with pytest.raises(EngineError, match="verified 4 draft tokens and answered 8 tokens"):
         play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
@@ -215,7 +215,7 @@ def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
         def answers(self, call):
             reused = 0 if len(self.calls) == 2 else (len(call.context) - 1) // 4
             for answer in super().answers(call):
-                yield replace(answer, kv_blocks=KvBlocks(reused))
+                yield answer._replace(kv_blocks=KvBlocks(reused))
 
     language = Language(end_every=10**9)
     decoding = decoding_of(request_of(max_tokens=25))
@@ -228,7 +228,7 @@ def test_log_probs_line_up_with_the_tokens():
     class Rated(Target):
         def answers(self, call):
             for answer in super().answers(call):
-                yield replace(answer, log_probs=-answer.tokens.astype(np.float32))
+                yield answer._replace(log_probs=-answer.tokens.astype(np.float32))
 
     language = Language(end_every=20)
     decoding = decoding_of(request_of(wants_log_probs=True, max_tokens=60))

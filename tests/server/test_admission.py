@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 from crowd import Crowd, ask, controls, eventually, idle, metric, prompts_of, told, wrong
+from metrics import computed
 
 PROMPTS = prompts_of(40)
 MANY = PROMPTS * 5
@@ -33,10 +34,6 @@ def waiting(server):
 
 def present(server):
     return waiting(server) + metric(server, "tandem_requests_running")
-
-
-def computed(server):
-    return metric(server, "tandem_engine_computed_tokens_total", model="target")
 
 
 def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):

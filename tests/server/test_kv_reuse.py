@@ -1,24 +1,11 @@
 """What was computed once is not computed again: counted by the engines themselves."""
 
-import time
-
 import pytest
 from entries import ask_one, stream
-from metrics import total
+from metrics import computed, total
 
 PROMPT = "class Reader:\n    def read(self, path):\n" * 4
 BLOCK = 32
-
-
-def computed(server, model, at_least=0):
-    """Tokens that went through a model; the engine publishes them within moments."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        before = total(server, "tandem_engine_computed_tokens_total", model=model)
-        time.sleep(0.05)
-        if total(server, "tandem_engine_computed_tokens_total", model=model) == before >= at_least:
-            return before
-    raise AssertionError("the engine never comes to rest")
 
 
 @pytest.mark.parametrize("draft_len", [1, 4, 8])

@@ -29,6 +29,22 @@ def total(server, name, **labels):
     )
 
 
+def computed_so_far(server, model="target"):
+    """Tokens that went through a model, as published; engines do that ten times a second."""
+    return total(server, "tandem_engine_computed_tokens_total", model=model)
+
+
+def computed(server, model="target", at_least=0):
+    """Tokens that went through a model, once it is at rest."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        before = computed_so_far(server, model)
+        time.sleep(0.25)
+        if computed_so_far(server, model) == before >= at_least:
+            return before
+    raise AssertionError("the engine never comes to rest")
+
+
 def until(condition):
     """Wait for what is published a moment after the answer."""
     deadline = time.monotonic() + 10

@@ -47,6 +47,17 @@ def test_every_profile_of_a_benchmark_can_be_deployed(name):
     assert planned.target.vocab_size >= 128_256 or name != "wide-logits"
 
 
+def test_engines_of_two_languages_are_refused(tmp_path):
+    profile = yaml.safe_load((PROFILES / "emulated-zero.yaml").read_text())
+    for engine in profile["engines"].values():
+        engine["tokenizer"] = str(PROFILES.parent / "demo" / "tokenizer")
+    profile["engines"]["draft"]["language"] = {"alpha": 0.7}
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump(profile))
+    with pytest.raises(TandemError, match=r"engines.draft.language: differs from the target's"):
+        deployment.load(path)
+
+
 def test_a_profile_is_found_by_its_name():
     assert named_profile(Path("emulated-70b-1b")) == PROFILES / "emulated-70b-1b.yaml"
 

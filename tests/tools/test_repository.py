@@ -82,13 +82,13 @@ def test_engines_take_one_sequence_a_call_and_the_entries_a_batch(rendered):
     assert config(rendered / "tensorrt_llm_bls").max_batch_size == 4
 
 
-def test_only_engines_and_the_stream_entry_are_decoupled(rendered):
+def test_only_the_stream_entry_is_decoupled(rendered):
     decoupled = {
         path.name
         for path in rendered.iterdir()
         if path.is_dir() and config(path).model_transaction_policy.decoupled
     }
-    assert decoupled == {"large", "small", "streaming"}
+    assert decoupled == {"streaming"}
 
 
 def test_scalar_input_is_reshaped_to_nothing(rendered):

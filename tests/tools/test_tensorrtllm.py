@@ -95,7 +95,7 @@ def test_parameters_are_nvidias(name, shipped, tmp_path):
     configs = rendered(shipped(name), tmp_path / "repository")
     config = configs["target"]
     assert config.backend == "tensorrtllm"
-    assert config.model_transaction_policy.decoupled
+    assert not config.model_transaction_policy.decoupled
     assert parameters(config).keys() <= set(NVIDIA["parameters"])
     assert parameters(config)["enable_kv_cache_reuse"] == "true"
     assert parameters(config)["enable_chunked_context"] == "true"

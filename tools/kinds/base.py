@@ -67,7 +67,7 @@ class Engine:
     vocab_size: width of its logits, padding included. kv_cache_tokens: what its KV cache holds.
     end_ids: every token that ends an answer, the one that engines are told first; may be empty.
     excludes_input: its answers hold new tokens only. logits_dtype: Triton's name of it.
-    fast_logits: it takes a handle to the draft's logits instead of these.
+    fast_logits: it takes a handle to the draft's logits instead of these. decoupled: it may stream.
     """
 
     traits: Traits
@@ -82,12 +82,19 @@ class Engine:
     excludes_input: bool = True
     logits_dtype: str = "FP32"
     fast_logits: bool = False
+    decoupled: bool = False
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
 
 
 class EngineSection(Section):
-    """A profile's part for one engine."""
+    """A profile's part for one engine.
+
+    decoupled: clients may stream from the engine themselves. The loop never does, and it gets its
+    answers sooner from one that is not decoupled.
+    """
+
+    decoupled: bool = False
 
     @property
     @abstractmethod

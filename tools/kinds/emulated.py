@@ -82,6 +82,7 @@ class EmulatedDraft(EngineSection):
             max_draft_len=settings.max_draft_len,
             end_ids=() if settings.end_id is None else (settings.end_id,),
             pad_id=tokenizer.special_id("pad_token"),
+            decoupled=self.decoupled,
         )
 
     @property
@@ -96,7 +97,7 @@ class EmulatedDraft(EngineSection):
                 f"{width} is less than the {tokenizer.size} tokens of {tokenizer.folder}",
             )
         low, high = _words(tokenizer)
-        given = self.model_dump(exclude={"kind", "tokenizer", "language"})
+        given = self.model_dump(exclude={"kind", "decoupled", "tokenizer", "language"})
         filled = {
             "vocab_size": width,
             "kv_cache_tokens": self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,

@@ -98,6 +98,7 @@ class LlmApiTarget(EngineSection):
             kv_block_tokens=settings.kv_block_tokens,
             end_ids=checkpoint.end_ids,
             pad_id=checkpoint.pad_id,
+            decoupled=self.decoupled,
         )
 
     @property

@@ -157,6 +157,7 @@ class TensorRTLLMDraft(EngineSection):
             excludes_input=self.run.exclude_input_in_output,
             logits_dtype=LOGITS_DTYPES[self.build.logits_dtype],
             fast_logits=self.run.speculative_decoding_fast_logits,
+            decoupled=self.decoupled,
         )
 
     def padded(self, vocab_size: int) -> int:

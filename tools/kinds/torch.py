@@ -64,6 +64,7 @@ class TorchDraft(EngineSection):
             max_draft_len=0 if settings.drafts_itself else settings.max_draft_len,
             end_ids=checkpoint.end_ids,
             pad_id=checkpoint.pad_id,
+            decoupled=self.decoupled,
             files={CHECKPOINT: checkpoint_files(checkpoint.folder)},
         )
 
@@ -84,7 +85,14 @@ class TorchDraft(EngineSection):
                 (*place, "kv_cache_tokens"),
                 f"{cache} is less than one sequence of max_seq_len {length}",
             )
-        decided = {"kind", "checkpoint", "max_seq_len", "kv_cache_tokens", "prompt_lookup"}
+        decided = {
+            "kind",
+            "decoupled",
+            "checkpoint",
+            "max_seq_len",
+            "kv_cache_tokens",
+            "prompt_lookup",
+        }
         given = {**self.model_dump(exclude=decided), **self._lookup}
         try:
             return TorchSettings(

@@ -15,10 +15,10 @@
 {{- end }}
 {{- end -}}
 
-{{/* Rank 0 has every model and answers. Threads as `tandem up` counts them: a call and a stop for
-     each request that runs, one call for each that waits, and some to spare. */}}
+{{/* Rank 0 has every model and answers. Threads as `tandem up` counts them: one call for each request
+     that runs and each that waits, or a call and a stop for each that runs, and some to spare. */}}
 {{- define "tandem.server" -}}
-{{- $threads := add (mul 2 .Values.profile.maxRequests) .Values.profile.maxQueue 32 -}}
+{{- $threads := add .Values.profile.maxRequests (max .Values.profile.maxRequests .Values.profile.maxQueue) 32 -}}
 {{ include "tandem.triton" . }}
 - --backend-config=python,shm-region-prefix-name=tandem-0-
 - --backend-config=python,thread-pool-size={{ $threads }}
