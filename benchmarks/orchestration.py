@@ -1,14 +1,17 @@
 """What the loop costs a round, beside loops that do nothing but call the engines.
 
     python -m benchmarks.orchestration
+    python -m benchmarks.orchestration --profile profiles/emulated-70b-1b.yaml --rounds 40
 
-All run in one server, over emulated engines that answer at once, in turns. A round's cost is its
-time less the engines' own, by their clocks. The second table follows the calls of the bare loops
-through the processes.
+All run in one server, over emulated engines, in turns. A round's cost is its time less the engines'
+own, by their clocks. The second table follows the calls of the bare loops through the processes.
+Where the profile emulates a published pair, the last column is the throughput that the pair would
+have with this loop.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import statistics
 import tempfile
@@ -26,6 +29,8 @@ from tandem.profile import Admission, read_profile
 from tandem.server import TritonServer
 from tritonclient import grpc
 
+from benchmarks import published_rows
+from benchmarks.simulation import Loop
 from contract import entry as tensors
 
 Figures = NDArray[np.float64]
@@ -35,22 +40,30 @@ PROFILE = HERE.parent / "profiles" / "emulated-zero.yaml"
 BARE = HERE / "bare_loops"
 BARE_LOOPS = ("asyncio_loop", "thread_loop")
 PARTS = ("build", "way in", "engine", "way out", "read")
-CONTEXTS, ROUNDS, TOKENS, TURNS = (64, 2048), 200, 1000, 25
+CONTEXTS, DRAFT_LEN, TOKENS_A_ROUND = (64, 2048), 10, 5
 FEW = Admission(max_requests=4, max_queue=4)  # idle threads of the server cost a round more
 MS = 1e3
 
 
 def main() -> None:
     """Measure in turns and print medians."""
-    planned = deployment.check(read_profile(PROFILE)[0].model_copy(update={"admission": FEW}))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--profile", type=Path, default=PROFILE, help="of emulated engines")
+    parser.add_argument("--rounds", type=int, default=200, help="of each loop in a turn")
+    parser.add_argument("--turns", type=int, default=25)
+    parser.add_argument("--threads", type=int, help="Triton's for each model; few when left out")
+    options = parser.parse_args()
+    profile, _ = read_profile(options.profile)
+    planned = deployment.check(profile.model_copy(update={"admission": FEW}))
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "repository")
         repository.render(planned, models, link=True)
         for loop in BARE_LOOPS:
             _add(loop, models / loop)
-        with TritonServer(models, thread_pool_size=planned.thread_pool_size) as server:
+        threads = options.threads or planned.thread_pool_size
+        with TritonServer(models, thread_pool_size=threads) as server:
             for context in CONTEXTS:
-                _measure(server.grpc_url, context)
+                _measure(server.grpc_url, context, options)
 
 
 def _add(loop: str, folder: Path) -> None:
@@ -62,40 +75,42 @@ def _add(loop: str, folder: Path) -> None:
     shutil.copy(BARE / f"{loop}.py", version / "model.py")
 
 
-def _measure(url: str, context: int) -> None:
+def _measure(url: str, context: int, options: argparse.Namespace) -> None:
     ids = np.random.default_rng(0).integers(2, 3000, context, np.int32)
     costs: dict[str, list[float]] = {loop: [] for loop in (*BARE_LOOPS, "Tandem")}
     parts: dict[str, list[Figures]] = {loop: [] for loop in BARE_LOOPS}
     with Client(url) as client, grpc.InferenceServerClient(url) as connection:
-        for turn in track(range(TURNS + 1), f"{context} tokens", transient=True):
+        for turn in track(range(options.turns + 1), f"{context} tokens", transient=True):
             for loop in BARE_LOOPS:
-                figures = _bare(connection, loop, ids)
+                figures = _bare(connection, loop, ids, options.rounds)
                 if turn:  # the first one warms up
                     costs[loop].append(figures[0] - figures[1 + PARTS.index("engine")])
                     parts[loop].append(figures[1:])
-            ours = _ours(client, ids)
+            ours = _ours(client, ids, options.rounds)
             if turn:
                 costs["Tandem"].append(ours)
-    _print_costs(context, costs)
+    _print_costs(context, costs, options.profile)
     _print_parts(context, parts)
 
 
-def _bare(connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32]) -> Figures:
+def _bare(
+    connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32], rounds: int
+) -> Figures:
     """Milliseconds a round of a bare loop: in all, and each part of its calls."""
     inputs = []
-    for name, values in (("input_ids", ids), ("rounds", np.array([ROUNDS], np.int32))):
+    for name, values in (("input_ids", ids), ("rounds", np.array([rounds], np.int32))):
         inputs.append(grpc.InferInput(name, (1, len(values)), "INT32"))
         inputs[-1].set_data_from_numpy(values[np.newaxis].astype(np.int32))
     seconds: Figures = connection.infer(loop, inputs).as_numpy("seconds")[0]
-    return MS * seconds / ROUNDS
+    return MS * seconds / rounds
 
 
-def _ours(client: Client, ids: NDArray[np.int32]) -> float:
+def _ours(client: Client, ids: NDArray[np.int32], rounds: int) -> float:
     """Milliseconds a round that no engine worked."""
     inputs = {
         tensors.INPUT_IDS: ids.tolist(),
-        tensors.MAX_TOKENS: TOKENS,
-        tensors.NUM_DRAFT_TOKENS: 10,
+        tensors.MAX_TOKENS: TOKENS_A_ROUND * rounds,
+        tensors.NUM_DRAFT_TOKENS: DRAFT_LEN,
         tensors.DRAFTER: "draft_model",
     }
     answer = client.answer("bls_stream", inputs)
@@ -105,13 +120,25 @@ def _ours(client: Client, ids: NDArray[np.int32]) -> float:
     return float(MS * (answer.seconds - engines) / figures["num_rounds"])
 
 
-def _print_costs(context: int, costs: dict[str, list[float]]) -> None:
+def _print_costs(context: int, costs: dict[str, list[float]], profile: Path) -> None:
     first = costs[BARE_LOOPS[0]]
-    table = Table("loop", "ms a round", "10-90 %", f"of {BARE_LOOPS[0]}", title=f"{context} tokens")
+    headings = ("loop", "ms a round", "10-90 %", f"of {BARE_LOOPS[0]}", "projected tokens/s")
+    table = Table(*headings, title=f"{profile.stem}, {context} tokens")
     for name, figures in costs.items():
         ratio = statistics.median(ours / bare for ours, bare in zip(figures, first, strict=True))
-        table.add_row(name, *_spread(figures), f"{ratio:.2f}")
+        projected = _projected(profile, statistics.median(figures))
+        table.add_row(name, *_spread(figures), f"{ratio:.2f}", projected)
     Console().print(table)
+
+
+def _projected(profile: Path, orchestration_ms: float) -> str:
+    """What a published pair would reach with this loop, and what was published."""
+    for row in published_rows.rows():
+        if row.profile == profile.resolve():
+            loop = Loop(profile, orchestration_ms=orchestration_ms)
+            outcome = loop.run(published_rows.ANSWERS, draft_len=DRAFT_LEN)
+            return f"{outcome.tokens_per_second:.1f} (published: {row.published})"
+    return "-"
 
 
 def _print_parts(context: int, parts: dict[str, list[Figures]]) -> None:
