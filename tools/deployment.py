@@ -40,9 +40,10 @@ class Deployment:
     def thread_pool_size(self) -> int:
         """BLS calls that one model can have in flight at once.
 
-        The loop's worst case is a call and a stop for each running sequence; a forwarder's is one
-        for each sequence that runs or waits. No more than that: every model gets so many threads,
-        and idle ones make each wake-up in the server dearer (docs/benchmarks.md).
+        The loop's worst case is a call for each running sequence beside one for each that a dead
+        engine never answers; a forwarder's is one for each sequence that runs or waits. No more
+        than that: every model gets so many threads, and idle ones make each wake-up in the server
+        dearer (docs/benchmarks.md).
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)

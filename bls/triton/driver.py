@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import partial
-from typing import Any
-
 from bls.effects import EngineRole
-from bls.errors import EngineError
 from bls.settings import LoopSettings
 from bls.triton.awaited import LostCalls
-from bls.triton.background import in_background
 from bls.triton.calls import Calls
 from bls.triton.engine import Engine
+from bls.triton.stops import Stops
 
 
 class Driver:
@@ -25,15 +20,9 @@ class Driver:
         self.engines: dict[EngineRole, Engine] = {"target": Engine("target", settings)}
         if settings.draft_model is not None:
             self.engines["draft"] = Engine("draft", settings)
+        self._stops = {e.model: Stops(e, self.calls) for e in self.engines.values()}
 
     def stop(self, model: str, request_id: str) -> None:
-        """Tell an engine to give up a call. It may be the one that hangs, so nobody waits."""
-        for engine in self.engines.values():
-            if engine.model == model:
-                request = engine.stop_request(request_id)
-                in_background(partial(self._send_quietly, engine, request))
-
-    def _send_quietly(self, engine: Engine, request: Any) -> None:
-        # An error means that the call has ended before, or will run into its time-out.
-        with suppress(EngineError):
-            self.calls.once(engine.model, request, decoupled=engine.decoupled)
+        """Tell a model to give up a call, if it is an engine."""
+        if model in self._stops:
+            self._stops[model].add(request_id)

@@ -16,7 +16,7 @@
 {{- end -}}
 
 {{/* Rank 0 has every model and answers. Threads as `tandem up` counts them: one call for each request
-     that runs and each that waits, or a call and a stop for each that runs, and some to spare. */}}
+     that runs and each that waits, or two for each that runs, and some to spare. */}}
 {{- define "tandem.server" -}}
 {{- $threads := add .Values.profile.maxRequests (max .Values.profile.maxRequests .Values.profile.maxQueue) 32 -}}
 {{ include "tandem.triton" . }}

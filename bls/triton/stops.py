@@ -1,0 +1,37 @@
+"""Telling an engine to give up calls that nobody wants any more."""
+
+from __future__ import annotations
+
+import queue
+from contextlib import suppress
+
+from bls.errors import EngineError
+from bls.triton.background import in_background
+from bls.triton.calls import Calls
+from bls.triton.engine import Engine
+
+# Few: an engine that hangs answers no `stop` either, and then has these threads for good.
+THREADS = 4
+
+
+class Stops:
+    """The calls with `stop` to one engine. Thread-safe."""
+
+    def __init__(self, engine: Engine, calls: Calls) -> None:
+        self._engine = engine
+        self._calls = calls
+        self._request_ids: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for _ in range(THREADS):
+            in_background(self._send)
+
+    def add(self, request_id: str) -> None:
+        """Have the call of that id stopped soon; nobody waits for it."""
+        self._request_ids.put(request_id)
+
+    def _send(self) -> None:
+        engine = self._engine
+        while True:
+            request = engine.stop_request(self._request_ids.get())
+            # An error means that the call has ended before, or will run into its time-out.
+            with suppress(EngineError):
+                self._calls.once(engine.model, request, decoupled=engine.decoupled)
