@@ -20,6 +20,7 @@ PROMPT = "def leave(early):\n"
 # Between the 200th and the 300th leaving client a process may grow by this much: allocators keep
 # arenas by thread, and 100 requests that each left 1 kB of Python objects would still be seen.
 GROWTH_BYTES = 4 * 2**20
+GROWTH_THREADS = 4  # of 100 clients; gRPC has some more now and some less then
 
 
 def cancel_a_stream(server, **values):
@@ -142,7 +143,7 @@ def sizes(server):
 
 def grown(before, after):
     """What is more than it was, beyond what is allowed."""
-    allowed = {"bytes": GROWTH_BYTES, "threads": 0}
+    allowed = {"bytes": GROWTH_BYTES, "threads": GROWTH_THREADS}
     return [
         (what, value, after[what])
         for what, value in before.items()

@@ -1,6 +1,7 @@
 """The engines as those see them who call `draft` and `target` themselves."""
 
 import queue
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from contract import engine
 
+from .conftest import serving
+
+PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
 CONTEXT = list(range(40, 60))
 LENGTH = 12
 
@@ -28,6 +32,18 @@ def request(**values):
 
 def tokens_of(result):
     return result.as_numpy(engine.OUTPUT_IDS).reshape(-1).tolist()
+
+
+@pytest.fixture(scope="module")
+def emulated():
+    """A profile whose engines start at once; how they are called is the same for all kinds."""
+    return deployment.load(PROFILE)
+
+
+@pytest.fixture(scope="module")
+def server(emulated, tmp_path_factory):
+    with serving(emulated, tmp_path_factory.mktemp("plain")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +65,13 @@ def test_a_stream_is_refused_with_what_would_allow_it(server):
         client.infer("target", request(streaming=[True]))
 
 
-def test_a_decoupled_engine_streams_and_the_loop_works_over_it(embedded, server, serve, alone):
+def test_a_decoupled_engine_streams_and_the_loop_works_over_it(emulated, server, serve, alone):
     sections = {
         name: section.model_copy(update={"decoupled": True})
-        for name, section in embedded.profile.engines
+        for name, section in emulated.profile.engines
     }
-    engines = embedded.profile.engines.model_copy(update=sections)
-    decoupled = serve(deployment.check(embedded.profile.model_copy(update={"engines": engines})))
+    engines = emulated.profile.engines.model_copy(update=sections)
+    decoupled = serve(deployment.check(emulated.profile.model_copy(update={"engines": engines})))
 
     arrived = queue.Queue()
     with grpc.InferenceServerClient(decoupled.grpc_url) as client:

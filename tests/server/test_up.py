@@ -39,8 +39,8 @@ def shared_memory_of(process):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_up_serves_what_it_prints_until_a_signal(embedded_profile, sign):
-    with up("--profile", embedded_profile) as process:
+def test_up_serves_what_it_prints_until_a_signal(sign):
+    with up("--profile", "emulated-zero") as process:
         curl = shlex.split(read_greeting(process).splitlines()[-1])
         assert curl[:2] == ["curl", "-N"]
         with urllib.request.urlopen(curl[2], data=curl[4].encode()) as answer:
@@ -53,8 +53,8 @@ def test_up_serves_what_it_prints_until_a_signal(embedded_profile, sign):
         assert not shared_memory_of(process)
 
 
-def test_up_ends_when_a_signal_comes_while_it_starts(embedded_profile):
-    with up("--profile", embedded_profile) as process:
+def test_up_ends_when_a_signal_comes_while_it_starts():
+    with up("--profile", "emulated-zero") as process:
         while not shared_memory_of(process) and process.poll() is None:
             pass  # Triton is coming up
         process.send_signal(signal.SIGINT)
