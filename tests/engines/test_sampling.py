@@ -135,10 +135,9 @@ def test_stop_ends_a_call_and_unknown_ids_are_harmless(make_harness):
 
 def test_a_stopped_call_without_streaming_answers_with_what_it_has(make_harness):
     harness = make_harness()
-    watched = harness.start(prompt(2, 9), 200, streaming=True, request_id="watched")
     silent = harness.start(prompt(1, 9), 240, request_id="silent")
-    watched.next()
-    watched.next()
+    watched = harness.start(prompt(2, 9), 200, streaming=True, request_id="watched")
+    watched.next()  # so the one before it has begun
     harness.engine.stop("silent")
     assert 0 < len(silent.wait().tokens) < 240
     watched.wait()
