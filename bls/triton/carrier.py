@@ -164,7 +164,9 @@ class Carrier:
         timeout = self._driver.settings.request_timeout if call.whole else engine.timeout
         began = time.monotonic()
         request = requests.build(call, request_id)
-        response = self._await(engine.model, request_id, timeout, request, engine.decoupled)
+        response = self._await(
+            engine.model, request_id, timeout, request, decoupled=engine.decoupled
+        )
         return requests.read(call, response, time.monotonic() - began)
 
     def _text(self, call: TextCall) -> str:
@@ -183,7 +185,7 @@ class Carrier:
         return f"{self._name}.{self._calls_made}"
 
     def _await(
-        self, model: str, request_id: str, timeout: float, request: Any, decoupled: bool = False
+        self, model: str, request_id: str, timeout: float, request: Any, *, decoupled: bool = False
     ) -> Any:
         """Make a call that may be stopped, or given up, while it blocks."""
         call = self._wait.begin(model, request_id, timeout)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import queue
-from contextlib import suppress
 
 from bls.errors import EngineError
-from bls.triton.background import in_background
+from bls.triton.background import in_background, log_exception
 from bls.triton.calls import Calls
 from bls.triton.engine import Engine
 
@@ -32,6 +31,9 @@ class Stops:
         engine = self._engine
         while True:
             request = engine.stop_request(self._request_ids.get())
-            # An error means that the call has ended before, or will run into its time-out.
-            with suppress(EngineError):
+            try:
                 self._calls.once(engine.model, request, decoupled=engine.decoupled)
+            except EngineError:
+                continue  # the call has ended before, or will run into its time-out
+            except Exception as error:  # noqa: BLE001  the next call is to be stopped all the same
+                log_exception("an engine could not be told to stop a call", error)

@@ -60,6 +60,10 @@ def process_of(server, model):
     raise AssertionError(f"no process of {model}")
 
 
+def threads_of_the_loop(server):
+    return len(os.listdir(f"/proc/{process_of(server, 'bls_stream')}/task"))
+
+
 def assert_one_line(error, *words):
     assert error
     assert "\n" not in error
@@ -212,6 +216,16 @@ def test_room_comes_back_when_a_request_is_given_up_by_its_client_while_the_targ
     with healthy.faults.of("target", "hold"):
         assert "took longer than 0.5 s" in ask(healthy, "x = 1", timeout=500_000).error
         assert eventually(lambda: idle(healthy))
+
+
+def test_stopping_the_calls_of_an_engine_that_hangs_takes_no_thread_each(healthy):
+    assert eventually(lambda: idle(healthy))
+    before = threads_of_the_loop(healthy)
+    with Crowd(healthy, 12) as crowd, healthy.faults.of("target", "hold"):
+        for answer in told(crowd.ask(["x = 1"] * 12, timeout=500_000)):
+            assert "took longer than 0.5 s" in answer.error
+        assert eventually(lambda: idle(healthy))
+        assert threads_of_the_loop(healthy) <= before + 12 + 4  # those that wait, and some to spare
 
 
 @pytest.mark.parametrize(
