@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 class EngineModel:
     """A Triton model over any engine, decoupled or not; the parameter `engine` says which.
 
-    execute() only hands calls over; answers leave from the engine's thread. The final flag always
-    travels with a response: a lone one crashes callers of this Triton.
+    execute() only hands calls over; answers leave from the engine's thread, but for those that are
+    there at once. The final flag always travels with a response: a lone one crashes callers of this
+    Triton.
     """
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
@@ -50,34 +51,35 @@ class EngineModel:
             raise pb_utils.TritonModelException(f"model '{self._name}': {error}") from error
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
 
-    def execute(self, requests: Iterable[Any]) -> None:
-        """Start each request."""
-        for request in requests:
-            self._start(request)
+    def execute(self, requests: Iterable[Any]) -> list[Any] | None:
+        """Start each request; return the answers that are there already, None for the others."""
+        ways = [self._start(request) for request in requests]
+        return None if self._decoupled else [way.leave_execute() for way in ways]
 
     def finalize(self) -> None:
         """End the engine's calls and threads."""
         self._engine.close()
         self._metric.close()
 
-    def _start(self, request: Any) -> None:
+    def _start(self, request: Any) -> _WayBack:
         now = time.time_ns()
-        sender = request.get_response_sender()
+        way = _WayBack(request.get_response_sender(), decoupled=self._decoupled)
         try:
             arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             wanted = request.requested_output_names()
             if flag(arrays, tensors.STOP):
                 self._stop(request.request_id())
-                sender.send(_response(nothing(wanted)), flags=FINAL)
-                return
+                way.send(_response(nothing(wanted)), final=True)
+                return way
             call = decode(arrays, request.request_id(), now)
             self._check_streaming(call)
-            self._engine.submit(call, self._responder(call, sender, wanted))
+            self._engine.submit(call, self._responder(call, way, wanted))
         except RequestError as error:
-            self._refuse(sender, str(error))
+            self._refuse(way, str(error))
         except Exception as error:
             log.exception("a call could not be started")
-            self._refuse(sender, f"the call failed: {type(error).__name__}")
+            self._refuse(way, f"the call failed: {type(error).__name__}")
+        return way
 
     def _stop(self, request_id: str) -> None:
         if not request_id:
@@ -91,20 +93,48 @@ class EngineModel:
             )
 
     def _responder(
-        self, call: EngineRequest, sender: Any, wanted: list[str]
+        self, call: EngineRequest, way: _WayBack, wanted: list[str]
     ) -> Callable[[EngineAnswer], None]:
         def respond(answer: EngineAnswer) -> None:
             if answer.error is not None:
-                self._refuse(sender, answer.error)
+                self._refuse(way, answer.error)
             else:
-                response = _response(encode(call, answer, wanted))
-                sender.send(response, flags=FINAL if answer.final else 0)
+                way.send(_response(encode(call, answer, wanted)), final=answer.final)
 
         return respond
 
-    def _refuse(self, sender: Any, message: str) -> None:
+    def _refuse(self, way: _WayBack, message: str) -> None:
         error = pb_utils.TritonError(f"model '{self._name}': {message}")
-        sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
+        way.send(pb_utils.InferenceResponse(error=error), final=True)
+
+
+class _WayBack:
+    """How a call's responses reach its caller: returned by execute(), or sent.
+
+    A response that is sent waits until the server has taken it, which costs a trip between the
+    processes; one that is there before execute() ends travels with its end. Decoupled models may
+    return none.
+    """
+
+    def __init__(self, sender: Any, *, decoupled: bool) -> None:
+        self._sender = sender
+        self._returns = not decoupled
+        self._response: Any = None
+        self._lock = threading.Lock()
+
+    def send(self, response: Any, *, final: bool) -> None:
+        """Send a response, or keep it for execute() to return."""
+        with self._lock:
+            if self._returns:
+                self._response = response
+                return
+        self._sender.send(response, flags=FINAL if final else 0)
+
+    def leave_execute(self) -> Any:
+        """Return the response if there is one; one that comes later is sent."""
+        with self._lock:
+            self._returns = False
+            return self._response
 
 
 class _ComputedTokens:
