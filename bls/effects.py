@@ -90,7 +90,7 @@ class KvBlocks(NamedTuple):
     """What a call did to the engine's KV cache, in blocks."""
 
     reused: int  # computed by an earlier call
-    total: int = 0  # reused and new
+    total: int = 0  # reused and new; 0 where nobody asked
 
 
 class EngineAnswer(NamedTuple):

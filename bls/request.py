@@ -56,6 +56,7 @@ class Request:
     wants_log_probs: bool = False
     wants_context_logits: bool = False
     wants_generation_logits: bool = False
+    wants_kv_blocks: bool = False  # how many its context holds; those reused are always counted
 
     @property
     def longest_draft(self) -> int:

@@ -71,7 +71,9 @@ class EngineRequests:
         self._output_lens: dict[int, Any] = {}
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
-            self._always += [tensors.KV_CACHE_REUSED_BLOCKS, tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS]
+            self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
+            if request.wants_kv_blocks:
+                self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
         if request.drafter == "engine":
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
         # Without it TensorRT-LLM tells neither its times nor the KV blocks.
@@ -199,11 +201,12 @@ class EngineRequests:
 
 
 def _kv_blocks(outputs: dict[str, Any]) -> KvBlocks | None:
-    reused = outputs.get(tensors.KV_CACHE_REUSED_BLOCKS)
-    total = outputs.get(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
-    if reused is None or total is None:
+    if tensors.KV_CACHE_REUSED_BLOCKS not in outputs:
         return None
-    return KvBlocks(int(reused.as_numpy().item()), int(total.as_numpy().item()))
+    return KvBlocks(
+        reused=_count(outputs, tensors.KV_CACHE_REUSED_BLOCKS),
+        total=_count(outputs, tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS),
+    )
 
 
 def _count(outputs: dict[str, Any], name: str) -> int:

@@ -171,6 +171,7 @@ class StreamEntry:
             wants_log_probs=prompt.return_log_probs,
             wants_context_logits=prompt.return_context_logits,
             wants_generation_logits=prompt.return_generation_logits,
+            wants_kv_blocks=options.return_perf_metrics,
         )
         return lossless(request, self._settings)
 
