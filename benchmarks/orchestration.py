@@ -117,7 +117,7 @@ def _ours(client: Client, ids: NDArray[np.int32], rounds: int) -> float:
     assert answer.statistics is not None
     figures = answer.statistics
     engines = figures["draft_seconds"] + figures["target_seconds"]
-    return float(MS * (answer.seconds - engines) / figures["num_rounds"])
+    return float(MS * (figures["decoding_seconds"] - engines) / figures["num_rounds"])
 
 
 def _print_costs(context: int, costs: dict[str, list[float]], profile: Path) -> None:

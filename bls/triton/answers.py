@@ -98,8 +98,11 @@ def _statistics(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
 
 
 def _statistics_in_json(parts: Sequence[Part]) -> NDArray[Any]:
-    texts = [json.dumps(p.decoding.statistics.as_dict()).encode() for p in parts]
-    return np.array(texts, dtype=object)
+    figures = [
+        {**p.decoding.statistics.as_dict(), "decoding_seconds": p.times.decoding_seconds}
+        for p in parts
+    ]
+    return np.array([json.dumps(f).encode() for f in figures], dtype=object)
 
 
 def _log_probs(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
