@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,10 +13,15 @@ from contract import engine as tensors
 from engines.errors import RequestError
 from engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
 
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+Array: TypeAlias = NDArray[Any]
+Arrays: TypeAlias = Mapping[str, Array]
+Read: TypeAlias = Callable[[str, Array], Any]  # name and tensor to value; raises RequestError
 
-# Inputs that change nothing here: hints, beam search's own, or inert without another input.
-_INERT = {
+# Inputs that are read elsewhere, or change nothing here: hints, beam search's own, or inert without
+# another input.
+_UNREAD = {
+    tensors.INPUT_LENGTHS,
+    tensors.STOP,
     tensors.PAD_ID,
     tensors.LEN_PENALTY,
     tensors.EARLY_STOPPING,
@@ -35,36 +41,6 @@ _FIXED = {
     tensors.BEAM_WIDTH: 1,
     tensors.RUNTIME_TOP_P_DECAY: 1.0,
 }
-_READ = {
-    tensors.INPUT_IDS,
-    tensors.INPUT_LENGTHS,
-    tensors.REQUEST_OUTPUT_LEN,
-    tensors.DRAFT_INPUT_IDS,
-    tensors.DRAFT_LOGITS,
-    tensors.DRAFT_ACCEPTANCE_THRESHOLD,
-    tensors.END_ID,
-    tensors.STOP_WORDS_LIST,
-    tensors.BAD_WORDS_LIST,
-    tensors.EMBEDDING_BIAS,
-    tensors.TEMPERATURE,
-    tensors.RUNTIME_TOP_K,
-    tensors.RUNTIME_TOP_P,
-    tensors.REPETITION_PENALTY,
-    tensors.MIN_TOKENS,
-    tensors.PRESENCE_PENALTY,
-    tensors.FREQUENCY_PENALTY,
-    tensors.SEED,
-    tensors.RETURN_LOG_PROBS,
-    tensors.RETURN_CONTEXT_LOGITS,
-    tensors.RETURN_GENERATION_LOGITS,
-    tensors.RETURN_PERF_METRICS,
-    tensors.EXCLUDE_INPUT_IN_OUTPUT,
-    tensors.STOP,
-    tensors.STREAMING,
-    tensors.RETURN_NUM_INPUT_TOKENS,
-    tensors.RETURN_NUM_OUTPUT_TOKENS,
-    tensors.DRAFT_STOP_PROBABILITY,
-}
 
 
 def decode(arrays: Arrays, request_id: str, arrival_time_ns: int) -> EngineRequest:
@@ -72,149 +48,126 @@ def decode(arrays: Arrays, request_id: str, arrival_time_ns: int) -> EngineReque
 
     Raises RequestError, naming the tensor, for what is missing, malformed or not supported.
     """
-    _refuse_unsupported(arrays)
-    return EngineRequest(
-        request_id=request_id,
-        input_ids=_context(arrays),
-        max_new_tokens=_required_positive(arrays, tensors.REQUEST_OUTPUT_LEN),
-        draft_ids=_ids(arrays, tensors.DRAFT_INPUT_IDS),
-        draft_logits=_row(arrays, tensors.DRAFT_LOGITS, 2),
-        draft_acceptance_threshold=_number(
-            arrays, tensors.DRAFT_ACCEPTANCE_THRESHOLD, None, low=0.0, high=1.0
-        ),
-        end_id=_end_id(arrays),
-        stop_words=_words(arrays, tensors.STOP_WORDS_LIST),
-        sampling=_sampling(arrays),
-        draft_stop_probability=_number(
-            arrays, tensors.DRAFT_STOP_PROBABILITY, None, low=0.0, high=1.0
-        ),
-        return_log_probs=flag(arrays, tensors.RETURN_LOG_PROBS),
-        return_context_logits=flag(arrays, tensors.RETURN_CONTEXT_LOGITS),
-        return_generation_logits=flag(arrays, tensors.RETURN_GENERATION_LOGITS),
-        return_perf_metrics=flag(arrays, tensors.RETURN_PERF_METRICS),
-        return_num_input_tokens=flag(arrays, tensors.RETURN_NUM_INPUT_TOKENS),
-        return_num_output_tokens=flag(arrays, tensors.RETURN_NUM_OUTPUT_TOKENS),
-        streaming=flag(arrays, tensors.STREAMING),
-        exclude_input=flag(arrays, tensors.EXCLUDE_INPUT_IN_OUTPUT, default=True),
-        arrival_time_ns=arrival_time_ns,
-    )
-
-
-def flag(arrays: Arrays, name: str, *, default: bool = False) -> bool:
-    """Return a BOOL scalar."""
-    value = _scalar(arrays, name)
-    return default if value is None else bool(value)
-
-
-def _sampling(arrays: Arrays) -> SamplingParams:
-    temperature = _number(arrays, tensors.TEMPERATURE, None, low=0.0)
-    penalty = _number(arrays, tensors.REPETITION_PENALTY, 1.0, low=0.0)
-    if penalty == 0:
-        raise RequestError(f"{tensors.REPETITION_PENALTY} is 0; it must be above 0")
-    seed = _scalar(arrays, tensors.SEED)
-    return SamplingParams(
-        temperature=temperature,
-        top_k=int(_number(arrays, tensors.RUNTIME_TOP_K, 0, low=0) or 0),
-        top_p=_number(arrays, tensors.RUNTIME_TOP_P, 0.0, low=0.0, high=1.0) or 0.0,
-        repetition_penalty=penalty or 1.0,
-        presence_penalty=_number(arrays, tensors.PRESENCE_PENALTY, 0.0) or 0.0,
-        frequency_penalty=_number(arrays, tensors.FREQUENCY_PENALTY, 0.0) or 0.0,
-        bad_words=_words(arrays, tensors.BAD_WORDS_LIST),
-        embedding_bias=_row(arrays, tensors.EMBEDDING_BIAS, 1),
-        min_tokens=int(_number(arrays, tensors.MIN_TOKENS, 0, low=0) or 0),
-        seed=None if seed is None else int(seed),
-    )
-
-
-def _refuse_unsupported(arrays: Arrays) -> None:
+    fields: dict[str, Any] = {}
+    sampling: dict[str, Any] = {}
     for name, array in arrays.items():
         if array.ndim and array.shape[0] != 1:
             raise RequestError(
                 f"{name} has a batch of {array.shape[0]}; the engine takes one sequence a call"
             )
-        if name in _FIXED and array.size and array.flat[0] != _FIXED[name]:  # type: ignore[index]
+        if name in _FIELDS:
+            field, read = _FIELDS[name]
+            fields[field] = read(name, array)
+        elif name in _SAMPLING:
+            field, read = _SAMPLING[name]
+            sampling[field] = read(name, array)
+        else:
+            _check_unread(name, array)
+    _check_context(arrays, fields.get("input_ids", NO_IDS))
+    if "max_new_tokens" not in fields:
+        raise RequestError(f"{tensors.REQUEST_OUTPUT_LEN} is missing")
+    return EngineRequest(
+        request_id=request_id,
+        sampling=SamplingParams(**sampling),
+        arrival_time_ns=arrival_time_ns,
+        **fields,
+    )
+
+
+def flag(arrays: Arrays, name: str) -> bool:
+    """Return a BOOL scalar, False where it is absent."""
+    return name in arrays and _flag(name, arrays[name])
+
+
+def _check_unread(name: str, array: Array) -> None:
+    if name in _FIXED:
+        if array.size and array.flat[0] != _FIXED[name]:  # type: ignore[index]
             raise RequestError(
                 f"{name} {array.flat[0]} is not supported by this engine; use {_FIXED[name]}"  # type: ignore[index]
             )
-        if name not in _READ and name not in _INERT and name not in _FIXED:
-            raise RequestError(f"{name} is not supported by this engine")
+    elif name not in _UNREAD:
+        raise RequestError(f"{name} is not supported by this engine")
 
 
-def _context(arrays: Arrays) -> Ids:
-    ids = _ids(arrays, tensors.INPUT_IDS)
+def _check_context(arrays: Arrays, ids: Ids) -> None:
     if not len(ids):
         raise RequestError(f"{tensors.INPUT_IDS} is missing or empty")
-    length = _scalar(arrays, tensors.INPUT_LENGTHS)
-    if length is not None and int(length) != len(ids):
-        raise RequestError(
-            f"{tensors.INPUT_LENGTHS} is {length}; {tensors.INPUT_IDS} has {len(ids)} tokens"
-        )
-    return ids
+    if tensors.INPUT_LENGTHS in arrays:
+        length = int(_scalar(tensors.INPUT_LENGTHS, arrays[tensors.INPUT_LENGTHS]))
+        if length != len(ids):
+            raise RequestError(
+                f"{tensors.INPUT_LENGTHS} is {length}; {tensors.INPUT_IDS} has {len(ids)} tokens"
+            )
 
 
-def _end_id(arrays: Arrays) -> int | None:
-    value = _scalar(arrays, tensors.END_ID)
-    return None if value is None or value < 0 else int(value)
-
-
-def _required_positive(arrays: Arrays, name: str) -> int:
-    value = _scalar(arrays, name)
-    if value is None:
-        raise RequestError(f"{name} is missing")
-    if value < 1:
-        raise RequestError(f"{name} is {value}; it must be at least 1")
-    return int(value)
-
-
-def _scalar(arrays: Arrays, name: str) -> Any:
-    array = arrays.get(name)
-    if array is None:
-        return None
+def _scalar(name: str, array: Array) -> Any:
     if array.size != 1:
         raise RequestError(f"{name} has shape {list(array.shape)}; one value is wanted")
-    return array.flat[0]
+    return array.item()
 
 
-def _number(
-    arrays: Arrays,
-    name: str,
-    default: float | None,
-    *,
-    low: float = -np.inf,
-    high: float = np.inf,
-) -> float | None:
-    value = _scalar(arrays, name)
-    if value is None:
-        return default
-    if not (np.isfinite(value) and low <= value <= high):
-        bounds = f"at least {low:g}" if high == np.inf else f"from {low:g} to {high:g}"
-        wanted = bounds if low > -np.inf else "finite"
-        raise RequestError(f"{name} is {value}; it must be {wanted}")
-    return float(value)
+def _flag(name: str, array: Array) -> bool:
+    return bool(_scalar(name, array))
 
 
-def _ids(arrays: Arrays, name: str) -> Ids:
-    row = _row(arrays, name, 1)
-    return NO_IDS if row is None else row
+def _seed(name: str, array: Array) -> int:
+    return int(_scalar(name, array))
 
 
-def _row(arrays: Arrays, name: str, dims: int) -> Any:
-    """The tensor of `dims` dimensions behind the batch dimension, or None where it is absent."""
-    array = arrays.get(name)
-    if array is None:
-        return None
-    if array.ndim != dims + 1:
-        raise RequestError(
-            f"{name} has shape {list(array.shape)}; {dims} dimension(s) behind a batch of 1 wanted"
-        )
-    return np.ascontiguousarray(array[0])
+def _end_id(name: str, array: Array) -> int | None:
+    value = int(_scalar(name, array))
+    return value if value >= 0 else None
 
 
-def _words(arrays: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
+def _positive(name: str, array: Array) -> int:
+    value = int(_scalar(name, array))
+    if value < 1:
+        raise RequestError(f"{name} is {value}; it must be at least 1")
+    return value
+
+
+def _penalty(name: str, array: Array) -> float:
+    value = _not_negative(name, array)
+    if value == 0:
+        raise RequestError(f"{name} is 0; it must be above 0")
+    return value
+
+
+def _number(low: float, high: float = math.inf) -> Callable[[str, Array], float]:
+    """Read a finite number within bounds."""
+
+    def read(name: str, array: Array) -> float:
+        value = _scalar(name, array)
+        if not (math.isfinite(value) and low <= value <= high):
+            bounds = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            wanted = bounds if low > -math.inf else "finite"
+            raise RequestError(f"{name} is {value}; it must be {wanted}")
+        return float(value)
+
+    return read
+
+
+def _count(name: str, array: Array) -> int:
+    return int(_not_negative(name, array))
+
+
+def _row(dims: int) -> Read:
+    """Read the tensor of so many dimensions behind the batch dimension."""
+
+    def read(name: str, array: Array) -> Array:
+        if array.ndim != dims + 1:
+            raise RequestError(
+                f"{name} has shape {list(array.shape)}; "
+                f"{dims} dimension(s) behind a batch of 1 wanted"
+            )
+        return np.ascontiguousarray(array[0])
+
+    return read
+
+
+def _words(name: str, array: Array) -> tuple[tuple[int, ...], ...]:
     """Token sequences from NVIDIA's word list [2, n]: ids, and where each sequence ends (or -1)."""
-    table = _row(arrays, name, 2)
-    if table is None:
-        return ()
+    table = _row(2)(name, array)
     if len(table) != 2:
         raise RequestError(f"{name} has shape {list(table.shape)}; [2, n] is wanted")
     ids, ends = table.tolist()
@@ -223,3 +176,39 @@ def _words(arrays: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
         raise RequestError(f"{name}: its ends {ends} do not rise within {len(ids)} ids")
     words = (tuple(ids[start:end]) for start, end in zip([0, *ends], ends, strict=False))
     return tuple(word for word in words if word)
+
+
+_any_number = _number(-math.inf)
+_not_negative = _number(0)
+_share = _number(0, 1)
+
+_FIELDS: dict[str, tuple[str, Read]] = {
+    tensors.INPUT_IDS: ("input_ids", _row(1)),
+    tensors.REQUEST_OUTPUT_LEN: ("max_new_tokens", _positive),
+    tensors.DRAFT_INPUT_IDS: ("draft_ids", _row(1)),
+    tensors.DRAFT_LOGITS: ("draft_logits", _row(2)),
+    tensors.DRAFT_ACCEPTANCE_THRESHOLD: ("draft_acceptance_threshold", _share),
+    tensors.END_ID: ("end_id", _end_id),
+    tensors.STOP_WORDS_LIST: ("stop_words", _words),
+    tensors.DRAFT_STOP_PROBABILITY: ("draft_stop_probability", _share),
+    tensors.RETURN_LOG_PROBS: ("return_log_probs", _flag),
+    tensors.RETURN_CONTEXT_LOGITS: ("return_context_logits", _flag),
+    tensors.RETURN_GENERATION_LOGITS: ("return_generation_logits", _flag),
+    tensors.RETURN_PERF_METRICS: ("return_perf_metrics", _flag),
+    tensors.RETURN_NUM_INPUT_TOKENS: ("return_num_input_tokens", _flag),
+    tensors.RETURN_NUM_OUTPUT_TOKENS: ("return_num_output_tokens", _flag),
+    tensors.STREAMING: ("streaming", _flag),
+    tensors.EXCLUDE_INPUT_IN_OUTPUT: ("exclude_input", _flag),
+}
+_SAMPLING: dict[str, tuple[str, Read]] = {
+    tensors.TEMPERATURE: ("temperature", _not_negative),
+    tensors.RUNTIME_TOP_K: ("top_k", _count),
+    tensors.RUNTIME_TOP_P: ("top_p", _share),
+    tensors.REPETITION_PENALTY: ("repetition_penalty", _penalty),
+    tensors.PRESENCE_PENALTY: ("presence_penalty", _any_number),
+    tensors.FREQUENCY_PENALTY: ("frequency_penalty", _any_number),
+    tensors.BAD_WORDS_LIST: ("bad_words", _words),
+    tensors.EMBEDDING_BIAS: ("embedding_bias", _row(1)),
+    tensors.MIN_TOKENS: ("min_tokens", _count),
+    tensors.SEED: ("seed", _seed),
+}

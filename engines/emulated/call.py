@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 
 import numpy as np
@@ -147,8 +146,9 @@ class Call:
         request = self.request
         kept, ended = cut(request, self._ids, [token.id for token in tokens])
         self._ids += kept
-        self._sureness *= math.prod(token.probability for token in tokens[: len(kept)])
-        self._unsent += tokens[: len(kept)]
+        for token in tokens[: len(kept)]:
+            self._unsent.append(token)
+            self._sureness *= token.probability
         self.over = ended or len(self._ids) >= request.max_new_tokens or self._unsure()
 
     def _unsure(self) -> bool:

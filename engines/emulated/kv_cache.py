@@ -9,6 +9,9 @@ import numpy as np
 
 from engines.request import Ids
 
+# Texts are found by their first tokens; a shorter beginning in common is not looked for.
+_KEY_TOKENS = 4
+
 
 class PrefixCache:
     """The last texts that fit in the cap, forgotten least recently used first.
@@ -19,7 +22,9 @@ class PrefixCache:
     def __init__(self, max_tokens: int, block_tokens: int) -> None:
         self._block = block_tokens
         self.total_blocks = max_tokens // block_tokens
-        self._texts: list[Ids] = []  # least recently used first
+        self._texts: dict[int, Ids] = {}  # by number, least recently used first
+        self._numbers: dict[bytes, list[int]] = {}  # of texts that begin so, oldest first
+        self._next_number = 0
         self._used_blocks = 0
         self._lock = threading.Lock()
 
@@ -33,38 +38,47 @@ class PrefixCache:
         A text that the call continues is taken over: `remember` brings it back.
         """
         with self._lock:
-            text, shared = self._longest_prefix(ids[:reusable])
-            if text is not None and len(text) - shared <= self._block:
-                self._forget(text)
+            number, shared = self._longest_prefix(ids[:reusable])
+            if shared and len(self._texts[number]) - shared <= self._block:
+                self._forget(number)
             return shared
 
     def remember(self, ids: Ids) -> None:
         """Keep a text [n]."""
         with self._lock:
-            self._texts.append(ids)
+            self._next_number += 1
+            self._texts[self._next_number] = ids
+            self._numbers.setdefault(_key(ids), []).append(self._next_number)
             self._used_blocks += self.blocks_for(len(ids))
             while self._used_blocks > self.total_blocks:
-                self._forget(self._texts[0])
+                self._forget(next(iter(self._texts)))
 
-    def _longest_prefix(self, ids: Ids) -> tuple[Ids | None, int]:
-        best, longest = None, 0
-        for text in reversed(self._texts):
-            shared = _shared_prefix(text, ids)
+    def _longest_prefix(self, ids: Ids) -> tuple[int, int]:
+        """Return the number of the text that shares most with ids [n], and how much that is."""
+        best, longest = 0, 0
+        for number in reversed(self._numbers.get(_key(ids), [])):
+            shared = _shared_prefix(self._texts[number], ids)
             if shared > longest:
-                best, longest = text, shared
+                best, longest = number, shared
             if longest == len(ids):
                 break
         return best, longest
 
-    def _forget(self, forgotten: Ids) -> None:
-        self._texts = [text for text in self._texts if text is not forgotten]
-        self._used_blocks -= self.blocks_for(len(forgotten))
+    def _forget(self, number: int) -> None:
+        text = self._texts.pop(number)
+        self._used_blocks -= self.blocks_for(len(text))
+        key = _key(text)
+        self._numbers[key].remove(number)
+        if not self._numbers[key]:
+            del self._numbers[key]
+
+
+def _key(ids: Ids) -> bytes:
+    return ids[:_KEY_TOKENS].tobytes()
 
 
 def _shared_prefix(one: Ids, other: Ids) -> int:
     n = min(len(one), len(other))
-    if n == 0 or one[0] != other[0]:
-        return 0
     differs = one[:n] != other[:n]
     first = int(np.argmax(differs))
     return first if differs[first] else n

@@ -32,7 +32,7 @@ class Sampler:
         self._request = request
         self._sampling = sampling
         self._language = language
-        self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        self._seed = sampling.seed
         self._text = language.read(request.input_ids)
         self._said = 0
         self._banned_at_once = {word[0] for word in sampling.bad_words if len(word) == 1}
@@ -85,7 +85,7 @@ class Sampler:
         constant = self._request.draft_acceptance_threshold
         if constant is not None:
             return constant
-        return uniform(self._seed, self._text.length, Purpose.ACCEPT)
+        return uniform(self._noise_seed(), self._text.length, Purpose.ACCEPT)
 
     def _choose(self) -> Token:
         if self._simple:
@@ -110,7 +110,14 @@ class Sampler:
         return Token(token, own.of(token), allowed if wanted else None)
 
     def _draw(self, row: Row, purpose: Purpose) -> int:
-        return row.draw(exponentials(self._seed, self._text.length, purpose, len(row.tokens)))
+        noise = exponentials(self._noise_seed(), self._text.length, purpose, len(row.tokens))
+        return row.draw(noise)
+
+    def _noise_seed(self) -> int:
+        """The request's seed; where it has none, a random one for the whole call."""
+        if self._seed is None:
+            self._seed = secrets.randbits(64)
+        return self._seed
 
     @property
     def _may_end(self) -> bool:
