@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from engines.request import EngineAnswer, EngineRequest
 from engines.traits import Traits
 
 Respond: TypeAlias = Callable[[EngineAnswer], None]
+Send: TypeAlias = Callable[[int], None]  # given when the last token came, in ns of the wall clock
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A `Respond` that can do all but the sending beforehand."""
+
+    def prepare(self, answer: EngineAnswer) -> Send:
+        """Return what sends the answer."""
+
+
+def prepared(respond: Respond, answer: EngineAnswer) -> Send:
+    """Do what can be done before an answer is due; return what sends it then."""
+    if isinstance(respond, Preparing):
+        return respond.prepare(answer)
+
+    def send(last_token_ns: int) -> None:
+        respond(answer._replace(usage=answer.usage._replace(last_token_time_ns=last_token_ns)))
+
+    return send
 
 
 class Engine(Protocol):

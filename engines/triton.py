@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from contract import engine as tensors
 from engines.decoding import decode, flag
 from engines.encoding import encode, nothing
-from engines.engine import Engine
+from engines.engine import Engine, Send
 from engines.errors import EngineError, RequestError
 from engines.load import load_engine
 from engines.request import EngineAnswer, EngineRequest
@@ -73,7 +72,7 @@ class EngineModel:
                 return way
             call = decode(arrays, request.request_id(), now)
             self._check_streaming(call)
-            self._engine.submit(call, self._responder(call, way, wanted))
+            self._engine.submit(call, _Responder(self._name, call, way, wanted))
         except RequestError as error:
             self._refuse(way, str(error))
         except Exception as error:
@@ -92,20 +91,37 @@ class EngineModel:
                 f"{tensors.STREAMING} needs `decoupled: true` in the engine's profile"
             )
 
-    def _responder(
-        self, call: EngineRequest, way: _WayBack, wanted: list[str]
-    ) -> Callable[[EngineAnswer], None]:
-        def respond(answer: EngineAnswer) -> None:
-            if answer.error is not None:
-                self._refuse(way, answer.error)
-            else:
-                way.send(_response(encode(call, answer, wanted)), final=answer.final)
-
-        return respond
-
     def _refuse(self, way: _WayBack, message: str) -> None:
-        error = pb_utils.TritonError(f"model '{self._name}': {message}")
-        way.send(pb_utils.InferenceResponse(error=error), final=True)
+        way.send(_error(self._name, message), final=True)
+
+
+class _Responder:
+    """Makes a call's answers the responses to it; see `engines.engine.Preparing`."""
+
+    def __init__(self, model: str, call: EngineRequest, way: _WayBack, wanted: list[str]) -> None:
+        self._model = model
+        self._call = call
+        self._way = way
+        self._wanted = wanted
+
+    def __call__(self, answer: EngineAnswer) -> None:
+        self.prepare(answer)(answer.usage.last_token_time_ns)
+
+    def prepare(self, answer: EngineAnswer) -> Send:
+        """Make the response; the time of its last token is written when it is sent."""
+        if answer.error is not None:
+            response, last_token = _error(self._model, answer.error), None
+        else:
+            arrays = dict(encode(self._call, answer, self._wanted))
+            last_token = arrays.get(tensors.LAST_TOKEN_TIME_NS)
+            response = _response(arrays.items())
+
+        def send(last_token_ns: int) -> None:
+            if last_token is not None:
+                last_token[...] = last_token_ns  # a tensor refers to its array until it is sent
+            self._way.send(response, final=answer.final)
+
+        return send
 
 
 class _WayBack:
@@ -182,5 +198,9 @@ class _TritonLog(logging.Handler):
 
 
 def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
-    outputs = [pb_utils.Tensor(name, np.ascontiguousarray(array)) for name, array in arrays]
+    outputs = [pb_utils.Tensor(name, array) for name, array in arrays]
     return pb_utils.InferenceResponse(output_tensors=outputs)
+
+
+def _error(model: str, message: str) -> Any:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"model '{model}': {message}"))

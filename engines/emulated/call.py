@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from engines.emulated.row import dense
 from engines.emulated.sampler import Sampler, Token
 from engines.ending import cut
-from engines.engine import Respond
+from engines.engine import Respond, Send, prepared
 from engines.request import EngineAnswer, EngineRequest, Floats, Ids, Usage
 
 log = logging.getLogger(__name__)
@@ -19,8 +21,9 @@ log = logging.getLogger(__name__)
 class Call:
     """A call's tokens, when they are due, and what it has answered so far.
 
-    An answer is prepared before the time at which it is due, so that nothing is left to do then
-    but to send it. Its owner holds `lock` from a look at `open` to the answer that follows.
+    An answer is prepared and composed before the time at which it is due, so that nothing is left
+    to do then but to send it. Its owner holds `lock` from a look at `open` to the answer that
+    follows.
 
     Attributes:
         open: whether a final answer is still to come.
@@ -54,6 +57,8 @@ class Call:
         self._unsent: list[Token] = []
         self._log_prob = 0.0
         self._logits: Floats | None = None
+        self._composed = EngineAnswer()
+        self._send: Send
         self._steps = 0
         self._step_ns = 0
         self._accepted = 0
@@ -109,34 +114,41 @@ class Call:
             self._accepted = 0
         self.over = True
 
-    def answer(self, wall_ns: int) -> None:
-        """Send the prepared answer, with that time on it."""
-        tokens, self._unsent = self._unsent, []
-        self._note_times(len(tokens), wall_ns)
+    def compose(self, wall_ns: int) -> None:
+        """Make the response that tells the prepared tokens, for sending at about that time."""
+        tokens = self._unsent
         log_probs = _log_probs(tokens) if self.request.return_log_probs else None
-        self._log_prob += 0.0 if log_probs is None else float(log_probs.sum())
-        self._send(
-            EngineAnswer(
-                tokens=tuple(token.id for token in tokens),
-                final=self.over,
-                first=len(self._ids) == len(tokens),
-                log_probs=log_probs,
-                cum_log_prob=self._log_prob,
-                generation_logits=None if self._logits is None else self._logits[: len(tokens)],
-                num_output_tokens=len(self._ids),
-                usage=self._used(),
-            )
+        self._composed = EngineAnswer(
+            tokens=tuple(token.id for token in tokens),
+            final=self.over,
+            first=len(self._ids) == len(tokens),
+            log_probs=log_probs,
+            cum_log_prob=self._log_prob + (0.0 if log_probs is None else float(log_probs.sum())),
+            generation_logits=None if self._logits is None else self._logits[: len(tokens)],
+            num_output_tokens=len(self._ids),
+            usage=self._used(self._first_token_ns or self._begun_by(wall_ns)),
         )
+        self._send = prepared(self._respond, self._composed)
+
+    def answer(self, wall_ns: int) -> None:
+        """Send what was composed; its last token came at that time."""
+        if self._unsent:
+            self._last_token_ns = wall_ns
+        self._unsent = []
+        self._log_prob = self._composed.cum_log_prob
+        self._first_token_ns = self._composed.usage.first_token_time_ns
+        self._deliver(partial(self._send, self._last_token_ns), final=self.over)
 
     def fail(self, message: str) -> None:
         """Send the error as the final answer."""
-        self._send(EngineAnswer(error=message, usage=self._used()))
+        answer = EngineAnswer(error=message, usage=self._used(self._first_token_ns))
+        self._deliver(partial(self._respond, answer), final=True)
 
-    def _send(self, answer: EngineAnswer) -> None:
-        """Deliver; where nobody takes it, the call is over."""
-        self.open = not answer.final
+    def _deliver(self, send: Callable[[], None], *, final: bool) -> None:
+        """Send; where nobody takes it, the call is over."""
+        self.open = not final
         try:
-            self._respond(answer)
+            send()
         except Exception:
             log.exception("an answer could not be delivered")
             self.open = False
@@ -156,18 +168,16 @@ class Call:
         limit = self.request.draft_stop_probability
         return limit is not None and self._sureness < limit
 
-    def _note_times(self, tokens: int, wall_ns: int) -> None:
-        if tokens:
-            first_ns = wall_ns - max(0, self._steps - 1) * self._step_ns
-            self._first_token_ns = self._first_token_ns or first_ns
-            self._last_token_ns = wall_ns
+    def _begun_by(self, wall_ns: int) -> int:
+        """When the first prepared token came, if the last one does so then; 0 if there is none."""
+        return wall_ns - (self._steps - 1) * self._step_ns if self._unsent else 0
 
-    def _used(self) -> Usage:
+    def _used(self, first_token_ns: int) -> Usage:
         return self._usage._replace(
             computed_tokens=self.computed_tokens,
             draft_tokens=len(self.request.draft_ids),
             accepted_tokens=self._accepted,
-            first_token_time_ns=self._first_token_ns,
+            first_token_time_ns=first_token_ns,
             last_token_time_ns=self._last_token_ns,
         )
 

@@ -76,6 +76,7 @@ class EmulatedEngine:
                 with call.lock:
                     if call.open:
                         call.stop(self._timer.now_ns())
+                        call.compose(self._timer.wall_ns())
                         self._answer(call)
 
     def close(self) -> None:
@@ -116,6 +117,7 @@ class EmulatedEngine:
         """Have the next answer ready, and set when its steps, which begin then, are over."""
         call.prepare()
         call.schedule(begin_ns, self._step_ns(call))
+        call.compose(self._timer.wall_ns() + max(0, call.due_ns - self._timer.now_ns()))
         if self._gpu:
             self._gpu.busy_until(call.due_ns)
 
@@ -148,7 +150,7 @@ class EmulatedEngine:
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: Call) -> None:
-        """Send what is prepared; all is settled before, for a loop's next call comes at once."""
+        """Send what is composed; all is settled before, for a loop's next call comes at once."""
         if call.over:
             self._cache.remember(call.known)
             self._forget(call)
