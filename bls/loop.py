@@ -75,8 +75,9 @@ class Decoding:
             yield from self._target_alone(draft.plain_tokens)
             return
         answer = yield self._verification(draft)
-        self._accept(draft, answer)
-        yield from self._emit(answer)
+        end = self.sequence.first_end(answer.tokens)
+        self._accept(draft, answer, end)
+        yield from self._emit(answer, end)
 
     def _propose(self) -> Generator[EngineCall, EngineAnswer, Draft]:
         limit = self.sequence.draft_limit
@@ -118,8 +119,11 @@ class Decoding:
             whole=self.request.drafter == "engine",
         )
 
-    def _accept(self, draft: Draft, answer: EngineAnswer) -> None:
-        """Count a round. All of the answer but its last token are accepted draft tokens."""
+    def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> None:
+        """Count a round. All of the answer but its last token are accepted draft tokens.
+
+        end: where the first end of sequence is in it, if there is one.
+        """
         count = len(answer.tokens)
         if not 1 <= count <= len(draft) + 1:
             raise EngineError(
@@ -127,7 +131,6 @@ class Decoding:
                 f"it verified {len(draft)} draft tokens and answered {count} tokens, "
                 f"where 1 to {len(draft) + 1} are possible",
             )
-        end = self.sequence.first_end(answer.tokens)
         accepted = count - 1 if end is None else min(count - 1, end + 1)
         self._drafter.verified(draft, accepted, answer.seconds)
         self.statistics.add(_round_of(draft, accepted, answer))
@@ -148,7 +151,8 @@ class Decoding:
         self._drafter.went_alone(len(answer.tokens), answer.seconds)
         self._count_blocks(answer)
         self._count_alone(answer)
-        yield from self._emit(answer, ended=len(answer.tokens) < wanted)
+        end = self.sequence.first_end(answer.tokens)
+        yield from self._emit(answer, end, ended=len(answer.tokens) < wanted)
 
     def _count_alone(self, answer: EngineAnswer) -> None:
         count = len(answer.tokens)
@@ -161,12 +165,12 @@ class Decoding:
                 count, answer.num_draft_tokens, answer.num_accepted_tokens
             )
 
-    def _emit(self, answer: EngineAnswer, *, ended: bool = False) -> Steps:
+    def _emit(self, answer: EngineAnswer, end: int | None, *, ended: bool = False) -> Steps:
         """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.
 
-        ended: the engine met the end of sequence and kept it to itself.
+        end: where the first end of sequence is in it, if there is one. ended: the engine met the
+        end of sequence and kept it to itself.
         """
-        end = self.sequence.first_end(answer.tokens)
         tokens = answer.tokens[:end][: self.sequence.tokens_left]
         ended = ended or end is not None
         text, cut = yield from self._text.extend(self.sequence.output, tokens)
@@ -200,7 +204,7 @@ class Decoding:
             block = self._settings.kv_block_tokens
             missing = self._reusable_tokens // block - answer.kv_blocks.reused
             self.statistics.num_recomputed_tokens += max(0, missing) * block
-        self._reusable_tokens = len(self.sequence.context) - 1
+        self._reusable_tokens = len(self.sequence) - 1
 
 
 def _round_of(draft: Draft, num_accepted: int, answer: EngineAnswer) -> Round:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,7 @@ class Request:
     wants_generation_logits: bool = False
     wants_kv_blocks: bool = False  # how many its context holds; those reused are always counted
 
-    @property
+    @cached_property
     def longest_draft(self) -> int:
         """The most draft tokens that a round of this request may verify."""
         by_model = self.max_draft_len if self.draft_len == AUTO else self.draft_len
@@ -68,12 +69,12 @@ class Request:
             by_model if asks_the_model else 0, self.prompt_lookup_num_tokens if looks_up else 0
         )
 
-    @property
+    @cached_property
     def needs_text_each_round(self) -> bool:
         """Whether a round's text decides how the answer goes on."""
         return bool(self.stop_strings)
 
-    @property
+    @cached_property
     def tells_text_aside(self) -> bool:
         """Whether text is wanted round by round but decides nothing: no round waits for it."""
         return self.streams_text and not self.needs_text_each_round

@@ -15,9 +15,11 @@ class Sequence:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self._row: TokenIds = np.empty(len(request.prompt_ids) + request.max_tokens, np.int32)
-        self._row[: len(request.prompt_ids)] = request.prompt_ids
-        self._length = len(request.prompt_ids)
+        self._start = len(request.prompt_ids)
+        self._limit = self._start + request.max_tokens
+        self._row: TokenIds = np.empty(self._limit, np.int32)
+        self._row[: self._start] = request.prompt_ids
+        self._length = self._start
 
     def fork(self) -> Sequence:
         """Return a copy that shares nothing that changes."""
@@ -25,6 +27,9 @@ class Sequence:
         other._row[: self._length] = self.context
         other._length = self._length
         return other
+
+    def __len__(self) -> int:
+        return self._length
 
     @property
     def context(self) -> TokenIds:
@@ -34,17 +39,17 @@ class Sequence:
     @property
     def output(self) -> TokenIds:
         """The answer so far, [num_output_tokens]."""
-        return self._row[len(self.request.prompt_ids) : self._length]
+        return self._row[self._start : self._length]
 
     @property
     def num_output_tokens(self) -> int:
         """Length of the answer so far."""
-        return self._length - len(self.request.prompt_ids)
+        return self._length - self._start
 
     @property
     def tokens_left(self) -> int:
         """How many tokens the answer may still grow by."""
-        return self.request.max_tokens - self.num_output_tokens
+        return self._limit - self._length
 
     @property
     def tokens_owed(self) -> int:
@@ -60,7 +65,8 @@ class Sequence:
         in all of a call or in none of it.
         """
         limit = min(self.request.longest_draft, self.tokens_left - 1)
-        return min(limit, self.tokens_owed - 1) if self.tokens_owed else limit
+        owed = self.tokens_owed
+        return min(limit, owed - 1) if owed else limit
 
     def append(self, tokens: TokenIds) -> None:
         """Take over the tokens of a round."""
@@ -69,11 +75,9 @@ class Sequence:
 
     def first_end(self, tokens: TokenIds) -> int | None:
         """Index of the first end-of-sequence token in ``tokens``, if there is one."""
-        end_ids = self.request.end_ids
-        for at, token in enumerate(tokens.tolist()):
-            if token in end_ids:
-                return at
-        return None
+        ids = tokens.tolist()
+        ends = [ids.index(end) for end in self.request.end_ids if end in ids]
+        return min(ends, default=None)
 
     def up_to_end(self, tokens: TokenIds) -> TokenIds:
         """``tokens`` up to and with the first end of sequence: nothing behind it can be right."""

@@ -58,7 +58,7 @@ class DraftModel(Drafter):
             max_new_tokens=plan.num_tokens,
             seed=proposal_seed(
                 request.sampling.seed,
-                len(sequence.context),
+                len(sequence),
                 keyed=self._settings.draft_keyed_randomness,
                 use_draft_logits=request.use_draft_logits,
             ),
@@ -92,4 +92,4 @@ class DraftModel(Drafter):
         return tokens[: unknown[0]] if len(unknown) else tokens
 
     def _room(self, sequence: Sequence) -> int:
-        return self._settings.draft_max_seq_len - len(sequence.context)
+        return self._settings.draft_max_seq_len - len(sequence)

@@ -15,7 +15,6 @@ from bls.effects import (
     EngineAnswer,
     EngineCall,
     EngineRole,
-    Listen,
     TextCall,
 )
 from bls.errors import Cancelled, EngineError, EngineTimeout, TandemError
@@ -122,8 +121,9 @@ class Carrier:
     def _carry(self, resume: Callable[[], Effect]) -> None:
         """Do what the decoding asks for until it ends; ``resume`` gets its first wish."""
         try:
+            effect = resume()
             while True:
-                resume = self._outcome_of(resume())
+                effect = self._after(effect)
         except StopIteration:
             self._outlet.ended(None)
         except (TandemError, Cancelled) as error:
@@ -134,8 +134,8 @@ class Carrier:
             log_exception("the decoding loop failed", error)
             self._outlet.ended(TandemError("internal error in the decoding loop; see the log"))
 
-    def _outcome_of(self, effect: Effect) -> Callable[[], Effect]:
-        """Perform an effect; return how the decoding goes on with its outcome."""
+    def _after(self, effect: Effect) -> Effect:
+        """Perform an effect; return what the decoding wants after its outcome."""
         failure: Exception | None = None
         answer = None
         try:
@@ -144,18 +144,18 @@ class Carrier:
             failure = error
         reason = self._interruption or failure
         if reason is not None:
-            return lambda: self._steps.throw(reason)
-        return lambda: self._steps.send(answer)
+            return self._steps.throw(reason)
+        return self._steps.send(answer)
 
     def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, EngineCall):
+            return self._engine_answer(effect)
         if isinstance(effect, Chunk):
             return self._outlet.deliver(effect)
         if isinstance(effect, TextCall):
             return self._text(effect)
-        if isinstance(effect, Listen):
-            assert self._inbox is not None
-            return self._inbox.take()
-        return self._engine_answer(effect)
+        assert self._inbox is not None
+        return self._inbox.take()
 
     def _engine_answer(self, call: EngineCall) -> EngineAnswer:
         engine = self._driver.engines[call.engine]
