@@ -232,10 +232,15 @@ class TritonServer:
             time.sleep(POLL_SECONDS)
 
     def _ready(self) -> bool:
+        """Whether everything answers; Triton opens /metrics last, when it calls itself ready."""
         paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in self.models)]
-        connection = HTTPConnection(self._host.strip("[]"), self.ports.http, timeout=5)
+        host = self._host.strip("[]")
+        connection = HTTPConnection(host, self.ports.http, timeout=5)
         try:
-            return all(_answers(connection, path) for path in paths)
+            if not all(_answers(connection, path) for path in paths):
+                return False
+            with socket.create_connection((host, self.ports.metrics), timeout=5):
+                return True
         except (OSError, HTTPException):
             return False
         finally:

@@ -2,7 +2,6 @@
 
 import re
 import time
-import urllib.error
 import urllib.request
 
 PARTS = ("draft", "target", "orchestration")
@@ -48,16 +47,9 @@ def computed(server, model="target", at_least=0):
 def until(condition):
     """Wait for what is published a moment after the answer."""
     deadline = time.monotonic() + 10
-    while not holds(condition):
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def holds(condition):
-    try:
-        return condition()
-    except urllib.error.URLError:  # Triton opens /metrics milliseconds after it calls itself ready
-        return False
 
 
 class Change:
