@@ -132,6 +132,9 @@ class StreamEntry:
 
     def _tokens(self, job: Job, prompts: list[Prompt]) -> list[Tokens]:
         words = [prompt.words for prompt in prompts]
+        given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
+        if len(given) == len(prompts) and not any(map(any, words)):
+            return given  # there is no word to tokenize
         model = self._settings.preprocessing_model
         call = job.wait.begin(model, "", self._settings.target_timeout)
         try:

@@ -28,8 +28,8 @@ class Tokens(NamedTuple):
     """What the tokenizer made of it."""
 
     prompt_ids: TokenIds  # [n]
-    bad_words: TokenIds | None  # [2, m]
-    embedding_bias: NDArray[np.float32] | None  # [vocab_size]
+    bad_words: TokenIds | None = None  # [2, m]
+    embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
 
 
 def tokens_request(model: str, prompts: Sequence[Words]) -> Any:

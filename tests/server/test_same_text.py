@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from entries import ask, ask_one, stream
+from metrics import total
 from prompts import COMPLETIONS
 
 LENGTH = 28
@@ -201,5 +202,11 @@ def test_ids_may_be_sent_instead_of_text(server, control, embedded):
     ids = tokenizer.encode(COMPLETIONS[0]).ids
     with client.InferenceServerClient(server.grpc_url) as connection:
         made = [tensor("input_ids", [ids]), tensor("max_tokens", LENGTH)]
+        before = tokenized(server)
         (answer,) = read(connection.infer("bls", made))
     assert answer.text == control[0].text
+    assert tokenized(server) == before  # there was no word in it
+
+
+def tokenized(server):
+    return total(server, "nv_inference_request_success", model="preprocessing")
