@@ -39,6 +39,41 @@ def test_a_step_a_token_and_one_for_a_verification():
     assert finish(timer, target.start(prompt(1, 9), 11, drafts=prompt(2, 10))) == [60.0 + 21.0]
 
 
+class Responder:
+    """Notes when responses are made, and when the last token of those sent is said to have come."""
+
+    def __init__(self, timer):
+        self._timer = timer
+        self.made, self.sent = [], []
+
+    def __call__(self, answer):
+        raise AssertionError("what can be prepared is not made when it is due")
+
+    def prepare(self, answer):
+        self.made.append((self._timer.now_ns() / MS, len(answer.tokens)))
+        return lambda last_token_ns: self.sent.append(last_token_ns / MS)
+
+
+def test_a_response_is_made_before_it_is_due():
+    timer = VirtualTimer()
+    responder = Responder(timer)
+    target = emulated(timer, step_ms=10.0).engine
+    target.submit(EngineRequest("", IDS, 3, sampling=GREEDY), responder)
+    assert (responder.made, responder.sent) == ([(0.0, 3)], [])
+    timer.advance()
+    assert responder.sent == [30.0]
+
+
+def test_what_was_made_too_long_is_made_anew_when_a_call_is_stopped():
+    timer = VirtualTimer()
+    responder = Responder(timer)
+    target = emulated(timer, step_ms=10.0).engine
+    target.submit(EngineRequest("x", IDS, 3, sampling=GREEDY), responder)
+    timer.pass_ns(25 * MS)
+    target.stop("x")
+    assert (responder.made, responder.sent) == ([(0.0, 3), (25.0, 2)], [25.0])
+
+
 def test_a_stream_has_a_token_a_step():
     timer = VirtualTimer()
     pending = emulated(timer, step_ms=5.0).start(prompt(1, 9), 4, streaming=True)
