@@ -61,7 +61,7 @@ class EmulatedEngine:
         prefill_ns = round(missing * self._settings.prefill_ms_per_token * MS)
         try:
             self._prepare(call, begin_ns + prefill_ns)
-        except RequestError:
+        except Exception:
             self._forget(call)
             raise
         if call.due_ns > self._timer.now_ns():
