@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     plain_tokens: int = 1
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Draft:
     """Draft tokens of a round, who proposed them and, in logits mode, what they were drawn from.
 
