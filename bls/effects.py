@@ -55,9 +55,7 @@ class Draft:
     """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
-    logits: Any = (
-        None  # the draft engine's tensor [1, num_draft_tokens, vocab_size], handed on untouched
-    )
+    logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a loan
     drafter: DrafterName = "none"
     plain_tokens: int = 1
     plan: Plan | None = None  # what was asked of a draft model, and its answer

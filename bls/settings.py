@@ -47,6 +47,7 @@ class LoopSettings:
     target_logits_dtype: str = "FP32"  # or FP16
     draft_logits_tell_all: bool = True  # warped, they are what it draws from
     fast_logits: bool = False  # instead of logits, engines exchange handles
+    logits_on_loan: bool = False  # the same by Tandem's own engines, which lose nothing by it
 
     drafters: tuple[DrafterName, ...] = ("none",)  # what a request may choose from
 

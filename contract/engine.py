@@ -101,6 +101,8 @@ RETURN_NUM_OUTPUT_TOKENS = Tensor(
     "return_num_output_tokens", "BOOL", (1,), optional=True, scalar=True
 )
 DRAFT_STOP_PROBABILITY = Tensor("draft_stop_probability", "FP32", (1,), optional=True, scalar=True)
+# Between our own engines: where the draft's logits lie, instead of them; see `engines.loans`.
+LOGITS_LOAN = Tensor("logits_loan", "UINT64", (3,), optional=True)
 
 OUTPUT_IDS = Tensor("output_ids", "INT32", (-1, -1))
 SEQUENCE_LENGTH = Tensor("sequence_length", "INT32", (-1,))
@@ -188,10 +190,10 @@ NVIDIA_INPUTS = (
     RETURN_NUM_INPUT_TOKENS,
     RETURN_NUM_OUTPUT_TOKENS,
 )
-INPUTS = (*NVIDIA_INPUTS, DRAFT_STOP_PROBABILITY)  # of our own engines
+INPUTS = (*NVIDIA_INPUTS, DRAFT_STOP_PROBABILITY, LOGITS_LOAN)  # of our own engines
 LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # of the deployment's type
 
-OUTPUTS = (
+NVIDIA_OUTPUTS = (
     OUTPUT_IDS,
     SEQUENCE_LENGTH,
     CUM_LOG_PROBS,
@@ -214,3 +216,4 @@ OUTPUTS = (
     NUM_INPUT_TOKENS,
     NUM_OUTPUT_TOKENS,
 )
+OUTPUTS = (*NVIDIA_OUTPUTS, LOGITS_LOAN)  # of our own engines

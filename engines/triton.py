@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
@@ -19,7 +20,8 @@ from engines.encoding import encode, nothing
 from engines.engine import Engine, Send
 from engines.errors import EngineError, RequestError
 from engines.load import load_engine
-from engines.request import EngineAnswer, EngineRequest
+from engines.loans import Borrower, Lender
+from engines.request import NO_IDS, EngineAnswer, EngineRequest
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class EngineModel:
             self._engine = self.load_engine(model_config, folder)
         except (EngineError, ValueError) as error:
             raise pb_utils.TritonModelException(f"model '{self._name}': {error}") from error
+        self._lender, self._borrower = Lender(), Borrower()
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
 
     def execute(self, requests: Iterable[Any]) -> list[Any] | None:
@@ -58,6 +61,7 @@ class EngineModel:
     def finalize(self) -> None:
         """End the engine's calls and threads."""
         self._engine.close()
+        self._lender.close()
         self._metric.close()
 
     def _start(self, request: Any) -> _WayBack:
@@ -70,15 +74,31 @@ class EngineModel:
                 self._stop(request.request_id())
                 way.send(_response(nothing(wanted)), final=True)
                 return way
+            if tensors.LOGITS_LOAN in arrays:
+                self._take_loan(arrays, way)
             call = decode(arrays, request.request_id(), now)
             self._check_streaming(call)
-            self._engine.submit(call, _Responder(self._name, call, way, wanted))
+            respond = _Responder(self._name, call, way, wanted, self._lender)
+            self._engine.submit(call, respond)
         except RequestError as error:
             self._refuse(way, str(error))
         except Exception as error:
             log.exception("a call could not be started")
             self._refuse(way, f"the call failed: {type(error).__name__}")
         return way
+
+    def _take_loan(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
+        """Put borrowed logits in the place of the loan, as many as there are draft tokens.
+
+        A loan that is over leaves the ids, which are verified as exactly.
+        """
+        loan = self._borrower.borrow(arrays.pop(tensors.LOGITS_LOAN))
+        if loan is None:
+            arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
+            return
+        way.on_final(loan.give_back)
+        length = arrays.get(tensors.DRAFT_INPUT_IDS, NO_IDS).shape[-1]
+        arrays[tensors.DRAFT_LOGITS] = loan.logits[np.newaxis, :length]
 
     def _stop(self, request_id: str) -> None:
         if not request_id:
@@ -98,11 +118,14 @@ class EngineModel:
 class _Responder:
     """Makes a call's answers the responses to it; see `engines.engine.Preparing`."""
 
-    def __init__(self, model: str, call: EngineRequest, way: _WayBack, wanted: list[str]) -> None:
+    def __init__(
+        self, model: str, call: EngineRequest, way: _WayBack, wanted: list[str], lender: Lender
+    ) -> None:
         self._model = model
         self._call = call
         self._way = way
         self._wanted = wanted
+        self._lender = lender
 
     def __call__(self, answer: EngineAnswer) -> None:
         self.prepare(answer)(answer.usage.last_token_time_ns)
@@ -113,6 +136,8 @@ class _Responder:
             response, last_token = _error(self._model, answer.error), None
         else:
             arrays = dict(encode(self._call, answer, self._wanted))
+            if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
+                arrays[tensors.LOGITS_LOAN] = self._lender.lend(answer.generation_logits)[None]
             last_token = arrays.get(tensors.LAST_TOKEN_TIME_NS)
             response = _response(arrays.items())
 
@@ -136,10 +161,17 @@ class _WayBack:
         self._sender = sender
         self._returns = not decoupled
         self._response: Any = None
+        self._ended: Callable[[], None] | None = None
         self._lock = threading.Lock()
+
+    def on_final(self, ended: Callable[[], None]) -> None:
+        """Have it called when the final response goes: the engine has done with the call."""
+        self._ended = ended
 
     def send(self, response: Any, *, final: bool) -> None:
         """Send a response, or keep it for execute() to return."""
+        if final and self._ended:
+            self._ended()
         with self._lock:
             if self._returns:
                 self._response = response

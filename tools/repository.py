@@ -130,15 +130,14 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
         ("draft", names.draft, deployment.draft),
     ):
         if planned:
+            ours = planned.backend == "python"
             yield Model(
                 name=name,
-                source=source if planned.backend == "python" else None,
+                source=source if ours else None,
                 parameters=planned.parameters,
-                inputs=_typed(
-                    engine.INPUTS if planned.backend == "python" else engine.NVIDIA_INPUTS, planned
-                ),
-                outputs=_typed(engine.OUTPUTS, planned),
-                packages=ENGINE_PACKAGES if planned.backend == "python" else (),
+                inputs=_typed(engine.INPUTS if ours else engine.NVIDIA_INPUTS, planned),
+                outputs=_typed(engine.OUTPUTS if ours else engine.NVIDIA_OUTPUTS, planned),
+                packages=ENGINE_PACKAGES if ours else (),
                 max_batch_size=1,
                 decoupled=planned.decoupled,
                 backend=planned.backend,

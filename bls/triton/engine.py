@@ -69,6 +69,8 @@ class EngineRequests:
         self._sampling = _sampling_tensors(sampling, engine.vocab_size)
         self._bad_words = sampling.bad_words
         self._output_lens: dict[int, Any] = {}
+        on_loan = engine.is_draft and engine.settings.logits_on_loan
+        self._logits_output = tensors.LOGITS_LOAN if on_loan else tensors.GENERATION_LOGITS
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
@@ -114,7 +116,7 @@ class EngineRequests:
             tokens=tokens,
             seconds=seconds,
             log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
-            logits=outputs.get(tensors.GENERATION_LOGITS),
+            logits=outputs.get(self._logits_output),
             context_logits=outputs.get(tensors.CONTEXT_LOGITS),
             kv_blocks=_kv_blocks(outputs),
             engine_seconds=_engine_seconds(outputs),
@@ -135,7 +137,7 @@ class EngineRequests:
         if call.engine == "target" and self._wants_context_logits(call):
             outputs.append(tensors.CONTEXT_LOGITS)
         if call.wants_logits:
-            outputs.append(tensors.GENERATION_LOGITS)
+            outputs.append(self._logits_output)
         return outputs
 
     def _changing(self, call: EngineCall) -> list[Any]:
@@ -162,13 +164,20 @@ class EngineRequests:
         inputs = []
         if len(call.draft):
             inputs.append(_row(tensors.DRAFT_INPUT_IDS, call.draft.tokens))
-            logits = shown(call.draft, self._own_logits(call), self._request, self._engine.settings)
+            logits = self._draft_logits(call)
             if logits is not None:
-                inputs.append(pb_utils.Tensor(tensors.DRAFT_LOGITS, logits))
-                inputs += self._logits_threshold
+                inputs += [logits, *self._logits_threshold]
         if self._wants_context_logits(call):
             inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
         return inputs
+
+    def _draft_logits(self, call: EngineCall) -> Any:
+        """The tensor that tells what the target verifies the draft against; None: ids alone."""
+        settings = self._engine.settings
+        if settings.logits_on_loan:
+            return call.draft.logits
+        logits = shown(call.draft, self._own_logits(call), self._request, settings)
+        return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)
 
     def _own_logits(self, call: EngineCall) -> NDArray[Any] | None:
         """The draft engine's, [1, n, width]."""

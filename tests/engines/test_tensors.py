@@ -149,12 +149,12 @@ def test_an_answer_becomes_tensors():
         num_output_tokens=2,
         usage=Usage(reused_blocks=3, new_blocks=2, draft_tokens=4, accepted_tokens=1),
     )
-    got = dict(encode(call, answer, [str(tensor) for tensor in tensors.OUTPUTS]))
-    for tensor in tensors.OUTPUTS:
+    got = dict(encode(call, answer, [str(tensor) for tensor in tensors.NVIDIA_OUTPUTS]))
+    for tensor in tensors.NVIDIA_OUTPUTS:
         if tensor in got:
             assert got[tensor].dtype == NUMPY[tensor.dtype], tensor
             assert got[tensor].ndim == 1 + len(tensor.dims), tensor
-    assert set(map(str, tensors.OUTPUTS)) - set(got) == {"context_phase_params"}
+    assert set(map(str, tensors.NVIDIA_OUTPUTS)) - set(got) == {"context_phase_params"}
     assert got["output_ids"].tolist() == [[[8, 9]]]
     assert got["sequence_length"].tolist() == [[2]]
     assert got["cum_log_probs"].tolist() == [[-2.0]]

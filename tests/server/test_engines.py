@@ -1,6 +1,9 @@
 """The engines as those see them who call `draft` and `target` themselves."""
 
+import os
 import queue
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +14,21 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from contract import engine
+from engines.loans import Borrower
 
 from .conftest import serving
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
 CONTEXT = list(range(40, 60))
 LENGTH = 12
+TYPES = {
+    engine.STREAMING: bool,
+    engine.RETURN_GENERATION_LOGITS: bool,
+    engine.TEMPERATURE: np.float32,
+    engine.SEED: np.uint64,
+    engine.LOGITS_LOAN: np.uint64,
+}
+BY_LOGITS = {"temperature": 0.8, "top_p": 1.0, "seed": 3, "use_draft_logits": True}
 
 
 def request(**values):
@@ -24,7 +36,7 @@ def request(**values):
     given = {"input_ids": CONTEXT, "input_lengths": [len(CONTEXT)], "request_output_len": [LENGTH]}
     tensors = []
     for name, value in (given | values).items():
-        row = np.array([value], bool if name == engine.STREAMING else np.int32)
+        row = np.array([value], TYPES.get(name, np.int32))
         tensors.append(grpc.InferInput(name, row.shape, np_to_triton_dtype(row.dtype)))
         tensors[-1].set_data_from_numpy(row)
     return tensors
@@ -63,6 +75,50 @@ def test_a_stream_is_refused_with_what_would_allow_it(server):
         pytest.raises(InferenceServerException, match="`decoupled: true`"),
     ):
         client.infer("target", request(streaming=[True]))
+
+
+def test_a_draft_sends_its_logits_or_lends_them(server):
+    outputs = (engine.GENERATION_LOGITS, engine.LOGITS_LOAN)
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        result = client.infer(
+            "draft",
+            request(request_output_len=[3], return_generation_logits=[True]),
+            outputs=[grpc.InferRequestedOutput(name) for name in outputs],
+        )
+    sent = result.as_numpy(engine.GENERATION_LOGITS)[0, 0]
+    loan = Borrower().borrow(result.as_numpy(engine.LOGITS_LOAN))
+    assert loan.logits.shape[0] == 3
+    assert loan.logits.tolist() == sent.tolist()
+    loan.give_back()
+
+
+def test_a_loan_that_is_over_leaves_the_ids_to_verify(server):
+    draft = {"draft_input_ids": [41, 42], "temperature": [1.0], "seed": [5]}
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        by_ids = tokens_of(client.infer("target", request(**draft)))
+        over = request(**draft, logits_loan=[os.getpid(), 1, 2])
+        assert tokens_of(client.infer("target", over)) == by_ids
+
+
+def test_what_a_draft_lends_comes_back(server):
+    """As many pages as there were drafts at once, however many rounds each had."""
+    with ThreadPoolExecutor(8) as threads:
+        answers = threads.map(
+            lambda n: ask_one(server, "bls", f"def f{n}(", max_tokens=100, **BY_LOGITS), range(32)
+        )
+    assert all(answer.number("num_rounds") > 8 for answer in answers)
+    assert 0 < pages_lent(server) <= 8
+
+
+def pages_lent(server):
+    """Pages of lent logits that the server's processes have, by the descriptors they hold open."""
+    pages = set()
+    for process in server.processes:
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(f"/proc/{process}/fd"):
+                if os.readlink(entry.path) == "/memfd:tandem-logits (deleted)":
+                    pages.add(entry.stat().st_ino)
+    return len(pages)
 
 
 def test_a_decoupled_engine_streams_and_the_loop_works_over_it(emulated, server, serve, alone):

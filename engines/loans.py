@@ -1,0 +1,200 @@
+"""Logits that a draft lends the target, in memory that both see, instead of sending them.
+
+Triton's Python backend copies a tensor six times on its way from one model through a second to a
+third: of ten rows of a vocabulary of 128,256, 5 MB each time. A loan is 24 bytes on that way: where
+the logits lie. TensorRT-LLM's fast logits do the same between its own processes.
+
+A page of memory has no name in any folder (memfd_create(2)), so that none outlives the draft's
+process, however that ends. It is lent anew once it was given back, or where nobody took it in time.
+Each loan has a number that cannot be guessed: who does not hold it reads nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.request import Floats
+
+Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
+
+SECONDS_TO_TAKE = 60.0  # whoever asked for a loan has given up long before
+MOST_UNTAKEN = 64  # pages; then the oldest one that nobody took is lent anew
+
+log = logging.getLogger(__name__)
+
+_NAME = "tandem-logits"
+_HANDLE_WORDS = 3
+_HEADER_BYTES = 64
+_NUMBER, _TAKEN, _RETURNED, _ROWS, _WIDTH = range(5)  # words of a header
+
+
+class _Page:
+    """Memory that two processes see: whose turn it is, and behind that the logits."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, 0)
+        self._header = np.frombuffer(self._memory, np.uint64, _HEADER_BYTES // 8)
+
+    @property
+    def room(self) -> int:
+        """Bytes for logits."""
+        return len(self._memory) - _HEADER_BYTES
+
+    def logits(self) -> Floats:
+        """Return the logits [rows, width] where they lie."""
+        rows, width = int(self._header[_ROWS]), int(self._header[_WIDTH])
+        values = np.frombuffer(self._memory, np.float32, rows * width, _HEADER_BYTES)
+        return values.reshape(rows, width)
+
+    def write(self, logits: Floats) -> int:
+        """Put logits there; return the number of the loan."""
+        self._header[_ROWS], self._header[_WIDTH] = logits.shape
+        np.copyto(self.logits(), logits)
+        number = secrets.randbits(63) + 1
+        self._header[_NUMBER] = number
+        return number
+
+    @property
+    def returned(self) -> bool:
+        """Whether the last loan was given back."""
+        return bool(self._header[_RETURNED] == self._header[_NUMBER])
+
+    def withdraw(self) -> bool:
+        """End a loan that nobody has taken; say whether that was so."""
+        number = int(self._header[_NUMBER])
+        self._header[_NUMBER] = 0
+        if self._header[_TAKEN] == number:
+            self._header[_NUMBER] = number
+            return False
+        return True
+
+    def take(self, number: int) -> bool:
+        """Begin to read the loan of that number, once; say whether it is there."""
+        if self._header[_NUMBER] != number or self._header[_TAKEN] == number:
+            return False
+        self._header[_TAKEN] = number
+        if self._header[_NUMBER] == number:
+            return True
+        self.give_back(number)  # withdrawn in this very moment
+        return False
+
+    def give_back(self, number: int) -> None:
+        """End the reading."""
+        self._header[_RETURNED] = number
+
+
+class Lender:
+    """What a draft lends. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lent: deque[tuple[float, int, _Page]] = deque()  # the oldest loan first
+        self._lock = threading.Lock()
+
+    @property
+    def num_pages(self) -> int:
+        """How many pages there are."""
+        return len(self._lent)
+
+    def lend(self, logits: Floats) -> Handle:
+        """Return where a reader finds a copy of logits [n, vocab_size]."""
+        with self._lock:
+            descriptor, page = self._free_page(logits.nbytes)
+        number = page.write(logits)
+        with self._lock:
+            self._lent.append((self._clock(), descriptor, page))
+        return np.array([os.getpid(), descriptor, number], np.uint64)
+
+    def close(self) -> None:
+        """Let go of all pages; who still reads one keeps it."""
+        with self._lock:
+            while self._lent:
+                os.close(self._lent.popleft()[1])
+
+    def _free_page(self, num_bytes: int) -> tuple[int, _Page]:
+        """Take a page that nobody reads out of those that are lent, or make one."""
+        crowded = len(self._lent) >= MOST_UNTAKEN
+        for place, (since, descriptor, page) in enumerate(self._lent):
+            overdue = crowded or self._clock() - since > SECONDS_TO_TAKE
+            if page.returned or (overdue and page.withdraw()):
+                del self._lent[place]
+                if page.room >= num_bytes:
+                    return descriptor, page
+                os.close(descriptor)
+                break
+        descriptor = os.memfd_create(_NAME)
+        # What is not written takes no memory: room for longer drafts costs nothing.
+        os.ftruncate(descriptor, _HEADER_BYTES + (1 << (num_bytes - 1).bit_length()))
+        return descriptor, _Page(descriptor)
+
+
+class Loan:
+    """Logits [rows, vocab_size] that were lent, until they are given back."""
+
+    def __init__(self, page: _Page, number: int) -> None:
+        self.logits = page.logits()
+        self._page = page
+        self._number = number
+
+    def give_back(self) -> None:
+        """Say that nobody reads them any more."""
+        self._page.give_back(self._number)
+
+
+class Borrower:
+    """What a target reads of it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[int, int], _Page] = {}
+        self._lock = threading.Lock()
+        self._warned = False
+
+    def borrow(self, handle: Handle) -> Loan | None:
+        """Return the loan; None where it is over, or never was one."""
+        if handle.size == _HANDLE_WORDS:
+            process, descriptor, number = handle.reshape(-1).tolist()
+            with self._lock:
+                page = self._taken(process, descriptor, number)
+            if page is not None:
+                return Loan(page, number)
+        if not self._warned:
+            self._warned = True
+            log.warning("a draft's logits could not be borrowed; such drafts are verified by ids")
+        return None
+
+    def _taken(self, process: int, descriptor: int, number: int) -> _Page | None:
+        page = self._pages.get((process, descriptor))
+        if page is not None and page.take(number):
+            return page
+        # Not seen yet, or the descriptor has become another page's.
+        page = self._open(process, descriptor)
+        return page if page is not None and page.take(number) else None
+
+    def _open(self, process: int, descriptor: int) -> _Page | None:
+        """Map a page; None where there is none of ours. Forget those of processes that ended."""
+        path = f"/proc/{process}/fd/{descriptor}"
+        try:
+            if os.readlink(path) != f"/memfd:{_NAME} (deleted)":
+                return None
+            opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            page = _Page(opened)
+        finally:
+            os.close(opened)
+        known = self._pages.items()
+        self._pages = {place: p for place, p in known if os.path.exists(f"/proc/{place[0]}")}
+        self._pages[process, descriptor] = page
+        return page

@@ -1,0 +1,166 @@
+"""Logits that one process lends another: who reads what, how often, and for how long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.loans import MOST_UNTAKEN, SECONDS_TO_TAKE, Borrower, Lender
+
+ELSEWHERE = """
+import sys
+import numpy as np
+from engines.loans import Borrower
+loan = Borrower().borrow(np.array(sys.argv[1:], np.uint64))
+if loan is not None:
+    print(loan.logits.tolist())
+    loan.give_back()
+"""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def rows(value: float, num: int = 2, width: int = 5) -> np.ndarray:
+    return np.full((num, width), value, np.float32)
+
+
+def read_elsewhere(handle: np.ndarray) -> str:
+    """What another process makes of a handle."""
+    command = [sys.executable, "-c", ELSEWHERE, *map(str, handle)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def lender(clock):
+    lender = Lender(clock)
+    yield lender
+    lender.close()
+
+
+def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(lender):
+    logits = np.arange(10, dtype=np.float32).reshape(2, 5)
+    first = lender.lend(logits)
+    logits[:] = 0  # a loan is a copy
+    assert read_elsewhere(first) == str(np.arange(10.0).reshape(2, 5).tolist())
+    second = lender.lend(rows(7))
+    assert first[:2].tolist() == second[:2].tolist()  # the same page
+    assert lender.num_pages == 1
+    assert read_elsewhere(first) == ""
+    assert read_elsewhere(second) == str(rows(7).tolist())
+
+
+def test_a_loan_is_read_once(lender):
+    borrower = Borrower()
+    handle = lender.lend(rows(1))
+    loan = borrower.borrow(handle)
+    assert borrower.borrow(handle) is None
+    loan.give_back()
+    assert borrower.borrow(handle) is None
+
+
+def test_what_somebody_reads_is_not_lent_anew_however_long_that_takes(lender, clock):
+    borrower = Borrower()
+    loan = borrower.borrow(lender.lend(rows(1)))
+    clock.now = 100 * SECONDS_TO_TAKE
+    for _ in range(2 * MOST_UNTAKEN):
+        lender.lend(rows(2))
+    assert loan.logits.tolist() == rows(1).tolist()
+
+
+def test_what_nobody_takes_is_lent_anew_in_the_end(lender, clock):
+    old = lender.lend(rows(1))
+    lender.lend(rows(2))
+    assert lender.num_pages == 2
+    clock.now = SECONDS_TO_TAKE + 1
+    lender.lend(rows(3))
+    assert lender.num_pages == 2
+    assert Borrower().borrow(old) is None
+
+
+def test_loans_that_nobody_takes_fill_no_more_than_so_many_pages(lender):
+    handles = [lender.lend(rows(n)) for n in range(3 * MOST_UNTAKEN)]
+    assert lender.num_pages == MOST_UNTAKEN
+    borrower = Borrower()
+    kept = handles[-MOST_UNTAKEN:]
+    assert all(borrower.borrow(handle) is None for handle in handles[:-MOST_UNTAKEN])
+    assert [borrower.borrow(handle).logits[0, 0] for handle in kept] == [
+        *range(2 * MOST_UNTAKEN, 3 * MOST_UNTAKEN)
+    ]
+
+
+def test_a_longer_draft_gets_more_room(lender):
+    borrower = Borrower()
+    for num in (1, 40, 3):
+        loan = borrower.borrow(lender.lend(rows(num, num, 1000)))
+        assert loan.logits.shape == (num, 1000)
+        assert (loan.logits == num).all()
+        loan.give_back()
+    assert lender.num_pages == 1
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2], ids=["process", "descriptor", "number"])
+def test_a_handle_that_was_never_given_reads_nothing(lender, wrong):
+    handle = lender.lend(rows(1))
+    handle[wrong] += 100_000
+    assert Borrower().borrow(handle) is None
+
+
+def test_only_pages_are_opened():
+    with tempfile.TemporaryFile() as other:
+        other.write(bytes(4096))
+        other.flush()
+        assert Borrower().borrow(np.array([os.getpid(), other.fileno(), 0], np.uint64)) is None
+    assert Borrower().borrow(np.zeros(2, np.uint64)) is None
+
+
+def test_nothing_is_left_of_a_lender_that_ended():
+    lend = (
+        "import numpy as np; from engines.loans import Lender;"
+        "print(*Lender().lend(np.ones((1, 4), np.float32)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", lend], check=True, capture_output=True, text=True)
+    assert Borrower().borrow(np.array(ended.stdout.split(), np.uint64)) is None
+
+
+def test_a_failure_to_borrow_is_logged_once(caplog):
+    borrower = Borrower()
+    for _ in range(3):
+        assert borrower.borrow(np.ones(3, np.uint64)) is None
+    assert [record.message for record in caplog.records] == [
+        "a draft's logits could not be borrowed; such drafts are verified by ids"
+    ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["lend", "take", "return"]), st.integers(0, 7))))
+def test_whoever_reads_reads_his_own_in_any_order(steps):
+    lender, borrower = Lender(), Borrower()
+    lent, taken = [], []
+    for number, (step, which) in enumerate(steps):
+        if step == "lend":
+            lent.append((number, lender.lend(rows(number, which + 1))))
+        elif step == "take" and lent:
+            mine, handle = lent.pop(which % len(lent))
+            taken.append((mine, borrower.borrow(handle)))
+        elif step == "return" and taken:
+            taken.pop(which % len(taken))[1].give_back()
+        assert all((loan.logits == mine).all() for mine, loan in taken)
+    lender.close()
