@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_left, insort
 
 import numpy as np
 
 from engines.request import Ids
 
-# Texts are found by their first tokens; a shorter beginning in common is not looked for.
-_KEY_TOKENS = 4
+_BYTES = 4  # of a token
 
 
 class PrefixCache:
@@ -22,9 +22,9 @@ class PrefixCache:
     def __init__(self, max_tokens: int, block_tokens: int) -> None:
         self._block = block_tokens
         self.total_blocks = max_tokens // block_tokens
-        self._texts: dict[int, Ids] = {}  # by number, least recently used first
-        self._numbers: dict[bytes, list[int]] = {}  # of texts that begin so, oldest first
-        self._next_number = 0
+        # As bytes, whose order is found fast: a text's neighbours in it share most with it.
+        self._in_order: list[bytes] = []
+        self._copies: dict[bytes, int] = {}  # of each text, least recently used first
         self._used_blocks = 0
         self._lock = threading.Lock()
 
@@ -37,48 +37,43 @@ class PrefixCache:
 
         A text that the call continues is taken over: `remember` brings it back.
         """
+        wanted = ids[:reusable].tobytes()
         with self._lock:
-            number, shared = self._longest_prefix(ids[:reusable])
-            if shared and len(self._texts[number]) - shared <= self._block:
-                self._forget(number)
+            place = bisect_left(self._in_order, wanted)
+            neighbours = self._in_order[max(0, place - 1) : place + 1]
+            shared, text = max(
+                ((_shared_tokens(text, wanted), text) for text in neighbours), default=(0, b"")
+            )
+            if shared and len(text) // _BYTES - shared <= self._block:
+                self._forget_one(text)
             return shared
 
     def remember(self, ids: Ids) -> None:
-        """Keep a text [n]."""
+        """Keep a text [n], once for each call that leaves it."""
+        text = ids.tobytes()
         with self._lock:
-            self._next_number += 1
-            self._texts[self._next_number] = ids
-            self._numbers.setdefault(_key(ids), []).append(self._next_number)
-            self._used_blocks += self.blocks_for(len(ids))
+            copies = self._copies.pop(text, 0)
+            if not copies:
+                insort(self._in_order, text)
+            self._copies[text] = copies + 1
+            self._used_blocks += self._blocks_of(text)
             while self._used_blocks > self.total_blocks:
-                self._forget(next(iter(self._texts)))
+                self._forget_one(next(iter(self._copies)))
 
-    def _longest_prefix(self, ids: Ids) -> tuple[int, int]:
-        """Return the number of the text that shares most with ids [n], and how much that is."""
-        best, longest = 0, 0
-        for number in reversed(self._numbers.get(_key(ids), [])):
-            shared = _shared_prefix(self._texts[number], ids)
-            if shared > longest:
-                best, longest = number, shared
-            if longest == len(ids):
-                break
-        return best, longest
+    def _forget_one(self, text: bytes) -> None:
+        self._copies[text] -= 1
+        if not self._copies[text]:
+            del self._copies[text]
+            del self._in_order[bisect_left(self._in_order, text)]
+        self._used_blocks -= self._blocks_of(text)
 
-    def _forget(self, number: int) -> None:
-        text = self._texts.pop(number)
-        self._used_blocks -= self.blocks_for(len(text))
-        key = _key(text)
-        self._numbers[key].remove(number)
-        if not self._numbers[key]:
-            del self._numbers[key]
+    def _blocks_of(self, text: bytes) -> int:
+        return self.blocks_for(len(text) // _BYTES)
 
 
-def _key(ids: Ids) -> bytes:
-    return ids[:_KEY_TOKENS].tobytes()
-
-
-def _shared_prefix(one: Ids, other: Ids) -> int:
-    n = min(len(one), len(other))
-    differs = one[:n] != other[:n]
-    first = int(np.argmax(differs))
-    return first if differs[first] else n
+def _shared_tokens(one: bytes, other: bytes) -> int:
+    """How many tokens two texts have in common from the beginning."""
+    n = min(len(one), len(other)) // _BYTES
+    differs = np.frombuffer(one, np.int32, n) != np.frombuffer(other, np.int32, n)
+    first = int(differs.argmax()) if n else 0
+    return first if n and differs[first] else n

@@ -1,0 +1,68 @@
+"""What the emulated engine takes for computed, against a search through all texts."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.emulated.kv_cache import PrefixCache
+
+BLOCK = 4
+texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+
+
+def ids(text):
+    return np.array(text, np.int32)
+
+
+def shared(one, other):
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def test_a_call_takes_over_the_text_that_it_continues_and_leaves_others_theirs():
+    cache = PrefixCache(max_tokens=100, block_tokens=BLOCK)
+    for _ in range(2):
+        cache.remember(ids([1, 2, 3]))
+    reused = [cache.reuse(ids([1, 2, 3, 4]), 3) for _ in range(3)]
+    assert reused == [3, 3, 0]
+
+
+def test_a_long_text_stays_when_a_call_shares_its_beginning():
+    cache = PrefixCache(max_tokens=100, block_tokens=BLOCK)
+    cache.remember(ids(range(20)))
+    assert [cache.reuse(ids([0, 1, 2, 9]), 4) for _ in range(2)] == [3, 3]
+
+
+def test_the_least_recently_used_is_forgotten_first():
+    cache = PrefixCache(max_tokens=3 * BLOCK, block_tokens=BLOCK)
+    for first in (1, 2, 3, 1, 4):
+        cache.remember(ids([first] * BLOCK))
+    found = [cache.reuse(ids([first] * BLOCK), BLOCK) for first in (1, 2, 3, 4)]
+    assert found == [BLOCK, 0, 0, BLOCK]
+
+
+@given(st.lists(texts, max_size=20), texts)
+def test_as_much_is_reused_as_the_best_text_shares(remembered, wanted):
+    cache = PrefixCache(max_tokens=10_000, block_tokens=BLOCK)
+    for text in remembered:
+        cache.remember(ids(text))
+    best = max((shared(text, wanted) for text in remembered), default=0)
+    assert cache.reuse(ids(wanted), len(wanted)) == best
+
+
+@given(st.lists(st.tuples(st.booleans(), texts), max_size=40))
+def test_it_never_holds_more_than_fits_and_counts_what_it_holds(steps):
+    cache = PrefixCache(max_tokens=5 * BLOCK, block_tokens=BLOCK)
+    for keep, text in steps:
+        if keep:
+            cache.remember(ids(text))
+        else:
+            cache.reuse(ids(text), len(text))
+        held = [(len(raw) // 4, count) for raw, count in cache._copies.items()]
+        assert cache._used_blocks == sum(cache.blocks_for(n) * count for n, count in held)
+        assert cache._used_blocks <= cache.total_blocks
+        assert cache._in_order == sorted(cache._copies)
