@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from engines.errors import RequestError
-from engines.request import EngineRequest
+from engines.request import EngineRequest, Ids
 
 
 class Limits(Protocol):
@@ -36,8 +36,8 @@ def check(
     _check_lengths(request, limits)
     _check_ids("input_ids", request.input_ids, vocab_size)
     _check_ids("draft_input_ids", request.draft_ids, vocab_size)
-    bad_words = [token for word in request.sampling.bad_words for token in word]
-    _check_ids("bad_words_list", np.array(bad_words, np.int32), vocab_size)
+    for word in request.sampling.bad_words:
+        _check_ids("bad_words_list", np.array(word, np.int32), vocab_size)
     if request.end_id is not None and request.end_id >= vocab_size:
         raise RequestError(
             f"end_id {request.end_id} is outside the vocabulary (0..{vocab_size - 1})"
@@ -71,8 +71,8 @@ def _check_lengths(request: EngineRequest, limits: Limits) -> None:
         )
 
 
-def _check_ids(name: str, ids: np.ndarray, vocab_size: int) -> None:  # type: ignore[type-arg]
-    if len(ids) and not (ids.min() >= 0 and ids.max() < vocab_size):
+def _check_ids(name: str, ids: Ids, vocab_size: int) -> None:
+    if len(ids) and ids.view(np.uint32).max() >= vocab_size:  # below zero is above all others
         wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
         raise RequestError(f"{name} holds {wrong}; token ids are 0..{vocab_size - 1}")
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract import engine as tensors
-from engines.request import EngineAnswer, EngineRequest
+from engines.request import EngineAnswer, EngineRequest, Usage
 
 Array: TypeAlias = NDArray[Any]
 Encoder: TypeAlias = Callable[[EngineRequest, EngineAnswer], "Array | None"]
@@ -36,14 +36,19 @@ def nothing(wanted: Collection[str]) -> Iterator[tuple[str, Array]]:
 
 def _output_ids(request: EngineRequest, answer: EngineAnswer) -> Array:
     """[batch 1, beam 1, tokens]; the context first if asked for."""
-    ids = np.array(answer.tokens, np.int32)
-    if answer.first and not request.exclude_input:
-        ids = np.concatenate((request.input_ids, ids))
-    return ids[None, None]
+    if _shows_context(request, answer):
+        ids = np.array(answer.tokens, np.int32)
+        return np.concatenate((request.input_ids, ids))[None, None]
+    return np.array([[answer.tokens]], np.int32)
 
 
 def _sequence_length(request: EngineRequest, answer: EngineAnswer) -> Array:
-    return _int32(_output_ids(request, answer).shape[-1])
+    context = len(request.input_ids) if _shows_context(request, answer) else 0
+    return _int32(context + len(answer.tokens))
+
+
+def _shows_context(request: EngineRequest, answer: EngineAnswer) -> bool:
+    return answer.first and not request.exclude_input
 
 
 def _cum_log_probs(_request: EngineRequest, answer: EngineAnswer) -> Array | None:
@@ -75,20 +80,12 @@ def _perf(value: Callable[[EngineRequest, EngineAnswer], Array]) -> Encoder:
     return lambda request, answer: value(request, answer) if request.return_perf_metrics else None
 
 
-def _usage(*names: str) -> Encoder:
-    """The sum of these fields of the call's usage."""
-
-    def encoder(_request: EngineRequest, answer: EngineAnswer) -> Array:
-        return _int32(sum(getattr(answer.usage, name) for name in names))
-
-    return _perf(encoder)
+def _usage(count: Callable[[Usage], int]) -> Encoder:
+    return _perf(lambda _request, answer: _int32(count(answer.usage)))
 
 
-def _time(name: str) -> Encoder:
-    def encoder(_request: EngineRequest, answer: EngineAnswer) -> Array:
-        return np.array([[getattr(answer.usage, name)]], np.int64)
-
-    return _perf(encoder)
+def _time(of: Callable[[Usage], int]) -> Encoder:
+    return _perf(lambda _request, answer: np.array([[of(answer.usage)]], np.int64))
 
 
 _ZERO_NAMES: Sequence[str] = (tensors.BATCH_INDEX, tensors.SEQUENCE_INDEX)
@@ -100,18 +97,20 @@ _ENCODERS: dict[str, Encoder] = {
     tensors.CONTEXT_LOGITS: _context_logits,
     tensors.GENERATION_LOGITS: _generation_logits,
     **{name: lambda _request, _answer: _int32(0) for name in _ZERO_NAMES},
-    tensors.KV_CACHE_REUSED_BLOCKS: _usage("reused_blocks"),
-    tensors.KV_CACHE_ALLOC_NEW_BLOCKS: _usage("new_blocks"),
-    tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS: _usage("reused_blocks", "new_blocks"),
+    tensors.KV_CACHE_REUSED_BLOCKS: _usage(lambda usage: usage.reused_blocks),
+    tensors.KV_CACHE_ALLOC_NEW_BLOCKS: _usage(lambda usage: usage.new_blocks),
+    tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS: _usage(
+        lambda usage: usage.reused_blocks + usage.new_blocks
+    ),
     tensors.ARRIVAL_TIME_NS: _perf(
         lambda request, _answer: np.array([[request.arrival_time_ns]], np.int64)
     ),
-    tensors.FIRST_SCHEDULED_TIME_NS: _time("first_scheduled_time_ns"),
-    tensors.FIRST_TOKEN_TIME_NS: _time("first_token_time_ns"),
-    tensors.LAST_TOKEN_TIME_NS: _time("last_token_time_ns"),
+    tensors.FIRST_SCHEDULED_TIME_NS: _time(lambda usage: usage.first_scheduled_time_ns),
+    tensors.FIRST_TOKEN_TIME_NS: _time(lambda usage: usage.first_token_time_ns),
+    tensors.LAST_TOKEN_TIME_NS: _time(lambda usage: usage.last_token_time_ns),
     tensors.ACCEPTANCE_RATE: _perf(_acceptance_rate),
-    tensors.TOTAL_ACCEPTED_DRAFT_TOKENS: _usage("accepted_tokens"),
-    tensors.TOTAL_DRAFT_TOKENS: _usage("draft_tokens"),
+    tensors.TOTAL_ACCEPTED_DRAFT_TOKENS: _usage(lambda usage: usage.accepted_tokens),
+    tensors.TOTAL_DRAFT_TOKENS: _usage(lambda usage: usage.draft_tokens),
     tensors.NUM_INPUT_TOKENS: lambda request, _answer: (
         _int32(len(request.input_ids)) if request.return_num_input_tokens else None
     ),

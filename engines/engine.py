@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
 from engines.request import EngineAnswer, EngineRequest
 from engines.traits import Traits
@@ -12,10 +13,14 @@ Respond: TypeAlias = Callable[[EngineAnswer], None]
 Send: TypeAlias = Callable[[int], None]  # given when the last token came, in ns of the wall clock
 
 
-@runtime_checkable
-class Preparing(Protocol):
+class Preparing(ABC):
     """A `Respond` that can do all but the sending beforehand."""
 
+    @abstractmethod
+    def __call__(self, answer: EngineAnswer) -> None:
+        """Send an answer."""
+
+    @abstractmethod
     def prepare(self, answer: EngineAnswer) -> Send:
         """Return what sends the answer."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,8 +13,7 @@ Floats: TypeAlias = NDArray[np.float32]
 NO_IDS: Ids = np.empty(0, np.int32)
 
 
-@dataclass(frozen=True)
-class SamplingParams:
+class SamplingParams(NamedTuple):
     """How the next token is chosen from the model's logits.
 
     `bad_words` and the penalties look at the context and at every token after it, `min_tokens` at
@@ -41,8 +39,7 @@ class SamplingParams:
         return self.temperature is None and self.top_k == 0 and self.top_p == 0
 
 
-@dataclass(frozen=True, eq=False)
-class EngineRequest:
+class EngineRequest(NamedTuple):
     """One call: continue `input_ids` by up to `max_new_tokens`, verifying `draft_ids` if any.
 
     `draft_logits` [len(draft_ids), vocab_size] switches verification from ids to probabilities:
@@ -55,7 +52,7 @@ class EngineRequest:
     request_id: str
     input_ids: Ids
     max_new_tokens: int
-    draft_ids: Ids = field(default_factory=lambda: NO_IDS)
+    draft_ids: Ids = NO_IDS
     draft_logits: Floats | None = None
     draft_acceptance_threshold: float | None = None
     end_id: int | None = None

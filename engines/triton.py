@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from contract import engine as tensors
 from engines.decoding import decode, flag
 from engines.encoding import encode, nothing
-from engines.engine import Engine, Send
+from engines.engine import Engine, Preparing, Send
 from engines.errors import EngineError, RequestError
 from engines.load import load_engine
 from engines.loans import Borrower, Lender
@@ -115,8 +115,8 @@ class EngineModel:
         way.send(_error(self._name, message), final=True)
 
 
-class _Responder:
-    """Makes a call's answers the responses to it; see `engines.engine.Preparing`."""
+class _Responder(Preparing):
+    """Makes a call's answers the responses to it."""
 
     def __init__(
         self, model: str, call: EngineRequest, way: _WayBack, wanted: list[str], lender: Lender

@@ -15,6 +15,7 @@ from benchmarks.simulation import Loop
 from engines.emulated.engine import MS, EmulatedEngine
 from engines.emulated.gpu import SharedGpu
 from engines.emulated.timers import VirtualTimer, WallTimer
+from engines.engine import Preparing
 from engines.request import EngineRequest
 
 IDS = np.array(prompt(1, 9), np.int32)
@@ -39,7 +40,7 @@ def test_a_step_a_token_and_one_for_a_verification():
     assert finish(timer, target.start(prompt(1, 9), 11, drafts=prompt(2, 10))) == [60.0 + 21.0]
 
 
-class Responder:
+class Responder(Preparing):
     """Notes when responses are made, and when the last token of those sent is said to have come."""
 
     def __init__(self, timer):
