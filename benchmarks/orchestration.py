@@ -12,7 +12,6 @@ have with this loop.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -29,17 +28,11 @@ from tandem.profile import Admission, read_profile
 from tandem.server import TritonServer
 from tritonclient import grpc
 
-from benchmarks import published_rows
+from benchmarks import bare, published_rows
 from benchmarks.simulation import Loop
 from contract import entry as tensors
 
-Figures = NDArray[np.float64]
-
-HERE = Path(__file__).resolve().parent
-PROFILE = HERE.parent / "profiles" / "emulated-zero.yaml"
-BARE = HERE / "bare_loops"
-BARE_LOOPS = ("asyncio_loop", "thread_loop")
-PARTS = ("build", "way in", "engine", "way out", "read")
+PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
 CONTEXTS, DRAFT_LEN, TOKENS_A_ROUND = (64, 2048), 10, 5
 FEW = Admission(max_requests=4, max_queue=4)  # idle threads of the server cost a round more
 MS = 1e3
@@ -58,51 +51,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "repository")
         repository.render(planned, models, link=True)
-        for loop in BARE_LOOPS:
-            _add(loop, models / loop)
+        for loop in bare.LOOPS:
+            bare.add(loop, models)
         threads = options.threads or planned.thread_pool_size
         with TritonServer(models, thread_pool_size=threads) as server:
             for context in CONTEXTS:
                 _measure(server.grpc_url, context, options)
 
 
-def _add(loop: str, folder: Path) -> None:
-    """Make a bare loop a model of the repository."""
-    version = folder / "1"
-    version.mkdir(parents=True)
-    shutil.copy(BARE / "config.pbtxt", folder)
-    shutil.copy(BARE / "hops.py", version)
-    shutil.copy(BARE / f"{loop}.py", version / "model.py")
-
-
 def _measure(url: str, context: int, options: argparse.Namespace) -> None:
     ids = np.random.default_rng(0).integers(2, 3000, context, np.int32)
-    costs: dict[str, list[float]] = {loop: [] for loop in (*BARE_LOOPS, "Tandem")}
-    parts: dict[str, list[Figures]] = {loop: [] for loop in BARE_LOOPS}
+    costs: dict[str, list[float]] = {loop: [] for loop in (*bare.LOOPS, "Tandem")}
+    parts: dict[str, list[bare.Figures]] = {loop: [] for loop in bare.LOOPS}
     with Client(url) as client, grpc.InferenceServerClient(url) as connection:
         for turn in track(range(options.turns + 1), f"{context} tokens", transient=True):
-            for loop in BARE_LOOPS:
-                figures = _bare(connection, loop, ids, options.rounds)
+            for loop in bare.LOOPS:
+                figures = MS * bare.play(connection, loop, ids, options.rounds) / options.rounds
                 if turn:  # the first one warms up
-                    costs[loop].append(figures[0] - figures[1 + PARTS.index("engine")])
+                    costs[loop].append(figures[0] - figures[1 + bare.PARTS.index("engine")])
                     parts[loop].append(figures[1:])
             ours = _ours(client, ids, options.rounds)
             if turn:
                 costs["Tandem"].append(ours)
     _print_costs(context, costs, options.profile)
     _print_parts(context, parts)
-
-
-def _bare(
-    connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32], rounds: int
-) -> Figures:
-    """Milliseconds a round of a bare loop: in all, and each part of its calls."""
-    inputs = []
-    for name, values in (("input_ids", ids), ("rounds", np.array([rounds], np.int32))):
-        inputs.append(grpc.InferInput(name, (1, len(values)), "INT32"))
-        inputs[-1].set_data_from_numpy(values[np.newaxis].astype(np.int32))
-    seconds: Figures = connection.infer(loop, inputs).as_numpy("seconds")[0]
-    return MS * seconds / rounds
 
 
 def _ours(client: Client, ids: NDArray[np.int32], rounds: int) -> float:
@@ -121,8 +93,8 @@ def _ours(client: Client, ids: NDArray[np.int32], rounds: int) -> float:
 
 
 def _print_costs(context: int, costs: dict[str, list[float]], profile: Path) -> None:
-    first = costs[BARE_LOOPS[0]]
-    headings = ("loop", "ms a round", "10-90 %", f"of {BARE_LOOPS[0]}", "projected tokens/s")
+    first = costs[bare.LOOPS[0]]
+    headings = ("loop", "ms a round", "10-90 %", f"of {bare.LOOPS[0]}", "projected tokens/s")
     table = Table(*headings, title=f"{profile.stem}, {context} tokens")
     for name, figures in costs.items():
         ratio = statistics.median(ours / bare for ours, bare in zip(figures, first, strict=True))
@@ -141,8 +113,8 @@ def _projected(profile: Path, orchestration_ms: float) -> str:
     return "-"
 
 
-def _print_parts(context: int, parts: dict[str, list[Figures]]) -> None:
-    table = Table("ms a round, both calls", *PARTS, title=f"{context} tokens, where it goes")
+def _print_parts(context: int, parts: dict[str, list[bare.Figures]]) -> None:
+    table = Table("ms a round, both calls", *bare.PARTS, title=f"{context} tokens, where it goes")
     for name, figures in parts.items():
         table.add_row(name, *(f"{part:.2f}" for part in np.median(figures, axis=0)))
     Console().print(table)

@@ -107,7 +107,7 @@ class EngineRequests:
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
             raise EngineError(self._engine.model, f"its answer lacks '{tensors.OUTPUT_IDS}'")
-        length = int(outputs[tensors.SEQUENCE_LENGTH].as_numpy().reshape(-1)[0])
+        length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
         tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
         if not self._engine.excludes_input:
             tokens = tokens[len(call.context) :]
@@ -219,14 +219,15 @@ def _kv_blocks(outputs: dict[str, Any]) -> KvBlocks | None:
 
 
 def _count(outputs: dict[str, Any], name: str) -> int:
-    return int(outputs[name].as_numpy().item()) if name in outputs else 0
+    return outputs[name].as_numpy().item() if name in outputs else 0
 
 
 def _engine_seconds(outputs: dict[str, Any]) -> float:
     arrival, last = outputs.get(tensors.ARRIVAL_TIME_NS), outputs.get(tensors.LAST_TOKEN_TIME_NS)
     if arrival is None or last is None:
         return 0.0
-    return max(0, int(last.as_numpy().item()) - int(arrival.as_numpy().item())) / 1e9
+    seconds: float = (last.as_numpy().item() - arrival.as_numpy().item()) / 1e9
+    return max(0.0, seconds)
 
 
 def _sampling_tensors(sampling: Sampling, vocab_size: int) -> list[Any]:
