@@ -29,7 +29,7 @@ from engines.request import Floats
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
 
 SECONDS_TO_TAKE = 60.0  # whoever asked for a loan has given up long before
-MOST_UNTAKEN = 64  # pages; then the oldest one that nobody took is lent anew
+MOST_PAGES = 128  # then the oldest loan that nobody took ends sooner
 
 log = logging.getLogger(__name__)
 
@@ -124,19 +124,29 @@ class Lender:
 
     def _free_page(self, num_bytes: int) -> tuple[int, _Page]:
         """Take a page that nobody reads out of those that are lent, or make one."""
-        crowded = len(self._lent) >= MOST_UNTAKEN
-        for place, (since, descriptor, page) in enumerate(self._lent):
-            overdue = crowded or self._clock() - since > SECONDS_TO_TAKE
-            if page.returned or (overdue and page.withdraw()):
-                del self._lent[place]
-                if page.room >= num_bytes:
-                    return descriptor, page
-                os.close(descriptor)
-                break
+        place = self._place_of_free_page()
+        if place is not None:
+            _, descriptor, page = self._lent[place]
+            del self._lent[place]
+            if page.room >= num_bytes:
+                return descriptor, page
+            os.close(descriptor)
         descriptor = os.memfd_create(_NAME)
         # What is not written takes no memory: room for longer drafts costs nothing.
         os.ftruncate(descriptor, _HEADER_BYTES + (1 << (num_bytes - 1).bit_length()))
         return descriptor, _Page(descriptor)
+
+    def _place_of_free_page(self) -> int | None:
+        for place, (_, _, page) in enumerate(self._lent):
+            if page.returned:
+                return place
+        patience = 0.0 if len(self._lent) >= MOST_PAGES else SECONDS_TO_TAKE
+        for place, (since, _, page) in enumerate(self._lent):
+            if self._clock() - since < patience:
+                return None
+            if page.withdraw():
+                return place
+        return None
 
 
 class Loan:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.loans import MOST_UNTAKEN, SECONDS_TO_TAKE, Borrower, Lender
+from engines.loans import MOST_PAGES, SECONDS_TO_TAKE, Borrower, Lender
 
 ELSEWHERE = """
 import sys
@@ -80,7 +80,7 @@ def test_what_somebody_reads_is_not_lent_anew_however_long_that_takes(lender, cl
     borrower = Borrower()
     loan = borrower.borrow(lender.lend(rows(1)))
     clock.now = 100 * SECONDS_TO_TAKE
-    for _ in range(2 * MOST_UNTAKEN):
+    for _ in range(2 * MOST_PAGES):
         lender.lend(rows(2))
     assert loan.logits.tolist() == rows(1).tolist()
 
@@ -96,14 +96,22 @@ def test_what_nobody_takes_is_lent_anew_in_the_end(lender, clock):
 
 
 def test_loans_that_nobody_takes_fill_no_more_than_so_many_pages(lender):
-    handles = [lender.lend(rows(n)) for n in range(3 * MOST_UNTAKEN)]
-    assert lender.num_pages == MOST_UNTAKEN
+    handles = [lender.lend(rows(n)) for n in range(3 * MOST_PAGES)]
+    assert lender.num_pages == MOST_PAGES
     borrower = Borrower()
-    kept = handles[-MOST_UNTAKEN:]
-    assert all(borrower.borrow(handle) is None for handle in handles[:-MOST_UNTAKEN])
+    kept = handles[-MOST_PAGES:]
+    assert all(borrower.borrow(handle) is None for handle in handles[:-MOST_PAGES])
     assert [borrower.borrow(handle).logits[0, 0] for handle in kept] == [
-        *range(2 * MOST_UNTAKEN, 3 * MOST_UNTAKEN)
+        *range(2 * MOST_PAGES, 3 * MOST_PAGES)
     ]
+
+
+def test_what_was_given_back_is_lent_before_a_loan_ends_sooner(lender):
+    borrower = Borrower()
+    handles = [lender.lend(rows(n)) for n in range(MOST_PAGES)]
+    borrower.borrow(handles[-1]).give_back()
+    lender.lend(rows(1))
+    assert all(borrower.borrow(handle) for handle in handles[:-1])
 
 
 def test_a_longer_draft_gets_more_room(lender):
