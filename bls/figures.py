@@ -60,7 +60,9 @@ def figures_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
 def zeros(drafter: DrafterName) -> Figures:
     """Return figures that name every counter of a drafter and count nothing."""
     chooses = drafter in ("hybrid", "none")  # of others, or nobody: it proposes nothing itself
-    statistics = Statistics(by_drafter={} if chooses else {drafter: Drafted()})
+    statistics = Statistics()
+    if not chooses:
+        statistics.by_drafter[drafter] = Drafted()
     return figures_of(drafter, statistics, Timeline(arrival=0))
 
 

@@ -77,7 +77,7 @@ class Sequence:
         """Index of the first end-of-sequence token in ``tokens``, if there is one."""
         ids = tokens.tolist()
         ends = [ids.index(end) for end in self.request.end_ids if end in ids]
-        return min(ends, default=None)
+        return min(ends) if ends else None
 
     def up_to_end(self, tokens: TokenIds) -> TokenIds:
         """``tokens`` up to and with the first end of sequence: nothing behind it can be right."""

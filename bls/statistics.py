@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -90,7 +91,9 @@ class Statistics(Drafted):
     num_recomputed_tokens: int = 0
     draft_seconds: float = 0.0  # as the engines worked, by their own clocks
     target_seconds: float = 0.0
-    by_drafter: dict[DrafterName, Drafted] = field(default_factory=dict)
+    by_drafter: defaultdict[DrafterName, Drafted] = field(
+        default_factory=lambda: defaultdict(Drafted)
+    )
     rounds: list[Round] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,8 +116,7 @@ class Statistics(Drafted):
         round it does not tell, so there is no histogram.
         """
         rounds = num_tokens - num_accepted
-        own = self.by_drafter.setdefault("engine", Drafted())
-        for figures in (self, own):
+        for figures in (self, self.by_drafter["engine"]):
             figures.num_spec_steps += rounds
             figures.num_draft_tokens += num_draft_tokens
             figures.num_accepted_draft_tokens += num_accepted
@@ -138,4 +140,4 @@ class Statistics(Drafted):
         self.target_seconds += round_.target_seconds
         if round_.num_draft_tokens:
             self.count(round_)
-            self.by_drafter.setdefault(round_.drafter, Drafted()).count(round_)
+            self.by_drafter[round_.drafter].count(round_)

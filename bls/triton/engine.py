@@ -112,7 +112,7 @@ class EngineRequests:
         if not self._engine.excludes_input:
             tokens = tokens[len(call.context) :]
         log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
-        return EngineAnswer(
+        answer = EngineAnswer(
             tokens=tokens,
             seconds=seconds,
             log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
@@ -120,6 +120,10 @@ class EngineRequests:
             context_logits=outputs.get(tensors.CONTEXT_LOGITS),
             kv_blocks=_kv_blocks(outputs),
             engine_seconds=_engine_seconds(outputs),
+        )
+        if self._request.drafter != "engine":
+            return answer
+        return answer._replace(
             num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
             num_accepted_tokens=_count(outputs, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS),
         )
