@@ -12,7 +12,6 @@ import argparse
 import statistics
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -22,18 +21,11 @@ from tandem import deployment, repository
 from tandem.client import Client
 from tandem.server import TritonServer
 
+from benchmarks.rounds import Rounds, play
 from contract import entry as tensors
 
 PROFILE = Path(__file__).resolve().parent / "wide-logits.yaml"
-CONTEXT, DRAFT_LEN = 64, 10
-MS = 1e3
-
-
-class Round(NamedTuple):
-    """Milliseconds of one round, on average over an answer."""
-
-    whole: float
-    orchestration: float
+CONTEXT = 64
 
 
 def main() -> None:
@@ -53,38 +45,23 @@ def main() -> None:
             Client(server.grpc_url) as client,
         ):
             for turn in track(range(options.turns + 1), transient=True):
-                ids = _round(client, options.tokens, use_draft_logits=False)
-                logits = _round(client, options.tokens, use_draft_logits=True)
+                ids = _play(client, options.tokens, use_draft_logits=False)
+                logits = _play(client, options.tokens, use_draft_logits=True)
                 if turn:  # the first one warms up
                     by_ids.append(ids)
                     by_logits.append(logits)
     _print(options.profile.stem, by_ids, by_logits)
 
 
-def _round(client: Client, num_tokens: int, *, use_draft_logits: bool) -> Round:
-    ids = np.random.default_rng(0).integers(2, 3000, CONTEXT)
-    inputs = {
-        tensors.INPUT_IDS: ids.tolist(),
-        tensors.MAX_TOKENS: num_tokens,
-        tensors.NUM_DRAFT_TOKENS: DRAFT_LEN,
-        tensors.DRAFTER: "draft_model",
-        tensors.TEMPERATURE: 0.8,
-        tensors.SEED: 1,
-        tensors.USE_DRAFT_LOGITS: use_draft_logits,
-    }
-    figures = client.answer("bls_stream", inputs).statistics
-    assert figures is not None
-    engines = figures["draft_seconds"] + figures["target_seconds"]
-    rounds = figures["num_rounds"]
-    return Round(
-        MS * figures["decoding_seconds"] / rounds,
-        MS * (figures["decoding_seconds"] - engines) / rounds,
-    )
+def _play(client: Client, num_tokens: int, *, use_draft_logits: bool) -> Rounds:
+    ids = np.random.default_rng(0).integers(2, 3000, CONTEXT, np.int32)
+    sampled = {tensors.TEMPERATURE: 0.8, tensors.SEED: 1}
+    return play(client, ids, num_tokens, {**sampled, tensors.USE_DRAFT_LOGITS: use_draft_logits})
 
 
-def _print(title: str, by_ids: list[Round], by_logits: list[Round]) -> None:
+def _print(title: str, by_ids: list[Rounds], by_logits: list[Rounds]) -> None:
     table = Table("ms a round", "by ids", "by logits", "more", "10-90 %", title=title)
-    for name in Round._fields:
+    for name in ("whole", "orchestration"):
         ids = [getattr(r, name) for r in by_ids]
         logits = [getattr(r, name) for r in by_logits]
         more = [b - a for a, b in zip(ids, logits, strict=True)]

@@ -32,16 +32,15 @@ from tandem.server import TritonServer
 from tritonclient import grpc
 
 from benchmarks import bare
-from contract import entry as tensors
+from benchmarks.rounds import MODEL, MS, play
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
-LOOP = "bls_stream"
 BARE = "thread_loop"
-CONTEXT, DRAFT_LEN, TOKENS_A_ROUND = 64, 10, 4
+CONTEXT, TOKENS_A_ROUND = 64, 4
 WIDTH = 100
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-MS, MB = 1e3, 2**20
+MB = 2**20
 
 Ask = Callable[[int, NDArray[np.int32], int], int]  # by a client's number, ids and rounds: rounds
 
@@ -69,7 +68,7 @@ def main() -> None:
         server = stack.enter_context(
             TritonServer(models, thread_pool_size=planned.thread_pool_size)
         )
-        asks = {LOOP: _tandem(server, options, stack), BARE: _bare(server, options, stack)}
+        asks = {MODEL: _tandem(server, options, stack), BARE: _bare(server, options, stack)}
         turns: dict[tuple[str, int], list[Turn]] = {}
         for turn in track(range(options.turns + 1), transient=True):
             for name, ask in asks.items():
@@ -77,20 +76,14 @@ def main() -> None:
                     outcome = _turn(server, ask, at_once, options.rounds, turn)
                     if turn:  # the first one warms up
                         turns.setdefault((name, at_once), []).append(outcome)
-        _print(options, turns, _resident_mb(server, LOOP))
+        _print(options, turns, _resident_mb(server, MODEL))
 
 
 def _tandem(server: TritonServer, options: argparse.Namespace, stack: ExitStack) -> Ask:
     clients = [stack.enter_context(Client(server.grpc_url)) for _ in range(options.at_once)]
 
     def ask(client: int, ids: NDArray[np.int32], rounds: int) -> int:
-        inputs = {
-            tensors.INPUT_IDS: ids.tolist(),
-            tensors.MAX_TOKENS: TOKENS_A_ROUND * rounds,
-            tensors.NUM_DRAFT_TOKENS: DRAFT_LEN,
-            tensors.DRAFTER: "draft_model",
-        }
-        return clients[client].answer(LOOP, inputs).totals.num_rounds
+        return play(clients[client], ids, TOKENS_A_ROUND * rounds).number
 
     return ask
 
@@ -123,7 +116,8 @@ def _processor_seconds(server: TritonServer) -> dict[str, float]:
     spent = {"client": time.process_time()}
     for process in server.processes:
         times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        spent[_name_of(process)] = (int(times[11]) + int(times[12])) / TICKS
+        name = _name_of(process)
+        spent[name] = spent.get(name, 0.0) + (int(times[11]) + int(times[12])) / TICKS
     return spent
 
 
@@ -158,7 +152,7 @@ def _print(
         rate = statistics.median(o.rounds_a_second for o in outcomes)
         figures = [f"{rate:.0f}", f"{statistics.median(scaling):.1f}"]
         table.add_row(name, str(at_once), *figures, *(f"{s:.2f}" for s in [*spent, sum(spent)]))
-    table.caption = f"{os.cpu_count()} cores; {LOOP} has {resident_mb:.0f} MB of memory"
+    table.caption = f"{os.cpu_count()} cores; {MODEL} has {resident_mb:.0f} MB of memory"
     Console(width=WIDTH).print(table)
 
 

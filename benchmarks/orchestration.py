@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -28,14 +27,12 @@ from tandem.profile import Admission, read_profile
 from tandem.server import TritonServer
 from tritonclient import grpc
 
-from benchmarks import bare, published_rows
+from benchmarks import bare, published_rows, rounds
 from benchmarks.simulation import Loop
-from contract import entry as tensors
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
-CONTEXTS, DRAFT_LEN, TOKENS_A_ROUND = (64, 2048), 10, 5
+CONTEXTS, TOKENS_A_ROUND = (64, 2048), 5
 FEW = Admission(max_requests=4, max_queue=4)  # idle threads of the server cost a round more
-MS = 1e3
 
 
 def main() -> None:
@@ -66,30 +63,17 @@ def _measure(url: str, context: int, options: argparse.Namespace) -> None:
     with Client(url) as client, grpc.InferenceServerClient(url) as connection:
         for turn in track(range(options.turns + 1), f"{context} tokens", transient=True):
             for loop in bare.LOOPS:
-                figures = MS * bare.play(connection, loop, ids, options.rounds) / options.rounds
+                figures = (
+                    rounds.MS * bare.play(connection, loop, ids, options.rounds) / options.rounds
+                )
                 if turn:  # the first one warms up
                     costs[loop].append(figures[0] - figures[1 + bare.PARTS.index("engine")])
                     parts[loop].append(figures[1:])
-            ours = _ours(client, ids, options.rounds)
+            ours = rounds.play(client, ids, TOKENS_A_ROUND * options.rounds)
             if turn:
-                costs["Tandem"].append(ours)
+                costs["Tandem"].append(ours.orchestration)
     _print_costs(context, costs, options.profile)
     _print_parts(context, parts)
-
-
-def _ours(client: Client, ids: NDArray[np.int32], rounds: int) -> float:
-    """Milliseconds a round that no engine worked."""
-    inputs = {
-        tensors.INPUT_IDS: ids.tolist(),
-        tensors.MAX_TOKENS: TOKENS_A_ROUND * rounds,
-        tensors.NUM_DRAFT_TOKENS: DRAFT_LEN,
-        tensors.DRAFTER: "draft_model",
-    }
-    answer = client.answer("bls_stream", inputs)
-    assert answer.statistics is not None
-    figures = answer.statistics
-    engines = figures["draft_seconds"] + figures["target_seconds"]
-    return float(MS * (figures["decoding_seconds"] - engines) / figures["num_rounds"])
 
 
 def _print_costs(context: int, costs: dict[str, list[float]], profile: Path) -> None:
@@ -97,7 +81,9 @@ def _print_costs(context: int, costs: dict[str, list[float]], profile: Path) -> 
     headings = ("loop", "ms a round", "10-90 %", f"of {bare.LOOPS[0]}", "projected tokens/s")
     table = Table(*headings, title=f"{profile.stem}, {context} tokens")
     for name, figures in costs.items():
-        ratio = statistics.median(ours / bare for ours, bare in zip(figures, first, strict=True))
+        ratio = statistics.median(
+            ours / theirs for ours, theirs in zip(figures, first, strict=True)
+        )
         projected = _projected(profile, statistics.median(figures))
         table.add_row(name, *_spread(figures), f"{ratio:.2f}", projected)
     Console().print(table)
@@ -108,7 +94,7 @@ def _projected(profile: Path, orchestration_ms: float) -> str:
     for row in published_rows.rows():
         if row.profile == profile.resolve():
             loop = Loop(profile, orchestration_ms=orchestration_ms)
-            outcome = loop.run(published_rows.ANSWERS, draft_len=DRAFT_LEN)
+            outcome = loop.run(published_rows.ANSWERS, draft_len=rounds.DRAFT_LEN)
             return f"{outcome.tokens_per_second:.1f} (published: {row.published})"
     return "-"
 

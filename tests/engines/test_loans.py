@@ -132,10 +132,12 @@ def test_a_handle_that_was_never_given_reads_nothing(lender, wrong):
 
 
 def test_only_pages_are_opened():
+    number, taken, returned, num, width = 5, 0, 0, 1, 4
     with tempfile.TemporaryFile() as other:
+        other.write(np.array([number, taken, returned, num, width], np.uint64).tobytes())
         other.write(bytes(4096))
         other.flush()
-        assert Borrower().borrow(np.array([os.getpid(), other.fileno(), 0], np.uint64)) is None
+        assert Borrower().borrow(np.array([os.getpid(), other.fileno(), number], np.uint64)) is None
     assert Borrower().borrow(np.zeros(2, np.uint64)) is None
 
 
