@@ -5,7 +5,8 @@ TandemError             one line that a client may read
 ├── Overloaded          no room, and the queue is full
 ├── DeadlineExceeded    the request ran out of its time
 └── EngineError         an engine failed: the draft costs only speed, the target the request
-    └── EngineTimeout   an engine did not answer in time
+    ├── EngineTimeout   an engine did not answer in time
+    └── EngineRefused   an engine will not take this call; the same one would be refused again
 Cancelled               the client has gone; nobody hears of it
 """
 
@@ -42,6 +43,10 @@ class EngineTimeout(EngineError):
 
     def __init__(self, model: str, seconds: float) -> None:
         super().__init__(model, f"no answer within {seconds:g} s")
+
+
+class EngineRefused(EngineError):
+    """The engine is well and refused the call's arguments: nothing is wrong for other requests."""
 
 
 class Cancelled(Exception):
