@@ -28,7 +28,7 @@ check: lint test
 # Write model_repository/*/config.pbtxt anew after the embedded profile or a contract changed.
 configs: .venv/installed
 	$(BIN)/tandem render --profile profiles/embedded.yaml --output $(CONFIGS)
-	cd $(CONFIGS) && for model in *; do \
+	cd $(CONFIGS) && for model in */; do \
 		cp $$model/config.pbtxt $(CURDIR)/model_repository/$$model/config.pbtxt; done
 
 clean:

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from . import bench, build, demo, doctor, generate, perf, render, run, summarize, tune, up
 from .errors import TandemError
-from .options import Parser, dashed
-
-VERBS = (up, generate, run, summarize, demo, bench, tune, perf, build, render, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status."""
-    parser = Parser(prog="tandem", description="Speculative decoding for Triton Inference Server.")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in VERBS:
-        verb.register(verbs)
     try:
-        options = parser.parse_args(dashed(sys.argv[1:] if arguments is None else arguments))
-        status: int = options.run(options)
+        return _loaded(sys.argv[1:] if arguments is None else arguments)()
     except TandemError as error:
-        print(f"tandem: {error}", file=sys.stderr)
-        return 1
+        return _failed(str(error))
     except KeyboardInterrupt:
         return 130
-    return status
+    except BrokenPipeError:  # who read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{place}{error.strerror or error}")
+
+
+def _failed(reason: str) -> int:
+    print(f"tandem: {reason}", file=sys.stderr)
+    return 1
+
+
+def _loaded(arguments: Sequence[str]) -> Callable[[], int]:
+    """Read the command line; return what runs the verb.
+
+    Importing a verb takes up to a second, and some packages turn a KeyboardInterrupt into errors
+    of their own. There is nothing to clean up yet, so Ctrl-C simply ends the process.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        from .command_line import read  # noqa: PLC0415  see above
+
+        return read(arguments)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 if __name__ == "__main__":

@@ -40,9 +40,13 @@ class Column:
 
     @property
     def tokens_per_round(self) -> float | None:
-        """Emitted / rounds; None where there were no rounds."""
+        """Emitted / rounds; None if nothing was drafted.
+
+        Without drafts a round is a token of the target, and some are computed but never emitted:
+        those behind the end of an answer.
+        """
         rounds = sum(answer.totals.num_rounds for answer in self.answers)
-        return self.num_tokens / rounds if rounds else None
+        return self.num_tokens / rounds if rounds and self.acceptance_rate is not None else None
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -16,23 +16,20 @@ from .measure.options import (
     show,
 )
 from .measure.scenario import Scenario, scenarios_of_lengths
-from .measure.served import planned_of
+from .measure.served import planned_of, served_drafters
 from .measure.way import ways_of
-from .options import Verbs, at_least_one
+from .options import at_least_one
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser(
-        "bench", help="measure speedup, latency and the loop's own cost on a live server"
-    )
-    add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    prompts = add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
+    prompts.add_argument(
         "--input-tokens",
         type=several(at_least_one),
         default=(),
         metavar="N,N",
-        help="scenarios of random prompts, so many tokens long",
+        help="Lengths of random prompts, a scenario for each, instead of the demo's prompts.",
     )
     add_ways(
         parser,
@@ -40,29 +37,30 @@ def register(verbs: Verbs) -> None:
         lengths="as served",
         ngrams=(None,),
     )
-    parser.add_argument(
+    parser.add_argument_group("load").add_argument(
         "--concurrency",
         type=several(at_least_one),
         default=(1,),
         metavar="N,N",
-        help="requests at once (default: 1)",
+        help="The numbers of requests at once (default: 1).",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and show; return the exit status."""
     check_outputs(options)
     planned = planned_of(options)
+    scenarios = _scenarios(options)
+    served = served_drafters(options, planned)
     # Without a choice it is the profile's default alone: each further one takes its time.
-    drafters = options.drafter or drafters_of(planned, ())[:1]
+    drafters = options.drafter or drafters_of(served, ())[:1]
     ways = ways_of(
-        drafters_of(planned, drafters),
-        lengths_of(planned, options.num_draft_tokens, (None,)),
+        drafters_of(served, drafters),
+        lengths_of(served, options.num_draft_tokens, (None,)),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    report = measure(options, planned, _scenarios(options), ways, sorted(set(options.concurrency)))
+    report = measure(options, planned, scenarios, ways, sorted(set(options.concurrency)))
     show(options, report)
     return 0
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from . import deployment
 from .doctor import MARKS, Finding
 from .errors import TandemError
-from .options import Verbs, add_profile, chosen_profile
+from .options import add_profile, chosen_profile
 from .trtllm import memory, preflight, stamp
 from .trtllm.engines import trt_engines
 from .trtllm.steps import EXAMPLES, Step, engine_steps, script
@@ -27,19 +27,20 @@ TAIL_BYTES = 16384
 POLL_SECONDS = 0.2
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser("build", help="build the TensorRT engines of a profile")
-    add_profile(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the commands as a script")
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    group = parser.add_argument_group("what to build")
+    add_profile(group)
+    group.add_argument(
+        "--dry-run", action="store_true", help="Print the commands as a script; build nothing."
+    )
+    group.add_argument(
         "--examples",
         type=Path,
         metavar="DIR",
         default=EXAMPLES,
-        help="TensorRT-LLM's examples, for quantize.py (default: %(default)s)",
+        help="The folder of TensorRT-LLM's examples, for quantize.py (default: %(default)s).",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

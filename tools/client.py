@@ -21,6 +21,7 @@ from contract import postprocessing as detokenizer
 from contract.tensor import Tensor
 
 from .errors import TandemError
+from .running import why_unreachable
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
 Inputs: TypeAlias = Mapping[Tensor, Value]
@@ -35,7 +36,20 @@ OUTPUTS = (
     tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
     tensors.SPEC_DECODE_STATISTICS,
 )
+ALIVE_SECONDS = 2.0
+UNKNOWN_MODEL = "StatusCode.NOT_FOUND"
 NO_SERVER = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")
+
+
+class ServedEntry(NamedTuple):
+    """A model of a running server that takes text. streams: it answers in chunks.
+
+    parameters: of the entry that holds the loop, be it this one or the one that it forwards to.
+    """
+
+    name: str
+    streams: bool
+    parameters: Mapping[str, str]
 
 
 class Totals(NamedTuple):
@@ -129,6 +143,21 @@ class Client(AbstractContextManager["Client"]):
         except InferenceServerException:
             return False
 
+    def entry(self, name: str) -> ServedEntry:
+        """Return what the server says of an entry; raise TandemError with those that it has."""
+        try:
+            config = self._connection.get_model_config(name).config
+        except InferenceServerException as error:
+            if error.status() != UNKNOWN_MODEL:
+                raise self._failure(error) from error
+            raise self._no_entry(f"no entry '{name}'") from error
+        if not _takes_text(config):
+            raise self._no_entry(f"'{name}' takes no text, so it is not an entry")
+        parameters = _parameters(config)
+        if "stream_model" in parameters:
+            parameters = dict(self.entry(parameters["stream_model"]).parameters)
+        return ServedEntry(name, config.model_transaction_policy.decoupled, parameters)
+
     def stream(self, model: str, inputs: Inputs) -> Generator[Chunk, None, None]:
         """Send a prompt to a text entry and yield the chunks of its answer as they come.
 
@@ -188,10 +217,25 @@ class Client(AbstractContextManager["Client"]):
                 enable_empty_final_response=True,
             )
 
+    def _no_entry(self, reason: str) -> TandemError:
+        """Return an error that ends with the entries that there are."""
+        index = self._connection.get_model_repository_index().models
+        ready = sorted(model.name for model in index if model.state == "READY")
+        configs = {name: self._connection.get_model_config(name).config for name in ready}
+        entries = [name for name, config in configs.items() if _takes_text(config)]
+        return TandemError(f"{reason}; {self._url} has {', '.join(entries) or 'none'}")
+
     def _failure(self, error: InferenceServerException) -> TandemError:
-        if error.status() in NO_SERVER:
-            return TandemError(f"no server answers at {self._url}; start one with: tandem up")
+        if error.status() in NO_SERVER and not self._alive():
+            return TandemError(why_unreachable(self._url))
         return TandemError(" ".join(error.message().split()))
+
+    def _alive(self) -> bool:
+        """Whether the server answers: if so, its errors are worth telling."""
+        try:
+            return bool(self._connection.is_server_live(client_timeout=ALIVE_SECONDS))
+        except InferenceServerException:
+            return False
 
 
 class _Arrival(NamedTuple):
@@ -219,6 +263,15 @@ def _chunk(result: Any, seconds: float) -> Chunk:
         seconds=seconds,
         statistics=None if statistics is None else json.loads(statistics.item()),
     )
+
+
+def _takes_text(config: Any) -> bool:
+    """Whether a model's configuration has the inputs of an entry."""
+    return {tensors.TEXT_INPUT, tensors.MAX_TOKENS} <= {given.name for given in config.input}
+
+
+def _parameters(config: Any) -> dict[str, str]:
+    return {name: value.string_value for name, value in config.parameters.items()}
 
 
 def _number(result: Any, name: Tensor) -> int:

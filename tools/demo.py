@@ -20,7 +20,7 @@ from . import deployment, up
 from .client import Answer, Client
 from .errors import TandemError
 from .generate import ACCEPTED, coloured, inputs_for, show
-from .options import EMBEDDED, Verbs
+from .options import EMBEDDED
 
 PROMPTS = EMBEDDED.parent.parent / "demo" / "prompts.jsonl"
 NUM_PROMPTS = 8
@@ -115,12 +115,8 @@ class Figures:
         ]
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser(
-        "demo", help="answer some prompts with and without speculation, and compare"
-    )
-    parser.set_defaults(run=run)
+def add_options(_: argparse.ArgumentParser) -> None:
+    """The verb has no options."""
 
 
 def run(_: argparse.Namespace) -> int:
@@ -199,12 +195,38 @@ def report(comparisons: Sequence[Comparison], console: Console) -> int:
         style="dim",
         highlight=False,
     )
+    console.print(where_the_time_went(comparisons), style="dim", highlight=False)
     if coloured(console):
         console.print(f"In the texts: [{ACCEPTED}]accepted draft tokens[/], the target's own.")
     differences = [c.difference for c in comparisons if c.difference is not None]
     for difference in differences:
         console.print(f"different: {difference}", style="red", markup=False, highlight=False)
     return int(bool(differences))
+
+
+def where_the_time_went(comparisons: Sequence[Comparison]) -> str:
+    """Say what a round takes, by the engines' own clocks, and what the engines do not take of it.
+
+    The rest weighs more the faster the engines are: it is why a fast machine gains less here.
+    """
+    answers = [a for c in comparisons for a in c.speculative if a.statistics]
+    rounds = sum(answer.totals.num_rounds for answer in answers)
+    if not rounds:
+        return "No round was drafted."
+    parts = [
+        1000 * sum(seconds) / rounds
+        for seconds in (
+            [answer.seconds for answer in answers],
+            [(answer.statistics or {})["target_seconds"] for answer in answers],
+            [(answer.statistics or {})["draft_seconds"] for answer in answers],
+        )
+    ]
+    whole, target, draft = parts
+    return (
+        f"A round of {DRAFTER} took {whole:.1f} ms: {target:.1f} in the target, {draft:.1f} in "
+        f"the draft,\n{max(whole - target - draft, 0):.1f} in Triton and the loop, which matters "
+        "less the longer the engines take."
+    )
 
 
 def last_lines(text: str, count: int) -> str:

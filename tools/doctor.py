@@ -18,9 +18,8 @@ from rich.table import Table
 
 from .errors import TandemError
 from .guard import SHARED_MEMORY
-from .options import Verbs
 from .server import LOOPBACK, Ports, claim_ports
-from .triton_install import PYTHON, find_libpython, find_triton
+from .triton_install import PYTHON, WHEEL, find_libpython, find_triton
 
 GLIBC = (2, 35)
 MEMORY_MB = 1536  # the embedded profile's bound
@@ -39,10 +38,8 @@ class Finding:
     mend: str = ""
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser("doctor", help="say what this machine has and lacks")
-    parser.set_defaults(run=run)
+def add_options(_: argparse.ArgumentParser) -> None:
+    """The verb has no options."""
 
 
 def run(_: argparse.Namespace) -> int:
@@ -100,7 +97,8 @@ def _triton() -> Finding:
         install = find_triton()
     except TandemError as error:
         return Finding("Triton", "none", good=False, mend=str(error))
-    found = f"{install.version} ({install.source})"
+    source = f"{WHEEL} {install.wheel}" if install.wheel else str(install.binary)
+    found = f"{install.version} ({source})"
     linked = install.stub_python
     mend = f"its Python models run on Python {linked}: use that one, not {PYTHON}"
     return Finding("Triton", found, linked == PYTHON, mend)

@@ -28,6 +28,7 @@ from .engine_dir import EngineDir, read_engine_dir
 from .errors import TandemError
 from .gpus import count_gpus
 from .kinds.base import Place, ProfileError
+from .options import Options
 from .profile import Decoding, Profile, explain
 
 DRAFT_TARGET = "--draft-target-model-config"
@@ -92,61 +93,68 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def add_drafting(parser: argparse.ArgumentParser) -> None:
-    """Add the options that take the strings.
+def add_drafting(parser: argparse.ArgumentParser) -> Options:
+    """Add the options that take the strings, in a group that is returned.
 
     Several values make one string: the documents have commands with a lone ``=`` before it.
     """
-    parser.add_argument(
+    group = parser.add_argument_group("drafts")
+    group.add_argument(
         DRAFT_TARGET,
         nargs="+",
         metavar="LIST",
-        help='"[4,[0],[1],True]": draft_len, draft devices, target devices, use_logits',
+        help='The draft model\'s "[draft_len,[draft devices],[target devices],use_logits]", such '
+        'as "[4,[0],[1],True]".',
     )
-    parser.add_argument(
+    group.add_argument(
         PROMPT_LOOKUP,
         nargs="+",
         metavar="LIST",
-        help='"[10,2,[0]]": prompt_lookup_num_tokens, max_matching_ngram_size, devices; with '
-        "both lists, the draft model is asked where nothing is found",
+        help='Prompt lookup\'s "[prompt_lookup_num_tokens,max_matching_ngram_size,[devices]]", '
+        'such as "[10,2,[0]]". With both lists, the draft model is asked if lookup finds nothing.',
     )
+    return group
 
 
 def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Add the options that say what to deploy, and those that only one value is right for."""
-    parser.add_argument(
+    engines = parser.add_argument_group("engines")
+    engines.add_argument(
         "--engine-dir",
         type=Path,
         metavar="DIR",
         required=required,
-        help="the target: a Hugging Face checkpoint, or an engine that trtllm-build made",
+        help="The target: a Hugging Face checkpoint, or an engine that trtllm-build made.",
     )
-    parser.add_argument("--draft-engine-dir", type=Path, metavar="DIR", help="the draft")
-    parser.add_argument(
+    engines.add_argument(
+        "--draft-engine-dir", type=Path, metavar="DIR", help="The draft, of the same two kinds."
+    )
+    engines.add_argument(
         "--tokenizer-dir",
         type=Path,
         metavar="DIR",
-        help="their tokenizer (default: the target's; engines have none)",
+        help="The tokenizer of both (default: the target's; TensorRT engines have none).",
     )
-    parser.add_argument(
+    engines.add_argument(
         "--kv-cache-free-gpu-memory-fraction",
         type=_fraction,
         metavar="X",
-        help="of free GPU memory, for a TensorRT engine's KV cache; PyTorch's is counted in tokens",
+        help="The share of free GPU memory for a TensorRT engine's KV cache.",
     )
-    parser.add_argument(
+    fixed = parser.add_argument_group("options of NVIDIA's scripts with one valid value")
+    fixed.add_argument(
         "--kv-cache-enable-block-reuse",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="always on: without it each round would compute the whole context again",
+        help="Must be on: without it each round would compute the whole context again.",
     )
-    parser.add_argument("--num-beams", type=int, default=1, metavar="N", help="only 1")
-    parser.add_argument(
+    fixed.add_argument("--num-beams", type=int, default=1, metavar="N", help="Must be 1.")
+    fixed.add_argument(
         "--output-generation-logits",
         action="store_true",
-        help="no effect: logits travel where use_logits wants them",
+        help="Accepted without effect: logits are sent if use_logits asks for them.",
     )
-    parser.add_argument("--use-py-session", action="store_true", help="refused")
+    fixed.add_argument("--use-py-session", action="store_true", help="Refused.")
 
 
 def read_drafting(options: argparse.Namespace) -> Drafting:
@@ -216,7 +224,7 @@ def _fraction(text: str) -> float:
     try:
         fraction = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 < fraction < 1:
         raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
     return fraction

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 COLUMNS = ("round", "drafter", "asked", "stop at", "drafted", "accepted", "draft ms", "target ms")
@@ -14,10 +13,10 @@ COLUMNS = ("round", "drafter", "asked", "stop at", "drafted", "accepted", "draft
 def explanation(statistics: Mapping[str, Any]) -> Table:
     """Return a row a round; ``statistics`` is an answer's `spec_decode_statistics`.
 
-    asked, stop at: the length that was chosen, and the probability at which the draft model was
-    told to stop by itself. Times are the engines' own.
+    plain: tokens that the target generated alone. asked, stop at: the length that was chosen, and
+    the probability at which the draft model was told to stop by itself. Times are the engines' own.
     """
-    table = Table(*COLUMNS, box=box.SIMPLE)
+    table = Table(*COLUMNS, box=None, pad_edge=False, padding=(0, 2, 0, 0))  # within 80 columns
     for column in table.columns:
         column.justify = "left" if column.header == "drafter" else "right"
     for number, figures in enumerate(statistics["rounds"], start=1):
@@ -28,7 +27,7 @@ def explanation(statistics: Mapping[str, Any]) -> Table:
 def _cells(figures: Mapping[str, Any]) -> tuple[str, ...]:
     target = f"{1000 * figures['target_seconds']:.1f}"
     if figures["num_plain_tokens"]:
-        alone = f"none: {figures['num_plain_tokens']} plain tokens"
+        alone = f"none: {figures['num_plain_tokens']} plain"
         return (alone, "", "", "", "", "", target)
     stop = figures["stop_probability"]
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from contract.tensor import Tensor
 
 from .client import Answer, Chunk, Client, Inputs, Value
 from .explain import explanation
-from .options import Verbs
+from .options import add_url
 from .pieces import Piece, Pieces
 
 URL = "127.0.0.1:8001"
@@ -36,62 +36,103 @@ class Flag(NamedTuple):
     help: str
 
 
-FLAGS = (
-    Flag("--drafter", tensors.DRAFTER, "draft_model, prompt_lookup, hybrid or none"),
-    Flag("--num-draft-tokens", tensors.NUM_DRAFT_TOKENS, "draft tokens a round, or auto"),
-    Flag(
-        "--prompt-lookup-num-tokens",
-        tensors.PROMPT_LOOKUP_NUM_TOKENS,
-        "draft tokens a round, where they are looked up",
+GROUPS: Mapping[str, Sequence[Flag]] = {
+    "drafts": (
+        Flag("--drafter", tensors.DRAFTER, "Who drafts: draft_model, prompt_lookup, hybrid, none."),
+        Flag(
+            "--num-draft-tokens",
+            tensors.NUM_DRAFT_TOKENS,
+            "The number of draft tokens per round, or auto.",
+        ),
+        Flag(
+            "--prompt-lookup-num-tokens",
+            tensors.PROMPT_LOOKUP_NUM_TOKENS,
+            "The number of draft tokens per round if prompt lookup finds them.",
+        ),
+        Flag(
+            "--max-matching-ngram-size",
+            tensors.MAX_MATCHING_NGRAM_SIZE,
+            "The longest n-gram that prompt lookup searches for.",
+        ),
+        Flag(
+            "--use-draft-logits",
+            tensors.USE_DRAFT_LOGITS,
+            "Accept draft tokens by probability instead of comparing ids.",
+        ),
+        Flag(
+            "--draft-acceptance-threshold",
+            tensors.DRAFT_ACCEPTANCE_THRESHOLD,
+            "Accept draft tokens that the target finds at least this likely. This changes the "
+            "distribution.",
+        ),
     ),
-    Flag("--max-matching-ngram-size", tensors.MAX_MATCHING_NGRAM_SIZE, "longest n-gram looked up"),
-    Flag("--use-draft-logits", tensors.USE_DRAFT_LOGITS, "accept by probability, not by id"),
-    Flag(
-        "--draft-acceptance-threshold",
-        tensors.DRAFT_ACCEPTANCE_THRESHOLD,
-        "accept what the target finds at least this likely (changes the distribution)",
+    "sampling": (
+        Flag("--temperature", tensors.TEMPERATURE, "The temperature; 0 is greedy."),
+        Flag("--top-k", tensors.TOP_K, "Sample among the k most likely tokens."),
+        Flag(
+            "--top-p",
+            tensors.TOP_P,
+            "Sample among the most likely tokens that together reach this probability.",
+        ),
+        Flag("--seed", tensors.SEED, "The seed; the same one repeats a sampled text."),
+        Flag(
+            "--repetition-penalty",
+            tensors.REPETITION_PENALTY,
+            "Discourage used tokens; above 1 has an effect.",
+        ),
+        Flag(
+            "--presence-penalty", tensors.PRESENCE_PENALTY, "Subtract this once from used tokens."
+        ),
+        Flag(
+            "--frequency-penalty",
+            tensors.FREQUENCY_PENALTY,
+            "Subtract this for every use of a token.",
+        ),
     ),
-    Flag("--min-tokens", tensors.MIN_TOKENS, "no end before so many tokens"),
-    Flag("--temperature", tensors.TEMPERATURE, "0 is greedy"),
-    Flag("--top-k", tensors.TOP_K, "sample among the k most likely tokens"),
-    Flag("--top-p", tensors.TOP_P, "sample among the likeliest tokens that reach this probability"),
-    Flag("--seed", tensors.SEED, "repeat a sampled text"),
-    Flag("--repetition-penalty", tensors.REPETITION_PENALTY, "above 1 discourages repetition"),
-    Flag("--presence-penalty", tensors.PRESENCE_PENALTY, "subtracted once for a used token"),
-    Flag("--frequency-penalty", tensors.FREQUENCY_PENALTY, "subtracted for every use of a token"),
-    Flag("--stop", tensors.STOP_WORDS, "end before this text (may be given again)"),
-    Flag("--bad", tensors.BAD_WORDS, "never say this (may be given again)"),
-)
+    "text": (
+        Flag("--min-tokens", tensors.MIN_TOKENS, "The shortest answer, in tokens."),
+        Flag("--stop", tensors.STOP_WORDS, "End the answer before this text; can be repeated."),
+        Flag("--bad", tensors.BAD_WORDS, "Never generate this text; can be repeated."),
+    ),
+}
+FLAGS = tuple(flag for flags in GROUPS.values() for flag in flags)
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser("generate", help="stream the answer to a prompt")
-    parser.add_argument("prompt", help="the text to go on from; - reads standard input")
-    parser.add_argument("--url", default=URL, help="the server's gRPC port (default: %(default)s)")
-    parser.add_argument("--model", default=MODEL, help="its entry (default: %(default)s)")
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    parser.add_argument("prompt", help="The text to continue; - reads standard input.")
+    server = parser.add_argument_group("server")
+    add_url(server, "The server's gRPC port (default: %(default)s).", URL)
+    server.add_argument(
+        "--model", metavar="NAME", default=MODEL, help="The entry to ask (default: %(default)s)."
+    )
+    groups = {
+        name: parser.add_argument_group(name) for name in ("text", "sampling", "drafts", "output")
+    }
+    groups["text"].add_argument(
         "--max-tokens",
         type=_whole_number(tensors.MAX_TOKENS),
         default=128,
         metavar="N",
-        help="the longest answer (default: %(default)s)",
+        help="The longest answer, in tokens (default: %(default)s).",
     )
-    for flag in FLAGS:
-        parser.add_argument(
-            flag.name, dest=str(flag.tensor), help=flag.help, **_reading(flag.tensor)
-        )
-    parser.add_argument(
-        "--explain", action="store_true", help="show each round's choice and outcome"
+    for name, flags in GROUPS.items():
+        for flag in flags:
+            groups[name].add_argument(
+                flag.name, dest=str(flag.tensor), help=flag.help, **_reading(flag.tensor)
+            )
+    groups["output"].add_argument(
+        "--explain", action="store_true", help="Show what each round drafted and accepted."
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Stream the answer; return the exit status, 130 after Ctrl-C."""
-    inputs = inputs_for(_prompt(options.prompt), options.max_tokens, given(options))
+    prompt, more = _prompt(options.prompt), given(options)
     answer, status = Answer(), 0
     with Client(options.url) as client:
+        streams = client.entry(options.model).streams
+        inputs = inputs_for(prompt, options.max_tokens, more, stream=streams)
         try:
             show(client, options.model, inputs, answer, Console())
         except KeyboardInterrupt:
@@ -152,7 +193,7 @@ def closing_line(answer: Answer) -> str:
             f"{answer.tokens_per_second:.1f} tokens/s",
             "no first token" if first is None else f"first token after {first * 1000:.0f} ms",
             "nothing drafted" if rate is None else f"acceptance {rate:.0%}",
-            f"{answer.tokens_per_round:.2f} tokens per round",
+            *([] if rate is None else [f"{answer.tokens_per_round:.2f} tokens per round"]),
             answer.finish_reason or "cancelled",
         )
     )
@@ -200,7 +241,7 @@ def _whole_number(tensor: Tensor) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if not bounds.min <= number <= bounds.max:
             bound = f"{bounds.min}..{bounds.max}"
             raise argparse.ArgumentTypeError(f"{number} does not lie in {bound}")

@@ -15,7 +15,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,6 +57,19 @@ def session_processes(session: int) -> Iterator[int]:
             continue  # it ended meanwhile
         if int(owner) == session and state != "Z":
             yield int(entry.name)
+
+
+def names_of(processes: Iterable[int]) -> list[str]:
+    """Return what processes of a server are: the model of each stub, "Triton" itself first."""
+    names = []
+    for process in processes:
+        try:
+            arguments = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
+        except OSError:
+            continue  # it ended meanwhile
+        files = [Path(argument) for argument in arguments if argument.endswith("/1/model.py")]
+        names.append(files[0].parts[-3] if files else "Triton")
+    return sorted(set(names), key=lambda name: (name != "Triton", name))
 
 
 def kill_session(session: int) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from .errors import TandemError
+from .verbs import VERBS
 
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 EMBEDDED = PROFILES / "embedded.yaml"
 
@@ -22,6 +23,36 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise TandemError with what was wrong and where help is."""
         raise TandemError(f"{message}; see {self.prog} --help")
+
+
+def parser_of(name: str) -> Parser:
+    """Return the parser of a verb, without its options yet."""
+    verb = VERBS[name]
+    return Parser(
+        prog=f"tandem {name}",
+        description=verb.description,
+        epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]),
+        formatter_class=_Help,
+    )
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps the description, leaves the lines of the examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+def grpc_url(text: str) -> str:
+    """Return ``host:port`` of a gRPC endpoint."""
+    scheme, mark, rest = text.rpartition("://")
+    host, _, number = rest.rstrip("/").rpartition(":")
+    right = f"{host or rest.rstrip('/')}:{number if host else 8001}"
+    if mark:
+        raise argparse.ArgumentTypeError(f"the gRPC port has no {scheme}://; say --url {right}")
+    if not host or not number.isdecimal() or "/" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8001")
+    return text
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:
@@ -41,25 +72,30 @@ def _dashed(argument: str) -> str:
 def at_least_one(text: str) -> int:
     """Return a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def port(text: str) -> int:
     """Return a port; 0 picks a free one."""
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port (0 picks a free one)")
+        raise argparse.ArgumentTypeError(f"{text} is not a port (0 picks a free one)")
     return int(text)
 
 
-def add_profile(parser: argparse.ArgumentParser) -> None:
+def add_profile(parser: Options) -> None:
     """Add ``--profile``; the default is the embedded one of the checkout."""
     parser.add_argument(
         "--profile",
         type=Path,
         metavar="FILE|NAME",
-        help="what to deploy: a file, or a name in profiles/ (default: embedded)",
+        help="The profile to deploy: a file, or a name in profiles/ (default: embedded).",
     )
+
+
+def add_url(parser: Options, text: str, default: str | None = None) -> None:
+    """Add ``--url``; text: its help."""
+    parser.add_argument("--url", type=grpc_url, metavar="HOST:PORT", default=default, help=text)
 
 
 def chosen_profile(options: argparse.Namespace) -> Path:

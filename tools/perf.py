@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,16 +19,22 @@ from contract import entry as tensors
 from contract.tensor import Tensor
 
 from . import up
-from .client import Inputs, Value
+from .chosen import add_deployment
+from .client import Client, Inputs, Value
 from .dataset import read_prompts
-from .demo import PROMPTS
 from .deployment import Deployment
 from .errors import TandemError
 from .generate import MODEL, URL, inputs_for
-from .measure.options import draft_length, drafter
+from .measure.options import draft_length, drafter, prompts_file
 from .measure.served import planned_of
-from .options import Verbs, add_profile, at_least_one
-from .perf_analyzer import PerfAnalyzer, expected_perf_analyzer, find_perf_analyzer
+from .options import add_url, at_least_one
+from .perf_analyzer import (
+    PROGRAM,
+    PerfAnalyzer,
+    expected_perf_analyzer,
+    find_perf_analyzer,
+    is_unpacked,
+)
 
 HTTP_URL = "127.0.0.1:8000"
 FORWARDER = "bls"
@@ -51,75 +58,95 @@ class Load(NamedTuple):
         return f"{self.entry}.json"
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser("perf", help="put load on the entries with Triton's perf_analyzer")
-    add_profile(parser)
-    parser.add_argument("--url", help="ask a running server, by its gRPC port, instead")
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    server = parser.add_argument_group("server")
+    add_deployment(server)
+    add_url(server, "The gRPC port of a running server to ask, instead of starting one.")
+    server.add_argument(
         "--entry",
         action="append",
         metavar="NAME",
-        help="the entry to ask, may be given again (default: bls, then bls_stream)",
+        help="The entry to ask; can be repeated (default: bls, then bls_stream).",
     )
-    parser.add_argument(
+    requests = parser.add_argument_group("requests")
+    requests.add_argument(
         "--prompts",
         type=Path,
-        default=PROMPTS,
         metavar="FILE",
-        help="a prompt a line, or JSONL (default: the demo's)",
+        help="The prompts: one per line, or JSONL (default: the demo's).",
     )
-    parser.add_argument(
-        "--limit", type=at_least_one, default=8, metavar="N", help="prompts (default: %(default)s)"
+    requests.add_argument(
+        "--limit",
+        type=at_least_one,
+        default=8,
+        metavar="N",
+        help="The number of prompts (default: %(default)s).",
     )
-    parser.add_argument(
+    requests.add_argument(
         "--max-tokens",
         type=at_least_one,
         default=128,
         metavar="N",
-        help="the longest answer (default: %(default)s)",
+        help="The longest answer, in tokens (default: %(default)s).",
     )
-    parser.add_argument("--drafter", type=drafter_or_none, help="who drafts (default: as served)")
-    parser.add_argument(
-        "--num-draft-tokens", type=draft_length, metavar="N", help="draft length, or auto"
+    requests.add_argument(
+        "--drafter",
+        type=drafter_or_none,
+        metavar="NAME",
+        help="The drafter of every request (default: as served).",
     )
-    parser.add_argument(
+    requests.add_argument(
+        "--num-draft-tokens",
+        type=draft_length,
+        metavar="N",
+        help="The draft length, in tokens or auto (default: as served).",
+    )
+    load = parser.add_argument_group("load")
+    load.add_argument(
         "--concurrency",
         type=concurrency,
         default="1",
         metavar="N[:N[:N]]",
-        help="requests at once: a number, or begin:end:step (default: %(default)s)",
+        help="The number of requests at once, or begin:end:step (default: %(default)s).",
     )
-    parser.add_argument(
+    load.add_argument(
         "--requests",
         type=at_least_one,
         default=32,
         metavar="N",
-        help="to measure, at each concurrency (default: %(default)s)",
+        help="The number of requests to measure at each concurrency (default: %(default)s).",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--folder", type=Path, metavar="DIR", help="The folder to keep requests and results in."
+    )
+    output.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="Write the requests into --folder and print the commands; start nothing.",
     )
     parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="keep the requests and the results here"
+        "more", nargs="*", metavar="-- OPTION", help="Options for perf_analyzer itself."
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the commands, and start nothing"
-    )
-    parser.add_argument("more", nargs="*", metavar="-- OPTION", help="for perf_analyzer itself")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the load generator against each entry; return its last bad exit status, or 0."""
+    if options.dry_run and options.folder is None:
+        raise TandemError(
+            "--dry-run needs --folder DIR: the printed commands read the requests there"
+        )
     planned = planned_of(options)
     loads = loads_for(options, planned)
+    if options.dry_run:
+        _print_commands(options, planned, loads)
+        return 0
+    if planned is None:
+        _check_entries(options.url, loads)
     with _folder(options) as folder:
         for load in loads:
             write_requests(load, folder)
-        if options.dry_run:
-            program, url = expected_perf_analyzer(), options.url or URL
-            for load in loads:
-                print(shlex.join(perf_command(program, load, url, folder, options.more)))
-            _print_aiperf(loads, planned)
-            return 0
         program = find_perf_analyzer()
         with _serving(options, planned) as url:
             statuses = [_generate(program, load, url, folder, options) for load in loads]
@@ -141,9 +168,7 @@ def concurrency(text: str) -> str:
 
 def loads_for(options: argparse.Namespace, planned: Deployment | None) -> list[Load]:
     """Return what each entry is sent."""
-    if not options.prompts.is_file():
-        raise TandemError(f"no prompts in {options.prompts}; say --prompts FILE")
-    prompts = read_prompts(options.prompts)[: options.limit]
+    prompts = read_prompts(prompts_file(options.prompts))[: options.limit]
     streams = _entries(planned)
     entries = options.entry or list(streams)
     unknown = [name for name in entries if planned and name not in streams]
@@ -238,6 +263,28 @@ def _entries(planned: Deployment | None) -> dict[str, bool]:
     return {entry.name: entry.kind == "stream" for entry in own}
 
 
+def _print_commands(
+    options: argparse.Namespace, planned: Deployment | None, loads: Sequence[Load]
+) -> None:
+    """Write the requests, and print what would send them."""
+    program = expected_perf_analyzer()
+    if not is_unpacked(program):
+        print(f"tandem: {PROGRAM} is not here yet; tandem perf fetches it", file=sys.stderr)
+        program = PerfAnalyzer(Path(PROGRAM))
+    with _folder(options) as folder:
+        for load in loads:
+            write_requests(load, folder)
+            print(shlex.join(perf_command(program, load, options.url or URL, folder, options.more)))
+    _print_aiperf(loads, planned)
+
+
+def _check_entries(url: str, loads: Sequence[Load]) -> None:
+    """Raise TandemError where no server answers, or one without these entries."""
+    with Client(url) as client:
+        for load in loads:
+            client.entry(load.entry)
+
+
 def _generate(
     program: PerfAnalyzer, load: Load, url: str, folder: Path, options: argparse.Namespace
 ) -> int:
@@ -267,15 +314,13 @@ def _serving(options: argparse.Namespace, planned: Deployment | None) -> Iterato
 
 @contextmanager
 def _folder(options: argparse.Namespace) -> Iterator[Path]:
-    """Where requests and results lie; for good if that is wanted, or a printed command has them."""
+    """Where requests and results lie; for good if that is wanted."""
     if options.folder is not None:
         try:
             options.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise TandemError(f"cannot make {options.folder}: {error.strerror}") from error
         yield options.folder
-    elif options.dry_run:
-        yield Path(tempfile.mkdtemp(prefix="tandem-perf-"))
     else:
         with tempfile.TemporaryDirectory(prefix="tandem-perf-") as folder:
             yield Path(folder)

@@ -58,11 +58,26 @@ def find_perf_analyzer() -> PerfAnalyzer:
     ours = expected_perf_analyzer()
     if ours.libraries is None:
         return ours
-    if not ours.binary.is_file():
+    if not is_unpacked(ours):
         _unpack(ours)
     if not _runs(ours):
         raise TandemError(f"{ours.binary} does not run here; put a {PROGRAM} on PATH")
     return ours
+
+
+def is_unpacked(program: PerfAnalyzer) -> bool:
+    """Whether the program is there; raise TandemError where that cannot be seen."""
+    try:
+        return program.binary.is_file()
+    except OSError as error:
+        raise _no_cache(program.binary.parent, error) from error
+
+
+def _no_cache(folder: Path, error: OSError) -> TandemError:
+    return TandemError(
+        f"cannot unpack {PROGRAM} into {folder}: {error.strerror}; set XDG_CACHE_HOME to a "
+        "folder of yours with 20 MB of room"
+    )
 
 
 def _runs(program: PerfAnalyzer) -> bool:
@@ -92,10 +107,7 @@ def _unpack(ours: PerfAnalyzer) -> None:
             shutil.rmtree(home, ignore_errors=True)  # what is there has no program in it
             made.rename(home)
     except OSError as error:
-        raise TandemError(
-            f"cannot unpack {PROGRAM} into {home}: {error.strerror}; set XDG_CACHE_HOME to a "
-            "folder with 20 MB of room"
-        ) from error
+        raise _no_cache(home, error) from error
 
 
 def _download(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,19 +168,31 @@ class ProfileSource:
 
     def error(self, place: Place, text: str) -> TandemError:
         """Return the one line: file, line, place, what is wrong."""
-        where = f"{self.path}:{self._line(place)}" if self.root else str(self.path)
+        line, node = self._find(place)
+        where = f"{self.path}:{line}" if self.root else str(self.path)
         dotted = ".".join(map(str, place))
+        text += self._base(node, text)
         return TandemError(f"{where}: {dotted}: {text}" if dotted else f"{where}: {text}")
 
-    def _line(self, place: Place) -> int:
-        """Return the line of the place, or of the innermost part of it that is there."""
+    def _find(self, place: Place) -> tuple[int, yaml.Node | None]:
+        """Return line and node of the place, or of the innermost part of it that is there."""
         node, line = self.root, 1
         for key in place:
             found = next((n for k, n in _children(node) if k == key), None)
             if found is None:
                 break
             node, line = found[1], found[0].start_mark.line + 1
-        return line
+        return line, node
+
+    def _base(self, node: yaml.Node | None, text: str) -> str:
+        """Say what a path is relative to, where the text names one that is not there."""
+        if not isinstance(node, yaml.ScalarNode) or Path(node.value).is_absolute():
+            return ""
+        folder = self.path.resolve().parent
+        path = os.path.normpath(folder / node.value)
+        if path not in text or Path(path).exists():
+            return ""
+        return f"; '{node.value}' is relative to the profile's folder, {folder}"
 
 
 def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
@@ -192,7 +205,9 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
     except UnicodeDecodeError as error:
         raise TandemError(f"{path}: not UTF-8 text") from error
     except yaml.YAMLError as error:
-        raise TandemError(f"{path}: no YAML: {' '.join(str(error).split())}") from error
+        raise TandemError(f"{path}{_not_yaml(error)}") from error
+    if data is None:
+        raise TandemError(f"{path}: is empty; a profile has a name and engines.target at least")
     source = ProfileSource(path, root)
     try:
         return Profile.model_validate(data, context=path.resolve().parent), source
@@ -208,8 +223,19 @@ def explain(error: ValidationError) -> tuple[Place, str]:
         return (*place, first["ctx"]["key"]), text
     if first["type"] == "missing":
         return place, "is missing"
+    if first["type"] == "union_tag_invalid":
+        known = first["ctx"]["expected_tags"].replace("'", "")
+        return (*place, "kind"), f"unknown kind '{first['ctx']['tag']}'; known are {known}"
     text = text.replace("Input should be", "must be")
     return place, f"{text}, not {first['input']!r}" if "must be" in text else text
+
+
+def _not_yaml(error: yaml.YAMLError) -> str:
+    """Return the line, if it is known, and what is wrong in it."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f": is not YAML: {' '.join(str(error).split())}"
+    said = " ".join(part for part in (error.context, error.problem) if part)
+    return f":{error.problem_mark.line + 1}: is not YAML: {said}"
 
 
 def _without_kind(place: Place) -> Place:

@@ -19,9 +19,11 @@ from contract.tensor import Tensor
 from .deployment import TOKENIZER, Deployment
 from .errors import TandemError
 from .kinds.base import Engine
+from .rendered_readme import readme
 
 SOURCES = Path(__file__).resolve().parent.parent  # the checkout
 MARKER = ".rendered-by-tandem"
+README = "README.md"
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
 ENGINE_PACKAGES = ("contract", "lookup", "engines")
 TOKENIZER_FILES = (
@@ -105,22 +107,26 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
     beside and renamed at the end, so that nobody sees half of it. Raises TandemError.
     """
     output = output.absolute()
-    if output.exists() and not _replaceable(output):
-        raise TandemError(
-            f"{output} exists and was not rendered by tandem; choose a new or empty folder"
-        )
     try:
+        if output.exists() and not _replaceable(output):
+            raise TandemError(
+                f"{output} exists and was not rendered by tandem; choose a new or empty folder"
+            )
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tandem-") as temporary:
             fresh = Path(temporary, "repository")
             for model in models(deployment):
                 _write(model, fresh / model.name, link=link)
             (fresh / MARKER).write_text(f"{deployment.profile.name}\n")
+            (fresh / README).write_text(readme(deployment))
             if output.exists():
                 output.rename(Path(temporary, "old"))
             fresh.rename(output)
     except OSError as error:
-        raise TandemError(f"cannot write {error.filename or output}: {error.strerror}") from error
+        raise TandemError(
+            f"cannot write {error.filename or output}: {error.strerror}; choose a folder that you "
+            "may write"
+        ) from error
 
 
 def _engine_models(deployment: Deployment) -> Iterator[Model]:

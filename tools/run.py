@@ -16,7 +16,7 @@ from . import documents, up
 from .client import Client, Inputs
 from .dataset import PROMPT_KEYS, read_prompts
 from .generate import PICTURES, closing_line, inputs_for
-from .options import Verbs, at_least_one
+from .options import at_least_one
 
 
 class Sampling(NamedTuple):
@@ -29,46 +29,54 @@ class Sampling(NamedTuple):
 
 
 SAMPLING = (
-    Sampling("--temperature", tensors.TEMPERATURE, float, "0 is greedy"),
-    Sampling("--top-k", tensors.TOP_K, int, "sample among the k most likely tokens"),
-    Sampling("--top-p", tensors.TOP_P, float, "... among the likeliest that reach it together"),
-    Sampling("--random-seed", tensors.RANDOM_SEED, int, "repeat a sampled text"),
+    Sampling("--temperature", tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
+    Sampling("--top-k", tensors.TOP_K, int, "Sample among the k most likely tokens."),
+    Sampling(
+        "--top-p",
+        tensors.TOP_P,
+        float,
+        "Sample among the most likely tokens that together reach this probability.",
+    ),
+    Sampling(
+        "--random-seed",
+        tensors.RANDOM_SEED,
+        int,
+        "The seed; the same one repeats a sampled text.",
+    ),
 )
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser(
-        "run", help="serve engines, answer prompts, stop: the documents' run.py"
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
     documents.add_engines(parser, required=True)
     documents.add_drafting(parser)
-    prompts = parser.add_mutually_exclusive_group(required=True)
+    answers = parser.add_argument_group("prompts and answers")
+    prompts = answers.add_mutually_exclusive_group(required=True)
     prompts.add_argument(
         "--input-text",
         nargs="+",
         action="extend",
         metavar="TEXT",
-        help="a prompt (may be given again)",
+        help="The prompt; can be repeated.",
     )
     prompts.add_argument(
         "--input-file",
         type=Path,
         metavar="FILE",
-        help=f"a prompt a line; in a .jsonl file, under the key {' or '.join(PROMPT_KEYS)}",
+        help=f"The file of prompts: one per line; in JSONL, under {' or '.join(PROMPT_KEYS)}.",
     )
-    parser.add_argument(
+    answers.add_argument(
         "--max-output-len",
         type=at_least_one,
         default=128,
         metavar="N",
-        help="the longest answer, in tokens (default: %(default)s)",
+        help="The longest answer, in tokens (default: %(default)s).",
     )
+    sampling = parser.add_argument_group("sampling")
     for option in SAMPLING:
-        parser.add_argument(
+        sampling.add_argument(
             option.name, dest=str(option.tensor), type=option.type, metavar="X", help=option.help
         )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

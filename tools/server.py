@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -22,6 +23,7 @@ from types import TracebackType
 
 from . import guard
 from .errors import TandemError
+from .running import running_servers
 from .triton_install import TritonInstall, find_triton
 from .triton_log import TritonLog
 from .trtllm.launch import SINGLE, Launch
@@ -31,6 +33,7 @@ LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = ("0.0.0.0", "::")
 EXIT_SECONDS = 5  # Triton's own patience with requests in flight when it is asked to stop
 STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can hold it for ever
+GUARD_SECONDS = STOP_SECONDS + 5
 READY_SECONDS = 600.0
 
 
@@ -171,11 +174,29 @@ class TritonServer:
             self._guard.wait()
             raise self._ended()
 
-    def stop(self) -> None:
-        """End the server, its stubs and its shared memory. Harmless when it does not run."""
+    def stop(self, on_wait: Callable[[Sequence[str], float], None] = lambda *_: None) -> None:
+        """End the server, its stubs and its shared memory. Harmless when it does not run.
+
+        on_wait: called again and again meanwhile with what still runs ("Triton", models' names) and
+        the seconds since it was asked to stop. An exception meanwhile (KeyboardInterrupt) kills it.
+        """
         if self._guard is None:
             return
-        self._end_guard(self._guard)
+        try:
+            self._end_guard(self._guard, on_wait)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End what is left of it at once, and clean up. Harmless when it does not run."""
+        if self._guard is None:
+            return
+        if self._guard.poll() is None:
+            guard.kill_session(self._guard.pid)
+            self._guard.kill()
+            self._guard.wait()
+            guard.kill_session(self._guard.pid)
+            guard.unlink_regions(self.shm_prefix)
         self._guard = None
         shutil.rmtree(self._empty_folder, ignore_errors=True)
         if not (self._failed or self.log.has_tracebacks):
@@ -254,16 +275,18 @@ class TritonServer:
         self._failed = True
         return TandemError(f"{reason}; log: {self.log.path}")
 
-    def _end_guard(self, process: subprocess.Popen[bytes]) -> None:
+    def _end_guard(
+        self,
+        process: subprocess.Popen[bytes],
+        on_wait: Callable[[Sequence[str], float], None],
+    ) -> None:
         if process.stdin is not None:
             process.stdin.close()  # the guard's sign to stop
-        try:
-            process.wait(STOP_SECONDS + 5)
-        except subprocess.TimeoutExpired:
-            guard.kill_session(process.pid)
-            process.kill()
-            process.wait()
-            guard.unlink_regions(self.shm_prefix)
+        began = time.monotonic()
+        while process.poll() is None and (seconds := time.monotonic() - began) < GUARD_SECONDS:
+            on_wait(guard.names_of(self.processes), seconds)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
 
 
 def _answers(connection: HTTPConnection, path: str) -> bool:
@@ -284,26 +307,43 @@ def _environment(install: TritonInstall) -> dict[str, str]:
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:
-    """Check that the ports are free, and pick one for each 0; raise TandemError for a busy one."""
-    sockets = []
+    """Check that the ports are free, and pick one for each 0; raise TandemError for the others."""
+    sockets, reasons = [], {}
     try:
         for name, port in (("http", ports.http), ("grpc", ports.grpc), ("metrics", ports.metrics)):
-            sockets.append(_bind(name, port, address))
+            try:
+                sockets.append(_bind(port, address))
+            except OSError as error:
+                reasons[name, port] = error
+        if reasons:
+            raise TandemError(_taken(reasons, address))
         return Ports(*(s.getsockname()[1] for s in sockets))
     finally:
         for bound in sockets:
             bound.close()
 
 
-def _bind(name: str, port: int, address: str) -> socket.socket:
+def _bind(port: int, address: str) -> socket.socket:
     bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((address, port))
-    except OSError as error:
+    except OSError:
         bound.close()
-        raise TandemError(
-            f"cannot listen on {address}:{port}: {error.strerror}; choose another --{name}-port "
-            "(or --address)"
-        ) from error
+        raise
     return bound
+
+
+def _taken(reasons: Mapping[tuple[str, int], OSError], address: str) -> str:
+    """Say which ports cannot be had, and who has them if it is another Triton."""
+    ports = ", ".join(f"{port} ({name})" for name, port in reasons)
+    why = "; ".join(dict.fromkeys(error.strerror or str(error) for error in reasons.values()))
+    options = " ".join(f"--{name}-port 0" for name, _ in reasons)
+    numbers = {port for _, port in reasons}
+    holders = [server.process for server in running_servers() if numbers & {*server[1:]}]
+    if holders:
+        return (
+            f"cannot listen on {address}: {ports} taken by a Triton server (process "
+            f"{holders[0]}); if it is stopping, wait and try again, or say {options}"
+        )
+    return f"cannot listen on {address}: {ports}: {why}; say {options}, or another --address"

@@ -25,7 +25,7 @@ from .documents import Drafting
 from .errors import TandemError
 from .generate import MODEL, inputs_for
 from .kinds.torch import TorchTarget
-from .options import EMBEDDED, Verbs, add_profile, at_least_one, chosen_profile
+from .options import EMBEDDED, add_profile, add_url, at_least_one, chosen_profile
 from .rouge import Rouge
 
 if TYPE_CHECKING:
@@ -47,31 +47,36 @@ class Speculation(NamedTuple):
     inputs: Inputs
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser(
-        "summarize", help="score answers with and without speculation: the documents' summarize.py"
-    )
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    dataset = parser.add_argument_group("dataset")
+    dataset.add_argument(
         "--dataset",
         type=Path,
         default=DATASET,
         metavar="FILE",
-        help='JSONL of {"id", "text", "summary"}, and "stop" if wanted (default: docstrings)',
+        help='The dataset: JSONL of {"id", "text", "summary"}, and "stop" if wanted (default: '
+        "docstrings).",
     )
-    parser.add_argument("--limit", type=at_least_one, metavar="N", help="only the first N items")
-    parser.add_argument(
+    dataset.add_argument(
+        "--limit",
+        type=at_least_one,
+        metavar="N",
+        help="The number of items to take from the start (default: all).",
+    )
+    dataset.add_argument(
         "--max-output-len",
         type=at_least_one,
         default=100,
         metavar="N",
-        help="the longest answer, in tokens (default: %(default)s)",
+        help="The longest answer, in tokens (default: %(default)s).",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write figures and texts here")
     _add_server(parser)
     _add_columns(parser)
     _add_accuracy(parser)
-    parser.set_defaults(run=run)
+    parser.add_argument_group("output").add_argument(
+        "--json", type=Path, metavar="FILE", help="The file to write figures and texts to."
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -157,48 +162,62 @@ class Bench:
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
-    add_profile(parser)
-    parser.add_argument("--url", help="ask a running server, by its gRPC port, instead")
-    parser.add_argument(
-        "--model", default=MODEL, help="its entry; with --url only (default: %(default)s)"
+    server = parser.add_argument_group("server")
+    add_profile(server)
+    add_url(server, "The gRPC port of a running server to ask, instead of starting one.")
+    server.add_argument(
+        "--model",
+        metavar="NAME",
+        default=MODEL,
+        help="The entry of that server to ask (default: %(default)s).",
     )
     documents.add_engines(parser, required=False)
 
 
 def _add_columns(parser: argparse.ArgumentParser) -> None:
-    documents.add_drafting(parser)
-    parser.add_argument(
-        "--drafter", choices=DRAFTERS, help=f"compare this one with {CONTROL} (default: as served)"
+    drafts = documents.add_drafting(parser)
+    drafts.add_argument(
+        "--drafter",
+        choices=DRAFTERS,
+        help=f"The drafter to compare with '{CONTROL}' (default: as served).",
     )
-    parser.add_argument(
-        "--test-hf", action="store_true", help="a third column: transformers' generate"
+    columns = parser.add_argument_group("further columns")
+    columns.add_argument(
+        "--test-hf", action="store_true", help="Add a column for the generate of transformers."
     )
-    parser.add_argument(
-        "--hf-model-dir", type=Path, metavar="DIR", help="its checkpoint (default: the target's)"
+    columns.add_argument(
+        "--hf-model-dir",
+        type=Path,
+        metavar="DIR",
+        help="The checkpoint of that column (default: the target's).",
     )
-    parser.add_argument(
-        "--test-trt-llm", action="store_true", help="no effect: what is served is always tested"
+    columns.add_argument(
+        "--test-trt-llm",
+        action="store_true",
+        help="Accepted without effect: what is served is always tested.",
     )
-    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="only 1")
+    columns.add_argument("--batch-size", type=int, default=1, metavar="N", help="Must be 1.")
 
 
 def _add_accuracy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--check-accuracy", action="store_true", help="fail where ROUGE-1 is under a threshold"
+    accuracy = parser.add_argument_group("accuracy")
+    accuracy.add_argument(
+        "--check-accuracy", action="store_true", help="Fail if ROUGE-1 is below a threshold."
     )
-    parser.add_argument(
+    accuracy.add_argument(
         "--rouge1-threshold",
         type=float,
         default=ROUGE1_THRESHOLD,
         metavar="PERCENT",
-        help="of what was served, against the reference (default: %(default)g)",
+        help="The threshold of all texts against the reference (default: %(default)g).",
     )
-    parser.add_argument(
+    accuracy.add_argument(
         "--control-threshold",
         type=float,
         default=CONTROL_THRESHOLD,
         metavar="PERCENT",
-        help=f"of the speculative texts, against those of {CONTROL} (default: %(default)g)",
+        help=f"The threshold of the speculative texts against those of '{CONTROL}' (default: "
+        "%(default)g).",
     )
 
 
@@ -263,7 +282,7 @@ def _asked(options: argparse.Namespace, planned: Deployment | None) -> Iterator[
     """Connect to the server, which is started first and stopped afterwards where it is ours."""
     if planned is None:
         with Client(options.url) as client:
-            yield client, options.model
+            yield client, client.entry(options.model).name
         return
     with up.serving(planned) as server, Client(server.grpc_url) as client:
         yield client, planned.stream_entry.name

@@ -23,6 +23,7 @@ from .errors import TandemError
 
 SYSTEM_TRITON = Path("/opt/tritonserver")
 WHEEL = "nvidia-pytriton"
+SERVERS = {"0.7.0": "2.51.0"}  # of a wheel -> of the server in it, which says it nowhere
 STUB = "triton_python_backend_stub"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -32,7 +33,7 @@ class TritonInstall:
     """A Triton that can be started.
 
     source: a system installation, or the wheel's server assembled in our cache.
-    version: of the wheel or of the system Triton, "?" where it does not say.
+    version: of the server itself, "?" where nothing says it. wheel: the version of the wheel.
     library_path: folders that LD_LIBRARY_PATH must begin with, in this order.
     """
 
@@ -41,6 +42,7 @@ class TritonInstall:
     binary: Path
     backends: Path
     library_path: tuple[Path, ...]
+    wheel: str | None = None
 
     @property
     def stub(self) -> Path:
@@ -117,7 +119,8 @@ def _wheel_triton(python_lib: Path) -> TritonInstall:
     home = _assemble(package / "tritonserver", version)
     return TritonInstall(
         source="wheel",
-        version=version,
+        version=SERVERS.get(version, "?"),
+        wheel=version,
         binary=home / "bin" / "tritonserver",
         backends=home / "backends",
         library_path=(python_lib, package.parent / "nvidia_pytriton.libs"),
@@ -133,9 +136,9 @@ def _assemble(source: Path, version: str) -> Path:
             f"{WHEEL} {version} has no stub for Python {PYTHON}; it has {', '.join(known)}"
         )
     home = cache_folder() / f"triton-{version}-python{PYTHON}"
-    if home.is_dir():
-        return home
     try:
+        if home.is_dir():
+            return home
         home.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home.parent, prefix=".assembling-") as temporary:
             for folder in ("bin", "backends", "caches"):
@@ -145,7 +148,7 @@ def _assemble(source: Path, version: str) -> Path:
     except OSError as error:
         raise TandemError(
             f"cannot assemble Triton in {home}: {error.strerror}; set XDG_CACHE_HOME to a "
-            "folder with 40 MB of room"
+            "folder of yours with 40 MB of room"
         ) from error
     return home
 

@@ -22,49 +22,46 @@ from .measure.options import (
 )
 from .measure.report import SPREAD
 from .measure.scenario import Scenario
-from .measure.served import planned_of
+from .measure.served import planned_of, served_drafters
 from .measure.way import CONTROL, LOOKUP_DRAFTERS, MODEL_DRAFTERS, Way, ways_of
-from .options import Verbs, at_least_one
+from .options import at_least_one
 
 DRAFT_LENGTHS = (2, 4, 8, 12, AUTO)
 NGRAM_SIZES = (1, 2, 3)
 UNASKED = ("draft_model", "prompt_lookup")  # `hybrid` would double the time
 
 
-def register(verbs: Verbs) -> None:
-    """Add the verb to the command."""
-    parser = verbs.add_parser(
-        "tune", help="find the drafter, draft length and n-gram size that serve prompts fastest"
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
     add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
     add_ways(
         parser,
-        drafters="draft_model,prompt_lookup as far as there",
+        drafters="draft_model,prompt_lookup as far as served",
         lengths="2,4,8,12,auto",
         ngrams=NGRAM_SIZES,
     )
-    parser.add_argument(
+    parser.add_argument_group("load").add_argument(
         "--concurrency",
         type=at_least_one,
         default=1,
         metavar="N",
-        help="requests at once (default: %(default)s)",
+        help="The number of requests at once (default: %(default)s).",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, show, and say what to write into the profile; return the exit status."""
     check_outputs(options)
     planned = planned_of(options)
-    drafters = drafters_of(planned, options.drafter)
+    scenario = _together(prompts_of(options))
+    served = served_drafters(options, planned)
+    drafters = drafters_of(served, options.drafter)
     ways = ways_of(
         options.drafter or [name for name in drafters if name in UNASKED],
-        lengths_of(planned, options.num_draft_tokens, DRAFT_LENGTHS),
+        lengths_of(served, options.num_draft_tokens, DRAFT_LENGTHS),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    scenario = _together(prompts_of(options))
     report = measure(options, planned, [scenario], ways, [options.concurrency])
     show(options, report)
     print("\n".join(advice(report.rows)))

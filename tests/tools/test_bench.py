@@ -364,11 +364,10 @@ def test_answers_become_traces():
 
 
 def test_options_of_both_verbs_are_read():
-    parser = argparse.ArgumentParser()
-    verbs = parser.add_subparsers()
-    bench.register(verbs)
-    tune.register(verbs)
-    read = parser.parse_args(["bench", "--concurrency", "1,16", "--num-draft-tokens", "4, auto"])
+    ours, theirs = argparse.ArgumentParser(), argparse.ArgumentParser()
+    bench.add_options(ours)
+    tune.add_options(theirs)
+    read = ours.parse_args(["--concurrency", "1,16", "--num-draft-tokens", "4, auto"])
     assert read.concurrency == (1, 16)
     assert read.num_draft_tokens == (4, AUTO)
-    assert parser.parse_args(["tune", "--concurrency", "4"]).concurrency == 4
+    assert theirs.parse_args(["--concurrency", "4"]).concurrency == 4

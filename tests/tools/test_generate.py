@@ -43,8 +43,8 @@ class ScriptedClient:
 
 def parse(*arguments):
     parser = argparse.ArgumentParser()
-    generate.register(parser.add_subparsers())
-    return parser.parse_args(["generate", *arguments])
+    generate.add_options(parser)
+    return parser.parse_args(arguments)
 
 
 def shown(*script, detokenizer="postprocessing", **console):

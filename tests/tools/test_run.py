@@ -9,7 +9,7 @@ from tandem import __main__ as command
 from tandem import documents, repository, run
 from tandem.dataset import read_prompts
 from tandem.errors import TandemError
-from tandem.options import Parser, dashed
+from tandem.options import dashed, parser_of
 from tandem.trtllm.launch import prepared_launch
 
 from contract import entry
@@ -41,9 +41,9 @@ def here(tmp_path, monkeypatch):
 
 
 def options(line):
-    parser = Parser()
-    run.register(parser.add_subparsers())
-    return parser.parse_args(dashed(["run", *shlex.split(line)]))
+    parser = parser_of("run")
+    run.add_options(parser)
+    return parser.parse_args(dashed(shlex.split(line)))
 
 
 def plan(line):

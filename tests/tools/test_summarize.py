@@ -18,7 +18,7 @@ from tandem.dataset import Item, read_items
 from tandem.documents import Drafting
 from tandem.errors import TandemError
 from tandem.hugging_face import cut
-from tandem.options import Parser, dashed
+from tandem.options import dashed, parser_of
 from tandem.rouge import MEASURES, Rouge
 from tandem.summarize import Bench, Speculation
 
@@ -30,9 +30,9 @@ ITEMS = [Item("one", "a", "the cat sat"), Item("two", "b", "the dog")]
 
 
 def options(line):
-    parser = Parser()
-    summarize.register(parser.add_subparsers())
-    return parser.parse_args(dashed(["summarize", *shlex.split(line)]))
+    parser = parser_of("summarize")
+    summarize.add_options(parser)
+    return parser.parse_args(dashed(shlex.split(line)))
 
 
 def column(name, *texts, rounds=10, drafted=0, accepted=0):

@@ -18,13 +18,13 @@ from ..client import Value
 from ..demo import PROMPTS
 from ..deployment import Deployment
 from ..errors import TandemError
-from ..options import at_least_one
+from ..options import Options, at_least_one
 from .asking import Asker, Plan
 from .figures import figures_of
 from .plot import check_plot, draw
 from .report import Report
 from .scenario import Scenario, scenarios_of_file
-from .served import add_server, name_of, served
+from .served import ServedDrafters, add_server, name_of, served
 from .way import CONTROL, Way
 
 DRAFTERS: tuple[DrafterName, ...] = ("draft_model", "prompt_lookup", "hybrid")
@@ -56,50 +56,75 @@ def at_least_none(text: str) -> int:
 
 def add_measuring(
     parser: argparse.ArgumentParser, *, max_tokens: int, repetitions: int, streamed: int
-) -> None:
-    """Add what every measurement may be told; the defaults are the verb's."""
+) -> Options:
+    """Add what every measurement may be told; return the group of the prompts.
+
+    The defaults are the verb's.
+    """
     add_server(parser)
-    parser.add_argument(
+    prompts = parser.add_argument_group("prompts")
+    prompts.add_argument(
         "--prompts",
         type=Path,
         metavar="FILE",
-        help="a prompt a line, or JSONL, where each `kind` is a scenario (default: the demo's)",
+        help="The prompts: one per line, or JSONL, where each `kind` is a scenario (default: the "
+        "demo's).",
     )
-    parser.add_argument(
+    prompts.add_argument(
         "--limit",
         type=at_least_one,
         default=8,
         metavar="N",
-        help="prompts of a scenario (default: %(default)s)",
+        help="The number of prompts of a scenario (default: %(default)s).",
     )
-    parser.add_argument(
+    prompts.add_argument(
         "--max-tokens",
         type=at_least_one,
         default=max_tokens,
         metavar="N",
-        help="the longest answer (default: %(default)s)",
+        help="The longest answer, in tokens (default: %(default)s).",
     )
-    parser.add_argument(
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument(
+        "--temperature", type=float, metavar="X", help="The temperature (default: greedy)."
+    )
+    sampling.add_argument(
+        "--seed",
+        type=at_least_none,
+        default=1,
+        metavar="N",
+        help="The seed of sampled answers (default: %(default)s).",
+    )
+    sampling.add_argument(
+        "--use-draft-logits",
+        action="store_true",
+        help="Accept draft tokens by probability instead of comparing ids.",
+    )
+    measuring = parser.add_argument_group("measurement")
+    measuring.add_argument(
         "--repetitions",
         type=at_least_one,
         default=repetitions,
         metavar="N",
-        help="of every answer; the spread is over them (default: %(default)s)",
+        help="The number of answers to each prompt; the spread is over them (default: "
+        "%(default)s).",
     )
-    parser.add_argument(
+    measuring.add_argument(
         "--streamed",
         type=at_least_none,
         default=streamed,
         metavar="N",
-        help="more repetitions, as streams, for the latencies (default: %(default)s)",
+        help="The number of further repetitions, as streams, for the latencies (default: "
+        "%(default)s).",
     )
-    parser.add_argument("--temperature", type=float, metavar="X", help="sample (default: greedy)")
-    parser.add_argument("--seed", type=at_least_none, default=1, metavar="N", help="of the samples")
-    parser.add_argument(
-        "--use-draft-logits", action="store_true", help="accept by probability, not by id"
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--json", type=Path, metavar="FILE", help="The file to write all figures to."
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw speedup against length")
+    output.add_argument(
+        "--plot", type=Path, metavar="FILE", help="The file to draw speedup against length in."
+    )
+    return prompts
 
 
 def add_ways(
@@ -110,26 +135,27 @@ def add_ways(
     ngrams: Sequence[int | None],
 ) -> None:
     """Add who drafts and how much; drafters, lengths: what is said of the verb's defaults."""
-    parser.add_argument(
+    group = parser.add_argument_group("what to compare")
+    group.add_argument(
         "--drafter",
         type=several(drafter),
         default=(),
         metavar="NAME,NAME",
-        help=f"who drafts (default: {drafters})",
+        help=f"The drafters: {', '.join(DRAFTERS)} (default: {drafters}).",
     )
-    parser.add_argument(
+    group.add_argument(
         "--num-draft-tokens",
         type=several(draft_length),
         metavar="N,N",
-        help=f"draft lengths, auto among them (default: {lengths})",
+        help=f"The draft lengths, in tokens or auto (default: {lengths}).",
     )
     sizes = ",".join("as served" if size is None else str(size) for size in ngrams)
-    parser.add_argument(
+    group.add_argument(
         "--max-matching-ngram-size",
         type=several(at_least_one),
         default=ngrams,
         metavar="N,N",
-        help=f"longest n-grams that are looked up (default: {sizes})",
+        help=f"The longest n-grams that prompt lookup searches for (default: {sizes}).",
     )
 
 
@@ -141,51 +167,52 @@ def check_outputs(options: argparse.Namespace) -> None:
             raise TandemError(f"cannot write {path}: no folder {path.absolute().parent}")
 
 
-def drafters_of(
-    planned: Deployment | None, drafters: Sequence[DrafterName]
-) -> Sequence[DrafterName]:
-    """Return the drafters to measure: those that are named, else what there is, the default first.
+def drafters_of(served: ServedDrafters, given: Sequence[DrafterName]) -> Sequence[DrafterName]:
+    """Return the given drafters, or all that can be measured, the default first.
 
-    planned: None where nobody knows what the server has; it will say. Raises TandemError where the
-    deployment cannot be asked for them, or has no control.
+    Raises TandemError for one that the server does not have, and where there is no control.
     """
-    if planned is None:
-        return drafters or ("draft_model", "prompt_lookup")
-    if CONTROL.drafter not in planned.drafters:
+    if CONTROL.drafter not in served.names:
         raise TandemError("the target drafts by itself, so no request can have the control")
-    unknown = [name for name in drafters if name not in planned.drafters]
-    if unknown:
-        known = ", ".join(planned.drafters)
-        raise TandemError(f"no drafter '{unknown[0]}' in {planned.profile.name}: it has {known}")
-    default = planned.loop_settings().drafter
-    own = [name for name in dict.fromkeys((default, *planned.drafters)) if name in DRAFTERS]
+    own = [name for name in dict.fromkeys((served.default, *served.names)) if name in DRAFTERS]
     if not own:
-        raise TandemError(f"{planned.profile.name} has no drafter that could be measured")
-    return drafters or own
+        raise TandemError(f"{served.server} has no drafter that could be measured")
+    if unknown := [name for name in given if name not in served.names]:
+        raise TandemError(
+            f"--drafter {unknown[0]}: {served.server} does not have it; it has {', '.join(own)}"
+        )
+    return given or own
 
 
 def lengths_of(
-    planned: Deployment | None, given: Sequence[int | None] | None, usual: Sequence[int | None]
+    served: ServedDrafters, given: Sequence[int | None] | None, usual: Sequence[int | None]
 ) -> Sequence[int | None]:
     """Return the draft lengths to measure: the given ones, else the usual ones that are verified.
 
     Raises TandemError for drafts that the target does not verify.
     """
-    if planned is None:
-        return given or usual
-    most = planned.target.max_draft_len
+    most = served.max_draft_len
     over = [length for length in given or () if length and length > most]
     if over:
-        raise TandemError(f"--num-draft-tokens {over[0]}: {planned.profile.name} verifies {most}")
+        raise TandemError(
+            f"--num-draft-tokens {over[0]}: {served.server} verifies {most} draft tokens per "
+            f"round; say {most} or less"
+        )
     return given or [length for length in usual if not length or length <= most]
+
+
+def prompts_file(given: Path | None) -> Path:
+    """Return the file of prompts, the demo's by default; raise TandemError if it is missing."""
+    if given is not None and not given.is_file():
+        raise TandemError(f"--prompts {given}: no such file")
+    if not (given or PROMPTS).is_file():
+        raise TandemError(f"no prompts in {PROMPTS}; say --prompts FILE")
+    return given or PROMPTS
 
 
 def prompts_of(options: argparse.Namespace) -> list[Scenario]:
     """Return the prompts of the file, a scenario a kind."""
-    path = options.prompts or PROMPTS
-    if not path.is_file():
-        raise TandemError(f"no prompts in {path}; say --prompts FILE")
-    return scenarios_of_file(path, options.limit)
+    return scenarios_of_file(prompts_file(options.prompts), options.limit)
 
 
 def measure(

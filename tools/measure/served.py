@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
-from .. import deployment, up
+from bls.settings import DrafterName
+
+from .. import up
+from ..chosen import add_deployment, chosen_deployment
+from ..client import Client
 from ..deployment import Deployment
 from ..errors import TandemError
 from ..generate import MODEL
-from ..options import add_profile, chosen_profile
+from ..options import add_url
 
 
 @dataclass(frozen=True)
@@ -22,22 +28,58 @@ class Served:
     entry: str
 
 
+@dataclass(frozen=True)
+class ServedDrafters:
+    """What requests to a server may choose. server: what it is called."""
+
+    server: str
+    names: Sequence[DrafterName]
+    default: DrafterName
+    max_draft_len: int
+
+
 def add_server(parser: argparse.ArgumentParser, *, entry: str = MODEL) -> None:
     """Add the options that say which server it is."""
-    add_profile(parser)
-    parser.add_argument("--url", help="ask a running server, by its gRPC port, instead")
-    parser.add_argument(
-        "--model", metavar="NAME", help=f"its entry; with --url only (default: {entry})"
+    group = parser.add_argument_group("server")
+    add_deployment(group)
+    add_url(group, "The gRPC port of a running server to ask, instead of starting one.")
+    group.add_argument(
+        "--model",
+        metavar="NAME",
+        help=f"The entry of that server to ask; needs --url (default: {entry}).",
     )
 
 
 def planned_of(options: argparse.Namespace) -> Deployment | None:
     """Return what is to be served; None where a server runs already."""
-    if options.url and options.profile:
-        raise TandemError("--url and --profile exclude each other")
+    for name in ("profile", "target"):
+        if options.url and getattr(options, name):
+            raise TandemError(f"--url and --{name} exclude each other")
     if getattr(options, "model", None) and not options.url:
         raise TandemError("--model needs --url: a profile says what its entries are called")
-    return None if options.url else deployment.load(chosen_profile(options))
+    return None if options.url else chosen_deployment(options)
+
+
+def served_drafters(options: argparse.Namespace, planned: Deployment | None) -> ServedDrafters:
+    """Return what requests may choose; a running server is asked. Raises TandemError."""
+    if planned is not None:
+        default = planned.loop_settings().drafter
+        longest = planned.target.max_draft_len
+        return ServedDrafters(planned.profile.name, planned.drafters, default, longest)
+    with Client(options.url) as client:
+        entry = client.entry(options.model or MODEL)
+    try:
+        return ServedDrafters(
+            server=options.url,
+            names=tuple(json.loads(entry.parameters["drafters"])),
+            default=cast("DrafterName", entry.parameters["drafter"]),
+            max_draft_len=int(entry.parameters["max_draft_len"]),
+        )
+    except KeyError as error:
+        raise TandemError(
+            f"entry '{entry.name}' at {options.url} has no parameter {error}, as Tandem's entries "
+            "have; name one of these with --model"
+        ) from error
 
 
 @contextmanager
