@@ -58,11 +58,11 @@ def test_bench_samples_by_probability_too(server, capsys):
     assert "draft_model" in capsys.readouterr().out
 
 
-def test_bench_passes_on_what_the_server_refuses(server, capsys):
+def test_bench_measures_no_drafts_that_the_server_does_not_verify(server, capsys):
     arguments = ("--drafter", "draft_model", "--num-draft-tokens", "99")
     assert command.main(["bench", "--url", server.grpc_url, *FEW, *arguments]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "input 'num_draft_tokens': 99 given, must lie in -1..32" in error
+    assert f"--num-draft-tokens 99: {server.grpc_url} verifies 32 draft tokens per round" in error
 
 
 def test_tune_ends_with_lines_for_the_profile(server, capsys):

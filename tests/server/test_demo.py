@@ -25,9 +25,11 @@ def test_demo_finds_the_same_text_on_every_prompt(small, capsys):
     before = regions()
     assert command.main(["demo"]) == 0
     shown = capsys.readouterr().out
-    *_, one, other, total, legend = shown.splitlines()
+    *_, one, other, total, legend, engines, rest = shown.splitlines()
     assert [line.split()[-1] for line in (one, other, total)] == ["yes"] * 3
     assert legend == "Greedy, 16 tokens at most; times are medians of 1 answers."
+    assert engines.startswith("A round of draft_model took ")
+    assert rest.endswith("in Triton and the loop, which matters less the longer the engines take.")
     for prompt in demo.read_prompts(demo.PROMPTS):
         assert demo.last_lines(prompt.text, demo.PROMPT_LINES) in shown
     assert regions() <= before

@@ -141,9 +141,34 @@ def test_busy_port_is_refused(models):
         port = busy.getsockname()[1]
         text = refusal(models, ports=Ports(0, port, 0))
     assert text == (
-        f"cannot listen on 127.0.0.1:{port}: Address already in use; "
-        "choose another --grpc-port (or --address)"
+        f"cannot listen on 127.0.0.1: {port} (grpc): Address already in use; "
+        "say --grpc-port 0, or another --address"
     )
+
+
+def test_server_tells_what_it_waits_for_when_it_stops(models):
+    server = start(models)
+    server.start()
+    seen = []
+    server.stop(lambda names, seconds: seen.append(names))
+    assert seen[0] == ["Triton", "echo"]
+
+
+def test_impatient_user_leaves_nothing_behind(models):
+    """An interrupt while a server that would not stop is stopped kills it, stubs and all."""
+
+    def interrupt(names, seconds):
+        raise KeyboardInterrupt
+
+    with start(models) as server:
+        processes = server.processes
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)  # none of them can end by itself
+        with pytest.raises(KeyboardInterrupt):
+            server.stop(interrupt)
+        assert not any(map(alive, processes))
+        assert not leftovers(server.shm_prefix)
+        assert not server.running
 
 
 def test_waiting_ends_with_the_reason_when_the_server_dies(models):

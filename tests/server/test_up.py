@@ -1,6 +1,7 @@
 """`tandem up` as a process: it serves, prints where, and ends without leaving anything behind."""
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_gpt2, write_qwen2, write_tokenizer
-from live_triton import answer_ids, leftovers
+from live_triton import alive, answer_ids, leftovers
 from tandem import deployment
 
 ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
@@ -53,6 +54,47 @@ def test_up_serves_what_it_prints_until_a_signal(sign):
         assert not shared_memory_of(process)
 
 
+def test_second_interrupt_kills_what_the_first_waits_for():
+    with up("--profile", "emulated-zero") as process:
+        read_greeting(process)
+        processes = stubs_of(process)
+        for number in processes:
+            os.kill(number, signal.SIGSTOP)  # none of them can end by itself
+        process.send_signal(signal.SIGINT)
+        while "Ctrl-C again kills it" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert "Traceback" not in process.stderr.read()
+        assert not any(map(alive, processes))
+        assert not shared_memory_of(process)
+
+
+def test_up_tells_how_far_it_is_and_what_it_chose_where_there_is_no_terminal():
+    with up("--profile", "emulated-zero") as process:
+        shown = read_greeting(process)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().splitlines()
+        assert process.wait(30) == 0
+    assert said[0] == "starting Triton"
+    assert re.fullmatch(r"starting Triton: \d of 7 models", said[1])
+    assert said[-1] == "stopping Triton (Ctrl-C again kills it)"
+    generate = next(line for line in shown.splitlines() if "tandem generate" in line)
+    grpc = re.search(r"gRPC +(\S+)", shown)[1]
+    assert generate.split()[:4] == ["tandem", "generate", "--url", grpc]
+
+
+def stubs_of(process):
+    """Triton of an `up`, and the processes of its models: those with its shared memory's prefix."""
+    prefix = f"tandem-{process.pid}-".encode()
+    return [
+        int(entry.name)
+        for entry in Path("/proc").glob("[0-9]*")
+        if prefix in (entry / "cmdline").read_bytes()
+        and int(entry.name) != os.getsid(int(entry.name))
+    ]
+
+
 def test_up_ends_when_a_signal_comes_while_it_starts():
     with up("--profile", "emulated-zero") as process:
         while not shared_memory_of(process) and process.poll() is None:
@@ -71,8 +113,8 @@ def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
         assert process.wait(120) == 1
         shown = process.stderr.read().strip().splitlines()
     assert re.match(r"tandem: model 'target' failed to load: .+; log: .+\.log$", shown[-1])
-    assert len(shown) == 1
-    Path(shown[0].rpartition("log: ")[2]).unlink()
+    assert [line for line in shown[:-1] if not line.startswith("starting Triton")] == []
+    Path(shown[-1].rpartition("log: ")[2]).unlink()
 
 
 @pytest.mark.parametrize("write", [write_gpt2, write_qwen2])

@@ -18,6 +18,7 @@ from tandem.measure.figures import Cell, Figures, Spread, figures_of
 from tandem.measure.options import drafters_of, lengths_of
 from tandem.measure.report import Report
 from tandem.measure.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
+from tandem.measure.served import ServedDrafters, served_drafters
 from tandem.measure.trace import Arrival, Repetition, Trace
 from tandem.measure.way import CONTROL, Way, ways_of
 from tandem.options import named_profile
@@ -277,15 +278,19 @@ def test_plot_is_drawn(tmp_path):
     ("arguments", "message"),
     [
         (["--drafter", "magic"], "argument --drafter: no drafter 'magic'; known are draft_model"),
-        (["--num-draft-tokens", "4,x"], "argument --num-draft-tokens: 'x' is no whole number"),
+        (["--num-draft-tokens", "4,x"], "argument --num-draft-tokens: 'x' is not a whole number"),
         (["--json", "absent/x.json"], "cannot write absent/x.json: no folder"),
         (["--url", "h:1", "--profile", "embedded"], "--url and --profile exclude each other"),
         (["--model", "bls"], "--model needs --url"),
         (
             ["--profile", "emulated-zero", "--num-draft-tokens", "99"],
-            "--num-draft-tokens 99: emulated-zero verifies 32",
+            "--num-draft-tokens 99: emulated-zero verifies 32 draft tokens per round; say 32",
         ),
         (["--url", "127.0.0.1:1"], "no server answers at 127.0.0.1:1"),
+        (["--url", "h:1", "--target", "folder"], "--url and --target exclude each other"),
+        (["--draft", "folder"], "--draft needs --target, the model that it drafts for"),
+        (["--target", "absent"], "--target: no folder"),
+        (["--prompts", "/nope"], "--prompts /nope: no such file"),
     ],
 )
 def test_bench_says_in_one_line_what_is_wrong(arguments, message, capsys):
@@ -305,10 +310,16 @@ def test_plot_without_matplotlib_fails_before_anything_is_measured(monkeypatch, 
 
 def test_drafters_and_lengths_follow_the_deployment():
     planned = deployment.load(named_profile(Path("emulated-zero")))
-    assert drafters_of(planned, ()) == ["draft_model", "prompt_lookup", "hybrid"]
-    assert drafters_of(None, ()) == ("draft_model", "prompt_lookup")
-    assert lengths_of(planned, None, (2, 64, AUTO)) == [2, AUTO]
-    assert lengths_of(None, None, (2, 64)) == (2, 64)
+    served = served_drafters(argparse.Namespace(), planned)
+    assert drafters_of(served, ()) == ["draft_model", "prompt_lookup", "hybrid"]
+    assert lengths_of(served, None, (2, 64, AUTO)) == [2, AUTO]
+
+
+def test_drafter_that_is_not_served_is_refused_with_those_that_are():
+    served = ServedDrafters("here:1", ("prompt_lookup", "none"), "prompt_lookup", 16)
+    assert drafters_of(served, ()) == ["prompt_lookup"]
+    with pytest.raises(TandemError, match="draft_model: here:1 does not have it; it has prompt_l"):
+        drafters_of(served, ["draft_model"])
 
 
 def test_tune_names_the_fastest_and_what_comes_near():

@@ -1,10 +1,35 @@
 """The `tandem` command: what it prints, and how it ends."""
 
+import os
+import signal
 import socket
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tandem import __main__ as command
 from tandem import doctor, triton_install
+from tandem.errors import TandemError
+from tandem.options import grpc_url
+from tandem.perf_analyzer import find_perf_analyzer
+from tandem.verbs import VERBS
+
+# Ctrl-C comes at the moment that a package is imported which takes its time.
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from tandem.__main__ import main
+print("begun", flush=True)
+sys.exit(main(["generate", "x"]))
+"""
 
 
 def run(*arguments):
@@ -14,11 +39,16 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: VERB; see tandem --help"),
-        (["upp"], "invalid choice: 'upp' (choose from"),
+        (["upp"], "no command 'upp'; did you mean 'up'? See tandem --help"),
+        (["serve-it"], "no command 'serve-it'; known are up, generate"),
+        (["--profile", "p", "up"], "'--profile' stands before the command; say tandem COMMAND"),
+        (
+            ["generate", "x", "--stream"],
+            "unrecognized arguments: --stream; see tandem generate --help",
+        ),
         (["render"], "the following arguments are required: --output; see tandem render --help"),
-        (["up", "--http-port", "x"], "argument --http-port: x is no port (0 picks a free one)"),
-        (["up", "--http-port", "70000"], "70000 is no port"),
+        (["up", "--http-port", "x"], "argument --http-port: x is not a port (0 picks a free one)"),
+        (["up", "--http-port", "70000"], "70000 is not a port"),
         (["up", "--draft", "d"], "--draft needs --target, the model that it drafts for"),
         (["up", "--target", "t", "--profile", "p"], "--profile and --target exclude each other"),
         (["up", "--target", "absent"], "--target: no folder"),
@@ -34,11 +64,94 @@ def test_command_says_in_one_line_what_is_wrong(arguments, message, capsys):
     assert message in shown.err
 
 
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("http://127.0.0.1:8001", "the gRPC port has no http://; say --url 127.0.0.1:8001"),
+        ("https://h", "the gRPC port has no https://; say --url h:8001"),
+        ("localhost", "'localhost' is not HOST:PORT, such as 127.0.0.1:8001"),
+    ],
+)
+def test_url_that_is_not_a_grpc_port_is_corrected(given, advice, capsys):
+    assert run("generate", "x", "--url", given) == 1
+    assert f"argument --url: {advice}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8001", "[::1]:8001", "a.host:1"])
+def test_url_of_a_grpc_port_is_taken_as_it_is(url):
+    assert grpc_url(url) == url
+
+
+def test_interrupt_during_the_imports_ends_the_command_without_a_traceback():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "begun\n"
+    assert done.stderr == ""
+    assert done.returncode == -signal.SIGINT
+
+
+def test_command_imports_nothing_that_takes_time_before_it_reads_its_arguments():
+    program = "import sys, tandem.__main__; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    heavy = {"numpy", "grpc", "pydantic", "rich", "tritonclient", "yaml", "argparse"}
+    assert not heavy & set(done.stdout.split())
+
+
+def test_signals_are_as_before_when_the_command_has_ended():
+    before = signal.getsignal(signal.SIGINT)
+    assert run("--version") == 0
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.fixture
+def closed(tmp_path):
+    """A folder that this process may neither read nor search, also where root runs the tests."""
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0)
+    for name in VERBS:
+        import_module(f"tandem.{name}")  # while the privileges allow it
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield folder / "folder"
+    if root:
+        os.seteuid(0)
+    folder.chmod(0o700)
+
+
+def test_rendering_into_a_closed_folder_is_refused_in_one_line(closed, capsys):
+    assert run("render", "--profile", "emulated-zero", "--output", str(closed)) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == (
+        f"tandem: cannot write {closed}: Permission denied; choose a folder that you may write\n"
+    )
+
+
+def test_cache_that_cannot_be_searched_is_one_line(closed, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
+    monkeypatch.setattr(triton_install, "SYSTEM_TRITON", Path("/no/triton"))
+    for find in (triton_install.find_triton, find_perf_analyzer):
+        with pytest.raises(TandemError, match="Permission denied; set XDG_CACHE_HOME to a folder"):
+            find()
+
+
+def test_file_that_cannot_be_read_is_one_line(closed, capsys):
+    assert run("bench", "--prompts", str(closed)) == 1
+    assert capsys.readouterr().err == f"tandem: {closed}: Permission denied\n"
+
+
 def test_render_lists_the_models_and_how_to_serve_them(embedded_profile, tmp_path, capsys):
     assert run("render", "--profile", str(embedded_profile), "--output", str(tmp_path / "o")) == 0
     shown = capsys.readouterr().out
     assert "preprocessing, postprocessing, target, draft, bls_stream, bls, ensemble" in shown
-    assert "thread-pool-size=" in shown
+    *_, said, served = shown.splitlines()
+    assert said == "To serve it, run this in an empty folder, where Triton is installed:"
+    assert served.startswith(f"tritonserver --model-repository={tmp_path / 'o'} ")
+    assert "thread-pool-size=" in served
     assert (tmp_path / "o" / "bls_stream" / "config.pbtxt").is_file()
 
 
@@ -47,6 +160,11 @@ def test_doctor_finds_this_machine_fit(capsys):
     shown = capsys.readouterr().out
     for subject in ("glibc", "Python", "Triton", "torch", "/dev/shm", "memory", "GPU"):
         assert subject in shown
+
+
+def test_doctor_shows_the_version_of_the_server_not_of_the_wheel():
+    triton = next(finding for finding in doctor.examine() if finding.subject == "Triton")
+    assert triton.found == "2.51.0 (nvidia-pytriton 0.7.0)"
 
 
 def test_doctor_names_a_mend_when_something_is_missing(monkeypatch, capsys):

@@ -73,6 +73,18 @@ def test_report_says_which_prompt_differs_and_where():
     assert "different: two: character 6: none says 'me', another answer 'ne'" in text.splitlines()
 
 
+def test_report_says_where_the_time_of_a_round_went():
+    timed = comparison()
+    for each in timed.speculative:
+        each.statistics = {"target_seconds": 0.5, "draft_seconds": 0.25}
+        each.seconds = 1.0
+    _, text = report(timed)
+    assert text.splitlines()[-2:] == [
+        "A round of draft_model took 100.0 ms: 50.0 in the target, 25.0 in the draft,",
+        "25.0 in Triton and the loop, which matters less the longer the engines take.",
+    ]
+
+
 def test_text_that_stops_short_differs_where_it_stops():
     assert comparison(said="sa").difference == (
         "one: character 2: none says 'me', another answer ''"

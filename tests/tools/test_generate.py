@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 from tandem import __main__ as command
-from tandem import generate
+from tandem import generate, running
 from tandem.client import Answer, Chunk, Totals
 
 from contract import entry
@@ -79,7 +79,7 @@ def test_options_become_inputs_and_what_is_left_out_is_not_sent():
     [
         (["--seed", "-1"], "argument --seed: -1 does not lie in 0..18446744073709551615"),
         (["--max-tokens", "5000000000"], "argument --max-tokens: 5000000000 does not lie in"),
-        (["--top-k", "x"], "argument --top-k: 'x' is no whole number"),
+        (["--top-k", "x"], "argument --top-k: 'x' is not a whole number"),
         (["--top-p", "x"], "argument --top-p: invalid float value: 'x'"),
         (["--beams", "2"], "unrecognized arguments: --beams 2"),
     ],
@@ -89,7 +89,8 @@ def test_wrong_option_is_named_in_one_line(arguments, message, capsys):
     assert capsys.readouterr().err.startswith(f"tandem: {message}")
 
 
-def test_missing_server_is_one_line_that_says_how_to_start_one(capsys):
+def test_missing_server_is_one_line_that_says_how_to_start_one(capsys, monkeypatch):
+    monkeypatch.setattr(running, "running_servers", list)
     assert command.main(["generate", "x", "--url", "127.0.0.1:1"]) == 1
     output = capsys.readouterr()
     assert output.out == ""
@@ -131,5 +132,5 @@ def test_closing_line_tells_the_figures():
 
 def test_closing_line_says_what_did_not_happen():
     assert generate.closing_line(Answer()) == (
-        "0 tokens, 0.0 tokens/s, no first token, nothing drafted, 0.00 tokens per round, cancelled"
+        "0 tokens, 0.0 tokens/s, no first token, nothing drafted, cancelled"
     )

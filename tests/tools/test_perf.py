@@ -102,7 +102,9 @@ def test_aiperf_is_told_of_only_where_there_is_one(capsys, tmp_path, monkeypatch
     [
         (["--concurrency", "1:x"], "argument --concurrency: '1:x' is neither a number nor begin"),
         (["--drafter", "magic"], "argument --drafter: no drafter 'magic'"),
-        (["--prompts", "absent.jsonl"], "no prompts in absent.jsonl"),
+        (["--prompts", "absent.jsonl"], "--prompts absent.jsonl: no such file"),
+        (["--dry-run"], "--dry-run needs --folder DIR: the printed commands read the requests"),
+        (["--url", "127.0.0.1:1"], "no server answers at 127.0.0.1:1"),
         (["--profile", "embedded", "--entry", "x"], "no entry 'x'; the profile has bls, bls_str"),
     ],
 )
@@ -142,6 +144,7 @@ def test_exit_status_is_the_load_generators(wheel, tmp_path, monkeypatch, capfd)
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(MEMBER, '#!/bin/sh\n[ "$1" = --version ] || { echo "$2"; exit 3; }\n')
     monkeypatch.setattr(perf_analyzer, "_download", lambda folder: wheel)
+    monkeypatch.setattr(perf, "_check_entries", lambda url, loads: None)
     assert command.main(["perf", "--url", "h:1"]) == 3
     shown = capfd.readouterr().out.splitlines()
     assert [line for line in shown if not line.startswith("$ ")] == ["bls", "bls_stream"]

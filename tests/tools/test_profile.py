@@ -138,11 +138,30 @@ def test_unknown_drafter_names_the_known_ones(folder):
 
 
 def test_text_that_is_no_yaml_is_refused(folder):
-    assert "profile.yaml: no YAML: " in refusal(folder, "name: [")
+    assert refusal(folder, "name: test\nengines: [") == (
+        "profile.yaml:2: is not YAML: while parsing a flow node expected the node content, but "
+        "found '<stream end>'"
+    )
+
+
+def test_kind_that_is_unknown_names_the_known_ones(folder):
+    assert refusal(folder, profile(engines=engines(kind="pytorch"))) == (
+        "profile.yaml:4: engines.target.kind: unknown kind 'pytorch'; known are torch, emulated, "
+        "tensorrtllm, llmapi"
+    )
+
+
+def test_copied_profile_says_what_its_paths_are_relative_to(folder):
+    (folder / "copies").mkdir()
+    text = refusal(folder / "copies", profile())
+    assert text.endswith(f"; 'target' is relative to the profile's folder, {folder}/copies")
+    assert "is relative" not in refusal(folder, profile(engines=engines(checkpoint="/nowhere")))
 
 
 def test_empty_profile_is_refused(folder):
-    assert refusal(folder, "").startswith("profile.yaml: must be a valid dictionary")
+    assert refusal(folder, "# nothing yet\n") == (
+        "profile.yaml: is empty; a profile has a name and engines.target at least"
+    )
 
 
 def test_absent_profile_is_refused(tmp_path):

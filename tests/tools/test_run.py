@@ -290,7 +290,7 @@ def test_memory_fraction_is_said_to_have_no_effect():
     [
         (["--engine-dir", "x"], "one of the arguments --input-text --input-file is required"),
         (["--input-text", "x"], "the following arguments are required: --engine-dir"),
-        (["--max-output-len", "0"], "'0' is no whole number of at least 1"),
+        (["--max-output-len", "0"], "'0' is not a whole number of at least 1"),
         (["--kv-cache-free-gpu-memory-fraction", "2"], "2 does not lie between 0 and 1"),
     ],
 )

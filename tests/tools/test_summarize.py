@@ -69,13 +69,13 @@ def test_command_of_the_documents_is_understood():
     ("arguments", "message"),
     [
         ("--batch-size 2", "--batch-size 2: prompts are asked one by one; say --batch-size 1"),
-        ("--url u --profile p", "--url and --profile exclude each other"),
+        ("--url h:1 --profile p", "--url and --profile exclude each other"),
         ("--engine-dir e --profile p", "--profile and --engine-dir exclude each other"),
         ("--draft-engine-dir d", "--draft-engine-dir needs --engine-dir, the model that it drafts"),
         ("--num-beams 4", "--num-beams 4: beam search cannot verify drafts"),
         ("--dataset absent.jsonl", "absent.jsonl: No such file or directory"),
         ("--drafter none", "argument --drafter: invalid choice: 'none'"),
-        ("--url u --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),
+        ("--url h:1 --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments, message, capsys):
@@ -174,6 +174,11 @@ def test_figures_are_missing_where_nothing_came():
     nothing = Column("hugging_face", [Answer()])
     assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
     assert nothing.acceptance_rate is None
+
+
+def test_tokens_per_round_are_not_shown_where_nothing_was_drafted():
+    control = column("none", "x", rounds=119)
+    assert control.tokens_per_round is None
 
 
 def test_table_has_a_column_for_each_who_answered():

@@ -1,0 +1,76 @@
+"""What a newcomer reads first: the overview, and the help of each verb."""
+
+import argparse
+import re
+import shlex
+from importlib import import_module, metadata
+
+import pytest
+from tandem import __main__ as command
+from tandem.options import dashed, parser_of
+from tandem.verbs import FIRST_STEPS, VERBS
+
+
+def parser(name):
+    made = parser_of(name)
+    import_module(f"tandem.{name}").add_options(made)
+    return made
+
+
+def told_options(name):
+    """The options of a verb that its help shows, the help itself left out."""
+    return [action for action in parser(name)._actions if action.dest != "help"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+def test_overview_names_every_verb_with_what_it_does(arguments, capsys):
+    assert command.main(arguments) == 0
+    shown = capsys.readouterr().out
+    for name, verb in VERBS.items():
+        assert re.search(rf"^  {name} +{re.escape(verb.summary)}$", shown, re.MULTILINE)
+    for step in FIRST_STEPS:
+        assert f"  {step} " in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_version_is_the_packages(capsys):
+    assert command.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tandem {metadata.version('tandem-triton')}\n"
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_help_has_a_description_and_examples_that_are_understood(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main([name, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    verb = VERBS[name]
+    assert verb.description in " ".join(shown.split())
+    assert verb.examples
+    for example in verb.examples:
+        assert f"\n  {example}\n" in f"{shown}\n"
+        program, said, *arguments = shlex.split(example.partition(" < ")[0])
+        assert (program, said) == ("tandem", name)
+        parser(name).parse_args(dashed(arguments))
+
+
+@pytest.mark.parametrize("step", FIRST_STEPS)
+def test_first_steps_are_understood(step):
+    _, name, *arguments = shlex.split(step)
+    parser(name).parse_args(arguments)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_options_stand_in_groups(name):
+    made = parser(name)
+    (unnamed,) = [group for group in made._action_groups if group.title == "options"]
+    assert [action.dest for action in unnamed._group_actions] == ["help"]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_options_are_sentences(name):
+    for option in told_options(name):
+        said = option.help
+        assert said is not argparse.SUPPRESS
+        assert said[0].isupper(), said
+        assert said.endswith("."), said
