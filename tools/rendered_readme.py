@@ -70,7 +70,7 @@ def readme(planned: Deployment) -> str:
         name=planned.profile.name,
         command=server_command(planned, MOUNTED),
         folder=MOUNTED,
-        packages=" and ".join(f"`{package}`" for package in _packages(planned)),
+        packages=", ".join(f"`{package}`" for package in _packages(planned)),
         entry=whole[0] if whole else planned.stream_entry.name,
         stream="" if whole else "_stream",
         models="\n".join(f"| `{name}` | {purpose} |" for name, purpose in _purposes(planned)),

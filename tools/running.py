@@ -76,10 +76,8 @@ def _http_service(host: str, port: int) -> str | None:
     """Say which HTTP service answers there; None where none does."""
     connection = HTTPConnection(host, port, timeout=SECONDS)
     try:
-        connection.request("GET", "/v2/health/live")
-        answer = connection.getresponse()
-        answer.read()
-        triton = answer.getheader("Content-Type") is None and answer.status == 200
+        connection.request("GET", "/v2")
+        triton = b'"extensions"' in connection.getresponse().read()
     except (OSError, HTTPException):
         return None
     finally:

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from checkpoints import write_empty, write_tokenizer
 from tandem import __main__ as command
 from tandem import doctor, triton_install
 from tandem.errors import TandemError
@@ -153,6 +154,15 @@ def test_render_lists_the_models_and_how_to_serve_them(embedded_profile, tmp_pat
     assert served.startswith(f"tritonserver --model-repository={tmp_path / 'o'} ")
     assert "thread-pool-size=" in served
     assert (tmp_path / "o" / "bls_stream" / "config.pbtxt").is_file()
+
+
+def test_render_takes_checkpoints_instead_of_a_profile(tmp_path, capsys):
+    write_empty(tmp_path / "own", write_tokenizer(tmp_path / "own"))
+    output = tmp_path / "rendered"
+    assert run("render", "--target", str(tmp_path / "own"), "--output", str(output)) == 0
+    assert (output / "target" / "1" / "checkpoint" / "model.safetensors").is_file()
+    assert not (output / "draft").exists()
+    assert capsys.readouterr().out.startswith(f"{output}: preprocessing, ")
 
 
 def test_doctor_finds_this_machine_fit(capsys):

@@ -82,6 +82,14 @@ def test_draft_length_may_be_auto(capsys, tmp_path):
     assert json.loads((tmp_path / "bls.json").read_text())["data"][0]["num_draft_tokens"] == [-1]
 
 
+def test_dry_run_names_no_program_that_is_not_there(capsys, tmp_path):
+    assert command.main(["perf", "--dry-run", "--url", "h:1", "--folder", str(tmp_path / "f")]) == 0
+    shown = capsys.readouterr()
+    assert {line.split()[0] for line in shown.out.splitlines()} == {"perf_analyzer"}
+    assert shown.err == "tandem: perf_analyzer is not here yet; tandem perf fetches it\n"
+    assert not (tmp_path / "cache").exists()
+
+
 def test_aiperf_is_told_of_only_where_there_is_one(capsys, tmp_path, monkeypatch):
     arguments = ("--url", "h:1", "--folder", str(tmp_path))
     assert len(dry_run(capsys, *arguments)) == 2

@@ -130,6 +130,16 @@ def test_version_folders_carry_what_they_import(rendered):
         assert (folder / "contract" / "tensor.py").is_file()
 
 
+def test_repository_says_how_it_is_served_and_what_is_in_it(planned, rendered, tmp_path):
+    text = (rendered / "README.md").read_text()
+    assert "\ntritonserver --model-repository=/models " in text
+    assert f"thread-pool-size={planned.thread_pool_size} " in text
+    assert "needs `numpy`, `tokenizers`, `torch`, `transformers>=5`;" in text
+    for model in repository.models(planned):
+        assert f"\n| `{model.name}` | " in text
+    assert str(tmp_path) not in text
+
+
 def test_rendered_files_name_no_path_of_this_machine(rendered, tmp_path):
     for path in rendered.glob("*/config.pbtxt"):
         assert str(tmp_path) not in path.read_text()

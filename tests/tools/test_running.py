@@ -31,17 +31,18 @@ def listening():
 
 @pytest.fixture
 def http_port():
-    """A port where HTTP is spoken, as Triton does: an empty page for its health."""
+    """A port where HTTP is spoken, and a page tells what the server is, as Triton's does."""
 
-    class Health(BaseHTTPRequestHandler):
+    class Metadata(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
             self.end_headers()
+            self.wfile.write(b'{"name":"triton","version":"2.51.0","extensions":[]}')
 
         def log_message(self, *_):
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Health) as service:
+    with HTTPServer(("127.0.0.1", 0), Metadata) as service:
         thread = threading.Thread(target=service.serve_forever)
         thread.start()
         yield service.server_port

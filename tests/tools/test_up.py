@@ -1,0 +1,75 @@
+"""What `tandem up` says once it serves, and while it does not yet."""
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from checkpoints import write_empty, write_tokenizer
+from tandem import deployment, up
+from tandem.options import named_profile
+from tandem.server import Progress
+
+SERVER = SimpleNamespace(
+    http_url="127.0.0.1:1",
+    grpc_url="127.0.0.1:2",
+    metrics_url="http://127.0.0.1:3/metrics",
+    log=SimpleNamespace(path=Path("/tmp/t.log")),
+)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A checkpoint of one's own, without a draft."""
+    write_empty(tmp_path, write_tokenizer(tmp_path))
+    return deployment.for_checkpoints(tmp_path, None)
+
+
+def rows(planned):
+    """The greeting: name -> what is said of it; its two examples, as a shell would split them."""
+    lines = up.greeting(SERVER, planned).splitlines()
+    told = {line[2:11].strip(): line[11:] for line in lines[1:-3]}
+    return told, *map(shlex.split, lines[-2:])
+
+
+def test_greeting_says_what_was_chosen(own):
+    told, _, _ = rows(own)
+    folder = own.profile.engines.target.checkpoint
+    assert told["target"] == f"{folder} (torch), up to 1024 tokens of context"
+    assert told["draft"] == "none"
+    assert told["drafter"] == "prompt_lookup (a request may choose none)"
+    assert told["length"] == "4 draft tokens per round, at most 16"
+    assert told["limits"].startswith("64 sequences at once, 64 waiting; KV cache of ")
+    assert (told["gRPC"], told["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
+
+
+def test_greeting_asks_the_server_by_its_port_and_a_prompt_for_any_model(own):
+    _, generate, curl = rows(own)
+    assert generate == ["tandem", "generate", "--url", "127.0.0.1:2", "Once upon a time"]
+    assert curl[2] == "http://127.0.0.1:1/v2/models/bls_stream/generate_stream"
+
+
+def test_models_that_know_nothing_but_python_are_asked_for_python():
+    planned = deployment.load(named_profile(Path("emulated-zero")))
+    told, generate, curl = rows(planned)
+    assert generate[-1] == "def main():"
+    assert '"def main():"' in curl[-1]
+    assert told["draft"] == "emulated"
+    assert told["drafter"].startswith("draft_model (a request may choose prompt_lookup, hybrid")
+
+
+def test_progress_is_a_line_for_each_state_where_there_is_no_terminal(capsys):
+    models = frozenset({"bls", "target"})
+    with up._told("starting Triton") as tell:
+        for loaded, seconds in ((set(), 0.1), (set(), 0.2), ({"bls"}, 0.3), (models, 0.4)):
+            tell(*up._describe(Progress(frozenset(loaded), models, seconds)))
+    assert capsys.readouterr().err.splitlines() == [
+        "starting Triton",
+        "starting Triton: 0 of 2 models",
+        "starting Triton: 1 of 2 models",
+        "starting Triton: 2 of 2 models",
+    ]
+
+
+def test_stopping_names_what_it_waits_for():
+    assert up._waiting(["Triton", "bls"], 2.4) == "waiting for Triton, bls (2 s)"
