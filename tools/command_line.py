@@ -42,4 +42,4 @@ def _unknown(name: str) -> str:
         return f"'{name}' stands before the command; say tandem COMMAND {name}, see tandem --help"
     near = difflib.get_close_matches(name, VERBS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(VERBS)}"
-    return f"no command '{name}'; {hint} See tandem --help"
+    return f"no command '{name}'; {hint}"

@@ -209,7 +209,8 @@ def where_the_time_went(comparisons: Sequence[Comparison]) -> str:
 
     The rest weighs more the faster the engines are: it is why a fast machine gains less here.
     """
-    answers = [a for c in comparisons for a in c.speculative if a.statistics]
+    # The first was streamed.
+    answers = [a for c in comparisons for a in c.speculative[1:] if a.statistics]
     rounds = sum(answer.totals.num_rounds for answer in answers)
     if not rounds:
         return "No round was drafted."

@@ -56,6 +56,8 @@ def _found() -> Iterator[Running]:
             continue  # it ended meanwhile
         if Path(program).name == PROGRAM:
             given = dict(option.lstrip("-").partition("=")[::2] for option in options)
+            if given.get("allow-grpc") == "false":
+                continue  # a further rank of a server
             ports = [
                 int(number) if number.isdecimal() else default
                 for name, default in (("http", 8000), ("grpc", 8001), ("metrics", 8002))

@@ -164,6 +164,9 @@ class TritonServer:
         os.close(handle)
         try:
             self._wait_until_ready()
+        except KeyboardInterrupt:
+            self.kill()  # no request is in flight that a stop would wait for
+            raise
         except BaseException:
             self.stop()
             raise

@@ -40,8 +40,8 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["upp"], "no command 'upp'; did you mean 'up'? See tandem --help"),
-        (["serve-it"], "no command 'serve-it'; known are up, generate"),
+        (["upp"], "no command 'upp'; did you mean 'up'?"),
+        (["serve-it"], "no command 'serve-it'; known are up, generate, run, demo"),
         (["--profile", "p", "up"], "'--profile' stands before the command; say tandem COMMAND"),
         (
             ["generate", "x", "--stream"],
