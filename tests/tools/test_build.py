@@ -89,6 +89,28 @@ def test_dry_run_prints_the_plan(name, shipped, models, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_dry_run_prints_the_same_plan_where_no_checkpoint_is(name, capsys):
+    assert main(["build", "--dry-run", "--profile", name]) == 0
+    printed = capsys.readouterr()
+    check_golden(f"{name}/build.sh", printed.out)
+    for line in printed.err.splitlines():
+        assert "lacks" not in line
+    assert "no folder /models/Llama-" in printed.err
+
+
+def test_dry_run_without_checkpoints_still_checks_the_profile(changed, models, capsys):
+    path = changed("llama-3.1-405b", {"engines.target.device_ids": [0, 1]})
+    path.write_text(path.read_text().replace(str(models), "/absent"))
+    assert main(["build", "--dry-run", "--profile", str(path)]) == 1
+    assert "engines.target.device_ids: 2 GPUs on 1 node(s)" in capsys.readouterr().err
+
+
+def test_build_itself_needs_the_checkpoints(capsys):
+    assert main(["build", "--profile", "llama-3.1-70b"]) == 1
+    assert "engines.target.checkpoint: no folder /models/Llama-3.1-70B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
 def test_every_flag_of_the_documents_is_given(name, shipped):
     for engine, documented in DOCUMENTED[name].items():
         steps = [step for step in steps_of(shipped(name)) if step.engine == engine]

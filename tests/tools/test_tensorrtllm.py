@@ -135,12 +135,15 @@ def test_vocabulary_is_padded_to_the_ranks(changed, models):
         config.write_text(json.dumps(facts))
 
 
-def test_shipped_profile_names_its_missing_checkpoint():
+def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
     path = Path(__file__).parents[2] / "profiles" / "llama-3.1-70b.yaml"
     with pytest.raises(TandemError) as refused:
         deployment.load(path)
     place = "engines.target.checkpoint: no folder /models/Llama-3.1-70B-Instruct"
-    assert str(refused.value).endswith(place)
+    needed = (
+        "; its config.json, generation_config.json and tokenizer*.json are read: copy them there"
+    )
+    assert str(refused.value).endswith(place + needed)
     assert "\n" not in str(refused.value)
 
 

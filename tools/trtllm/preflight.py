@@ -12,7 +12,7 @@ from ..checkpoint import has_weights
 from ..doctor import Finding
 from ..kinds.tensorrtllm import TensorRTLLMDraft
 from .memory import Gpu, gpus
-from .steps import Step
+from .steps import UNSEEN, Step
 
 COMPUTE_CAPABILITY = 8.0  # Ampere, says TensorRT-LLM's support matrix
 FP8_CAPABILITY = 8.9  # Ada has the first FP8 tensor cores
@@ -42,6 +42,18 @@ def _parse(listing: str) -> dict[int, SeenGpu]:
         int(index): SeenGpu(float(mebibytes) / 1024, float(capability))
         for index, mebibytes, capability in rows
     }
+
+
+def examine_checkpoints(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[Finding]:
+    """Name the checkpoints that are not here: what they would tell is not checked."""
+    for name, engine in engines.items():
+        if not engine.checkpoint.is_dir():
+            yield Finding(
+                f"{name}: checkpoint",
+                f"no folder {engine.checkpoint} here",
+                None,
+                f"its sizes and vocabulary are not checked, and it is taken for a {UNSEEN}",
+            )
 
 
 def examine(
