@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -24,7 +24,7 @@ from . import guard
 from .errors import TandemError
 from .triton_install import TritonInstall, find_triton
 from .triton_log import TritonLog
-from .trtllm.launch import SINGLE, Launch
+from .trtllm.launch import PREFIX, SINGLE, Launch
 
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
@@ -80,7 +80,7 @@ class TritonServer:
         self.repository = repository.resolve()
         self.models = frozenset(p.parent.name for p in self.repository.glob("*/config.pbtxt"))
         self.address = address
-        self.shm_prefix = f"tandem-{os.getpid()}-{secrets.token_hex(4)}-"
+        self.shm_prefix = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}-"
         self._thread_pool_size = thread_pool_size
         self._launch = launch
         self._wanted_ports = ports
@@ -215,7 +215,7 @@ class TritonServer:
             *(f"--{name}={value}" for name, value in options.items()),
             *(f"--backend-config=python,{name}={value}" for name, value in python.items()),
         ]
-        listening = [f"--{name}={value}" for name, value in endpoints.items()]
+        listening = [*(f"--{name}={value}" for name, value in endpoints.items()), *_refusals()]
         return self._launch.command(server, listening, self.shm_prefix)
 
     def _wait_until_ready(self) -> None:
@@ -264,6 +264,17 @@ class TritonServer:
             process.kill()
             process.wait()
             guard.unlink_regions(self.shm_prefix)
+
+
+def _refusals() -> Iterator[str]:
+    """Refuse clients the use of shared memory, by a key that nobody is told.
+
+    In Triton 2.51 a client that may register regions may also name those of its Python models, and
+    read and write in them (CVE-2025-23319 and others).
+    """
+    key = secrets.token_hex(16)
+    for option in ("http-restricted-api", "grpc-restricted-protocol"):
+        yield f"--{option}=shared-memory:tandem-key={key}"
 
 
 def _answers(connection: HTTPConnection, path: str) -> bool:

@@ -209,7 +209,7 @@ def test_a_group_is_one_world_in_which_only_the_leader_answers(render):
     for number, rank in enumerate(ranks, start=1):
         assert "--model-control-mode=explicit --load-model=draft --load-model=target" in rank
         assert "--allow-http=false --allow-grpc=false --allow-metrics=false" in rank
-        assert f"shm-region-prefix-name=tandem-{number}-" in rank
+        assert f"shm-region-prefix-name=triton_python_backend_shm_region_tandem-{number}-" in rank
 
 
 def test_a_worker_outlasts_its_leader(render):

@@ -73,7 +73,7 @@ def test_ranks_start_in_the_pods_that_follow(render, environment):
         f"3 of 4 in {here}-1",
     ]
     for number, rank in enumerate(ranks):
-        assert f"shm-region-prefix-name=tandem-{number}-" in rank
+        assert f"shm-region-prefix-name=triton_python_backend_shm_region_tandem-{number}-" in rank
         assert ("--load-model=target" in rank) is (number > 0)
     assert leading == following == 0
 

@@ -8,7 +8,7 @@ from llamas import TENSORRT_PROFILES
 from tandem import deployment
 from tandem.__main__ import main
 from tandem.trtllm.engines import trt_engines
-from tandem.trtllm.launch import SINGLE, launch_of
+from tandem.trtllm.launch import PREFIX, SINGLE, launch_of
 
 LARGE = "llama-3.1-405b"
 FAST = {
@@ -153,7 +153,7 @@ def test_engines_must_be_built_before_they_are_served(shipped, capsys):
 
 def test_slurm_ranks_know_who_they_are(shipped):
     script = launch(shipped(LARGE)).slurm_script("large", SERVER, ENDPOINTS)
-    assert '"--backend-config=python,shm-region-prefix-name=tandem-$SLURM_PROCID-"' in script
+    assert f'"--backend-config=python,shm-region-prefix-name={PREFIX}$SLURM_PROCID-"' in script
     assert "srun --mpi=pmix" in script
 
 

@@ -22,7 +22,8 @@ from .pair import shares_devices
 Mode = Literal["single", "leader", "orchestrator", "prespawned"]
 SPAWN = "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"
 DEAF = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
-PREFIX = "tandem-"
+# Triton guards regions of this beginning from its clients; whatever follows is free.
+PREFIX = "triton_python_backend_shm_region_tandem-"
 PLAIN = frozenset(string.ascii_letters + string.digits + "@%+=:,./-_")  # to any shell
 UNBOUND = ("--bind-to", "none")  # a rank has threads, which one core would not carry
 
