@@ -16,7 +16,8 @@ CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
 SERVER = """#!/bin/sh
 echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE in $POD_NAME: $*"
 """
-VALUES = {"launch": {"mode": "leader", "ranks": 4, "nodes": 2}, "gpus": 2}
+LAUNCH = {"mode": "leader", "ranks": 4, "nodes": 2, "engines": ["target"]}
+VALUES = {"launch": LAUNCH, "gpus": 2}
 
 
 @pytest.fixture
