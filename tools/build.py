@@ -15,13 +15,14 @@ from rich.status import Status
 from rich.table import Table
 
 from . import deployment
-from .doctor import MARKS, Finding
+from .doctor import Finding
 from .errors import TandemError
 from .options import Verbs, add_profile, chosen_profile
 from .trtllm import memory, preflight, stamp
 from .trtllm.engines import engines_to_plan, trt_engines, with_checkpoints
 from .trtllm.steps import EXAMPLES, Step, engine_steps, script
 
+MARKS = {True: "[green]ok[/]", False: "[red]lacks[/]", None: "[yellow]note[/]"}
 LAST_LINES = 20
 TAIL_BYTES = 16384
 POLL_SECONDS = 0.2
@@ -45,7 +46,7 @@ def register(verbs: Verbs) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check, then build what is not up to date; return the exit status."""
     path = chosen_profile(options)
-    engines = engines_to_plan(path)
+    profile, engines = engines_to_plan(path)
     if not engines:
         raise TandemError(f"{path}: nothing to build; no engine is of kind 'tensorrtllm'")
     here = with_checkpoints(engines)
@@ -58,6 +59,10 @@ def run(options: argparse.Namespace) -> int:
     findings = [
         *preflight.examine_checkpoints(engines),
         *preflight.examine(here, seen),
+        *preflight.examine_steps(engines, profile.admission.max_requests),
+        *preflight.examine_quantizing(
+            here, seen, None if options.dry_run else preflight.free_host_gib()
+        ),
     ]
     if not options.dry_run:
         findings += preflight.examine_tools(engines, steps, seen)

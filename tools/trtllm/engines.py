@@ -17,8 +17,8 @@ def trt_engines(profile: Profile) -> dict[str, TensorRTLLMDraft]:
     return {n: section for n, section in sections.items() if isinstance(section, TensorRTLLMDraft)}
 
 
-def engines_to_plan(path: Path) -> dict[str, TensorRTLLMDraft]:
-    """Return those of a profile's file whose checkpoints may be on another machine.
+def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
+    """Read a profile whose checkpoints may be on another machine; return it and its engines.
 
     Raises TandemError where the profile itself is wrong.
     """
@@ -34,7 +34,7 @@ def engines_to_plan(path: Path) -> dict[str, TensorRTLLMDraft]:
         )
     except ProfileError as error:
         raise source.error(error.place, str(error)) from error
-    return engines
+    return profile, engines
 
 
 def with_checkpoints(engines: Mapping[str, TensorRTLLMDraft]) -> dict[str, TensorRTLLMDraft]:
