@@ -15,13 +15,14 @@ from rich.status import Status
 from rich.table import Table
 
 from . import deployment
-from .doctor import MARKS, Finding
+from .doctor import Finding
 from .errors import TandemError
 from .options import add_profile, chosen_profile
 from .trtllm import memory, preflight, stamp
-from .trtllm.engines import trt_engines
+from .trtllm.engines import engines_to_plan, trt_engines, with_checkpoints
 from .trtllm.steps import EXAMPLES, Step, engine_steps, script
 
+MARKS = {True: "[green]ok[/]", False: "[red]lacks[/]", None: "[yellow]note[/]"}
 LAST_LINES = 20
 TAIL_BYTES = 16384
 POLL_SECONDS = 0.2
@@ -46,17 +47,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check, then build what is not up to date; return the exit status."""
     path = chosen_profile(options)
-    engines = trt_engines(deployment.load(path).profile)
+    profile, engines = engines_to_plan(path)
     if not engines:
         raise TandemError(f"{path}: nothing to build; no engine is of kind 'tensorrtllm'")
+    here = with_checkpoints(engines)
+    if here == engines or not options.dry_run:
+        engines = here = trt_engines(deployment.load(path).profile)
     steps = tuple(
         step for name, e in engines.items() for step in engine_steps(name, e, options.examples)
     )
     seen = preflight.seen_gpus()
-    findings = list(preflight.examine(engines, seen))
+    findings = [
+        *preflight.examine_checkpoints(engines),
+        *preflight.examine(here, seen),
+        *preflight.examine_steps(engines, profile.admission.max_requests),
+        *preflight.examine_quantizing(
+            here, seen, None if options.dry_run else preflight.free_host_gib()
+        ),
+    ]
     if not options.dry_run:
         findings += preflight.examine_tools(engines, steps, seen)
-    _print(memory.rows(preflight.memory_of(engines, seen)), findings)
+    _print(memory.rows(preflight.memory_of(here, seen)), findings)
     if options.dry_run:
         print(script(steps), end="")
     bad = sum(finding.good is False for finding in findings)

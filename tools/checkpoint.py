@@ -16,6 +16,7 @@ POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
 HEADS = ("num_attention_heads", "n_head")
 WIDTH = ("hidden_size", "n_embd")
+COPY = "; its config.json, generation_config.json and tokenizer*.json are read: copy them there"
 
 
 class CheckpointError(Exception):
@@ -72,7 +73,7 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
     keeps the facts of the checkpoint that it was built from.
     """
     if not folder.is_dir():
-        raise CheckpointError(f"no folder {folder}")
+        raise CheckpointError(f"no folder {folder}{'' if with_weights else COPY}")
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} is no Hugging Face checkpoint: it has no config.json")
     if with_weights and not has_weights(folder):

@@ -15,6 +15,7 @@ from .verbs import VERBS
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 EMBEDDED = PROFILES / "embedded.yaml"
+ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may hold dots too: llama-3.1-70b
 
 
 class Parser(argparse.ArgumentParser):
@@ -107,7 +108,7 @@ def chosen_profile(options: argparse.Namespace) -> Path:
 
 def named_profile(given: Path) -> Path:
     """Return a file, or that of a name without path and ending; raise TandemError for no name."""
-    if len(given.parts) > 1 or given.suffix or given.exists():
+    if len(given.parts) > 1 or given.suffix in ENDINGS or given.is_file():
         return given
     shipped = sorted(path.stem for path in PROFILES.glob("*.yaml"))
     if given.name in shipped:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -26,7 +26,7 @@ from .errors import TandemError
 from .running import running_servers
 from .triton_install import TritonInstall, find_triton
 from .triton_log import TritonLog
-from .trtllm.launch import SINGLE, Launch
+from .trtllm.launch import PREFIX, SINGLE, Launch
 
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
@@ -83,7 +83,7 @@ class TritonServer:
         self.repository = repository.resolve()
         self.models = frozenset(p.parent.name for p in self.repository.glob("*/config.pbtxt"))
         self.address = address
-        self.shm_prefix = f"tandem-{os.getpid()}-{secrets.token_hex(4)}-"
+        self.shm_prefix = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}-"
         self._thread_pool_size = thread_pool_size
         self._launch = launch
         self._wanted_ports = ports
@@ -239,7 +239,7 @@ class TritonServer:
             *(f"--{name}={value}" for name, value in options.items()),
             *(f"--backend-config=python,{name}={value}" for name, value in python.items()),
         ]
-        listening = [f"--{name}={value}" for name, value in endpoints.items()]
+        listening = [*(f"--{name}={value}" for name, value in endpoints.items()), *_refusals()]
         return self._launch.command(server, listening, self.shm_prefix)
 
     def _wait_until_ready(self) -> None:
@@ -290,6 +290,17 @@ class TritonServer:
             on_wait(guard.names_of(self.processes), seconds)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
+
+
+def _refusals() -> Iterator[str]:
+    """Refuse clients the use of shared memory, by a key that nobody is told.
+
+    In Triton 2.51 a client that may register regions may also name those of its Python models, and
+    read and write in them (CVE-2025-23319 and others).
+    """
+    key = secrets.token_hex(16)
+    for option in ("http-restricted-api", "grpc-restricted-protocol"):
+        yield f"--{option}=shared-memory:tandem-key={key}"
 
 
 def _answers(connection: HTTPConnection, path: str) -> bool:

@@ -207,9 +207,9 @@ def test_a_group_is_one_world_in_which_only_the_leader_answers(render):
     assert "--load-model" not in leader
     assert "thread-pool-size" in leader
     for number, rank in enumerate(ranks, start=1):
-        assert "--model-control-mode=explicit --load-model=draft --load-model=target" in rank
+        assert "--model-control-mode=explicit --load-model=target --allow" in rank
         assert "--allow-http=false --allow-grpc=false --allow-metrics=false" in rank
-        assert f"shm-region-prefix-name=tandem-{number}-" in rank
+        assert f"shm-region-prefix-name=triton_python_backend_shm_region_tandem-{number}-" in rank
 
 
 def test_a_worker_outlasts_its_leader(render):
@@ -244,8 +244,12 @@ def test_mpi_ports_are_for_the_release_only(render):
             "launch.ranks: 3 ranks do not divide among 2 nodes",
         ),
         (
-            {"launch": {"mode": "leader", "ranks": 4}, "gpus": 2},
+            {"launch": {"mode": "leader", "ranks": 4, "engines": ["target"]}, "gpus": 2},
             "launch.ranks: 4 ranks need a GPU each, and 1 pods with gpus: 2 have 2",
+        ),
+        (
+            {"launch": {"mode": "leader", "ranks": 4}, "gpus": 4},
+            "launch.engines: draft, target given, but ranks of a leader stay in the first engine",
         ),
         (
             {"autoscaling": {"enabled": True, "requestsPerReplica": 64}},

@@ -16,7 +16,8 @@ CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
 SERVER = """#!/bin/sh
 echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE in $POD_NAME: $*"
 """
-VALUES = {"launch": {"mode": "leader", "ranks": 4, "nodes": 2}, "gpus": 2}
+LAUNCH = {"mode": "leader", "ranks": 4, "nodes": 2, "engines": ["target"]}
+VALUES = {"launch": LAUNCH, "gpus": 2}
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_ranks_start_in_the_pods_that_follow(render, environment):
         f"3 of 4 in {here}-1",
     ]
     for number, rank in enumerate(ranks):
-        assert f"shm-region-prefix-name=tandem-{number}-" in rank
+        assert f"shm-region-prefix-name=triton_python_backend_shm_region_tandem-{number}-" in rank
         assert ("--load-model=target" in rank) is (number > 0)
     assert leading == following == 0
 

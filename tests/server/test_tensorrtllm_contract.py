@@ -19,7 +19,9 @@ STUB = Path(__file__).parents[1] / "support" / "tensorrtllm_stub" / "model.py"
 PROMPT = "def add(a, b):"
 
 
-def write_profile(folder, *, excludes_input, logits_dtype, tp_size=1, fast=False):
+def write_profile(
+    folder, *, excludes_input=True, logits_dtype="float32", tp_size=1, fast=False, draft=True
+):
     size = write_tokenizer(folder / "checkpoint")
     write_empty(folder / "checkpoint", size)
     write_tokenizer(folder / "padded")
@@ -47,6 +49,8 @@ def write_profile(folder, *, excludes_input, logits_dtype, tp_size=1, fast=False
         },
         "timeouts": {"drafter_pause": 0.1},
     }
+    if not draft:
+        del profile["engines"]["draft"]
     if fast:
         profile["decoding"] = {"use_draft_logits": True}
         for rank, section in enumerate((profile["engines"][e] for e in ("draft", "target")), 1):
@@ -177,24 +181,39 @@ def test_drafts_come_back_when_the_engine_is_well_again(stubbed, control):
     assert eventually(lambda: ask(stubbed, PROMPT, max_tokens=40).draft_tokens)
 
 
-def test_a_process_for_each_gpu_serves_as_one(tmp_path):
-    """The leader's command by a real mpirun: rank 1 loads engines only, and ends with rank 0."""
-    profile = write_profile(tmp_path, excludes_input=True, logits_dtype="float32", tp_size=2)
-    planned = deployment.load(profile)
-    repository.render(planned, tmp_path / "repository")
-    leader = launch_of(planned.profile)
-    assert (leader.mode, leader.world_size) == ("leader", 2)
+@contextmanager
+def launched(folder, mode, **settings):
+    """A server by the command of its mode, of engines on two GPUs each; nothing of it is left."""
+    planned = deployment.load(write_profile(folder, tp_size=2, **settings))
+    repository.render(planned, folder / "repository")
+    launch = launch_of(planned.profile)
+    assert launch.mode == mode
+    threads = planned.thread_pool_size
     with (
-        stub_backend(tmp_path),
-        TritonServer(
-            tmp_path / "repository", thread_pool_size=planned.thread_pool_size, launch=leader
-        ) as running,
+        stub_backend(folder),
+        TritonServer(folder / "repository", thread_pool_size=threads, launch=launch) as running,
     ):
+        yield running
+        processes = running.processes
+    assert not any(alive(process) for process in processes)
+    assert leftovers(running.shm_prefix) == []
+
+
+def test_a_process_for_each_gpu_serves_as_one(tmp_path):
+    """The leader's command by a real mpirun: rank 1 loads the engine only, and ends with rank 0."""
+    with launched(tmp_path, "leader", draft=False) as running:
         answer = ask(running, PROMPT, max_tokens=40)
         assert answer.draft_tokens
         assert answer.said == ask(running, PROMPT, model="ensemble", max_tokens=40).said
         regions = {n.removeprefix(running.shm_prefix)[:2] for n in leftovers(running.shm_prefix)}
         assert regions == {"0-", "1-"}
-        processes = running.processes
-    assert not any(alive(process) for process in processes)
-    assert leftovers(running.shm_prefix) == []
+
+
+def test_an_orchestrator_of_two_engines_serves(tmp_path):
+    """Its command by a real mpirun; the backend, which would spawn workers, is a stub."""
+    with launched(tmp_path, "orchestrator") as running:
+        answer = ask(running, PROMPT, max_tokens=40, drafter="draft_model")
+        assert answer.draft_tokens
+        assert answer.said == ask(running, PROMPT, model="ensemble", max_tokens=40).said
+        said = [Path(f"/proc/{pid}/environ").read_text().split("\0") for pid in running.processes]
+        assert any("TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1" in variables for variables in said)

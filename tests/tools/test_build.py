@@ -89,6 +89,28 @@ def test_dry_run_prints_the_plan(name, shipped, models, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
+def test_dry_run_prints_the_same_plan_where_no_checkpoint_is(name, capsys):
+    assert main(["build", "--dry-run", "--profile", name]) == 0
+    printed = capsys.readouterr()
+    check_golden(f"{name}/build.sh", printed.out)
+    for line in printed.err.splitlines():
+        assert "lacks" not in line
+    assert "no folder /models/Llama-" in printed.err
+
+
+def test_dry_run_without_checkpoints_still_checks_the_profile(changed, models, capsys):
+    path = changed("llama-3.1-405b", {"engines.target.device_ids": [0, 1]})
+    path.write_text(path.read_text().replace(str(models), "/absent"))
+    assert main(["build", "--dry-run", "--profile", str(path)]) == 1
+    assert "engines.target.device_ids: 2 GPUs on 1 node(s)" in capsys.readouterr().err
+
+
+def test_build_itself_needs_the_checkpoints(capsys):
+    assert main(["build", "--profile", "llama-3.1-70b"]) == 1
+    assert "engines.target.checkpoint: no folder /models/Llama-3.1-70B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", TENSORRT_PROFILES)
 def test_every_flag_of_the_documents_is_given(name, shipped):
     for engine, documented in DOCUMENTED[name].items():
         steps = [step for step in steps_of(shipped(name)) if step.engine == engine]
@@ -203,6 +225,61 @@ def test_unknown_gpu_is_no_failure(shipped):
     assert failing(path, {}) == {}
     unknown = [f.subject for f in preflight.examine(engines_of(path), {}) if f.good is None]
     assert unknown == ["draft: GPU 0", "target: GPU 1", "GPU 0 memory", "GPU 1 memory"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "requests", "good"),
+    [
+        ({}, 1, None),
+        ({"engines.target.build.max_num_tokens": 131072}, 1, True),
+        ({"engines.target.build.max_num_tokens": 131072}, 2, None),
+        ({"engines.target.build.max_num_tokens": 352}, 32, None),  # 11 each: a token and a draft
+        ({"engines.target.build.max_num_tokens": 351}, 32, False),
+    ],
+)
+def test_step_that_drops_drafts_in_silence_is_told(changed, settings, requests, good):
+    engines = engines_of(changed("llama-3.1-70b", settings))
+    [finding] = preflight.examine_steps(engines, requests)
+    assert finding.subject == "target: one step"
+    assert finding.good is good
+
+
+def test_step_drops_no_drafts_without_chunked_context(changed):
+    settings = {"run.enable_chunked_context": False, "build.max_num_tokens": 131072}
+    path = changed("llama-3.1-70b", {f"engines.target.{key}": v for key, v in settings.items()})
+    assert not [*preflight.examine_steps(engines_of(path), 32)]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "host", "good"),
+    [
+        ("llama-3.1-405b", 4, None, None),  # 1138 GiB, and the GPUs hold 562
+        ("llama-3.1-405b", 4, 500, False),
+        ("llama-3.1-405b", 4, 600, True),
+        ("llama-3.1-405b", 9, 0, True),
+        ("llama-3.1-70b", 1, 30, False),  # 199 GiB, and the GPU holds 140
+        ("llama-3.1-70b", 2, 30, True),
+    ],
+)
+def test_memory_for_quantizing_is_checked(shipped, name, gpus, host, good):
+    seen = dict.fromkeys(range(gpus), H200)
+    findings = [*preflight.examine_quantizing(engines_of(shipped(name)), seen, host)]
+    assert {f.subject: f.good for f in findings} == {
+        "draft: quantizing": True,
+        "target: quantizing": good,
+    }
+
+
+def test_what_quantizing_needs_is_said_in_one_line(shipped):
+    *_, target = preflight.examine_quantizing(engines_of(shipped("llama-3.1-405b")), {}, 500.0)
+    assert target.found == (
+        "756 GiB unquantized and 382 GiB fp8 weights; GPUs hold 562, host memory must hold 576 "
+        "(500 free)"
+    )
+
+
+def test_engine_that_is_not_quantized_needs_no_calibration(shipped):
+    assert not [*preflight.examine_quantizing(engines_of(shipped("llama-2-7b-13b")), {}, 1.0)]
 
 
 def test_nvidia_smi_is_understood(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from checkpoints import write_empty, write_tokenizer
 from tandem import __main__ as command
 from tandem import doctor, triton_install
 from tandem.errors import TandemError
-from tandem.options import grpc_url
+from tandem.options import PROFILES, grpc_url, named_profile
 from tandem.perf_analyzer import find_perf_analyzer
 from tandem.verbs import VERBS
 
@@ -143,6 +143,25 @@ def test_cache_that_cannot_be_searched_is_one_line(closed, monkeypatch, capsys):
 def test_file_that_cannot_be_read_is_one_line(closed, capsys):
     assert run("bench", "--prompts", str(closed)) == 1
     assert capsys.readouterr().err == f"tandem: {closed}: Permission denied\n"
+
+
+@pytest.mark.parametrize("name", ["embedded", "llama-3.1-70b", "llama-2-7b-13b"])
+def test_profile_is_found_by_its_name(name):
+    assert named_profile(Path(name)) == PROFILES / f"{name}.yaml"
+
+
+@pytest.mark.parametrize("given", ["mine.yaml", "mine.yml", "folder/mine", "3.1-mine"])
+def test_profile_that_is_a_file_is_taken_as_it_is(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "3.1-mine").touch()
+    assert named_profile(Path(given)) == Path(given)
+
+
+def test_unknown_name_of_a_profile_names_the_nearest():
+    with pytest.raises(
+        TandemError, match=r"no profile 'llama-3\.1-7b'; did you mean 'llama-3\.1-70b'"
+    ):
+        named_profile(Path("llama-3.1-7b"))
 
 
 def test_render_lists_the_models_and_how_to_serve_them(embedded_profile, tmp_path, capsys):

@@ -8,9 +8,10 @@ from llamas import TENSORRT_PROFILES
 from tandem import deployment
 from tandem.__main__ import main
 from tandem.trtllm.engines import trt_engines
-from tandem.trtllm.launch import SINGLE, launch_of
+from tandem.trtllm.launch import PREFIX, SINGLE, launch_of
 
 LARGE = "llama-3.1-405b"
+LOOKUP = "llama-2-13b-prompt-lookup"
 FAST = {
     "decoding.use_draft_logits": True,
     "engines.draft.build.gather_generation_logits": True,
@@ -22,6 +23,12 @@ FAST = {
 SMALL_DRAFT = {"engines.draft.tp_size": 1, "engines.draft.device_ids": [4]}
 SERVER = ("tritonserver", "--model-repository=/repository")
 ENDPOINTS = ("--http-port=8000",)
+
+
+@pytest.fixture
+def lookup(changed):
+    """A profile of one engine on four GPUs."""
+    return changed(LOOKUP, {"engines.target.tp_size": 4, "engines.target.device_ids": [0, 1, 2, 3]})
 
 
 def launch(path):
@@ -57,29 +64,29 @@ def test_engines_of_one_gpu_each_are_one_process(changed, devices):
     assert launch(changed("llama-2-7b-13b", {"engines.draft.device_ids": devices})).mode == "single"
 
 
-def test_shared_gpus_make_one_process_each(shipped):
-    planned = launch(shipped(LARGE))
+def test_one_engine_on_many_gpus_has_a_process_each(lookup):
+    planned = launch(lookup)
     assert (planned.mode, planned.world_size, planned.environment) == ("leader", 4, {})
     first, *others = ranks(planned.command(SERVER, ENDPOINTS, "p-"))
     assert first == [*SERVER, *ENDPOINTS, "--backend-config=python,shm-region-prefix-name=p-0-"]
     assert [rank[-1].rpartition("=")[2] for rank in others] == ["p-1-", "p-2-", "p-3-"]
     for rank in others:
         assert "--model-control-mode=explicit" in rank
-        assert [word for word in rank if "load-model" in word] == [
-            "--load-model=draft",
-            "--load-model=target",
-        ]
+        assert [word for word in rank if "load-model" in word] == ["--load-model=target"]
         assert "--allow-http=false" in rank
         assert not set(ENDPOINTS) & set(rank)
 
 
 def test_engines_under_other_names_are_loaded_under_them(changed):
-    path = changed(LARGE, {"models.target": "large", "models.draft": "small"})
-    assert launch(path).engines == ("small", "large")
+    path = changed("llama-2-7b-13b", FAST | {"models.target": "large", "models.draft": "small"})
+    assert launch(path).engines == ("small", "large")  # fast logits: every rank loads both
 
 
-def test_other_gpus_for_the_draft_make_an_orchestrator(changed):
-    planned = launch(changed(LARGE, SMALL_DRAFT))
+@pytest.mark.parametrize(
+    ("draft", "gpus"), [({}, 4), (SMALL_DRAFT, 5), ({"engines.draft.device_ids": [4, 5, 6, 7]}, 8)]
+)
+def test_two_engines_of_which_one_has_many_gpus_make_an_orchestrator(changed, draft, gpus):
+    planned = launch(changed(LARGE, draft))
     assert (planned.mode, planned.world_size) == ("orchestrator", 1)
     command = planned.command(SERVER, ENDPOINTS)
     assert command[:10] == [
@@ -87,14 +94,10 @@ def test_other_gpus_for_the_draft_make_an_orchestrator(changed):
         *("-x", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1", "-n", "1"),
     ]
     assert len(ranks(command)) == 1
-    assert command[-7:] == [
+    assert command[-2 - gpus :] == [
         *("--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"),
-        *(f"--cuda-memory-pool-byte-size={number}:0" for number in range(5)),
+        *(f"--cuda-memory-pool-byte-size={number}:0" for number in range(gpus)),
     ]
-
-
-def test_disjoint_gpus_of_equal_number_make_an_orchestrator_too(changed):
-    assert launch(changed(LARGE, {"engines.draft.device_ids": [4, 5, 6, 7]})).mode == "orchestrator"
 
 
 def test_fast_logits_need_ranks_that_are_there_already(changed):
@@ -115,20 +118,10 @@ def test_fast_logits_of_many_gpus(changed):
     assert launch(changed(LARGE, SMALL_DRAFT | FAST | ids)).world_size == 6
 
 
-def test_prompt_lookup_on_many_gpus_has_a_process_each(changed):
-    path = changed(
-        "llama-2-13b-prompt-lookup",
-        {"engines.target.tp_size": 2, "engines.target.device_ids": [2, 3]},
-    )
-    planned = launch(path)
-    assert (planned.mode, planned.world_size, planned.engines) == ("leader", 2, ("target",))
-
-
 @pytest.fixture
 def two_nodes(changed):
     eight = {"tp_size": 16, "num_nodes": 2, "device_ids": list(range(8))}
-    settings = {f"engines.{e}.{k}": v for e in ("draft", "target") for k, v in eight.items()}
-    return changed(LARGE, settings)
+    return changed(LOOKUP, {f"engines.target.{key}": value for key, value in eight.items()})
 
 
 def test_two_nodes_are_a_batch_script(two_nodes):
@@ -151,14 +144,14 @@ def test_engines_must_be_built_before_they_are_served(shipped, capsys):
     assert "draft: no engine in" in capsys.readouterr().err
 
 
-def test_slurm_ranks_know_who_they_are(shipped):
-    script = launch(shipped(LARGE)).slurm_script("large", SERVER, ENDPOINTS)
-    assert '"--backend-config=python,shm-region-prefix-name=tandem-$SLURM_PROCID-"' in script
+def test_slurm_ranks_know_who_they_are(lookup):
+    script = launch(lookup).slurm_script("large", SERVER, ENDPOINTS)
+    assert f'"--backend-config=python,shm-region-prefix-name={PREFIX}$SLURM_PROCID-"' in script
     assert "srun --mpi=pmix" in script
 
 
-def test_spawning_orchestrator_is_one_task(changed):
+def test_spawning_orchestrator_has_tasks_for_its_workers(changed):
     script = launch(changed(LARGE, SMALL_DRAFT)).slurm_script("large", SERVER, ENDPOINTS)
-    assert "#SBATCH --ntasks-per-node=1\n" in script
-    assert "mpirun" in script
+    assert "#SBATCH --ntasks-per-node=6\n" in script  # its own, the draft's and four
+    assert " -n 1 tritonserver" in script
     assert "srun" not in script

@@ -135,12 +135,15 @@ def test_vocabulary_is_padded_to_the_ranks(changed, models):
         config.write_text(json.dumps(facts))
 
 
-def test_shipped_profile_names_its_missing_checkpoint():
+def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
     path = Path(__file__).parents[2] / "profiles" / "llama-3.1-70b.yaml"
     with pytest.raises(TandemError) as refused:
         deployment.load(path)
     place = "engines.target.checkpoint: no folder /models/Llama-3.1-70B-Instruct"
-    assert str(refused.value).endswith(place)
+    needed = (
+        "; its config.json, generation_config.json and tokenizer*.json are read: copy them there"
+    )
+    assert str(refused.value).endswith(place + needed)
     assert "\n" not in str(refused.value)
 
 
@@ -240,10 +243,11 @@ def test_shipped_profile_names_its_missing_checkpoint():
         (
             LARGE,
             {"engines.target.num_nodes": 2, "engines.target.device_ids": [0, 1]},
-            "engines.draft.device_ids",
+            "engines.target.num_nodes",
             (
-                "over several nodes both engines run on the same GPUs; give the draft the target's "
-                "device_ids [0, 1], tp_size 4, pp_size 1 and num_nodes 2"
+                "2 given, but several nodes mean leader mode, in which TensorRT-LLM's ranks load "
+                "one engine only; say 1 in both, or leave out engines.draft and draft by "
+                "prompt_lookup"
             ),
         ),
         (

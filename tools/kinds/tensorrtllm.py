@@ -139,10 +139,7 @@ class TensorRTLLMDraft(EngineSection):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
         except CheckpointError as error:
             raise ProfileError((*place, "checkpoint"), str(error)) from error
-        self._check_convert(place)
-        self._check_devices(place)
-        self._check_build(place)
-        self._check_run(place)
+        self.check_settings(place)
         return Engine(
             traits=traits.TENSORRTLLM,
             backend=BACKEND,
@@ -159,6 +156,13 @@ class TensorRTLLMDraft(EngineSection):
             fast_logits=self.run.speculative_decoding_fast_logits,
             decoupled=self.decoupled,
         )
+
+    def check_settings(self, place: Place) -> None:
+        """Check what needs no checkpoint; raise ProfileError."""
+        self._check_convert(place)
+        self._check_devices(place)
+        self._check_build(place)
+        self._check_run(place)
 
     def padded(self, vocab_size: int) -> int:
         """Return the logits' width: TensorRT-LLM pads a vocabulary to a multiple of tp_size."""

@@ -1,8 +1,9 @@
 """How many Tritons serve a deployment, and what starts them.
 
 single: one process; every engine runs on one GPU. leader: a process a GPU, and each runs its part
-of both engines. orchestrator: one Triton that spawns workers for each engine, for engines on
-different GPUs. prespawned: the same, its workers started beside it, as fast logits want it.
+of the one engine. orchestrator: one Triton that spawns workers for each of two engines, because
+ranks that an engine leads can not load a second. prespawned: the same, its workers started beside
+it, as fast logits want it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from ..errors import TandemError
 from ..profile import Profile
 from .built import check_built
 from .engines import trt_engines
-from .pair import shares_devices
 
 Mode = Literal["single", "leader", "orchestrator", "prespawned"]
 SPAWN = "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"
 DEAF = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
-PREFIX = "tandem-"
+# Triton guards regions of this beginning from its clients; whatever follows is free.
+PREFIX = "triton_python_backend_shm_region_tandem-"
 PLAIN = frozenset(string.ascii_letters + string.digits + "@%+=:,./-_")  # to any shell
 UNBOUND = ("--bind-to", "none")  # a rank has threads, which one core would not carry
 
@@ -31,11 +32,13 @@ UNBOUND = ("--bind-to", "none")  # a rank has threads, which one core would not 
 class Launch:
     """Who is started. engines: names of the models that ranks above 0 load; they load no other.
 
-    world_size: MPI ranks, over all nodes. devices: the GPUs of one node.
+    world_size: MPI ranks, over all nodes. spawned: those that an orchestrator adds. devices: the
+    GPUs of one node.
     """
 
     mode: Mode = "single"
     world_size: int = 1
+    spawned: int = 0
     nodes: int = 1
     engines: tuple[str, ...] = ()
     devices: tuple[int, ...] = ()
@@ -69,7 +72,7 @@ class Launch:
         self, name: str, server: Sequence[str], endpoints: Sequence[str], prefix: str = PREFIX
     ) -> str:
         """Return a batch script for sbatch; its arguments are those of ``command``."""
-        ranks = 1 if self.mode == "orchestrator" else self.world_size
+        ranks = self.world_size + self.spawned  # mpirun spawns no more than the job has tasks
         lines = [
             "#!/bin/bash",
             f"#SBATCH --job-name={name}",
@@ -120,16 +123,19 @@ def launch_of(profile: Profile) -> Launch:
     if not sections:
         return SINGLE
     mode: Mode = "single"
-    world_size = 1
+    world_size, spawned = 1, 0
+    workers = sum(engine.world_size for engine in sections)
     if any(engine.run.speculative_decoding_fast_logits for engine in sections):
-        mode, world_size = "prespawned", 1 + sum(engine.world_size for engine in sections)
-    elif any(engine.world_size > 1 for engine in sections):
-        mode = "leader" if all(shares_devices(sections[0], e) for e in sections) else "orchestrator"
-        world_size = sections[0].world_size if mode == "leader" else 1
+        mode, world_size = "prespawned", 1 + workers
+    elif len(sections) > 1 and workers > len(sections):
+        mode, spawned = "orchestrator", workers
+    elif workers > 1 and len(sections) == 1:
+        mode, world_size = "leader", workers
     names = profile.models.model_dump()
     return Launch(
         mode=mode,
         world_size=world_size,
+        spawned=spawned,
         nodes=sections[0].num_nodes,
         engines=tuple(names[name] for name in engines),
         devices=tuple(sorted({number for e in sections for number in e.device_ids})),

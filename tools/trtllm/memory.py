@@ -77,6 +77,13 @@ def rows(devices: Iterable[Gpu]) -> list[tuple[str, ...]]:
     return lines
 
 
+def whole_weights(engine: TensorRTLLMDraft) -> tuple[float, float]:
+    """Return GiB of all weights over all GPUs: before and after quantizing."""
+    shape = read_shape(engine.checkpoint)
+    wide = (shape.linear_parameters + shape.embedding_parameters) * _wide(engine)
+    return wide / GIB, _weights(shape, engine) / GIB
+
+
 def _gib(size: float) -> str:
     return f"{size:.1f}"
 

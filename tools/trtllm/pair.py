@@ -32,21 +32,25 @@ def _check_both(
     if use_draft_logits:
         _check_logits(draft)
     _check_fast_logits(target, draft, use_draft_logits=use_draft_logits)
-    if max(target.num_nodes, draft.num_nodes) > 1 and not shares_devices(target, draft):
-        raise ProfileError(
-            (*DRAFT, "device_ids"),
-            "over several nodes both engines run on the same GPUs; give the draft the target's "
-            f"device_ids {list(target.device_ids)}, tp_size {target.tp_size}, pp_size "
-            f"{target.pp_size} and num_nodes {target.num_nodes}",
-        )
+    _check_nodes(target, draft)
     if draft.engine_dir == target.engine_dir:
         raise ProfileError((*DRAFT, "engine_dir"), "the target's too; give each engine its own")
 
 
-def shares_devices(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> bool:
-    """Whether one set of MPI ranks can run both engines."""
-    mine, other = ((e.device_ids, e.num_nodes, e.world_size) for e in (target, draft))
-    return mine == other
+def _check_nodes(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
+    """Two engines need an orchestrator, whose workers are spawned on its own node.
+
+    In leader mode each engine takes every rank of one world, and ranks above 0 stay in the
+    constructor of the first: they never load the second.
+    """
+    for place, engine in ((TARGET, target), (DRAFT, draft)):
+        if engine.num_nodes > 1:
+            raise ProfileError(
+                (*place, "num_nodes"),
+                f"{engine.num_nodes} given, but several nodes mean leader mode, in which "
+                "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out "
+                "engines.draft and draft by prompt_lookup",
+            )
 
 
 def _check_alone(engine: TensorRTLLMDraft, place: Place) -> None:
@@ -98,6 +102,8 @@ def _check_fast_logits(
 
 def _check_width(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
     """Nobody cuts or pads what passes from GPU to GPU."""
+    if not (target.checkpoint.is_dir() and draft.checkpoint.is_dir()):
+        return  # a plan for another machine
     mine, wanted = (_width(engine) for engine in (draft, target))
     if mine != wanted:
         raise ProfileError(

@@ -11,8 +11,8 @@ from pathlib import Path
 from ..checkpoint import has_weights
 from ..doctor import Finding
 from ..kinds.tensorrtllm import TensorRTLLMDraft
-from .memory import Gpu, gpus
-from .steps import Step
+from .memory import Gpu, gpus, whole_weights
+from .steps import UNSEEN, Step
 
 COMPUTE_CAPABILITY = 8.0  # Ampere, says TensorRT-LLM's support matrix
 FP8_CAPABILITY = 8.9  # Ada has the first FP8 tensor cores
@@ -44,6 +44,18 @@ def _parse(listing: str) -> dict[int, SeenGpu]:
     }
 
 
+def examine_checkpoints(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[Finding]:
+    """Name the checkpoints that are not here: what they would tell is not checked."""
+    for name, engine in engines.items():
+        if not engine.checkpoint.is_dir():
+            yield Finding(
+                f"{name}: checkpoint",
+                f"no folder {engine.checkpoint} here",
+                None,
+                f"its sizes and vocabulary are not checked, and it is taken for a {UNSEEN}",
+            )
+
+
 def examine(
     engines: Mapping[str, TensorRTLLMDraft], seen: Mapping[int, SeenGpu]
 ) -> Iterator[Finding]:
@@ -52,6 +64,73 @@ def examine(
         yield from _capabilities(name, engine, seen)
     for gpu in memory_of(engines, seen):
         yield from _memory(gpu)
+
+
+def examine_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[Finding]:
+    """Say when a target drops draft tokens, which it does without a word.
+
+    Each round is a new request to the engine. Where those that start in one step do not fit
+    max_num_tokens, context and draft together, its scheduler cuts their contexts into chunks, and
+    keeps of a draft only what the last block of its context has room for. Without chunked context
+    a request that does not fit waits instead.
+    """
+    for name, engine in engines.items():
+        if not (engine.max_draft_len and engine.run.enable_chunked_context):
+            continue
+        room = engine.build.max_num_tokens // max_requests
+        yield Finding(
+            f"{name}: one step",
+            f"max_num_tokens {engine.build.max_num_tokens} leaves {room} tokens for each of "
+            f"{max_requests} requests",
+            _drafts_fit(engine, room),
+            f"contexts that are longer with their {engine.max_draft_len} draft tokens lose some of "
+            "these in silence where all come in one step; raise max_num_tokens or lower "
+            "admission.max_requests",
+        )
+
+
+def _drafts_fit(engine: TensorRTLLMDraft, room: int) -> bool | None:
+    """False where no draft would ever fit, None where it depends on the contexts."""
+    if room <= engine.max_draft_len:
+        return False
+    return True if room >= engine.build.max_seq_len else None
+
+
+def examine_quantizing(
+    engines: Mapping[str, TensorRTLLMDraft], seen: Mapping[int, SeenGpu], host_gib: float | None
+) -> Iterator[Finding]:
+    """Check the memory that quantize.py needs.
+
+    It loads the whole model unquantized over all GPUs it sees, holds the quantized weights as well
+    before it writes them, and leaves in host memory what the GPUs have no room for. host_gib: what
+    of it is free, None where the build runs elsewhere.
+    """
+    for name, engine in engines.items():
+        if engine.convert.qformat is None:
+            continue
+        wide, narrow = whole_weights(engine)
+        on_gpus = sum(gpu.memory_gib for gpu in seen.values()) or _said(engine)
+        left = max(wide + narrow - on_gpus, 0.0)
+        has = "unknown" if host_gib is None else f"{host_gib:.0f}"
+        found = (
+            f"{wide:.0f} GiB unquantized and {narrow:.0f} GiB {engine.convert.qformat} weights; "
+            f"GPUs hold {on_gpus:.0f}, host memory must hold {left:.0f} ({has} free)"
+        )
+        fits = True if not left else None if host_gib is None else left <= host_gib
+        mend = "quantize.py needs that much, and is slow with weights off the GPUs; use more GPUs"
+        yield Finding(f"{name}: quantizing", found, fits, mend)
+
+
+def _said(engine: TensorRTLLMDraft) -> float:
+    """The memory of the GPUs that a profile names, as far as it tells."""
+    return (engine.gpu_memory_gib or 0.0) * len(engine.device_ids)
+
+
+def free_host_gib() -> float:
+    """Memory that the kernel can give to a new process."""
+    text = Path("/proc/meminfo").read_text()
+    kib = next(line.split()[1] for line in text.splitlines() if line.startswith("MemAvailable:"))
+    return float(kib) / 2**20
 
 
 def examine_tools(

@@ -18,6 +18,7 @@ CONVERTERS = {  # model_type of config.json -> its folder in the examples
     "llama": Path("models", "core", "llama"),
     "mistral": Path("models", "core", "llama"),
 }
+UNSEEN = "llama"  # what a checkpoint is taken for that is not on this machine
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ def _convert(
 
 def _family(name: str, engine: TensorRTLLMDraft) -> Path:
     """Return the folder of the converter for the checkpoint's architecture."""
-    model_type = read_shape(engine.checkpoint).model_type
+    here = engine.checkpoint.is_dir()
+    model_type = read_shape(engine.checkpoint).model_type if here else UNSEEN
     if model_type not in CONVERTERS:
         raise TandemError(
             f"engines.{name}.convert: no converter known for model_type '{model_type}', only for "

@@ -20,7 +20,7 @@
 {{- define "tandem.server" -}}
 {{- $threads := add .Values.profile.maxRequests (max .Values.profile.maxRequests .Values.profile.maxQueue) 32 -}}
 {{ include "tandem.triton" . }}
-- --backend-config=python,shm-region-prefix-name=tandem-0-
+- --backend-config=python,shm-region-prefix-name=triton_python_backend_shm_region_tandem-0-
 - --backend-config=python,thread-pool-size={{ $threads }}
 - --backend-config=python,stub-timeout-seconds={{ .Values.startupTimeout }}
 {{- end -}}
@@ -35,7 +35,7 @@
 - --allow-http=false
 - --allow-grpc=false
 - --allow-metrics=false
-- --backend-config=python,shm-region-prefix-name=tandem-{{ .rank }}-
+- --backend-config=python,shm-region-prefix-name=triton_python_backend_shm_region_tandem-{{ .rank }}-
 {{- end -}}
 
 {{/* Bound to a core, as mpirun does by default, all threads of a server would share that core. */}}
@@ -73,7 +73,7 @@
 {{- define "tandem.args" -}}
 - sh
 - -c
-- rm -f /dev/shm/tandem-*; exec "$@"
+- rm -f /dev/shm/triton_python_backend_shm_region_tandem-*; exec "$@"
 - sh
 {{- if gt (int .Values.launch.nodes) 1 }}
 - python3

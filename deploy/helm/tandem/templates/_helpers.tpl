@@ -42,6 +42,9 @@ kind: Deployment
 {{- if mod $launch.ranks $launch.nodes -}}
 {{- fail (printf "launch.ranks: %v ranks do not divide among %v nodes" $launch.ranks $launch.nodes) -}}
 {{- end -}}
+{{- if and (eq $launch.mode "leader") (gt (len $launch.engines) 1) -}}
+{{- fail (printf "launch.engines: %s given, but ranks of a leader stay in the first engine and never load a second; name one, or use mode orchestrator on one node" (join ", " $launch.engines)) -}}
+{{- end -}}
 {{- if and (eq $launch.mode "leader") (gt (int $launch.ranks) (mul .Values.gpus $launch.nodes | int)) -}}
 {{- fail (printf "launch.ranks: %v ranks need a GPU each, and %v pods with gpus: %v have %v" $launch.ranks $launch.nodes .Values.gpus (mul .Values.gpus $launch.nodes)) -}}
 {{- end -}}
