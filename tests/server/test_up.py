@@ -14,6 +14,7 @@ import pytest
 from checkpoints import write_gpt2, write_qwen2, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
 from tandem import deployment
+from tandem.guard import session_processes
 
 ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
@@ -58,6 +59,7 @@ def test_second_interrupt_kills_what_the_first_waits_for():
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
         processes = stubs_of(process)
+        assert len(processes) > 7  # Triton, and a stub for each model
         for number in processes:
             os.kill(number, signal.SIGSTOP)  # none of them can end by itself
         process.send_signal(signal.SIGINT)
@@ -85,14 +87,9 @@ def test_up_tells_how_far_it_is_and_what_it_chose_where_there_is_no_terminal():
 
 
 def stubs_of(process):
-    """Triton of an `up`, and the processes of its models: those with its shared memory's prefix."""
-    prefix = f"tandem-{process.pid}-".encode()
-    return [
-        int(entry.name)
-        for entry in Path("/proc").glob("[0-9]*")
-        if prefix in (entry / "cmdline").read_bytes()
-        and int(entry.name) != os.getsid(int(entry.name))
-    ]
+    """Triton of an `up` and the processes of its models: its session is that of its guard."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [number for child in children for number in session_processes(int(child))]
 
 
 def test_up_ends_when_a_signal_comes_while_it_starts():
