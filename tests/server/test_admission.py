@@ -3,8 +3,8 @@
 from functools import partial
 
 import pytest
-from crowd import Crowd, ask, controls, eventually, idle, metric, prompts_of, told, wrong
-from metrics import computed
+from crowd import Crowd, ask, controls, eventually, metric, prompts_of, told, wrong
+from metrics import Change, computed
 
 PROMPTS = prompts_of(40)
 MANY = PROMPTS * 5
@@ -38,7 +38,8 @@ def present(server):
 
 def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):
     expected = controls(small, PROMPTS) * 5
-    before = computed(small), metric(small, "tandem_recomputed_tokens_total")
+    change = Change(small)
+    before = computed(small)
     with Crowd(small, len(MANY)) as crowd:
         with small.faults.of("target", "hold"):  # nobody gets on before all have come
             asked = crowd.ask(MANY)
@@ -53,14 +54,14 @@ def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):
         (answer, said) for answer, said in zip(answers, expected, strict=True) if not answer.error
     ]
     assert wrong([answer for answer, _ in served], [said for _, said in served]) == []
-    assert eventually(lambda: idle(small))
+    change.until_ended(len(served))
 
     # What had been computed was there again when a request had its next turn.
-    recomputed = metric(small, "tandem_recomputed_tokens_total") - before[1]
+    recomputed = change.of("tandem_recomputed_tokens_total")
     assert recomputed <= sum(len(answer.ids) for answer, _ in served) / 20
     prompts = sum(len(prompt) for prompt in MANY)  # bytes: no token is shorter
     rounds = sum(answer.rounds + answer.draft_tokens for answer, _ in served)
-    assert computed(small) - before[0] <= prompts + rounds
+    assert computed(small) - before <= prompts + rounds
 
 
 @pytest.mark.parametrize("small", ["KV tokens"], indirect=True)  # a long answer takes them all

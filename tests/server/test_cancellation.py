@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as client
 from crowd import Crowd, ask, controls, eventually, idle, prompts_of, streaming, told, wrong
 from live_triton import leftovers
-from metrics import computed, computed_so_far
+from metrics import computed, computed_so_far, settle
 
 LONG = 900
 VALUES = {"max_tokens": LONG, "end_id": -1}
@@ -74,9 +74,10 @@ LEAVE = [
 @pytest.mark.parametrize("drafter", ["draft_model", "none"])
 @pytest.mark.parametrize("leave", LEAVE)
 def test_engines_stop_when_the_client_leaves(server, leave: Callable, drafter):
+    settle(server)
     before = computed(server)
     leave(server, drafter=drafter)
-    assert eventually(lambda: idle(server))
+    settle(server)
     # To the end it would have been more than LONG.
     after = computed(server)
     assert after - before < LONG / 2
@@ -125,7 +126,7 @@ def leave_often(server, times):
         for future in [crowd.run(way, server) for way in ways]:
             future.result(timeout=120)
     gc.collect()
-    assert eventually(lambda: idle(server))
+    settle(server)
 
 
 def sizes(server):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from crowd import Crowd, ask, controls, eventually, idle, metric, prompts_of, told, wrong
-from metrics import computed
+from metrics import Change, computed, settle
 from tandem import server as servers
 
 PROMPTS = prompts_of(8)
@@ -118,11 +118,12 @@ def test_answers_go_on_without_drafts_when_the_draft_is_killed(doomed):
         answers = told_alive(streams)
         assert wrong(answers, expected) == []
         assert all(answer.draft_tokens > 0 for answer in answers)
-        assert eventually(lambda: idle(server))
+        settle(server)
         lost = metric(server, "tandem_lost_calls", engine="draft")
         later = told_alive(crowd.ask(PROMPTS, max_tokens=LONG))
         assert wrong(later, expected) == []
         assert not any(answer.draft_tokens for answer in later)
+        settle(server)
         assert metric(server, "tandem_lost_calls", engine="draft") <= lost  # nobody waited again
 
 
@@ -157,11 +158,12 @@ def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers):
 def test_drafts_that_come_late_are_not_waited_for_twice(impatient):
     [expected] = controls(impatient, ["x = 1"])
     with impatient.faults.of("draft", "late"):
-        assert eventually(lambda: not drafts(impatient) and idle(impatient))
+        assert eventually(lambda: not drafts(impatient))
+        settle(impatient)
         failures = metric(impatient, "tandem_drafter_failures_total")
         for _ in range(8):
             assert ask(impatient, "x = 1").said == expected
-        assert eventually(lambda: idle(impatient))
+        settle(impatient)
         assert metric(impatient, "tandem_drafter_failures_total") == failures
     assert eventually(lambda: drafts(impatient))
 
@@ -199,6 +201,7 @@ def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long
 
 
 def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers):
+    settle(healthy)
     lost = metric(healthy, "tandem_lost_calls")
     with Crowd(healthy, 8) as crowd:
         with healthy.faults.of("target", "hold"):
@@ -210,16 +213,13 @@ def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers
 
 
 def test_request_that_failed_before_its_first_token_has_no_time_to_it(healthy):
-    names = ("tandem_time_to_first_token_seconds_count", "tandem_rounds_total")
-    assert eventually(lambda: idle(healthy))
-    before = metric(healthy, names[0])
-    ask(healthy, "x = 1", max_tokens=8)
-    assert eventually(lambda: metric(healthy, names[0]) == before + 1)
-    figures = [metric(healthy, name) for name in names]
+    change = Change(healthy)
     with healthy.faults.of("target", "raise"):
         assert_one_line(ask(healthy, "x = 1", max_tokens=8).error, "model 'target' failed")
-    assert eventually(lambda: idle(healthy))
-    assert [metric(healthy, name) for name in names] == figures
+    answer = ask(healthy, "x = 1", max_tokens=8)  # counted after the one that failed
+    change.until_ended(1)
+    assert change.of("tandem_time_to_first_token_seconds_count") == 1
+    assert change.of("tandem_rounds_total") == answer.rounds
 
 
 def test_room_comes_back_when_a_request_is_given_up_by_its_client_while_the_target_hangs(healthy):
@@ -256,6 +256,7 @@ def test_request_ends_with_one_line_when_a_tokenizer_fails(healthy, model, fault
 
 
 def test_target_stops_when_the_text_of_a_long_answer_fails(healthy):
+    settle(healthy)
     before = computed(healthy)
     with Crowd(healthy, 1) as crowd:
         [stream] = crowd.ask(["x = 1"], max_tokens=LONG, drafter="none")

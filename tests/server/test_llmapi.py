@@ -8,8 +8,7 @@ import yaml
 from checkpoints import write_empty, write_tokenizer
 from engine_harness import successor
 from entries import ask, ask_one, refusal, stream
-from live_triton import eventually
-from metrics import total
+from metrics import Change
 from tandem import deployment
 
 from .conftest import serving
@@ -61,10 +60,11 @@ def test_answers_are_the_engines_and_count_its_drafts(server):
 
 
 def test_metrics_name_the_engine_as_drafter(server):
-    name = "spec_decode_num_accepted_tokens_total"
-    before = total(server, name, drafter="engine")
-    ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
-    assert eventually(lambda: total(server, name, drafter="engine") > before)
+    change = Change(server, drafter="engine")
+    answer = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
+    change.until_ended(1)
+    accepted = answer.number("total_accepted_draft_tokens")
+    assert change.of("spec_decode_num_accepted_tokens_total", drafter="engine") == accepted > 0
 
 
 def test_streamed_chunks_join_to_the_same_text(server):

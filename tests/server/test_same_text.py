@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from entries import ask, ask_one, stream
-from metrics import total
+from metrics import settle, total
 from prompts import COMPLETIONS
 
 LENGTH = 28
@@ -202,6 +202,7 @@ def test_ids_may_be_sent_instead_of_text(server, control, embedded):
     ids = tokenizer.encode(COMPLETIONS[0]).ids
     with client.InferenceServerClient(server.grpc_url) as connection:
         made = [tensor("input_ids", [ids]), tensor("max_tokens", LENGTH)]
+        settle(server)
         before = tokenized(server)
         (answer,) = read(connection.infer("bls", made))
     assert answer.text == control[0].text

@@ -6,6 +6,7 @@ import entries
 import pytest
 import tritonclient.grpc as client
 from crowd import Crowd, controls, eventually, idle, metric, prompts_of, told, wrong
+from metrics import settle
 
 PROMPTS = prompts_of(64)
 
@@ -27,7 +28,7 @@ def test_64_streams_are_right_again_and_again(server, expected, drafter, times):
         for _ in range(times):
             assert wrong(told(crowd.ask(PROMPTS, drafter=drafter)), expected) == []
     assert server.running
-    assert eventually(lambda: idle(server))
+    settle(server)
     assert metric(server, "tandem_lost_calls") == 0
 
 

@@ -4,6 +4,8 @@ import re
 import time
 import urllib.request
 
+from crowd import eventually, idle, streaming
+
 PARTS = ("draft", "target", "orchestration")
 
 
@@ -28,13 +30,32 @@ def total(server, name, **labels):
     )
 
 
+def settle(server, drafter="none"):
+    """Wait until all that was asked before is counted, and nobody is at work.
+
+    The gauges are as old as the loop's last look: that nothing runs may be from before a request.
+    A sequence of our own moves them. Once it was seen to run and then to be gone, a look began
+    after we came at which nothing ran any more; sequences are counted before they leave, and
+    counters are published before gauges. It adds to the counters itself: read them afterwards.
+    """
+    assert eventually(lambda: idle(server))
+    assert eventually(lambda: _seen_at_work(server, drafter))
+    assert eventually(lambda: idle(server))
+
+
+def _seen_at_work(server, drafter):
+    values = {"max_tokens": 100, "end_id": -1, "stream": True, "drafter": drafter}
+    with streaming(server, "x", **values) as (_, chunks):
+        return any(not idle(server) for _ in chunks)  # leaving ends it
+
+
 def computed_so_far(server, model="target"):
     """Tokens that went through a model, as published; engines do that ten times a second."""
     return total(server, "tandem_engine_computed_tokens_total", model=model)
 
 
 def computed(server, model="target", at_least=0):
-    """Tokens that went through a model, once it is at rest."""
+    """Tokens that went through a model, once it is at rest; ``settle`` keeps others out before."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         before = computed_so_far(server, model)
@@ -53,16 +74,17 @@ def until(condition):
 
 
 class Change:
-    """What the loop's figures grew by since."""
+    """What the loop's figures grew by since. Whoever asks meanwhile is the test's own."""
 
-    def __init__(self, server):
+    def __init__(self, server, drafter="none"):
         self._server = server
-        self._before = self._settled()
+        settle(server, drafter)
+        self._before = scrape(server)
 
     def until_ended(self, sequences):
-        """Wait until so many sequences are counted; figures follow an answer within moments."""
+        """Wait until so many sequences are counted, as many as were asked and had a token."""
         until(lambda: self._ended(scrape(self._server)) - self._ended(self._before) == sequences)
-        self._after = self._settled()
+        self._after = scrape(self._server)
 
     def of(self, name, **labels):
         return self._sum(self._after, name, labels) - self._sum(self._before, name, labels)
@@ -71,19 +93,8 @@ class Change:
         return {part: self.of(name, part=part, **labels) for part in PARTS}
 
     def _ended(self, samples):
-        return self._sum(samples, "tandem_round_seconds_count", {})
-
-    def _settled(self):
-        """The samples once nobody is at work and earlier requests are counted."""
-        read = [{}]
-
-        def at_rest():
-            read.append(scrape(self._server))
-            return len(read) > 5 and all(samples == read[-1] for samples in read[-5:])
-
-        until(lambda: total(self._server, "tandem_requests_running") == 0)
-        until(at_rest)
-        return read[-1]
+        """How many are counted: this figure is the last of a sequence to be published."""
+        return self._sum(samples, "tandem_round_part_seconds_count", {"part": "orchestration"})
 
     @staticmethod
     def _sum(samples, name, labels):
