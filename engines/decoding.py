@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from contract import engine as tensors
 from engines.errors import RequestError
 from engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
+from engines.words import Words
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
@@ -165,17 +166,15 @@ def _row(dims: int) -> Read:
     return read
 
 
-def _words(name: str, array: Array) -> tuple[tuple[int, ...], ...]:
+def _words(name: str, array: Array) -> Words:
     """Token sequences from NVIDIA's word list [2, n]: ids, and where each sequence ends (or -1)."""
     table = _row(2)(name, array)
     if len(table) != 2:
         raise RequestError(f"{name} has shape {list(table.shape)}; [2, n] is wanted")
-    ids, ends = table.tolist()
-    ends = [end for end in ends if end >= 0]
-    if ends != sorted(ends) or (ends and ends[-1] > len(ids)):
-        raise RequestError(f"{name}: its ends {ends} do not rise within {len(ids)} ids")
-    words = (tuple(ids[start:end]) for start, end in zip([0, *ends], ends, strict=False))
-    return tuple(word for word in words if word)
+    ids, ends = table[0], table[1][table[1] >= 0]
+    if (ends[1:] < ends[:-1]).any() or (len(ends) and ends[-1] > len(ids)):
+        raise RequestError(f"{name}: its ends do not rise within its {len(ids)} ids")
+    return Words(ids, ends)
 
 
 _any_number = _number(-math.inf)

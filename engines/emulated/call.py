@@ -84,8 +84,8 @@ class Call:
 
     def _verify(self) -> None:
         emitted = self._sampler.verify()
-        self._accepted = len(emitted) - 1
-        self._take(emitted)
+        behind = self._take(emitted)
+        self._accepted = len(emitted) - 1 - behind
         self._steps = 1
         self.over = True
         self.computed_tokens += len(self.request.draft_ids)
@@ -153,15 +153,16 @@ class Call:
             log.exception("an answer could not be delivered")
             self.open = False
 
-    def _take(self, tokens: list[Token]) -> None:
-        """Add tokens to the answer, as far as it goes."""
+    def _take(self, tokens: list[Token]) -> int:
+        """Add tokens to the answer, as far as it goes; return how many came behind its end."""
         request = self.request
-        kept, ended = cut(request, self._ids, [token.id for token in tokens])
+        kept, ended, behind = cut(request, self._ids, [token.id for token in tokens])
         self._ids += kept
         for token in tokens[: len(kept)]:
             self._unsent.append(token)
             self._sureness *= token.probability
         self.over = ended or len(self._ids) >= request.max_new_tokens or self._unsure()
+        return behind
 
     def _unsure(self) -> bool:
         """Whether the model gives all its tokens so far less than `draft_stop_probability`."""

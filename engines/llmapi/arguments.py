@@ -17,6 +17,7 @@ from engines.errors import RequestError
 from engines.llmapi.settings import LlmApiSettings
 from engines.request import EngineRequest, Floats, SamplingParams
 
+_MOST_STOP_TOKENS = 64
 NO_END = -1  # a missing end id would be replaced by the tokenizer's
 
 
@@ -56,9 +57,23 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
     }
     if sampling.min_tokens and request.end_id is not None:
         arguments["min_tokens"] = sampling.min_tokens
+    if request.stop_words and stops_by_itself(request):
+        arguments["stop_token_ids"] = request.stop_words.singles.tolist()
+        arguments["include_stop_str_in_output"] = True  # else their tokens are cut off, too
     if request.return_log_probs:
         arguments["logprobs"] = 1
     return arguments
+
+
+def stops_by_itself(request: EngineRequest) -> bool:
+    """Whether TensorRT-LLM can end the answer wherever the request wants it ended.
+
+    It is told words of one token, a few, for it compares every token with each of them. It looks at
+    no `min_tokens` where it finds one.
+    """
+    words = request.stop_words
+    few_tokens = words.longest <= 1 and len(words) <= _MOST_STOP_TOKENS
+    return few_tokens and not (words and request.sampling.min_tokens)
 
 
 def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
@@ -67,9 +82,9 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
     A bad word of one token is banned so, because the sampler applies a bias (pull request 6464,
     August 2025) and no bad words. A loop bans ends of sequence so, while tokens are owed.
     """
-    banned = [word[0] for word in request.sampling.bad_words]
+    banned = request.sampling.bad_words.singles
     bias = request.sampling.embedding_bias
-    if not banned:
+    if not len(banned):
         return bias
     changed: Floats = np.zeros(vocab_size, np.float32) if bias is None else bias.copy()
     changed[banned] = -np.inf
@@ -90,9 +105,7 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "draft_stop_probability": request.draft_stop_probability is not None,
         "return_context_logits": request.return_context_logits,
         "return_generation_logits": request.return_generation_logits,
-        "bad_words_list with words of several tokens": any(
-            len(word) > 1 for word in sampling.bad_words
-        ),
+        "bad_words_list with words of several tokens": sampling.bad_words.longest > 1,
         "repetition_penalty": sampling.repetition_penalty != 1,
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,

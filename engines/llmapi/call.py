@@ -12,6 +12,7 @@ import numpy as np
 from engines.ending import cut
 from engines.engine import Respond
 from engines.errors import EngineError
+from engines.llmapi.arguments import stops_by_itself
 from engines.request import EngineAnswer, EngineRequest, Floats, Usage
 
 GIVEN_UP = ("cancelled", "timeout")
@@ -46,7 +47,7 @@ class Call:
     @property
     def streams(self) -> bool:
         """Whether responses must come while it runs; a stop word is looked for in each."""
-        return self.request.streaming or bool(self.request.stop_words)
+        return self.request.streaming or not stops_by_itself(self.request)
 
     @property
     def computed_tokens(self) -> int:
@@ -62,12 +63,12 @@ class Call:
         if output.finished and completion.finish_reason in GIVEN_UP:
             raise EngineError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
         tokens = list(completion.token_ids[self._read :])
-        kept, ended = cut(self.request, self._tokens, tokens)
+        kept, ended, behind = cut(self.request, self._tokens, tokens)
         if self.request.return_log_probs:
             self._log_probs += _log_probs(completion.logprobs, self._read, kept)
         self._read += len(tokens)
         self._tokens += kept
-        self.usage = self._usage(completion)
+        self.usage = self._usage(completion, behind)
         if ended or output.finished:
             self.answer(final=True)
         elif self.request.streaming and kept:
@@ -111,8 +112,11 @@ class Call:
             log.exception("an answer could not be delivered")
             self.over = True
 
-    def _usage(self, completion: Any) -> Usage:
-        """What the response says of itself; times of tokens are when they came here."""
+    def _usage(self, completion: Any, behind: int) -> Usage:
+        """What the response says of itself; times of tokens are when they came here.
+
+        behind: how many of its tokens came behind the one that ended the answer.
+        """
         now = time.time_ns()
         first = self.usage.first_token_time_ns or now
         metrics = getattr(completion, "request_perf_metrics", None)
@@ -125,7 +129,7 @@ class Call:
             reused_blocks=blocks.num_reused_blocks,
             new_blocks=blocks.num_new_allocated_blocks,
             draft_tokens=drafts.total_draft_tokens,
-            accepted_tokens=drafts.total_accepted_draft_tokens,
+            accepted_tokens=max(0, drafts.total_accepted_draft_tokens - behind),
             first_scheduled_time_ns=self.request.arrival_time_ns + _nanoseconds(waited),
             first_token_time_ns=first,
             last_token_time_ns=now,

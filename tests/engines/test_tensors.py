@@ -77,9 +77,9 @@ def test_all_that_shapes_the_answer_arrives():
 
 def test_word_lists_are_ids_and_ends():
     call = request(stop_words_list=[[7, 8, 9, 0], [2, 3, -1, -1]], bad_words_list=[[4, 0], [1, -1]])
-    assert call.stop_words == ((7, 8), (9,))
-    assert call.sampling.bad_words == ((4,),)
-    assert request(stop_words_list=[[0], [-1]]).stop_words == ()
+    assert list(call.stop_words) == [(7, 8), (9,)]
+    assert list(call.sampling.bad_words) == [(4,)]
+    assert not request(stop_words_list=[[0], [-1]]).stop_words
 
 
 def test_end_id_minus_one_means_none():
