@@ -112,6 +112,13 @@ class Call:
             log.exception("an answer could not be delivered")
             self.over = True
 
+    def _accepted(self, total: int, behind: int) -> int:
+        """Of the accepted drafts, those before the token that ended the answer, if one did.
+
+        TensorRT-LLM may have counted some behind an end that it found itself and did not return.
+        """
+        return max(0, min(total, self._read - 1) - behind)
+
     def _usage(self, completion: Any, behind: int) -> Usage:
         """What the response says of itself; times of tokens are when they came here.
 
@@ -129,7 +136,7 @@ class Call:
             reused_blocks=blocks.num_reused_blocks,
             new_blocks=blocks.num_new_allocated_blocks,
             draft_tokens=drafts.total_draft_tokens,
-            accepted_tokens=max(0, drafts.total_accepted_draft_tokens - behind),
+            accepted_tokens=self._accepted(drafts.total_accepted_draft_tokens, behind),
             first_scheduled_time_ns=self.request.arrival_time_ns + _nanoseconds(waited),
             first_token_time_ns=first,
             last_token_time_ns=now,
