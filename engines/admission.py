@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engines.errors import RequestError
+from engines.errors import RequestError, UnsupportedError
 from engines.request import EngineRequest, Floats, Ids
 
 
@@ -48,7 +48,7 @@ def check(
 def _check_lengths(request: EngineRequest, limits: Limits) -> None:
     drafts = len(request.draft_ids)
     if drafts and limits.drafts_itself:
-        raise RequestError(
+        raise UnsupportedError(
             f"draft_input_ids has {drafts} tokens; this engine drafts by itself and verifies no "
             "others: send none"
         )

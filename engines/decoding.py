@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract import engine as tensors
-from engines.errors import RequestError
+from engines.errors import RequestError, UnsupportedError
 from engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
 from engines.words import Words
 
@@ -36,6 +36,8 @@ _UNREAD = {
     tensors.RETENTION_DECODE_PRIORITY,
     tensors.RETENTION_DECODE_DURATION_MS,
 }
+# Inputs that NVIDIA's preprocessing fills with zeros or the pad id where a text has nothing there.
+_FILLED = {tensors.DECODER_INPUT_IDS, tensors.PROMPT_TABLE_EXTRA_IDS}
 # Inputs of which one value only can be honoured.
 _FIXED = {
     tensors.NUM_RETURN_SEQUENCES: 1,
@@ -44,14 +46,21 @@ _FIXED = {
 }
 
 
-def decode(arrays: Arrays, request_id: str, arrival_time_ns: int) -> EngineRequest:
+def decode(
+    arrays: Arrays, request_id: str, arrival_time_ns: int, *, exclude_input: bool = True
+) -> EngineRequest:
     """Build a request from a call's tensors, each with a leading batch dimension of 1.
 
-    Raises RequestError, naming the tensor, for what is missing, malformed or not supported.
+    A tensor without elements is taken as absent: NVIDIA's own callers send such where they mean
+    nothing. exclude_input: what holds where the call does not say. Raises RequestError, naming the
+    tensor, for what is missing, malformed or not supported.
     """
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"exclude_input": exclude_input}
     sampling: dict[str, Any] = {}
+    pad_id = arrays.get(tensors.PAD_ID)
     for name, array in arrays.items():
+        if not array.size:
+            continue
         if array.ndim and array.shape[0] != 1:
             raise RequestError(
                 f"{name} has a batch of {array.shape[0]}; the engine takes one sequence a call"
@@ -63,7 +72,7 @@ def decode(arrays: Arrays, request_id: str, arrival_time_ns: int) -> EngineReque
             field, read = _SAMPLING[name]
             sampling[field] = read(name, array)
         else:
-            _check_unread(name, array)
+            _check_unread(name, array, pad_id)
     _check_context(arrays, fields.get("input_ids", NO_IDS))
     if "max_new_tokens" not in fields:
         raise RequestError(f"{tensors.REQUEST_OUTPUT_LEN} is missing")
@@ -80,14 +89,23 @@ def flag(arrays: Arrays, name: str) -> bool:
     return name in arrays and _flag(name, arrays[name])
 
 
-def _check_unread(name: str, array: Array) -> None:
-    if name in _FIXED:
-        if array.size and array.flat[0] != _FIXED[name]:  # type: ignore[index]
-            raise RequestError(
+def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
+    if name in _FILLED:
+        if not _says_nothing(array, pad_id):
+            raise UnsupportedError(f"{name} is not supported by this engine")
+    elif name in _FIXED:
+        if array.flat[0] != _FIXED[name]:  # type: ignore[index]
+            raise UnsupportedError(
                 f"{name} {array.flat[0]} is not supported by this engine; use {_FIXED[name]}"  # type: ignore[index]
             )
     elif name not in _UNREAD:
-        raise RequestError(f"{name} is not supported by this engine")
+        raise UnsupportedError(f"{name} is not supported by this engine")
+
+
+def _says_nothing(array: Array, pad_id: Array | None) -> bool:
+    """Whether all values are 0 or the call's pad id."""
+    nothing = {0} if pad_id is None or not pad_id.size else {0, pad_id.flat[0]}
+    return nothing.issuperset(array.flat)
 
 
 def _check_context(arrays: Arrays, ids: Ids) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from engines.errors import Code
 from engines.words import NO_WORDS, Words
 
 Ids: TypeAlias = NDArray[np.int32]  # [n]
@@ -92,6 +93,7 @@ class Usage(NamedTuple):
 class EngineAnswer(NamedTuple):
     """One response to a call: the tokens since the last one (all of them unless streaming).
 
+    error: one line that the call ends with instead, and of which kind it is (`code`).
     log_probs: [len(tokens)], log-softmax of the model's own logits, before any processing.
     cum_log_prob: their sum since the call began.
     context_logits: [len(input_ids), vocab_size], on the first answer.
@@ -103,6 +105,7 @@ class EngineAnswer(NamedTuple):
     final: bool = True
     first: bool = True
     error: str | None = None
+    code: Code = Code.INTERNAL
     log_probs: Floats | None = None
     cum_log_prob: float = 0.0
     context_logits: Floats | None = None

@@ -13,6 +13,7 @@ from engines.emulated.row import dense
 from engines.emulated.sampler import Sampler, Token
 from engines.ending import cut
 from engines.engine import Respond, Send, prepared
+from engines.errors import EngineError
 from engines.request import EngineAnswer, EngineRequest, Floats, Ids, Usage
 
 log = logging.getLogger(__name__)
@@ -139,9 +140,10 @@ class Call:
         self._first_token_ns = self._composed.usage.first_token_time_ns
         self._deliver(partial(self._send, self._last_token_ns), final=self.over)
 
-    def fail(self, message: str) -> None:
+    def fail(self, error: EngineError) -> None:
         """Send the error as the final answer."""
-        answer = EngineAnswer(error=message, usage=self._used(self._first_token_ns))
+        usage = self._used(self._first_token_ns)
+        answer = EngineAnswer(error=str(error), code=error.code, usage=usage)
         self._deliver(partial(self._respond, answer), final=True)
 
     def _deliver(self, send: Callable[[], None], *, final: bool) -> None:

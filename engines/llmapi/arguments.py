@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.errors import RequestError
+from engines.errors import UnsupportedError
 from engines.llmapi.settings import LlmApiSettings
 from engines.request import EngineRequest, Floats, SamplingParams
 
@@ -45,7 +45,7 @@ def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
 
 
 def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
-    """Return the arguments of `SamplingParams()`. Raises RequestError for what it cannot do."""
+    """Return the arguments of `SamplingParams()`. Raises UnsupportedError for what it cannot do."""
     refuse_unsupported(request)
     sampling = request.sampling
     arguments: dict[str, Any] = {
@@ -92,7 +92,7 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
 
 
 def refuse_unsupported(request: EngineRequest) -> None:
-    """Raise RequestError, naming the input, for what TensorRT-LLM would drop in silence.
+    """Raise UnsupportedError, naming the input, for what TensorRT-LLM would drop in silence.
 
     The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words and does not look at
     them (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add
@@ -112,7 +112,7 @@ def refuse_unsupported(request: EngineRequest) -> None:
     }
     for name, is_asked in asked.items():
         if is_asked:
-            raise RequestError(f"{name} is not supported by this engine (llmapi); leave it out")
+            raise UnsupportedError(f"{name} is not supported by this engine (llmapi); leave it out")
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:

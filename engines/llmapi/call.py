@@ -11,7 +11,7 @@ import numpy as np
 
 from engines.ending import cut
 from engines.engine import Respond
-from engines.errors import EngineError
+from engines.errors import CancelledError, Code, EngineError
 from engines.llmapi.arguments import stops_by_itself
 from engines.request import EngineAnswer, EngineRequest, Floats, Usage
 
@@ -58,10 +58,10 @@ class Call:
         return len(self.request.input_ids) - cached + self._read + wrong
 
     def take(self, output: Any) -> None:
-        """Take in a response, and answer. Raises EngineError where TensorRT-LLM gave up."""
+        """Take in a response, and answer. Raises CancelledError where TensorRT-LLM gave up."""
         completion = output.outputs[0]
         if output.finished and completion.finish_reason in GIVEN_UP:
-            raise EngineError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
+            raise CancelledError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
         tokens = list(completion.token_ids[self._read :])
         kept, ended, behind = cut(self.request, self._tokens, tokens)
         if self.request.return_log_probs:
@@ -93,9 +93,9 @@ class Call:
         )
         self._first_answer = False
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str, code: Code = Code.INTERNAL) -> None:
         """Send the error as the final answer."""
-        self._send(EngineAnswer(error=message, usage=self.usage))
+        self._send(EngineAnswer(error=message, code=code, usage=self.usage))
 
     def abort(self) -> None:
         """Have TensorRT-LLM drop the request, if it runs."""

@@ -10,6 +10,7 @@ import torch
 
 from engines.ending import cut
 from engines.engine import Respond
+from engines.errors import Code
 from engines.request import EngineAnswer, EngineRequest, Floats, Usage
 from engines.torch.drafter import LookupDrafter
 from engines.torch.kv_cache import KVEntry
@@ -151,9 +152,9 @@ class Sequence:
         )
         self._first_answer = False
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str, code: Code) -> None:
         """Send the error as the final answer."""
-        self._send(EngineAnswer(error=message, usage=self._usage()))
+        self._send(EngineAnswer(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineAnswer) -> None:
         """Deliver, or note that nobody is there; the engine's thread must survive either."""
