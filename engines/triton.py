@@ -25,7 +25,6 @@ from engines.request import NO_IDS, EngineAnswer, EngineRequest
 from engines.room import ResponseError, check_room
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-_CODES = {code: getattr(pb_utils.TritonError, code.value) for code in Code}
 log = logging.getLogger(__name__)
 
 
@@ -280,5 +279,6 @@ def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
 
 
 def _error(model: str, message: str, code: Code) -> Any:
-    error = pb_utils.TritonError(f"model '{model}': {message}", _CODES[code])
+    number = getattr(pb_utils.TritonError, code.value)  # not there yet while modules are imported
+    error = pb_utils.TritonError(f"model '{model}': {message}", number)
     return pb_utils.InferenceResponse(error=error)
