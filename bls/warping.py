@@ -25,7 +25,10 @@ def warped(logits: NDArray[Any], sampling: Sampling, vocab_size: int) -> Logits:
     """
     scores = np.array(logits, np.float32)
     if sampling.temperature != 1.0:
-        scores /= np.float32(sampling.temperature)
+        # Counted from the best, so that none grows without bounds: inf - inf is no number.
+        scores -= scores.max(-1, keepdims=True)
+        with np.errstate(over="ignore"):  # at the lowest temperatures the others become -inf
+            scores /= max(np.float32(sampling.temperature), np.finfo(np.float32).tiny)
     if 0 < sampling.top_k < scores.shape[-1]:
         scores[scores < _kth_largest(scores, sampling.top_k)] = -np.inf
     if 0 < sampling.top_p < 1.0:

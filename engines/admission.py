@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engines.errors import RequestError
-from engines.request import EngineRequest, Ids
+from engines.errors import RequestError, UnsupportedError
+from engines.request import EngineRequest, Floats, Ids
 
 
 class Limits(Protocol):
@@ -36,24 +36,19 @@ def check(
     _check_lengths(request, limits)
     _check_ids("input_ids", request.input_ids, vocab_size)
     _check_ids("draft_input_ids", request.draft_ids, vocab_size)
-    for word in request.sampling.bad_words:
-        _check_ids("bad_words_list", np.array(word, np.int32), vocab_size)
+    _check_ids("bad_words_list", request.sampling.bad_words.ids, vocab_size)
     if request.end_id is not None and request.end_id >= vocab_size:
         raise RequestError(
             f"end_id {request.end_id} is outside the vocabulary (0..{vocab_size - 1})"
         )
-    bias = request.sampling.embedding_bias
-    if bias is not None and len(bias) != vocab_size:
-        raise RequestError(
-            f"embedding_bias has {len(bias)} values; the vocabulary has {vocab_size}"
-        )
+    _check_bias(request.sampling.embedding_bias, vocab_size)
     _check_draft_logits(request, (vocab_size, *filter(None, [draft_vocab_size])))
 
 
 def _check_lengths(request: EngineRequest, limits: Limits) -> None:
     drafts = len(request.draft_ids)
     if drafts and limits.drafts_itself:
-        raise RequestError(
+        raise UnsupportedError(
             f"draft_input_ids has {drafts} tokens; this engine drafts by itself and verifies no "
             "others: send none"
         )
@@ -75,6 +70,19 @@ def _check_ids(name: str, ids: Ids, vocab_size: int) -> None:
     if len(ids) and ids.view(np.uint32).max() >= vocab_size:  # below zero is above all others
         wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
         raise RequestError(f"{name} holds {wrong}; token ids are 0..{vocab_size - 1}")
+
+
+def _check_bias(bias: Floats | None, vocab_size: int) -> None:
+    if bias is None:
+        return
+    if len(bias) != vocab_size:
+        raise RequestError(
+            f"embedding_bias has {len(bias)} values; the vocabulary has {vocab_size}"
+        )
+    if not (bias < np.inf).all():
+        raise RequestError(
+            "embedding_bias holds a value that is infinite or no number; only -inf, a ban, may be"
+        )
 
 
 def _check_draft_logits(request: EngineRequest, widths: tuple[int, ...]) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract import engine as tensors
-from engines.errors import RequestError
+from engines.errors import RequestError, UnsupportedError
 from engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
+from engines.words import Words
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
@@ -35,6 +36,8 @@ _UNREAD = {
     tensors.RETENTION_DECODE_PRIORITY,
     tensors.RETENTION_DECODE_DURATION_MS,
 }
+# Inputs that NVIDIA's preprocessing fills with zeros or the pad id where a text has nothing there.
+_FILLED = {tensors.DECODER_INPUT_IDS, tensors.PROMPT_TABLE_EXTRA_IDS}
 # Inputs of which one value only can be honoured.
 _FIXED = {
     tensors.NUM_RETURN_SEQUENCES: 1,
@@ -43,14 +46,21 @@ _FIXED = {
 }
 
 
-def decode(arrays: Arrays, request_id: str, arrival_time_ns: int) -> EngineRequest:
+def decode(
+    arrays: Arrays, request_id: str, arrival_time_ns: int, *, exclude_input: bool = True
+) -> EngineRequest:
     """Build a request from a call's tensors, each with a leading batch dimension of 1.
 
-    Raises RequestError, naming the tensor, for what is missing, malformed or not supported.
+    A tensor without elements is taken as absent: NVIDIA's own callers send such where they mean
+    nothing. exclude_input: what holds where the call does not say. Raises RequestError, naming the
+    tensor, for what is missing, malformed or not supported.
     """
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"exclude_input": exclude_input}
     sampling: dict[str, Any] = {}
+    pad_id = arrays.get(tensors.PAD_ID)
     for name, array in arrays.items():
+        if not array.size:
+            continue
         if array.ndim and array.shape[0] != 1:
             raise RequestError(
                 f"{name} has a batch of {array.shape[0]}; the engine takes one sequence a call"
@@ -62,7 +72,7 @@ def decode(arrays: Arrays, request_id: str, arrival_time_ns: int) -> EngineReque
             field, read = _SAMPLING[name]
             sampling[field] = read(name, array)
         else:
-            _check_unread(name, array)
+            _check_unread(name, array, pad_id)
     _check_context(arrays, fields.get("input_ids", NO_IDS))
     if "max_new_tokens" not in fields:
         raise RequestError(f"{tensors.REQUEST_OUTPUT_LEN} is missing")
@@ -79,14 +89,23 @@ def flag(arrays: Arrays, name: str) -> bool:
     return name in arrays and _flag(name, arrays[name])
 
 
-def _check_unread(name: str, array: Array) -> None:
-    if name in _FIXED:
-        if array.size and array.flat[0] != _FIXED[name]:  # type: ignore[index]
-            raise RequestError(
+def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
+    if name in _FILLED:
+        if not _says_nothing(array, pad_id):
+            raise UnsupportedError(f"{name} is not supported by this engine")
+    elif name in _FIXED:
+        if array.flat[0] != _FIXED[name]:  # type: ignore[index]
+            raise UnsupportedError(
                 f"{name} {array.flat[0]} is not supported by this engine; use {_FIXED[name]}"  # type: ignore[index]
             )
     elif name not in _UNREAD:
-        raise RequestError(f"{name} is not supported by this engine")
+        raise UnsupportedError(f"{name} is not supported by this engine")
+
+
+def _says_nothing(array: Array, pad_id: Array | None) -> bool:
+    """Whether all values are 0 or the call's pad id."""
+    nothing = {0} if pad_id is None or not pad_id.size else {0, pad_id.flat[0]}
+    return nothing.issuperset(array.flat)
 
 
 def _check_context(arrays: Arrays, ids: Ids) -> None:
@@ -165,17 +184,15 @@ def _row(dims: int) -> Read:
     return read
 
 
-def _words(name: str, array: Array) -> tuple[tuple[int, ...], ...]:
+def _words(name: str, array: Array) -> Words:
     """Token sequences from NVIDIA's word list [2, n]: ids, and where each sequence ends (or -1)."""
     table = _row(2)(name, array)
     if len(table) != 2:
         raise RequestError(f"{name} has shape {list(table.shape)}; [2, n] is wanted")
-    ids, ends = table.tolist()
-    ends = [end for end in ends if end >= 0]
-    if ends != sorted(ends) or (ends and ends[-1] > len(ids)):
-        raise RequestError(f"{name}: its ends {ends} do not rise within {len(ids)} ids")
-    words = (tuple(ids[start:end]) for start, end in zip([0, *ends], ends, strict=False))
-    return tuple(word for word in words if word)
+    ids, ends = table[0], table[1][table[1] >= 0]
+    if (ends[1:] < ends[:-1]).any() or (len(ends) and ends[-1] > len(ids)):
+        raise RequestError(f"{name}: its ends do not rise within its {len(ids)} ids")
+    return Words(ids, ends)
 
 
 _any_number = _number(-math.inf)

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from engines.request import EngineRequest
 
 
-def cut(
-    request: EngineRequest, before: Sequence[int], tokens: Sequence[int]
-) -> tuple[list[int], bool]:
+class Cut(NamedTuple):
+    """New tokens as far as the answer goes.
+
+    tokens: what belongs to the answer. ended: whether it ends here, before its limit. behind: how
+    many tokens came behind the one that ended it, or behind the limit. In a verification these are
+    accepted drafts and the token that the target added, as many as the round accepted too much: the
+    token that ends an answer is its round's own, whoever proposed it.
+    """
+
+    tokens: list[int]
+    ended: bool
+    behind: int
+
+
+def cut(request: EngineRequest, before: Sequence[int], tokens: Sequence[int]) -> Cut:
     """Cut new tokens at the call's limit, its end id (left out) or a stop word (kept).
 
-    before: the call's new tokens so far. Returns what is left and whether an end was met in it.
+    before: the call's new tokens so far. No stop word ends an answer while `min_tokens` are owed.
     """
     kept = list(tokens[: request.max_new_tokens - len(before)])
+    end = stop = len(kept)
     if request.end_id is not None and request.end_id in kept:
-        return kept[: kept.index(request.end_id)], True
+        end = kept.index(request.end_id)
     if request.stop_words:
-        text = list(before)
-        for i, token in enumerate(kept):
-            text.append(token)
-            if any(tuple(text[-len(word) :]) == word for word in request.stop_words):
-                return kept[: i + 1], True
-    return kept, False
+        owed = max(0, request.sampling.min_tokens - len(before))
+        found = request.stop_words.first_end(before, kept, owed)
+        stop = len(kept) if found is None else found
+    if stop < end:
+        return Cut(kept[: stop + 1], True, len(tokens) - stop - 1)
+    if end < len(kept):
+        return Cut(kept[:end], True, len(tokens) - end - 1)
+    return Cut(kept, False, len(tokens) - len(kept))

@@ -1,13 +1,38 @@
 """Errors of an engine; the text of each is one line made for whoever caused it.
 
 EngineError
-├── LoadError     the engine cannot start: the checkpoint or the settings are at fault
-└── RequestError  one call asked for something impossible; the text names the input
+├── LoadError             the engine cannot start: the checkpoint or the settings are at fault
+├── CancelledError        what the engine runs on gave the call up
+└── RequestError          one call asked for something impossible; the text names the input
+    ├── UnsupportedError  this engine does not do that, whatever the value
+    └── ClosingError      the engine is shutting down; another one may serve the call
 """
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Code(Enum):
+    """What kind of error a call ends with, named as Triton's codes are.
+
+    INVALID_ARG, UNSUPPORTED: the same call would be refused again, and the engine is well.
+    UNAVAILABLE: it may be served later, or elsewhere. CANCELLED: somebody ended it. INTERNAL:
+    something broke.
+    """
+
+    INVALID_ARG = "INVALID_ARG"
+    UNSUPPORTED = "UNSUPPORTED"
+    UNAVAILABLE = "UNAVAILABLE"
+    CANCELLED = "CANCELLED"
+    INTERNAL = "INTERNAL"
 
 
 class EngineError(Exception):
     """Anything an engine reports on purpose."""
+
+    code: ClassVar[Code] = Code.INTERNAL
 
 
 class LoadError(EngineError):
@@ -16,3 +41,26 @@ class LoadError(EngineError):
 
 class RequestError(EngineError):
     """One call cannot be served; other calls are not concerned."""
+
+    code = Code.INVALID_ARG
+
+
+class UnsupportedError(RequestError):
+    """One call asked for what this engine does not do."""
+
+    code = Code.UNSUPPORTED
+
+
+class ClosingError(RequestError):
+    """The engine takes no more calls, and ends those that it has."""
+
+    code = Code.UNAVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__("the engine is shutting down")
+
+
+class CancelledError(EngineError):
+    """What the engine runs on gave the call up."""
+
+    code = Code.CANCELLED

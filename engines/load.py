@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from engines.engine import Engine
 from engines.errors import LoadError
 
@@ -19,9 +20,19 @@ def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
     """
     parameters = dict(model_config.get("parameters", {}))
     kind = parameters.pop("engine", {}).get("string_value")
+    parameters.pop(EXCLUDE_INPUT_IN_OUTPUT, None)
     if kind not in KINDS:
         raise LoadError(f"parameter 'engine' is {kind!r}; known are {', '.join(KINDS)}")
     engine: Engine = import_module(f"engines.{kind}.load").load(
         {**model_config, "parameters": parameters}, folder
     )
     return engine
+
+
+def excludes_input(model_config: dict[str, Any]) -> bool:
+    """Whether answers leave the context out where a call does not say, which is usual.
+
+    The parameter is named as that of NVIDIA's backend, for their clients look it up.
+    """
+    given = model_config.get("parameters", {}).get(EXCLUDE_INPUT_IN_OUTPUT, {})
+    return bool(given.get("string_value", "true") == "true")

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engines.request import Floats
 
@@ -30,9 +31,15 @@ def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floa
 
     argmax(p / draws) is then a sample of p: the Gumbel trick.
     """
-    # Drawn in double precision: in single, one draw in eight million is exactly 0 and would win.
-    draws = _generator(seed, position, purpose).standard_exponential(width)
-    return np.maximum(draws.astype(np.float32), _TINY)
+    return _single(_generator(seed, position, purpose).standard_exponential(width))
+
+
+def exponentials_at(
+    seed: int, position: int, purpose: Purpose, indices: NDArray[np.int64]
+) -> Floats:
+    """Return what `exponentials` has at these indices [n], which rise."""
+    draws = _generator(seed, position, purpose).standard_exponential(int(indices[-1]) + 1)
+    return _single(draws[indices])
 
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:
@@ -67,3 +74,8 @@ def _generator(seed: int, position: int, purpose: Purpose) -> np.random.Generato
     _thread.counter[2] = position  # the draws advance the first word
     _thread.bits.state = _thread.state
     return _thread.generator
+
+
+def _single(draws: NDArray[np.float64]) -> Floats:
+    """In single precision one draw in eight million would be exactly 0, and win."""
+    return np.maximum(draws.astype(np.float32), _TINY)

@@ -7,6 +7,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from engines.errors import Code
+from engines.words import NO_WORDS, Words
+
 Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -17,7 +20,8 @@ class SamplingParams(NamedTuple):
     """How the next token is chosen from the model's logits.
 
     `bad_words` and the penalties look at the context and at every token after it, `min_tokens` at
-    the number of new tokens of this call. `top_k` 0 and `top_p` 0 or 1 mean no limit.
+    the number of new tokens of this call: before so many neither the end id nor a stop word of one
+    token is said, and no stop word ends the answer. `top_k` 0 and `top_p` 0 or 1 mean no limit.
     """
 
     temperature: float | None = None
@@ -26,7 +30,7 @@ class SamplingParams(NamedTuple):
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    bad_words: tuple[tuple[int, ...], ...] = ()
+    bad_words: Words = NO_WORDS
     embedding_bias: Floats | None = None  # [vocab_size]
     min_tokens: int = 0
     seed: int | None = None  # none given: a random one a call
@@ -56,7 +60,7 @@ class EngineRequest(NamedTuple):
     draft_logits: Floats | None = None
     draft_acceptance_threshold: float | None = None
     end_id: int | None = None
-    stop_words: tuple[tuple[int, ...], ...] = ()
+    stop_words: Words = NO_WORDS
     sampling: SamplingParams = SamplingParams()
     draft_stop_probability: float | None = None
     return_log_probs: bool = False
@@ -89,6 +93,7 @@ class Usage(NamedTuple):
 class EngineAnswer(NamedTuple):
     """One response to a call: the tokens since the last one (all of them unless streaming).
 
+    error: one line that the call ends with instead, and of which kind it is (`code`).
     log_probs: [len(tokens)], log-softmax of the model's own logits, before any processing.
     cum_log_prob: their sum since the call began.
     context_logits: [len(input_ids), vocab_size], on the first answer.
@@ -100,6 +105,7 @@ class EngineAnswer(NamedTuple):
     final: bool = True
     first: bool = True
     error: str | None = None
+    code: Code = Code.INTERNAL
     log_probs: Floats | None = None
     cum_log_prob: float = 0.0
     context_logits: Floats | None = None

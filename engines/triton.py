@@ -18,10 +18,11 @@ from contract import engine as tensors
 from engines.decoding import decode, flag
 from engines.encoding import encode, nothing
 from engines.engine import Engine, Preparing, Send
-from engines.errors import EngineError, RequestError
-from engines.load import load_engine
+from engines.errors import Code, EngineError, RequestError, UnsupportedError
+from engines.load import excludes_input, load_engine
 from engines.loans import Borrower, Lender
 from engines.request import NO_IDS, EngineAnswer, EngineRequest
+from engines.room import ResponseError, check_room
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class EngineModel:
         self._name = args["model_name"]
         model_config = json.loads(args["model_config"])
         self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
+        self._excludes_input = excludes_input(model_config)
         folder = Path(args["model_repository"]) / args["model_version"]
         try:
             self._engine = self.load_engine(model_config, folder)
@@ -66,7 +68,7 @@ class EngineModel:
 
     def _start(self, request: Any) -> _WayBack:
         now = time.time_ns()
-        way = _WayBack(request.get_response_sender(), decoupled=self._decoupled)
+        way = _WayBack(self._name, request.get_response_sender(), decoupled=self._decoupled)
         try:
             arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             wanted = request.requested_output_names()
@@ -76,15 +78,15 @@ class EngineModel:
                 return way
             if tensors.LOGITS_LOAN in arrays:
                 self._take_loan(arrays, way)
-            call = decode(arrays, request.request_id(), now)
+            call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
             self._check_streaming(call)
             respond = _Responder(self._name, call, way, wanted, self._lender)
             self._engine.submit(call, respond)
         except RequestError as error:
-            self._refuse(way, str(error))
+            self._refuse(way, str(error), error.code)
         except Exception as error:
             log.exception("a call could not be started")
-            self._refuse(way, f"the call failed: {type(error).__name__}")
+            self._refuse(way, f"the call failed: {type(error).__name__}", Code.INTERNAL)
         return way
 
     def _take_loan(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
@@ -107,12 +109,12 @@ class EngineModel:
 
     def _check_streaming(self, call: EngineRequest) -> None:
         if call.streaming and not self._decoupled:
-            raise RequestError(
+            raise UnsupportedError(
                 f"{tensors.STREAMING} needs `decoupled: true` in the engine's profile"
             )
 
-    def _refuse(self, way: _WayBack, message: str) -> None:
-        way.send(_error(self._name, message), final=True)
+    def _refuse(self, way: _WayBack, message: str, code: Code) -> None:
+        way.send(_error(self._name, message, code), final=True)
 
 
 class _Responder(Preparing):
@@ -131,20 +133,43 @@ class _Responder(Preparing):
         self.prepare(answer)(answer.usage.last_token_time_ns)
 
     def prepare(self, answer: EngineAnswer) -> Send:
-        """Make the response; the time of its last token is written when it is sent."""
+        """Make the response; the time of its last token is written when it is sent.
+
+        One that cannot be made is an error, which ends the call: sending it raises ResponseError
+        where the engine would have gone on.
+        """
         if answer.error is not None:
-            response, last_token = _error(self._model, answer.error), None
-        else:
-            arrays = dict(encode(self._call, answer, self._wanted))
-            if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
-                arrays[tensors.LOGITS_LOAN] = self._lender.lend(answer.generation_logits)[None]
-            last_token = arrays.get(tensors.LAST_TOKEN_TIME_NS)
+            return self._sends_error(answer.error, answer.code, final=answer.final)
+        try:
+            arrays = self._arrays(answer)
+            check_room(sum(array.nbytes for array in arrays.values()))
             response = _response(arrays.items())
+        except ResponseError as error:
+            return self._sends_error(str(error), error.code, final=answer.final)
+        except Exception as error:
+            log.exception("a response could not be made")
+            message = f"its answer could not be made: {type(error).__name__}"
+            return self._sends_error(message, Code.INTERNAL, final=answer.final)
+        last_token = arrays.get(tensors.LAST_TOKEN_TIME_NS)
 
         def send(last_token_ns: int) -> None:
             if last_token is not None:
                 last_token[...] = last_token_ns  # a tensor refers to its array until it is sent
             self._way.send(response, final=answer.final)
+
+        return send
+
+    def _arrays(self, answer: EngineAnswer) -> dict[str, NDArray[Any]]:
+        arrays = dict(encode(self._call, answer, self._wanted))
+        if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
+            arrays[tensors.LOGITS_LOAN] = self._lender.lend(answer.generation_logits)[None]
+        return arrays
+
+    def _sends_error(self, message: str, code: Code, *, final: bool) -> Send:
+        def send(_last_token_ns: int) -> None:
+            self._way.send(_error(self._model, message, code), final=True)
+            if not final:
+                raise ResponseError(message)
 
         return send
 
@@ -157,8 +182,9 @@ class _WayBack:
     return none.
     """
 
-    def __init__(self, sender: Any, *, decoupled: bool) -> None:
+    def __init__(self, model: str, sender: Any, *, decoupled: bool) -> None:
         self._sender = sender
+        self._model = model
         self._returns = not decoupled
         self._response: Any = None
         self._ended: Callable[[], None] | None = None
@@ -169,14 +195,32 @@ class _WayBack:
         self._ended = ended
 
     def send(self, response: Any, *, final: bool) -> None:
-        """Send a response, or keep it for execute() to return."""
-        if final and self._ended:
-            self._ended()
+        """Send a response, or keep it for execute() to return.
+
+        Raises what the sender raises, where that one is not final after an error in its place. A
+        final one that failed leaves nothing to be done: Triton has closed the sender before it
+        tried, which is why `check_room` comes first.
+        """
+        if final:
+            self._end()
         with self._lock:
             if self._returns:
                 self._response = response
                 return
-        self._sender.send(response, flags=FINAL if final else 0)
+        try:
+            self._sender.send(response, flags=FINAL if final else 0)
+        except Exception:
+            if not final:
+                self._end()
+                message = "its answer could not be sent; see the log"
+                self._sender.send(_error(self._model, message, Code.INTERNAL), flags=FINAL)
+            raise
+
+    def _end(self) -> None:
+        """The engine has done with the call: give back what it had borrowed, once."""
+        ended, self._ended = self._ended, None
+        if ended:
+            ended()
 
     def leave_execute(self) -> Any:
         """Return the response if there is one; one that comes later is sent."""
@@ -234,5 +278,7 @@ def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
     return pb_utils.InferenceResponse(output_tensors=outputs)
 
 
-def _error(model: str, message: str) -> Any:
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"model '{model}': {message}"))
+def _error(model: str, message: str, code: Code) -> Any:
+    number = getattr(pb_utils.TritonError, code.value)  # not there yet while modules are imported
+    error = pb_utils.TritonError(f"model '{model}': {message}", number)
+    return pb_utils.InferenceResponse(error=error)

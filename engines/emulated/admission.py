@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from engines.errors import RequestError
+from engines.errors import UnsupportedError
 from engines.request import EngineRequest
 
 
 def check_emulated(request: EngineRequest) -> None:
-    """Raise RequestError, naming the input, for what would change the text of a real engine."""
+    """Raise UnsupportedError, naming the input, for what would change the text of a real engine."""
     sampling = request.sampling
     refused = {
         "repetition_penalty": sampling.repetition_penalty != 1,
@@ -18,4 +18,4 @@ def check_emulated(request: EngineRequest) -> None:
     }
     for name, given in refused.items():
         if given:
-            raise RequestError(f"{name} is not supported by the emulated engine")
+            raise UnsupportedError(f"{name} is not supported by the emulated engine")

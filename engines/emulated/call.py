@@ -13,6 +13,7 @@ from engines.emulated.row import dense
 from engines.emulated.sampler import Sampler, Token
 from engines.ending import cut
 from engines.engine import Respond, Send, prepared
+from engines.errors import EngineError
 from engines.request import EngineAnswer, EngineRequest, Floats, Ids, Usage
 
 log = logging.getLogger(__name__)
@@ -84,8 +85,8 @@ class Call:
 
     def _verify(self) -> None:
         emitted = self._sampler.verify()
-        self._accepted = len(emitted) - 1
-        self._take(emitted)
+        behind = self._take(emitted)
+        self._accepted = len(emitted) - 1 - behind
         self._steps = 1
         self.over = True
         self.computed_tokens += len(self.request.draft_ids)
@@ -139,9 +140,10 @@ class Call:
         self._first_token_ns = self._composed.usage.first_token_time_ns
         self._deliver(partial(self._send, self._last_token_ns), final=self.over)
 
-    def fail(self, message: str) -> None:
+    def fail(self, error: EngineError) -> None:
         """Send the error as the final answer."""
-        answer = EngineAnswer(error=message, usage=self._used(self._first_token_ns))
+        usage = self._used(self._first_token_ns)
+        answer = EngineAnswer(error=str(error), code=error.code, usage=usage)
         self._deliver(partial(self._respond, answer), final=True)
 
     def _deliver(self, send: Callable[[], None], *, final: bool) -> None:
@@ -153,15 +155,16 @@ class Call:
             log.exception("an answer could not be delivered")
             self.open = False
 
-    def _take(self, tokens: list[Token]) -> None:
-        """Add tokens to the answer, as far as it goes."""
+    def _take(self, tokens: list[Token]) -> int:
+        """Add tokens to the answer, as far as it goes; return how many came behind its end."""
         request = self.request
-        kept, ended = cut(request, self._ids, [token.id for token in tokens])
+        kept, ended, behind = cut(request, self._ids, [token.id for token in tokens])
         self._ids += kept
         for token in tokens[: len(kept)]:
             self._unsent.append(token)
             self._sureness *= token.probability
         self.over = ended or len(self._ids) >= request.max_new_tokens or self._unsure()
+        return behind
 
     def _unsure(self) -> bool:
         """Whether the model gives all its tokens so far less than `draft_stop_probability`."""

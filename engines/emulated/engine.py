@@ -16,7 +16,7 @@ from engines.emulated.sampler import Sampler
 from engines.emulated.settings import EmulatedSettings
 from engines.emulated.timers import Timer
 from engines.engine import Respond
-from engines.errors import RequestError
+from engines.errors import ClosingError, EngineError, RequestError
 from engines.request import EngineRequest, Usage
 from engines.traits import EMULATED
 
@@ -56,7 +56,7 @@ class EmulatedEngine:
         call, missing = self._admit(request, respond)
         with self._lock:
             if self._closing:
-                raise RequestError("the engine is shutting down")
+                raise ClosingError
             self._calls[id(call)] = call
         prefill_ns = round(missing * self._settings.prefill_ms_per_token * MS)
         try:
@@ -84,7 +84,7 @@ class EmulatedEngine:
         with self._lock:
             self._closing = True
         for call in self._open_calls():
-            self._fail(call, "the engine is shutting down")
+            self._fail(call, ClosingError())
         self._timer.close()
 
     def _age_ns(self, request: EngineRequest) -> int:
@@ -143,10 +143,10 @@ class EmulatedEngine:
         try:
             self._prepare(call, call.due_ns)
         except RequestError as error:
-            self._fail(call, str(error))
+            self._fail(call, error)
         except Exception as error:
             log.exception("a step failed")
-            self._fail(call, f"the engine failed: {type(error).__name__}")
+            self._fail(call, EngineError(f"the engine failed: {type(error).__name__}"))
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: Call) -> None:
@@ -158,10 +158,10 @@ class EmulatedEngine:
         if not call.open:
             self._forget(call)
 
-    def _fail(self, call: Call, message: str) -> None:
+    def _fail(self, call: Call, error: EngineError) -> None:
         with call.lock:
             if call.open:
-                call.fail(message)
+                call.fail(error)
                 self._forget(call)
 
     def _forget(self, call: Call) -> None:

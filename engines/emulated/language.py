@@ -44,6 +44,7 @@ class Language:
         self._low = settings.low_id
         self._words = settings.high_id - settings.low_id
         self.end_id = settings.end_id
+        self.vocab_size = settings.vocab_size
         self._drafting = settings.role == "draft"
         hard = settings.alpha if settings.hard_alpha is None else settings.hard_alpha
         self._alpha = (hard, settings.alpha)  # by Text.easy

@@ -27,9 +27,9 @@ class Row:
         """Return the probability of a token."""
         return float(self.probabilities[self.tokens == token].sum())
 
-    def without(self, banned: set[int]) -> Row:
+    def without(self, banned: Ids) -> Row:
         """Return the row of what is not banned; empty where everything is."""
-        kept = np.array([token not in banned for token in self.tokens.tolist()])
+        kept = np.isin(self.tokens, banned, invert=True)
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
     def warped(self, sampling: SamplingParams) -> Row:

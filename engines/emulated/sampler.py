@@ -5,11 +5,14 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
+import numpy as np
+
+from engines.bans import Bans
 from engines.emulated.language import Language
 from engines.emulated.row import Row, read_row
 from engines.errors import RequestError
 from engines.noise import Purpose, exponentials, uniform
-from engines.request import EngineRequest
+from engines.request import EngineRequest, Ids
 
 
 class Token(NamedTuple):
@@ -34,14 +37,9 @@ class Sampler:
         self._language = language
         self._seed = sampling.seed
         self._text = language.read(request.input_ids)
-        self._said = 0
-        self._banned_at_once = {word[0] for word in sampling.bad_words if len(word) == 1}
-        self._bad_phrases = [word for word in sampling.bad_words if len(word) > 1]
-        longest = max(map(len, self._bad_phrases), default=0)
-        self._recent = request.input_ids[len(request.input_ids) - longest :].tolist()
-        self._simple = (
-            sampling.greedy and not sampling.bad_words and not request.return_generation_logits
-        )
+        self._bans = Bans(request, language.vocab_size)
+        self._history = _room_for(request) if self._bans else None  # what `_text` stands for
+        self._simple = sampling.greedy and not self._bans and not request.return_generation_logits
 
     def next(self) -> Token:
         """Choose the next token and append it."""
@@ -89,7 +87,7 @@ class Sampler:
 
     def _choose(self) -> Token:
         if self._simple:
-            best = self._language.best(self._text, may_end=self._may_end)
+            best = self._language.best(self._text, may_end=True)
             return Token(best, self._language.sureness(self._text), None)
         own, allowed = self._rows()
         if self._sampling.greedy:
@@ -98,9 +96,12 @@ class Sampler:
 
     def _rows(self) -> tuple[Row, Row]:
         """Return the language's row and what the request allows of it."""
-        own = self._language.row(self._text, may_end=self._may_end)
-        banned = self._banned()
-        allowed = own.without(banned) if banned else own
+        if self._history is None:
+            own = self._language.row(self._text, may_end=True)
+            return own, own
+        banned = self._bans.behind(self._history[: self._text.length])
+        own = self._language.row(self._text, may_end=self._may_end(banned))
+        allowed = own.without(banned)
         if not len(allowed.tokens):
             raise RequestError("bad_words_list bans every token that the emulated language has")
         return own, allowed
@@ -119,21 +120,18 @@ class Sampler:
             self._seed = secrets.randbits(64)
         return self._seed
 
-    @property
-    def _may_end(self) -> bool:
+    def _may_end(self, banned: Ids) -> bool:
         """Whether the language may say its end here; a ban on it makes the text go on."""
-        end = self._language.end_id
-        return self._said >= self._sampling.min_tokens and end not in self._banned_at_once
-
-    def _banned(self) -> set[int]:
-        banned = self._banned_at_once
-        for word in self._bad_phrases:
-            if tuple(self._recent[1 - len(word) :]) == word[:-1]:
-                banned = banned | {word[-1]}
-        return banned
+        said = self._text.length - len(self._request.input_ids)
+        return said >= self._sampling.min_tokens and not (banned == self._language.end_id).any()
 
     def _append(self, token: int) -> None:
+        if self._history is not None:
+            self._history[self._text.length] = token
         self._text = self._language.extend(self._text, token)
-        self._said += 1
-        if self._bad_phrases:
-            self._recent = [*self._recent[1:], token]
+
+
+def _room_for(request: EngineRequest) -> Ids:
+    """Return an array that begins with the context and has room for the answer."""
+    most = max(request.max_new_tokens, len(request.draft_ids) + 1)
+    return np.concatenate((request.input_ids, np.zeros(most, np.int32)))

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from engines.errors import RequestError
+from engines.errors import UnsupportedError
 from engines.llmapi.settings import LlmApiSettings
 from engines.request import EngineRequest, Floats, SamplingParams
 
+_MOST_STOP_TOKENS = 64
 NO_END = -1  # a missing end id would be replaced by the tokenizer's
 
 
@@ -44,7 +45,7 @@ def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
 
 
 def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
-    """Return the arguments of `SamplingParams()`. Raises RequestError for what it cannot do."""
+    """Return the arguments of `SamplingParams()`. Raises UnsupportedError for what it cannot do."""
     refuse_unsupported(request)
     sampling = request.sampling
     arguments: dict[str, Any] = {
@@ -56,9 +57,23 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
     }
     if sampling.min_tokens and request.end_id is not None:
         arguments["min_tokens"] = sampling.min_tokens
+    if request.stop_words and stops_by_itself(request):
+        arguments["stop_token_ids"] = request.stop_words.singles.tolist()
+        arguments["include_stop_str_in_output"] = True  # else their tokens are cut off, too
     if request.return_log_probs:
         arguments["logprobs"] = 1
     return arguments
+
+
+def stops_by_itself(request: EngineRequest) -> bool:
+    """Whether TensorRT-LLM can end the answer wherever the request wants it ended.
+
+    It is told words of one token, a few, for it compares every token with each of them. It looks at
+    no `min_tokens` where it finds one.
+    """
+    words = request.stop_words
+    few_tokens = words.longest <= 1 and len(words) <= _MOST_STOP_TOKENS
+    return few_tokens and not (words and request.sampling.min_tokens)
 
 
 def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
@@ -67,9 +82,9 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
     A bad word of one token is banned so, because the sampler applies a bias (pull request 6464,
     August 2025) and no bad words. A loop bans ends of sequence so, while tokens are owed.
     """
-    banned = [word[0] for word in request.sampling.bad_words]
+    banned = request.sampling.bad_words.singles
     bias = request.sampling.embedding_bias
-    if not banned:
+    if not len(banned):
         return bias
     changed: Floats = np.zeros(vocab_size, np.float32) if bias is None else bias.copy()
     changed[banned] = -np.inf
@@ -77,7 +92,7 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
 
 
 def refuse_unsupported(request: EngineRequest) -> None:
-    """Raise RequestError, naming the input, for what TensorRT-LLM would drop in silence.
+    """Raise UnsupportedError, naming the input, for what TensorRT-LLM would drop in silence.
 
     The sampler of 1.2.1's PyTorch workflow accepts penalties and bad words and does not look at
     them (github.com/NVIDIA/TensorRT-LLM pull requests 16485 and 16052, both of July 2026, add
@@ -90,16 +105,14 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "draft_stop_probability": request.draft_stop_probability is not None,
         "return_context_logits": request.return_context_logits,
         "return_generation_logits": request.return_generation_logits,
-        "bad_words_list with words of several tokens": any(
-            len(word) > 1 for word in sampling.bad_words
-        ),
+        "bad_words_list with words of several tokens": sampling.bad_words.longest > 1,
         "repetition_penalty": sampling.repetition_penalty != 1,
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
     }
     for name, is_asked in asked.items():
         if is_asked:
-            raise RequestError(f"{name} is not supported by this engine (llmapi); leave it out")
+            raise UnsupportedError(f"{name} is not supported by this engine (llmapi); leave it out")
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:

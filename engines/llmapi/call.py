@@ -11,7 +11,8 @@ import numpy as np
 
 from engines.ending import cut
 from engines.engine import Respond
-from engines.errors import EngineError
+from engines.errors import CancelledError, Code, EngineError
+from engines.llmapi.arguments import stops_by_itself
 from engines.request import EngineAnswer, EngineRequest, Floats, Usage
 
 GIVEN_UP = ("cancelled", "timeout")
@@ -46,7 +47,7 @@ class Call:
     @property
     def streams(self) -> bool:
         """Whether responses must come while it runs; a stop word is looked for in each."""
-        return self.request.streaming or bool(self.request.stop_words)
+        return self.request.streaming or not stops_by_itself(self.request)
 
     @property
     def computed_tokens(self) -> int:
@@ -57,17 +58,17 @@ class Call:
         return len(self.request.input_ids) - cached + self._read + wrong
 
     def take(self, output: Any) -> None:
-        """Take in a response, and answer. Raises EngineError where TensorRT-LLM gave up."""
+        """Take in a response, and answer. Raises CancelledError where TensorRT-LLM gave up."""
         completion = output.outputs[0]
         if output.finished and completion.finish_reason in GIVEN_UP:
-            raise EngineError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
+            raise CancelledError(f"TensorRT-LLM ended the request: {completion.finish_reason}")
         tokens = list(completion.token_ids[self._read :])
-        kept, ended = cut(self.request, self._tokens, tokens)
+        kept, ended, behind = cut(self.request, self._tokens, tokens)
         if self.request.return_log_probs:
             self._log_probs += _log_probs(completion.logprobs, self._read, kept)
         self._read += len(tokens)
         self._tokens += kept
-        self.usage = self._usage(completion)
+        self.usage = self._usage(completion, behind)
         if ended or output.finished:
             self.answer(final=True)
         elif self.request.streaming and kept:
@@ -92,9 +93,9 @@ class Call:
         )
         self._first_answer = False
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str, code: Code = Code.INTERNAL) -> None:
         """Send the error as the final answer."""
-        self._send(EngineAnswer(error=message, usage=self.usage))
+        self._send(EngineAnswer(error=message, code=code, usage=self.usage))
 
     def abort(self) -> None:
         """Have TensorRT-LLM drop the request, if it runs."""
@@ -111,8 +112,18 @@ class Call:
             log.exception("an answer could not be delivered")
             self.over = True
 
-    def _usage(self, completion: Any) -> Usage:
-        """What the response says of itself; times of tokens are when they came here."""
+    def _accepted(self, total: int, behind: int) -> int:
+        """Of the accepted drafts, those before the token that ended the answer, if one did.
+
+        TensorRT-LLM may have counted some behind an end that it found itself and did not return.
+        """
+        return max(0, min(total, self._read - 1) - behind)
+
+    def _usage(self, completion: Any, behind: int) -> Usage:
+        """What the response says of itself; times of tokens are when they came here.
+
+        behind: how many of its tokens came behind the one that ended the answer.
+        """
         now = time.time_ns()
         first = self.usage.first_token_time_ns or now
         metrics = getattr(completion, "request_perf_metrics", None)
@@ -125,7 +136,7 @@ class Call:
             reused_blocks=blocks.num_reused_blocks,
             new_blocks=blocks.num_new_allocated_blocks,
             draft_tokens=drafts.total_draft_tokens,
-            accepted_tokens=drafts.total_accepted_draft_tokens,
+            accepted_tokens=self._accepted(drafts.total_accepted_draft_tokens, behind),
             first_scheduled_time_ns=self.request.arrival_time_ns + _nanoseconds(waited),
             first_token_time_ns=first,
             last_token_time_ns=now,

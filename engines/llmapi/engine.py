@@ -14,14 +14,13 @@ from typing import Any
 
 from engines.admission import check
 from engines.engine import Respond
-from engines.errors import LoadError, RequestError
+from engines.errors import ClosingError, Code, EngineError, LoadError
 from engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
 from engines.llmapi.call import Call
 from engines.llmapi.settings import LlmApiSettings
 from engines.request import EngineRequest
 from engines.traits import LLMAPI, LLMAPI_SPECULATIVE
 
-CLOSING = "the engine is shutting down"
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +76,7 @@ class LlmApiEngine:
     def _later(self, work: Callable[..., None], *arguments: Any) -> None:
         """Have the loop's thread do something; a stop stays behind the call that it stops."""
         if self._closing:
-            raise RequestError(CLOSING)
+            raise ClosingError
         self._loop.call_soon_threadsafe(work, *arguments)
 
     def _start(self, call: Call, sampling_params: Any) -> None:
@@ -98,7 +97,8 @@ class LlmApiEngine:
             call.fail("the engine failed: TensorRT-LLM's answer has no end")
         except Exception as error:
             log.exception("a call failed")
-            call.fail(f"the engine failed: {_line(error)}")
+            code = error.code if isinstance(error, EngineError) else Code.INTERNAL
+            call.fail(f"the engine failed: {_line(error)}", code)
         finally:
             call.abort()
             self.computed_tokens += call.computed_tokens
@@ -114,7 +114,7 @@ class LlmApiEngine:
         tasks = list(self._calls.values())
         for call, task in list(self._calls.items()):
             task.cancel()
-            call.fail(CLOSING)
+            call.fail(str(ClosingError()), ClosingError.code)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -8,7 +8,7 @@ ones, and its queries see exactly those.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +18,7 @@ from engines.torch.kv_cache import KVEntry
 
 NAME = "tandem"
 SHAPES_NAME = "tandem_shapes"
+MASK_VALUES = 2**23  # in one mask; 32 MB in single precision
 QKV: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _current = threading.local()  # .segments: what the forward pass of this thread works on
 
@@ -35,33 +36,38 @@ class Segment:
         self.start = entry.length
         self.count = count
         self.rows = rows
-        self._masks: dict[tuple[int, int | None], torch.Tensor] = {}
+        self._masks: dict[tuple[int, int, int | None], torch.Tensor] = {}
 
     @property
     def end(self) -> int:
         """Position behind the last new token."""
         return self.start + self.count
 
-    def mask(self, groups: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
-        """What each new token may look at: [groups * count, end] to add to scores; None: all.
+    def chunks(self, groups: int) -> Iterator[tuple[int, int]]:
+        """Yield the new tokens in parts, each from one to before another.
 
-        The rows repeat for the `groups` query heads that share a key head.
+        No part's mask has more than `MASK_VALUES`: for all of a long prompt's chunk it would take
+        gigabytes.
         """
-        if self.count == 1 and (window is None or self.end <= window):
-            return None
-        key = (groups, window)
-        if key not in self._masks:
-            self._masks[key] = self._build_mask(groups, window, like)
-        return self._masks[key]
+        size = max(1, MASK_VALUES // (groups * self.end))
+        for first in range(0, self.count, size):
+            yield first, min(first + size, self.count)
 
-    def _build_mask(self, groups: int, window: int | None, like: torch.Tensor) -> torch.Tensor:
-        query = torch.arange(self.start, self.end, device=like.device)[:, None]
-        key = torch.arange(self.end, device=like.device)[None]
-        hidden = key > query
-        if window is not None:
-            hidden |= key <= query - window
-        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-        return mask.masked_fill_(hidden, -torch.inf).repeat(groups, 1)
+    def mask(
+        self, groups: int, part: tuple[int, int], window: int | None, like: torch.Tensor
+    ) -> torch.Tensor | None:
+        """What a part of the new tokens may look at: [groups * its size, its end] to add to scores.
+
+        None: all. The rows repeat for the `groups` query heads that share a key head. Where its
+        tokens stand does not matter, seen from the end of the part, so all parts share one mask.
+        """
+        size, end = part[1] - part[0], self.start + part[1]
+        if size == 1 and (window is None or end <= window):
+            return None
+        key = (groups, size, window)
+        if key not in self._masks:
+            self._masks[key] = _build_mask(groups, size, self.end, window, like)
+        return self._masks[key][:, self.end - end :]
 
 
 def use(segments: Sequence[Segment]) -> None:
@@ -141,21 +147,36 @@ def _attend(
 ) -> torch.Tensor:
     """Write the new keys and values, then attend to all of the sequence's."""
     query, key, value = qkv
-    start, end, count = segment.start, segment.end, segment.count
+    start, end = segment.start, segment.end
     keys, values = segment.entry.layers[layer]
     keys[:, start:end] = key[0]
     values[:, start:end] = value[0]
     heads, kv_heads = query.shape[1], keys.shape[0]
     groups = heads // kv_heads
-    if groups > 1:  # query heads that share a key head become further rows of it
-        query = query.reshape(1, kv_heads, groups * count, -1)
-    out = F.scaled_dot_product_attention(
-        query,
-        keys[None, :, :end],
-        values[None, :, :end],
-        attn_mask=segment.mask(groups, window, query),
-        scale=scaling,
-    )
-    if groups > 1:
-        out = out.reshape(1, heads, count, -1)
-    return out.transpose(1, 2)
+    outs = []
+    for first, last in segment.chunks(groups):
+        part = query[:, :, first:last]
+        if groups > 1:  # query heads that share a key head become further rows of it
+            part = part.reshape(1, kv_heads, groups * (last - first), -1)
+        out = F.scaled_dot_product_attention(
+            part,
+            keys[None, :, : start + last],
+            values[None, :, : start + last],
+            attn_mask=segment.mask(groups, (first, last), window, query),
+            scale=scaling,
+        )
+        outs.append(out.reshape(1, heads, last - first, -1) if groups > 1 else out)
+    return (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
+
+
+def _build_mask(
+    groups: int, size: int, end: int, window: int | None, like: torch.Tensor
+) -> torch.Tensor:
+    """Hide from each of the last `size` of `end` tokens what comes later, or is too long ago."""
+    query = torch.arange(end - size, end, device=like.device)[:, None]
+    key = torch.arange(end, device=like.device)[None]
+    hidden = key > query
+    if window is not None:
+        hidden |= key <= query - window
+    mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(hidden, -torch.inf).repeat(groups, 1)

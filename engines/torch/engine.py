@@ -13,7 +13,7 @@ import torch
 
 from engines.admission import check
 from engines.engine import Respond
-from engines.errors import RequestError
+from engines.errors import ClosingError, Code, RequestError
 from engines.request import EngineRequest
 from engines.torch.attention import Segment
 from engines.torch.drafter import Drafters
@@ -73,7 +73,7 @@ class TorchEngine:
             )
         with self._wake:
             if self._closing:
-                raise RequestError("the engine is shutting down")
+                raise ClosingError
             self._arrived.append(sequence)
             self._wake.notify()
 
@@ -109,7 +109,8 @@ class TorchEngine:
                 except Exception as error:
                     log.exception("a step failed")
                     self._end_all(f"the engine failed: {_line(error)}")
-            self._end_all("the engine is shutting down")
+            closing = ClosingError()
+            self._end_all(str(closing), closing.code)
 
     def _load(self, folder: Path) -> None:
         settings = self._settings
@@ -173,7 +174,7 @@ class TorchEngine:
             if sequence.pending == 0 and sequence.advance(rows[len(rows) - sequence.tail :]):
                 self._release(sequence)
         except RequestError as error:
-            self._end(sequence, str(error))
+            self._end(sequence, str(error), error.code)
         except Exception as error:
             log.exception("choosing a token failed")
             self._end(sequence, f"choosing a token failed: {_line(error)}")
@@ -189,13 +190,13 @@ class TorchEngine:
         if self._drafters and sequence.drafter:
             self._drafters.keep(sequence.drafter)
 
-    def _end(self, sequence: Sequence, error: str) -> None:
+    def _end(self, sequence: Sequence, error: str, code: Code = Code.INTERNAL) -> None:
         self._scheduler.remove(sequence, keep=False)
-        sequence.fail(error)
+        sequence.fail(error, code)
 
-    def _end_all(self, error: str) -> None:
+    def _end_all(self, error: str, code: Code = Code.INTERNAL) -> None:
         for sequence in self._scheduler.calls:
-            self._end(sequence, error)
+            self._end(sequence, error, code)
 
 
 def _segment(sequence: Sequence, count: int) -> Segment:

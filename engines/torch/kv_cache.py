@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.int64]
 _NO_TOKENS: Tokens = np.empty(0, np.int64)
+_GLANCE = 64  # tokens that are compared at first
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,26 @@ class KVEntry:
     def shared_prefix(self, tokens: Tokens) -> int:
         """How many of `tokens` this entry already holds."""
         n = min(self.length, len(tokens))
-        if n == 0 or self.tokens[0] != tokens[0]:
-            return 0
-        differs = self.tokens[:n] != tokens[:n]
-        first = int(differs.argmax())
-        return first if differs[first] else n
+        start, size = 0, _GLANCE
+        while start < n:
+            end = min(n, start + size)
+            differs = self.tokens[start:end] != tokens[start:end]
+            first = int(differs.argmax())
+            if differs[first]:
+                return start + first
+            start, size = end, 2 * size
+        return n
+
+    def may_share(self, tokens: Tokens, count: int) -> bool:
+        """Whether this entry may hold the first `count` tokens, by a glance at the last of them.
+
+        Texts that have parted hardly meet again: so nearly all that do not share them are found out
+        at once, however long their common beginning is.
+        """
+        if count > min(self.length, len(tokens)):
+            return False
+        start = max(0, count - _GLANCE)
+        return np.array_equal(self.tokens[start:count], tokens[start:count])
 
     def resize(self, shape: KVShape, capacity: int, source: KVEntry | None = None) -> None:
         """Move to fresh memory, taking along the first `length` tokens of `source` (or its own)."""
@@ -146,12 +162,20 @@ class KVCache:
         self._entries.remove(entry)
 
     def _longest_prefix(self, tokens: Tokens) -> tuple[KVEntry | None, int]:
-        best, longest = None, 0
+        """Return the entry that shares most with `tokens`, and how much: an idle one if it can be.
+
+        Only an entry that may be better than the best so far is compared from the beginning.
+        """
+        best: KVEntry | None = None
+        longest = 0
         for entry in reversed(self._entries):
-            shared = entry.shared_prefix(tokens)
-            if shared > longest or (shared == longest and best is not None and best.busy):
-                best, longest = entry, shared
-        return (best, longest) if longest else (None, 0)
+            as_good_will_do = best is not None and best.busy and not entry.busy
+            needed = longest if as_good_will_do else longest + 1
+            if entry.may_share(tokens, needed):
+                shared = entry.shared_prefix(tokens)
+                if shared >= needed:
+                    best, longest = entry, shared
+        return best, longest
 
     def _take_over(self, entry: KVEntry, tokens: Tokens, shared: int, room: int) -> KVEntry | None:
         if not self._make_room(self.blocks_for(room) - entry.blocks, keep=entry):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import torch
 from transformers.generation.logits_process import (
     LogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
 from engines.request import EngineRequest, SamplingParams
+
+_LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices take what is less for 0
 
 
 class CountPenaltyLogitsProcessor(LogitsProcessor):
@@ -29,7 +28,23 @@ class CountPenaltyLogitsProcessor(LogitsProcessor):
         return scores - self._frequency * counts - self._presence * (counts > 0)
 
 
-def history_processors(request: EngineRequest, device: torch.device) -> list[LogitsProcessor]:
+class TemperatureLogitsWarper(LogitsProcessor):
+    """Divides scores by a temperature, counted from the best one.
+
+    So none of them grows without bounds, and the lower the temperature, the nearer is the
+    distribution to the best token alone, as it should be. transformers' own gives inf - inf, which
+    is no number.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        self._temperature = max(temperature, _LEAST_DIVISOR)
+
+    def __call__(self, input_ids: torch.Tensor | None, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Return scores [rows, vocab] of the same distribution, warped."""
+        return (scores - scores.amax(-1, keepdim=True)) / self._temperature
+
+
+def history_processors(request: EngineRequest) -> list[LogitsProcessor]:
     """What must see the tokens before the one that is chosen, in order of application."""
     sampling = request.sampling
     found: list[LogitsProcessor] = []
@@ -39,21 +54,13 @@ def history_processors(request: EngineRequest, device: torch.device) -> list[Log
         found.append(
             CountPenaltyLogitsProcessor(sampling.presence_penalty, sampling.frequency_penalty)
         )
-    if sampling.bad_words:
-        found.append(NoBadWordsLogitsProcessor([list(word) for word in sampling.bad_words]))
-    if sampling.min_tokens and request.end_id is not None:
-        found.append(
-            MinNewTokensLengthLogitsProcessor(
-                len(request.input_ids), sampling.min_tokens, request.end_id, str(device)
-            )
-        )
     return found
 
 
 def warpers(sampling: SamplingParams, vocab_size: int) -> list[LogitsProcessor]:
     """What shapes the distribution of a sampled token: temperature, top-k, top-p."""
     found: list[LogitsProcessor] = []
-    if sampling.temperature not in {None, 1.0}:
+    if sampling.temperature is not None and sampling.temperature != 1.0:
         found.append(TemperatureLogitsWarper(sampling.temperature))
     if 0 < sampling.top_k < vocab_size:
         found.append(TopKLogitsWarper(sampling.top_k))

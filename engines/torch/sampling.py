@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engines.bans import Bans
 from engines.errors import RequestError
-from engines.noise import Purpose, exponentials
+from engines.noise import Purpose
 from engines.request import EngineRequest
 from engines.torch.processors import history_processors, warpers
-from engines.torch.verification import verify_ids, verify_probabilities
+from engines.torch.scores import LazyRows, Row, Rows
+from engines.torch.verification import draw, verify_ids, verify_probabilities
 
 
 class Sampler:
-    """Chooses a call's tokens: bias, history processors, then argmax or warped sampling.
+    """Chooses a call's tokens: bias, penalties, bans, then argmax or warped sampling.
 
     Rows are consecutive positions: row i of a call sees the tokens before position `first + i`.
     """
@@ -26,7 +28,8 @@ class Sampler:
         sampling = request.sampling
         self._device = device
         self._vocab_size = vocab_size
-        self._history = history_processors(request, device)
+        self._history = history_processors(request)
+        self._bans = Bans(request, vocab_size)
         self._bias = _on_device(sampling.embedding_bias, device)
         self._greedy = sampling.greedy
         self._warpers = [] if self._greedy else warpers(sampling, vocab_size)
@@ -34,62 +37,70 @@ class Sampler:
         self._draft_logits = request.draft_logits
         self._threshold = request.draft_acceptance_threshold
 
-    def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> torch.Tensor:
-        """Apply bias and history processors to logits [rows, vocab_size]; `tokens` is the text.
+    def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
+        """Return logits [rows, vocab_size] after bias, penalties and bans; `tokens` is the text.
 
-        Row i sees tokens[: first + i].
+        Row i sees tokens[: first + i]. Asking for a row raises RequestError where all is banned.
         """
-        if self._bias is not None:
-            logits = logits + self._bias
-        if not self._history:
+        if self._bias is None and not self._history and not self._bans:
             return logits
-        rows = [
-            self._process_row(logits[i : i + 1], tokens[: first + i]) for i in range(len(logits))
-        ]
-        scores = torch.cat(rows)
-        if not bool((scores.amax(-1) > -torch.inf).all()):
-            raise RequestError("bad_words_list, embedding_bias and end_id together ban every token")
-        return scores
+        return LazyRows(len(logits), lambda i: self._processed(logits[i], tokens[: first + i]))
 
-    def choose(self, scores: torch.Tensor, first: int) -> list[int]:
+    def choose(self, scores: Rows, first: int) -> list[int]:
         """Return a token per row of scores [rows, vocab_size], the first at position `first`."""
-        if self._greedy:
+        if self._greedy and isinstance(scores, torch.Tensor):
             return scores.argmax(-1).tolist()
-        noise = np.stack(
-            [
-                exponentials(self._seed, first + i, Purpose.SAMPLE, self._vocab_size)
-                for i in range(len(scores))
-            ]
-        )
-        weights = self._probabilities(scores) / torch.from_numpy(noise).to(self._device)
-        return weights.argmax(-1).tolist()
+        return [self._token(scores[i], first + i) for i in range(len(scores))]
 
-    def verify(self, scores: torch.Tensor, drafts: Sequence[int], first: int) -> list[int]:
+    def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
         """Return what a verification emits: scores [len(drafts) + 1, vocab_size]."""
-        if self._greedy or self._draft_logits is None:
+        if self._greedy and isinstance(scores, torch.Tensor):
             return verify_ids(drafts, self.choose(scores, first))
-        q = self._probabilities(torch.from_numpy(self._draft_logits).to(self._device))
-        q = _at_width(q, self._vocab_size)
-        p = self._probabilities(scores)
+        if self._greedy or self._draft_logits is None:
+            own = (self._token(scores[i], first + i) for i in range(len(scores)))
+            return verify_ids(drafts, own)
+        draft_logits = torch.from_numpy(self._draft_logits)
         return verify_probabilities(
-            drafts, p, q, seed=self._seed, position=first, threshold=self._threshold
+            drafts,
+            LazyRows(len(scores), lambda i: self._probabilities(scores[i])),
+            LazyRows(len(drafts), lambda i: self._proposed(draft_logits[i])),
+            seed=self._seed,
+            position=first,
+            threshold=self._threshold,
         )
 
-    def _probabilities(self, scores: torch.Tensor) -> torch.Tensor:
-        scores = scores.float()
+    def _token(self, row: Row, position: int) -> int:
+        if self._greedy:
+            return int(row.argmax())
+        return draw(self._probabilities(row), self._seed, position, Purpose.SAMPLE)
+
+    def _proposed(self, draft_logits: Row) -> Row:
+        """Return the probabilities [vocab_size] that a draft token was drawn from."""
+        return _at_width(self._probabilities(draft_logits.to(self._device)), self._vocab_size)
+
+    def _probabilities(self, row: Row) -> Row:
+        scores = row.float()[None]
         for warper in self._warpers:
             scores = warper(None, scores)
-        return scores.softmax(-1)
+        return scores[0].softmax(-1)
 
-    def _process_row(self, row: torch.Tensor, history: NDArray[np.int64]) -> torch.Tensor:
-        ids = torch.from_numpy(history).to(self._device)[None]
-        for processor in self._history:
-            row = processor(ids, row)
-        return row
+    def _processed(self, row: Row, history: NDArray[np.int64]) -> Row:
+        """Return logits [vocab_size] of the token behind `history`."""
+        scores = row[None] if self._bias is None else row[None] + self._bias
+        if self._history:
+            ids = torch.from_numpy(history).to(self._device)[None]
+            for processor in self._history:
+                scores = processor(ids, scores)
+        if self._bans:
+            banned = torch.from_numpy(self._bans.behind(history)).to(self._device)
+            scores = scores.index_fill(-1, banned.long(), -torch.inf)
+        if not bool(scores.amax() > -torch.inf):
+            raise RequestError("bad_words_list, embedding_bias and end_id together ban every token")
+        return scores[0]
 
 
-def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Probabilities [rows, vocab_size] from those of a draft that is padded differently.
+def _at_width(q: Row, vocab_size: int) -> Row:
+    """Probabilities [vocab_size] from those of a draft that is padded differently.
 
     They are warped as the draft warped them, padding included. A token that it drew lies in what
     both have; so what it gives to padding that the target lacks is shared out among the others.
@@ -97,8 +108,8 @@ def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
     missing = vocab_size - q.shape[-1]
     if missing >= 0:
         return torch.nn.functional.pad(q, (0, missing)) if missing else q
-    q = q[:, :vocab_size]
-    return q / q.sum(-1, keepdim=True)
+    q = q[:vocab_size]
+    return q / q.sum()
 
 
 def _on_device(array: NDArray[np.float32] | None, device: torch.device) -> torch.Tensor | None:

@@ -10,10 +10,12 @@ import torch
 
 from engines.ending import cut
 from engines.engine import Respond
+from engines.errors import Code
 from engines.request import EngineAnswer, EngineRequest, Floats, Usage
 from engines.torch.drafter import LookupDrafter
 from engines.torch.kv_cache import KVEntry
 from engines.torch.sampling import Sampler
+from engines.torch.scores import Rows, first_rows
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +120,7 @@ class Sequence:
         """
         first = self.length - len(self.drafts)  # position of the first new token
         scores = self.sampler.process(logits, self.tokens, first)
-        tokens = self._choose(scores, first)
-        tokens, ended = cut(self.request, self._generated, tokens)
+        tokens, ended = self._choose(scores, first)
         self._keep(tokens, logits, scores, first)
         over = ended or self.num_generated >= self.request.max_new_tokens
         over = over or self._unsure(scores, tokens) or len(self.request.draft_ids) > 0
@@ -151,9 +152,9 @@ class Sequence:
         )
         self._first_answer = False
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str, code: Code) -> None:
         """Send the error as the final answer."""
-        self._send(EngineAnswer(error=message, usage=self._usage()))
+        self._send(EngineAnswer(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineAnswer) -> None:
         """Deliver, or note that nobody is there; the engine's thread must survive either."""
@@ -163,14 +164,19 @@ class Sequence:
             log.exception("an answer could not be delivered")
             self.abandoned = True
 
-    def _choose(self, scores: torch.Tensor, first: int) -> list[int]:
-        """Return the accepted drafts, if any, and the model's own token behind them."""
+    def _choose(self, scores: Rows, first: int) -> tuple[list[int], bool]:
+        """Return the accepted drafts, if any, and the model's own token behind them.
+
+        As far as the answer goes; and whether it ends there.
+        """
         if not self.drafts:
-            return self.sampler.choose(scores, first)
-        tokens = self.sampler.verify(scores, self.drafts, first)
+            chosen = self.sampler.choose(scores, first)
+            return cut(self.request, self._generated, chosen)[:2]
+        emitted = self.sampler.verify(scores, self.drafts, first)
+        kept = cut(self.request, self._generated, emitted)
         self._drafted += len(self.drafts)
-        self._accepted += len(tokens) - 1
-        return tokens
+        self._accepted += len(emitted) - 1 - kept.behind
+        return kept[:2]
 
     def _draft(self, new: list[int]) -> None:
         """Let the drafter, if there is one, take in new tokens and propose the next."""
@@ -182,9 +188,7 @@ class Sequence:
         self.tokens[self.length : self.length + len(self.drafts)] = self.drafts
         self.length += len(self.drafts)
 
-    def _keep(
-        self, tokens: list[int], logits: torch.Tensor, scores: torch.Tensor, first: int
-    ) -> None:
+    def _keep(self, tokens: list[int], logits: torch.Tensor, scores: Rows, first: int) -> None:
         """Take `tokens` into the text, with what the caller wants to know about them."""
         if not tokens:
             return
@@ -196,7 +200,7 @@ class Sequence:
             rows = logits[: len(tokens)].float().log_softmax(-1)
             self._log_probs += rows[range(len(tokens)), tokens].tolist()
         if self.request.return_generation_logits:
-            self._generation_logits.append(scores[: len(tokens)])
+            self._generation_logits.append(first_rows(scores, len(tokens)))
 
     def _truncate(self, first: int) -> None:
         """Forget the keys and values of drafts that were not accepted."""
@@ -205,12 +209,12 @@ class Sequence:
         self.length = self.prompt_length + self.num_generated
         self.entry.length = max(first, min(self.entry.length, self.length - 1))
 
-    def _unsure(self, scores: torch.Tensor, tokens: list[int]) -> bool:
+    def _unsure(self, scores: Rows, tokens: list[int]) -> bool:
         """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
         limit = self.request.draft_stop_probability
         if limit is None or not tokens:
             return False
-        rows = scores[: len(tokens)].float().softmax(-1)
+        rows = first_rows(scores, len(tokens)).float().softmax(-1)
         self._sureness *= float(rows[range(len(tokens)), tokens].prod())
         return self._sureness < limit
 

@@ -6,29 +6,31 @@ Chen et al. 2023 (arXiv:2302.01318). The number of accepted tokens is `len(emitt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from engines.noise import Purpose, exponentials, uniform
+from engines.noise import Purpose, exponentials, exponentials_at, uniform
+from engines.torch.scores import Row, Rows
 
 
-def verify_ids(drafts: Sequence[int], chosen: Sequence[int]) -> list[int]:
+def verify_ids(drafts: Sequence[int], chosen: Iterable[int]) -> list[int]:
     """ID mode: `chosen` [k + 1] is the target's own token at each position.
 
     The first that differs from the draft IS the correction: it is a sample of the target already,
-    and drawing again would bias it away from the draft.
+    and drawing again would bias it away from the draft. None behind it is asked for.
     """
-    for i, (draft, own) in enumerate(zip(drafts, chosen, strict=False)):
+    own_tokens = iter(chosen)
+    for i, (draft, own) in enumerate(zip(drafts, own_tokens, strict=False)):
         if draft != own:
             return [*drafts[:i], own]
-    return list(chosen)
+    return [*drafts, next(own_tokens)]
 
 
 def verify_probabilities(
     drafts: Sequence[int],
-    p: torch.Tensor,
-    q: torch.Tensor,
+    p: Rows,
+    q: Rows,
     *,
     seed: int,
     position: int,
@@ -36,7 +38,8 @@ def verify_probabilities(
 ) -> list[int]:
     """Logits mode: accept with min(1, p/q), correct from norm(max(0, p - q)), bonus from p.
 
-    p: [k + 1, vocab_size], the target's warped probabilities; q: [k, vocab_size], the draft's.
+    p: [k + 1, vocab_size], the target's warped probabilities; q: [k, vocab_size], the draft's. No
+    row behind the first rejected token is asked for.
     position: absolute position of the first draft token.
     threshold: a constant in place of the random number: accept when p/q reaches it, as
         TensorRT-LLM does (externalDraftTokensKernels.cu). That is lossy: the text no longer has
@@ -44,11 +47,11 @@ def verify_probabilities(
     """
     for i, token in enumerate(drafts):
         u = uniform(seed, position + i, Purpose.ACCEPT) if threshold is None else threshold
-        if not accepts(float(p[i, token]), float(q[i, token]), u):
+        if not accepts(float(p[i][token]), float(q[i][token]), u):
             residual = (p[i] - q[i]).clamp_(min=0)
             source = residual if float(residual.sum()) > 0 else p[i]  # rounding left nothing
             return [*drafts[:i], draw(source, seed, position + i, Purpose.RESIDUAL)]
-    return [*drafts, draw(p[-1], seed, position + len(drafts), Purpose.SAMPLE)]
+    return [*drafts, draw(p[len(drafts)], seed, position + len(drafts), Purpose.SAMPLE)]
 
 
 def accepts(p: float, q: float, u: float) -> bool:
@@ -56,7 +59,14 @@ def accepts(p: float, q: float, u: float) -> bool:
     return p > 0 and u * q <= p
 
 
-def draw(weights: torch.Tensor, seed: int, position: int, purpose: Purpose) -> int:
-    """Sample an index of `weights` [vocab_size], unnormalised, with the noise of that key."""
-    noise = torch.from_numpy(exponentials(seed, position, purpose, weights.shape[-1]))
-    return int((weights / noise.to(weights.device)).argmax())
+def draw(weights: Row, seed: int, position: int, purpose: Purpose) -> int:
+    """Sample an index of `weights` [vocab_size], unnormalised, with the noise of that key.
+
+    Where most weights are 0, there is noise for the others only.
+    """
+    if 2 * int(weights.count_nonzero()) > len(weights):
+        noise = torch.from_numpy(exponentials(seed, position, purpose, len(weights)))
+        return int((weights / noise.to(weights.device)).argmax())
+    live = weights.nonzero()[:, 0]
+    noise = torch.from_numpy(exponentials_at(seed, position, purpose, live.cpu().numpy()))
+    return int(live[(weights[live] / noise.to(weights.device)).argmax()])

@@ -28,6 +28,12 @@ def probabilities(logits, warp, vocab_size=VOCAB):
     return np.exp(warped(np.reshape(logits, (1, -1, len(logits))), sampling(warp), vocab_size))[0]
 
 
+@pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
+def test_the_lowest_temperatures_leave_the_best_token_alone(least):
+    found = probabilities(np.array([3.0, -7.0, 3.5, -np.inf], np.float32), Warp(least), 4)
+    assert found[0].tolist() == [0, 0, 1, 0]
+
+
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 def test_logits_are_warped_as_transformers_and_the_torch_engine_do(temperature, cut):

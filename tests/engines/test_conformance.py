@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from emulated import emulated
@@ -10,6 +12,7 @@ from engine_harness import VOCAB, Harness, prompt
 from engines.emulated.timers import WallTimer
 from engines.errors import RequestError
 from engines.request import SamplingParams
+from engines.words import Words
 
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
@@ -70,13 +73,65 @@ def test_end_id_ends_the_answer_and_is_left_out(engine):
 def test_stop_word_ends_the_answer_and_is_kept(engine):
     ids = prompt(4, 9)
     text = engine.tokens(ids, 20)
-    assert engine.tokens(ids, 20, stop_words=((5, 6, 7), tuple(text[4:6]))) == text[:6]
+    assert engine.tokens(ids, 20, stop_words=Words.of((5, 6, 7), text[4:6])) == text[:6]
+
+
+def test_a_stop_word_of_one_token_ends_the_answer_and_is_kept(engine):
+    ids = prompt(4, 9)
+    text = engine.tokens(ids, 20)
+    expected = text[: text.index(text[6]) + 1]
+    assert engine.tokens(ids, 20, stop_words=Words.of((VOCAB + 5,), (text[6],))) == expected
+    assert engine.tokens(ids, 20, stop_words=Words.of((text[6],)), streaming=True) == expected
+
+
+@pytest.mark.parametrize("stops", ["end_id", "stop_words"])
+def test_nothing_ends_the_answer_while_tokens_are_owed(engine, stops):
+    ids = prompt(4, 9)
+    end = engine.tokens(ids, 1)[0]
+    asked = {"end_id": end} if stops == "end_id" else {"stop_words": Words.of((end,))}
+    for owed in range(7):
+        sampling = SamplingParams(top_k=1, min_tokens=owed)
+        text = engine.tokens(ids, 20, sampling=sampling, **asked)
+        assert len(text) >= owed
+        assert end not in text[:owed]
+
+
+def test_a_longer_stop_word_is_said_but_ends_nothing_while_tokens_are_owed(engine):
+    ids = prompt(4, 9)
+    text = engine.tokens(ids, 12)
+    owed = SamplingParams(top_k=1, min_tokens=6)
+    word = Words.of(text[2:4])
+    assert engine.tokens(ids, 12, stop_words=word)[:4] == text[:4]
+    assert engine.tokens(ids, 12, stop_words=word, sampling=owed)[:6] == text[:6]
+
+
+@pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
+def test_the_lowest_temperatures_say_what_the_best_tokens_do(engine, least):
+    ids = prompt(5, 9)
+    cold = SamplingParams(temperature=float(np.float32(least)), seed=3)
+    assert engine.tokens(ids, 12, sampling=cold) == engine.tokens(ids, 12)
+
+
+def test_a_hundred_thousand_bad_words_cost_little(engine):
+    """A millisecond a token at most; four hundred of them a call is what a word each would cost."""
+    ids = prompt(5, 9)
+    random = np.random.default_rng(3)
+    listed = random.integers(40, VOCAB, (100_000, 3)).astype(np.int32)
+    longer = Words(listed.ravel(), 3 * np.arange(1, 100_001))
+    first = engine.tokens(ids, 1)[0]
+    single = Words(np.full(100_000, first, np.int32), np.arange(1, 100_001))
+    began = time.process_time()
+    said = [*ids, *engine.tokens(ids, 20, sampling=SamplingParams(top_k=1, bad_words=longer))]
+    assert first not in engine.tokens(ids, 20, sampling=SamplingParams(top_k=1, bad_words=single))
+    assert time.process_time() - began < 2
+    banned = set(longer)
+    assert not banned & {tuple(said[i - 3 : i]) for i in range(len(ids) + 1, len(said) + 1)}
 
 
 def test_bad_word_is_not_said(engine):
     ids = prompt(5, 9)
     first = engine.tokens(ids, 1)[0]
-    banned = SamplingParams(top_k=1, bad_words=((first,),))
+    banned = SamplingParams(top_k=1, bad_words=Words.of((first,)))
     assert first not in engine.tokens(ids, 12, sampling=banned)
 
 
@@ -147,6 +202,49 @@ def test_a_verification_emits_what_it_accepts_and_one_more(able, right):
     assert outcome.tokens == text[: right + 1]
     assert outcome.last.usage.accepted_tokens == right
     assert able.tokens(ids, 6) == text  # nothing of a rejected draft stays
+
+
+@needs("verifies_drafts")
+def test_a_stop_word_of_one_token_ends_a_verification(able):
+    ids = prompt(11, 12)
+    text = able.tokens(ids, 6)
+    for at in range(5):
+        outcome = able.call(ids, 5, drafts=text[:4], stop_words=Words.of((text[at],)))
+        expected = text[: text.index(text[at]) + 1]
+        assert outcome.tokens == expected
+        assert outcome.last.usage.accepted_tokens == len(expected) - 1
+
+
+@needs("verifies_drafts")
+def test_the_end_id_in_a_draft_is_not_counted_as_accepted(able):
+    ids = prompt(11, 12)
+    text = able.tokens(ids, 6)
+    for at in range(5):
+        outcome = able.call(ids, 5, drafts=text[:4], end_id=text[at])
+        expected = text[: text.index(text[at])]
+        assert outcome.tokens == expected
+        assert outcome.last.usage.accepted_tokens == len(expected)
+
+
+@needs("verifies_drafts")
+def test_counts_fit_the_answer_whatever_ends_it(able):
+    random = np.random.default_rng(5)
+    for seed in range(60):
+        ids = prompt(seed, 9)
+        text = able.tokens(ids, 9)
+        right, length = random.integers(0, 9, 2)
+        drafts = (text[:right] + wrong(text[right:8]))[:length]
+        ends = [int(token) for token in random.choice(text, 2)]
+        asked = [{}, {"end_id": ends[0]}, {"stop_words": Words.of(ends[:1], ends)}][seed % 3]
+        limit = int(random.integers(1, 10))
+        outcome = able.call(ids, limit, drafts=drafts, **asked)
+        usage, tokens = outcome.last.usage, outcome.tokens
+        assert usage.draft_tokens == len(drafts)
+        assert 0 <= usage.accepted_tokens <= usage.draft_tokens
+        if drafts:
+            emitted = text[: min(right, len(drafts)) + 1][:limit]
+            left_out = "end_id" in asked and ends[0] in emitted
+            assert len(tokens) + left_out - usage.accepted_tokens == 1  # one round
 
 
 @needs("verifies_drafts")

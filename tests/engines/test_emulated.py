@@ -17,6 +17,7 @@ from engines.emulated.language import Language
 from engines.emulated.row import FLOOR, dense, read_row
 from engines.errors import LoadError, RequestError
 from engines.request import SamplingParams
+from engines.words import Words
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = {"vocab_size": 128_256, "high_id": 128_000, "max_seq_len": 4096}
@@ -117,7 +118,7 @@ def test_logits_mode_keeps_the_targets_distribution(warp):
             )
             answer = target.call(
                 ids,
-                1,
+                2,
                 drafts=proposal.tokens,
                 draft_logits=proposal.last.generation_logits,
                 sampling=sampled(seed=seed + 9999, **warp),
@@ -199,19 +200,19 @@ def test_min_tokens_and_a_ban_keep_the_text_from_ending():
         ids = prompt(seed, 12)
         owed = SamplingParams(top_k=1, min_tokens=30)
         assert len(target.tokens(ids, 60, end_id=END, sampling=owed)) >= 30
-        banned = SamplingParams(top_k=1, bad_words=((END,),))
+        banned = SamplingParams(top_k=1, bad_words=Words.of((END,)))
         assert END not in target.tokens(ids, 60, sampling=banned)
 
 
 def test_bad_words_are_not_said():
     target, ids = emulated(), prompt(2, 10)
     text = target.tokens(ids, 10)
-    single = SamplingParams(top_k=1, bad_words=((text[0],),))
+    single = SamplingParams(top_k=1, bad_words=Words.of((text[0],)))
     assert target.tokens(ids, 1, sampling=single) != text[:1]
-    phrase = SamplingParams(top_k=1, bad_words=(tuple(text[2:4]),))
+    phrase = SamplingParams(top_k=1, bad_words=Words.of(tuple(text[2:4])))
     assert target.tokens(ids, 4, sampling=phrase)[:3] == text[:3]
     assert target.tokens(ids, 4, sampling=phrase)[3] != text[3]
-    every = SamplingParams(top_k=1, bad_words=tuple((token,) for token in range(VOCAB)))
+    every = SamplingParams(top_k=1, bad_words=Words.of(*((token,) for token in range(VOCAB))))
     with pytest.raises(RequestError, match="bad_words_list bans every token"):
         target.tokens(ids, 4, sampling=every)
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 from engine_harness import assert_same, prompt
 
+from engines.words import Words
+
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral"]
 
 
@@ -86,7 +88,7 @@ def test_stop_word_ends_the_answer_and_is_kept(llama):
     ids = prompt(2, 9)
     text = llama.tokens(ids, 20)
     word = tuple(text[4:6])
-    assert llama.tokens(ids, 20, stop_words=((5, 6, 7), word)) == text[:6]
+    assert llama.tokens(ids, 20, stop_words=Words.of((5, 6, 7), word)) == text[:6]
 
 
 def test_streaming_sends_a_token_an_answer_and_the_last_is_final(llama):

@@ -14,6 +14,7 @@ from engines.errors import LoadError, RequestError
 from engines.request import EngineRequest, SamplingParams
 from engines.torch.drafter import Drafters
 from engines.torch.settings import TorchSettings
+from engines.words import Words
 from lookup.index import NgramIndex
 
 LONGEST = 10
@@ -111,7 +112,7 @@ def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name
     [
         {"repetition_penalty": 1.5},
         {"presence_penalty": 0.8, "frequency_penalty": 0.4},
-        {"bad_words": ((33,), (31, 32))},
+        {"bad_words": Words.of((33,), (31, 32))},
         {"embedding_bias": np.linspace(-2, 2, 131, dtype=np.float32)},
     ],
     ids=lambda asked: next(iter(asked)),
@@ -148,6 +149,55 @@ def test_counts_add_up(looker, plain):
         assert outcome.tokens == want
         assert len(want) == usage.accepted_tokens + rounds
         assert usage.accepted_tokens <= usage.draft_tokens <= 4 * rounds
+
+
+@pytest.mark.parametrize("ends", ["end_id", "stop_words", "longer_stop_words"])
+def test_counts_add_up_where_a_draft_holds_the_end(engine_of, ends):
+    """A round emits one token more than it accepts; that which ends the answer is its round's own.
+
+    An end id is left out of the answer, so its round emits one less.
+    """
+    random = np.random.default_rng(4)
+    for name, seed in itertools.product(["llama", "cycles"], range(40)):
+        looker, ids = engine_of(name=name), [repeating(seed), CYCLE][seed % 2]
+        text = looker.tokens(ids, 30)
+        at = int(random.integers(1, 30))
+        asked = {
+            "end_id": {"end_id": text[at]},
+            "stop_words": {"stop_words": Words.of((text[at],))},
+            "longer_stop_words": {"stop_words": Words.of(text[at - 1 : at + 1])},
+        }[ends]
+        outcome = looker.call(ids, 30, streaming=True, **asked)
+        usage, emitted = outcome.last.usage, len(outcome.tokens) + (ends == "end_id")
+        assert emitted == usage.accepted_tokens + len(outcome.answers)
+        assert 0 <= usage.accepted_tokens <= usage.draft_tokens
+        if ends == "end_id":
+            assert outcome.tokens == text[: text.index(text[at])]
+        else:
+            assert outcome.tokens == text[: len(outcome.tokens)]
+            assert text[at] == outcome.tokens[-1]
+
+
+def test_an_accepted_end_of_sequence_leaves_no_more_accepted_than_said(cycler):
+    """The prompt has the end of sequence and what comes behind it: both are drafted, and right."""
+    bias = np.zeros(131, np.float32)
+    bias[END] = 1e9
+    sampling = SamplingParams(embedding_bias=bias)
+    usage = cycler.call([5, END, 5], 20, end_id=END, sampling=sampling).last.usage
+    assert (usage.draft_tokens, usage.accepted_tokens) == (1, 0)
+    unending = cycler.call([5, END, END, END, 5], 6, sampling=sampling)
+    assert unending.tokens == [END] * 6
+
+
+def test_ends_are_not_said_while_tokens_are_owed(engine_of, make_harness):
+    looker, control = engine_of(name="cycles"), make_harness("cycles")
+    ids = [5, 6, 0, END, 2, 3, 4, 5]
+    for owed in range(12):
+        sampling = SamplingParams(top_k=1, min_tokens=owed)
+        asked = {"sampling": sampling, "end_id": END, "stop_words": Words.of((3,), (4,))}
+        want = control.tokens(ids, 20, **asked)
+        assert looker.tokens(ids, 20, **asked) == want
+        assert len(want) >= owed
 
 
 def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[int], int, int]:
@@ -214,7 +264,7 @@ def test_no_end_comes_while_tokens_are_owed(engine_of, make_harness):
 
 def test_stop_words_end_the_answer_within_a_draft(cycler):
     text = cycler.tokens(CYCLE, 20)
-    outcome = cycler.call(CYCLE, 20, stop_words=(tuple(text[5:7]),))
+    outcome = cycler.call(CYCLE, 20, stop_words=Words.of(text[5:7]))
     assert outcome.tokens == text[:7]
 
 

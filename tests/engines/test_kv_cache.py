@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.errors import RequestError
-from engines.torch.kv_cache import KVCache, KVShape
+from engines.torch.kv_cache import KVCache, KVEntry, KVShape
 
 BLOCK = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
@@ -135,6 +135,56 @@ def test_the_cache_never_exceeds_its_cap_and_never_lies(steps):
             assert idle.capacity <= 2 * idle.blocks * BLOCK
         if running and (finish or entry is None):
             cache.release(running.pop(0))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 200), st.booleans()), max_size=12),
+    st.tuples(st.integers(0, 2), st.integers(1, 200)),
+)
+def test_the_longest_beginning_is_found_without_reading_all(held, wanted):
+    """Texts that part at many places: the same choice as by comparing with every one of them."""
+
+    def text(branch, length):
+        ids = np.arange(200, dtype=np.int64)
+        return np.where(ids >= 60 * branch, ids + 1000 * branch, ids)[:length]
+
+    cache = KVCache(SHAPE, 10**6, BLOCK, 256)
+    for branch, length, busy in held:
+        cache._entries.append(KVEntry(tokens=text(branch, length), length=length, busy=busy))
+    tokens = text(*wanted)
+    shares = [entry.shared_prefix(tokens) for entry in cache._entries]
+    for entry, shared in zip(cache._entries, shares, strict=True):
+        same = np.cumprod(entry.tokens[: len(tokens)] == tokens[: len(entry.tokens)])
+        assert shared == same.sum()
+    entry, longest = cache._longest_prefix(tokens)
+    assert longest == max(shares, default=0)
+    if longest:
+        best = [e for e, shared in zip(cache._entries, shares, strict=True) if shared == longest]
+        idle = [e for e in best if not e.busy]
+        assert entry in best
+        assert not idle or entry is idle[-1]
+    else:
+        assert entry is None
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_few_entries_are_read_from_the_beginning(monkeypatch, busy):
+    """Sixty-four texts with a long common beginning, each its own from there on."""
+    cache = KVCache(SHAPE, 10**6, BLOCK, 256)
+    common = np.array(prompt(1, 5000), np.int64)
+    random = np.random.default_rng(2)
+    for _ in range(64):
+        own = random.integers(0, VOCAB, 200)
+        tokens = np.concatenate((common[: random.integers(4000, 5000)], own))
+        cache._entries.append(KVEntry(tokens=tokens, length=len(tokens), busy=busy))
+    read = []
+    whole = KVEntry.shared_prefix
+    monkeypatch.setattr(KVEntry, "shared_prefix", lambda *of: read.append(of) or whole(*of))
+    for entry in cache._entries:
+        read.clear()
+        assert cache._longest_prefix(np.append(entry.tokens, 5)) == (entry, len(entry.tokens))
+        assert len(read) <= 16
 
 
 def fill(entry, length: int) -> None:

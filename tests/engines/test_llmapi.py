@@ -16,6 +16,7 @@ from engines.errors import LoadError, RequestError
 from engines.llmapi.load import load
 from engines.llmapi.settings import LlmApiSettings
 from engines.request import EngineRequest, SamplingParams
+from engines.words import NO_WORDS, Words
 
 VOCAB = 131
 END = 1
@@ -191,9 +192,32 @@ def test_min_tokens_hold(looker):
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_stop_words_end_the_answer_and_the_request(looker, package, streaming):
-    outcome = looker.call(CYCLE, 200, stop_words=((34, 28),), streaming=streaming)
+    outcome = looker.call(CYCLE, 200, stop_words=Words.of((34, 28)), streaming=streaming)
     assert outcome.tokens == [32, 33, 34, 28]
     assert llm(package).results[-1].aborted()
+
+
+def test_stop_words_of_one_token_are_left_to_it(looker, package):
+    outcome = looker.call(CYCLE, 200, stop_words=Words.of((34,), (28,)))
+    assert outcome.tokens == [32, 33, 34]
+    result = llm(package).results[-1]
+    assert (result.sampling_params.stop_token_ids, result.aborted()) == ([28, 34], False)
+    assert not result._streaming
+
+
+def test_stop_words_of_one_token_end_nothing_while_tokens_are_owed(looker):
+    sampling = SamplingParams(top_k=1, min_tokens=8)
+    outcome = looker.call(CYCLE, 200, stop_words=Words.of((34,)), sampling=sampling)
+    assert outcome.tokens == said_after(31, 10)
+
+
+@pytest.mark.parametrize("stop_words", [Words.of((34, 28)), Words.of((33,), (34, 28)), NO_WORDS])
+@pytest.mark.parametrize("end_id", [None, 28])
+def test_counts_fit_the_answer_whatever_ends_it(looker, stop_words, end_id):
+    outcome = looker.call(CYCLE, 30, stop_words=stop_words, end_id=end_id, return_perf_metrics=True)
+    usage = outcome.last.usage
+    assert 0 <= usage.accepted_tokens <= usage.draft_tokens
+    assert usage.accepted_tokens < len(outcome.tokens) + (end_id is not None)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +246,7 @@ def test_embedding_bias_is_passed_on(looker, package):
 
 @pytest.mark.parametrize("bias", [None, np.zeros(VOCAB, np.float32)])
 def test_a_bad_word_of_one_token_is_banned_by_bias(looker, bias):
-    sampling = SamplingParams(top_k=1, bad_words=((33,), (28,)), embedding_bias=bias)
+    sampling = SamplingParams(top_k=1, bad_words=Words.of((33,), (28,)), embedding_bias=bias)
     assert looker.tokens([31], 5, sampling=sampling) == [32, 34, 29, 30, 31]
     assert bias is None or not bias.any()
 
@@ -313,7 +337,7 @@ def test_closing_fails_calls_and_ends_the_llm(start, package):
         ("draft_stop_probability", {"draft_stop_probability": 0.5}),
         ("return_context_logits", {"return_context_logits": True}),
         ("return_generation_logits", {"return_generation_logits": True}),
-        ("bad_words_list", {"sampling": SamplingParams(bad_words=((5,), (6, 7)))}),
+        ("bad_words_list", {"sampling": SamplingParams(bad_words=Words.of((5,), (6, 7)))}),
         ("repetition_penalty", {"sampling": SamplingParams(repetition_penalty=1.1)}),
         ("presence_penalty", {"sampling": SamplingParams(presence_penalty=0.1)}),
         ("frequency_penalty", {"sampling": SamplingParams(frequency_penalty=0.1)}),

@@ -41,9 +41,9 @@ class LogitsRule:
     def __call__(self, drafts, p, q, *, seed, position, threshold=None):
         for i, token in enumerate(drafts):
             u = self.number(token, seed, position + i)
-            if not accepts(float(p[i, token]), float(q[i, token]), u):
+            if not accepts(float(p[i][token]), float(q[i][token]), u):
                 return [*drafts[:i], self.correction(p[i], q[i], seed, position + i)]
-        return [*drafts, draw(p[-1], seed, position + len(drafts), Purpose.SAMPLE)]
+        return [*drafts, draw(p[len(drafts)], seed, position + len(drafts), Purpose.SAMPLE)]
 
     def number(self, token, seed, position):
         return uniform(seed, position, Purpose.ACCEPT)

@@ -10,6 +10,7 @@ from engine_harness import VOCAB, prompt
 from engines.errors import LoadError, RequestError
 from engines.request import EngineRequest, SamplingParams
 from engines.torch.engine import TorchEngine
+from engines.words import Words
 
 
 def greedy(**rest) -> SamplingParams:
@@ -45,10 +46,10 @@ def test_penalties_change_the_text(llama):
 def test_bad_words_are_never_said_and_drafts_that_say_them_are_rejected(llama):
     ids = prompt(2, 10)
     text = llama.tokens(ids, 10)
-    single = greedy(bad_words=((text[0],),))
+    single = greedy(bad_words=Words.of((text[0],)))
     assert text[0] not in llama.tokens(ids, 20, sampling=single)
     assert llama.tokens(ids, 5, drafts=text[:4], sampling=single)[0] != text[0]
-    pair = greedy(bad_words=(tuple(text[2:4]),))
+    pair = greedy(bad_words=Words.of(tuple(text[2:4])))
     assert llama.tokens(ids, 10, sampling=pair)[:3] == text[:3]
     emitted = llama.tokens(ids, 5, drafts=text[:4], sampling=pair)
     assert emitted[:3] == text[:3]
@@ -70,7 +71,7 @@ def test_embedding_bias_moves_the_choice(llama):
 
 
 def test_banning_everything_fails_that_call_only(llama):
-    every = tuple((token,) for token in range(VOCAB))
+    every = Words.of(*((token,) for token in range(VOCAB)))
     bad = llama.start(prompt(3, 10), 5, sampling=greedy(bad_words=every))
     good = llama.start(prompt(4, 10), 5)
     assert bad.wait().error == "bad_words_list, embedding_bias and end_id together ban every token"
@@ -196,7 +197,7 @@ REFUSED = [
     ({"ids": [1], "drafts": [1] * 9}, "draft_input_ids has 9 tokens; this engine verifies up to 8"),
     ({"ids": [1] * 250, "new": 10}, "reach 260 tokens; max_seq_len is 256"),
     ({"ids": [1], "end_id": 131}, "end_id 131 is outside"),
-    ({"ids": [1], "sampling": greedy(bad_words=((999,),))}, "bad_words_list holds 999"),
+    ({"ids": [1], "sampling": greedy(bad_words=Words.of((999,)))}, "bad_words_list holds 999"),
     (
         {"ids": [1], "sampling": greedy(embedding_bias=np.zeros(3, np.float32))},
         "embedding_bias has 3 values; the vocabulary has 131",

@@ -8,7 +8,8 @@ import pytest
 from contract import engine as tensors
 from engines.decoding import decode
 from engines.encoding import encode, nothing
-from engines.errors import RequestError
+from engines.errors import RequestError, UnsupportedError
+from engines.load import excludes_input
 from engines.request import EngineAnswer, EngineRequest, Usage
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
@@ -77,9 +78,9 @@ def test_all_that_shapes_the_answer_arrives():
 
 def test_word_lists_are_ids_and_ends():
     call = request(stop_words_list=[[7, 8, 9, 0], [2, 3, -1, -1]], bad_words_list=[[4, 0], [1, -1]])
-    assert call.stop_words == ((7, 8), (9,))
-    assert call.sampling.bad_words == ((4,),)
-    assert request(stop_words_list=[[0], [-1]]).stop_words == ()
+    assert list(call.stop_words) == [(7, 8), (9,)]
+    assert list(call.sampling.bad_words) == [(4,)]
+    assert not request(stop_words_list=[[0], [-1]]).stop_words
 
 
 def test_end_id_minus_one_means_none():
@@ -116,6 +117,68 @@ def test_end_id_minus_one_means_none():
 def test_wrong_inputs_are_named(given, message):
     with pytest.raises(RequestError, match=message):
         request(**given)
+
+
+def test_a_tensor_without_elements_is_taken_as_absent():
+    call = request(
+        embedding_bias=[], draft_input_ids=[], bad_words_list=[[], []], stop_words_list=[[], []]
+    )
+    assert call.sampling.embedding_bias is None
+    assert len(call.draft_ids) == 0
+    assert not call.stop_words
+    assert not request(prompt_table_extra_ids=[]).sampling.bad_words
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"decoder_input_ids": [9], "pad_id": 9},
+        {"decoder_input_ids": [0]},
+        {"decoder_input_ids": [0], "pad_id": 9},
+        {"prompt_table_extra_ids": [0, 0, 0], "pad_id": 9},
+    ],
+)
+def test_what_fills_an_unused_tensor_is_ignored(given):
+    assert request(**given).input_ids.tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"decoder_input_ids": [8], "pad_id": 9},
+        {"decoder_input_ids": [9]},
+        {"decoder_input_ids": [9, 8], "pad_id": 9},
+        {"prompt_table_extra_ids": [0, 3, 0]},
+    ],
+)
+def test_what_an_unused_tensor_says_is_refused(given):
+    with pytest.raises(UnsupportedError, match="_ids is not supported by this engine"):
+        request(**given)
+
+
+def test_a_long_list_that_is_wrong_is_told_in_one_short_line():
+    table = np.zeros((2, 100_000), np.int32)
+    table[1, :2] = 2, 1
+    with pytest.raises(RequestError) as error:
+        request(bad_words_list=table)
+    assert str(error.value) == "bad_words_list: its ends do not rise within its 100000 ids"
+
+
+@pytest.mark.parametrize(("default", "given"), [(True, False), (False, True)])
+def test_whether_the_context_is_left_out_is_the_engines_to_say_where_the_call_does_not(
+    default, given
+):
+    assert decode(arrays(), "", 0, exclude_input=default).exclude_input is default
+    told = arrays(exclude_input_in_output=given)
+    assert decode(told, "", 0, exclude_input=default).exclude_input is given
+
+
+def test_the_engines_default_is_a_parameter_named_as_nvidias():
+    assert excludes_input({})
+    assert not excludes_input(
+        {"parameters": {"exclude_input_in_output": {"string_value": "false"}}}
+    )
+    assert excludes_input({"parameters": {"exclude_input_in_output": {"string_value": "true"}}})
 
 
 def test_a_batch_is_refused():

@@ -77,6 +77,22 @@ def test_a_stream_is_refused_with_what_would_allow_it(server):
         client.infer("target", request(streaming=[True]))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"runtime_top_k": [-1]}, "StatusCode.INVALID_ARGUMENT"),
+        ({"beam_width": [2]}, "StatusCode.UNIMPLEMENTED"),
+    ],
+)
+def test_a_refusal_says_by_its_code_that_the_engine_is_well(server, wrong, code):
+    with (
+        grpc.InferenceServerClient(server.grpc_url) as client,
+        pytest.raises(InferenceServerException, match="model 'target': ") as error,
+    ):
+        client.infer("target", request(**wrong))
+    assert error.value.status() == code
+
+
 def test_a_draft_sends_its_logits_or_lends_them(server):
     outputs = (engine.GENERATION_LOGITS, engine.LOGITS_LOAN)
     with grpc.InferenceServerClient(server.grpc_url) as client:

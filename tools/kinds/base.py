@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from contract import parameters
+from contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from engines.traits import Traits
 
 from ..checkpoint import Checkpoint
@@ -108,6 +111,24 @@ class EngineSection(Section):
     def beside(self, draft: Engine, planned: Engine) -> Engine:  # noqa: ARG002
         """Return the planned target as it is beside this draft."""
         return planned
+
+
+class OwnEngineSection(EngineSection):
+    """A profile's part for an engine of ours.
+
+    exclude_input_in_output: answers hold new tokens only, where a call does not say; the engine's
+    default in NVIDIA's backend is false, which clients that call the engines themselves may expect.
+    """
+
+    exclude_input_in_output: bool = True
+
+    def model_parameters(self, kind: str, settings: Any) -> dict[str, str]:
+        """Return the parameters of the Triton model: the engine's kind, what is common, its own."""
+        return {
+            "engine": kind,
+            EXCLUDE_INPUT_IN_OUTPUT: json.dumps(self.exclude_input_in_output),
+            **parameters.encode(settings),
+        }
 
 
 def sequence_length(wanted: int | None, checkpoint: Checkpoint, place: Place, *, most: int) -> int:

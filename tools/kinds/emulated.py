@@ -9,13 +9,12 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from tokenizers import Tokenizer
 
-from contract import parameters
 from engines import traits
 from engines.emulated.settings import EmulatedSettings
 from engines.errors import LoadError
 
 from ..checkpoint import CheckpointError, TokenizerFolder, read_tokenizer
-from .base import Engine, EngineSection, Folder, Place, ProfileError, Section
+from .base import Engine, Folder, OwnEngineSection, Place, ProfileError, Section
 
 MAX_SEQ_LEN = 8192
 SEQUENCES_CACHED = 64
@@ -38,7 +37,7 @@ class Language(Section):
     mean_answer_len: NonNegativeFloat = 0.0
 
 
-class EmulatedDraft(EngineSection):
+class EmulatedDraft(OwnEngineSection):
     """An emulated engine.
 
     tokenizer: folder of the tokenizer whose ids it says. vocab_size: width of its logits; the
@@ -74,7 +73,8 @@ class EmulatedDraft(EngineSection):
         settings = self._settings(tokenizer, place)
         return Engine(
             traits=traits.EMULATED,
-            parameters={"engine": self.kind, **parameters.encode(settings)},
+            parameters=self.model_parameters(self.kind, settings),
+            excludes_input=self.exclude_input_in_output,
             vocab_size=settings.vocab_size,
             max_seq_len=settings.max_seq_len,
             kv_cache_tokens=settings.kv_cache_tokens,
@@ -97,7 +97,9 @@ class EmulatedDraft(EngineSection):
                 f"{width} is less than the {tokenizer.size} tokens of {tokenizer.folder}",
             )
         low, high = _words(tokenizer)
-        given = self.model_dump(exclude={"kind", "decoupled", "tokenizer", "language"})
+        given = self.model_dump(
+            exclude={*OwnEngineSection.model_fields, "kind", "tokenizer", "language"}
+        )
         filled = {
             "vocab_size": width,
             "kv_cache_tokens": self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,

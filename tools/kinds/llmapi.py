@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from contract import parameters
 from engines import traits
 from engines.llmapi.settings import LlmApiSettings
 
@@ -17,7 +16,7 @@ from ..checkpoint import (
     read_checkpoint,
     read_tokenizer,
 )
-from .base import Engine, EngineSection, Folder, Place, ProfileError, Section, sequence_length
+from .base import Engine, Folder, OwnEngineSection, Place, ProfileError, Section, sequence_length
 from .lookup import Lookup
 
 MAX_SEQ_LEN = 8192
@@ -45,7 +44,7 @@ class InLlmDraft(Section):
     draft_len: PositiveInt = 4
 
 
-class LlmApiTarget(EngineSection):
+class LlmApiTarget(OwnEngineSection):
     """A `tensorrt_llm.LLM`.
 
     checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes. model: what the
@@ -91,7 +90,8 @@ class LlmApiTarget(EngineSection):
         settings = self._settings(checkpoint, place)
         return Engine(
             traits=traits.LLMAPI_SPECULATIVE if settings.drafts_itself else traits.LLMAPI,
-            parameters={"engine": self.kind, **parameters.encode(settings)},
+            parameters=self.model_parameters(self.kind, settings),
+            excludes_input=self.exclude_input_in_output,
             vocab_size=checkpoint.vocab_size,
             max_seq_len=settings.max_seq_len,
             kv_cache_tokens=settings.kv_cache_tokens,

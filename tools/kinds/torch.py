@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from contract import parameters
 from engines import traits
 from engines.errors import LoadError
 from engines.torch.settings import TorchSettings
 
 from ..checkpoint import Checkpoint, CheckpointError, checkpoint_files, read_checkpoint
-from .base import Engine, EngineSection, Folder, Place, ProfileError, sequence_length
+from .base import Engine, Folder, OwnEngineSection, Place, ProfileError, sequence_length
 from .lookup import Lookup
 
 CHECKPOINT = "checkpoint"  # folder beside model.py
@@ -23,7 +22,7 @@ KV_BYTES = 2**30
 MAX_SEQ_LEN = 4096
 
 
-class TorchDraft(EngineSection):
+class TorchDraft(OwnEngineSection):
     """A Hugging Face checkpoint on PyTorch.
 
     checkpoint: its folder. max_seq_len: tokens of context, answer and draft together; what the
@@ -56,7 +55,8 @@ class TorchDraft(EngineSection):
         settings = self._settings(checkpoint, place)
         return Engine(
             traits=traits.TORCH_LOOKUP if settings.drafts_itself else traits.TORCH,
-            parameters={"engine": self.kind, **parameters.encode(settings)},
+            parameters=self.model_parameters(self.kind, settings),
+            excludes_input=self.exclude_input_in_output,
             vocab_size=checkpoint.vocab_size,
             max_seq_len=settings.max_seq_len,
             kv_cache_tokens=settings.kv_cache_tokens,
@@ -87,7 +87,7 @@ class TorchDraft(EngineSection):
             )
         decided = {
             "kind",
-            "decoupled",
+            *OwnEngineSection.model_fields,
             "checkpoint",
             "max_seq_len",
             "kv_cache_tokens",

@@ -295,8 +295,9 @@ class LLM:
 
     @staticmethod
     def _reason(new: list[int], before: int, params: SamplingParams) -> str | None:
-        """Cut `new` at the end id, which stays in, or the limit."""
-        if params.end_id in new:
-            del new[new.index(params.end_id) + 1 :]
-            return "stop"
+        """Cut `new` at an id that ends the answer, which stays in, or the limit."""
+        for i, token in enumerate(new):
+            if token in {params.end_id, *(params.stop_token_ids or ())}:
+                del new[i + 1 :]
+                return "stop"
         return "length" if before + len(new) >= params.max_tokens else None

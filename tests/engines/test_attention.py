@@ -1,0 +1,47 @@
+"""Attention in parts: the same as in one, without a mask that grows with prompt times context."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from engine_harness import prompt
+
+from engines.torch import attention
+from engines.torch.attention import Segment, attend
+from engines.torch.kv_cache import KVEntry, KVShape
+
+HEADS, KV_HEADS, SIZE = 4, 2, 8
+SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))
+
+
+def attended(start, count, window, seed=1):
+    """Attention of `count` tokens behind `start` others, and the masks that it took."""
+    generator = torch.Generator().manual_seed(seed)
+    entry = KVEntry(length=start)
+    entry.resize(SHAPE, start + count)
+    for tensor in entry.layers[0]:
+        tensor.normal_(generator=generator)
+    segment = Segment(entry, count, 1)
+    shapes = [(1, heads, count, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    qkv = tuple(torch.randn(shape, generator=generator) for shape in shapes)
+    return attend([segment], 0, qkv, None, window), segment._masks
+
+
+@pytest.mark.parametrize("window", [None, 5, 40])
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (0, 30), (17, 1), (17, 30), (60, 9)])
+@pytest.mark.parametrize("values", [1, 150, 500, 1000])
+def test_parts_see_what_the_whole_does(monkeypatch, start, count, window, values):
+    whole, _ = attended(start, count, window)
+    monkeypatch.setattr(attention, "MASK_VALUES", values)
+    parts, masks = attended(start, count, window)
+    torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
+    least = (HEADS // KV_HEADS) * (start + count)  # of one token
+    assert all(mask.numel() <= max(values, least) for mask in masks.values())
+    assert len(masks) <= 2  # all parts share one, and the last may be shorter
+
+
+def test_an_engine_says_the_same_in_parts(llama, make_harness, monkeypatch):
+    ids = prompt(31, 120)
+    want = llama.tokens(ids, 20)
+    monkeypatch.setattr(attention, "MASK_VALUES", 700)
+    assert make_harness("llama").tokens(ids, 20) == want

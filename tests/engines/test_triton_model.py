@@ -1,0 +1,263 @@
+"""An engine as a Triton model, without Triton: every call is answered, whatever goes wrong."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from types import SimpleNamespace
+
+import backend_utils
+import numpy as np
+import pytest
+from backend_utils import Request, Sender, TritonError
+from emulated import settings
+
+from contract.parameters import encode
+from engines import room
+from engines.errors import Code
+from engines.loans import Lender
+from engines.request import EngineAnswer
+
+FINAL = backend_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+PLAIN = ["output_ids", "sequence_length"]
+LOGITS = [*PLAIN, "generation_logits"]
+
+
+@pytest.fixture
+def triton(monkeypatch):
+    """The module `engines.triton` over the stand-in."""
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend_utils)
+    monkeypatch.delitem(sys.modules, "engines.triton", raising=False)
+    yield importlib.import_module("engines.triton")
+    sys.modules.pop("engines.triton", None)
+
+
+class Scripted:
+    """An engine that keeps what it is asked and answers when the test says so."""
+
+    computed_tokens = 0
+
+    def __init__(self):
+        self.calls = []
+
+    def submit(self, request, respond):
+        self.calls.append((request, respond))
+
+    def stop(self, request_id):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def begin(triton):
+    """Start a model; an engine in place of the emulated one that its parameters name, if given."""
+    made = []
+
+    def start(engine=None, *, decoupled=False, **parameters):
+        class Model(triton.EngineModel):
+            def load_engine(self, model_config, folder):
+                return engine or super().load_engine(model_config, folder)
+
+        given = {"engine": "emulated", **encode(settings()), **parameters}
+        config = {
+            "name": "target",
+            "parameters": {name: {"string_value": value} for name, value in given.items()},
+            "model_transaction_policy": {"decoupled": decoupled},
+        }
+        model = Model()
+        model.initialize(
+            {
+                "model_name": "target",
+                "model_config": json.dumps(config),
+                "model_repository": "/nowhere/target",
+                "model_version": "1",
+            }
+        )
+        made.append(model)
+        return model
+
+    yield start
+    for model in made:
+        model.finalize()
+
+
+def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
+    """Execute one request; return the response that came at once, and the sender."""
+    sender = sender or Sender(decoupled=decoupled)
+    arrays = {"input_ids": [3, 4, 5], "input_lengths": [3], "request_output_len": [4], **given}
+    arrays = {name: np.array([value]) for name, value in arrays.items()}
+    for name in ("input_ids", "draft_input_ids"):
+        if name in arrays:
+            arrays[name] = arrays[name].astype(np.int32)
+    returned = model.execute([Request(arrays, wanted, sender, "r")])
+    return (returned[0] if returned else None), sender
+
+
+def told(response):
+    return response.error.message(), response.error.code()
+
+
+def answer(**given):
+    return EngineAnswer(tokens=(7, 8), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        ({"request_output_len": [0]}, TritonError.INVALID_ARG, "request_output_len is 0"),
+        ({"input_ids": [999]}, TritonError.INVALID_ARG, "input_lengths is 3"),
+        ({"lora_task_id": [3]}, TritonError.UNSUPPORTED, "lora_task_id is not supported"),
+        ({"beam_width": [2]}, TritonError.UNSUPPORTED, "beam_width 2 is not supported"),
+        ({"repetition_penalty": [2.0]}, TritonError.UNSUPPORTED, "repetition_penalty is not"),
+        ({"streaming": [True]}, TritonError.UNSUPPORTED, "`decoupled: true`"),
+        ({"stop": [True]}, None, ""),
+    ],
+)
+def test_a_refusal_has_its_code(begin, given, code, words):
+    response, sender = ask(begin(), **given)
+    assert sender.sent == []  # it travels with the end of execute()
+    if code is None:
+        assert response.error is None
+    else:
+        message, found = told(response)
+        assert found == code
+        assert message.startswith("model 'target': ")
+        assert words in message
+
+
+def test_a_crash_is_internal_and_tells_no_more_than_its_kind(begin):
+    class Broken(Scripted):
+        def submit(self, request, respond):
+            raise MemoryError("secret")
+
+    response, _ = ask(begin(Broken()))
+    assert told(response) == ("model 'target': the call failed: MemoryError", TritonError.INTERNAL)
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_an_error_answer_has_its_code(begin, code):
+    engine = Scripted()
+    response, sender = ask(begin(engine))
+    assert response is None
+    engine.calls[0][1](EngineAnswer(error="it went wrong", code=code))
+    ((sent, flags),) = sender.sent
+    assert told(sent) == ("model 'target': it went wrong", getattr(TritonError, code.name))
+    assert flags == FINAL
+
+
+def test_calls_that_closing_ends_are_unavailable(begin):
+    model = begin(step_ms="100000.0")
+    response, sender = ask(model)
+    assert response is None
+    model.finalize()
+    assert told(sender.sent[0][0]) == (
+        "model 'target': the engine is shutting down",
+        TritonError.UNAVAILABLE,
+    )
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_an_answer_that_cannot_be_made_ends_the_call(begin, monkeypatch, triton, decoupled):
+    engine = Scripted()
+    _, sender = ask(begin(engine, decoupled=decoupled), decoupled=decoupled)
+    monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
+    engine.calls[0][1](answer())
+    ((sent, flags),) = sender.sent
+    message = "model 'target': its answer could not be made: ZeroDivisionError"
+    assert (told(sent), flags) == ((message, TritonError.INTERNAL), FINAL)
+
+
+def test_an_answer_of_a_stream_that_cannot_be_made_is_its_last(begin, monkeypatch, triton):
+    engine = Scripted()
+    _, sender = ask(begin(engine, decoupled=True), decoupled=True, streaming=[True])
+    engine.calls[0][1](answer(final=False))
+    monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
+    with pytest.raises(room.ResponseError):  # so that the engine ends the call
+        engine.calls[0][1](answer(final=False))
+    assert [flags for _, flags in sender.sent] == [0, FINAL]
+    assert sender.sent[1][0].error is not None
+
+
+def test_an_answer_of_a_stream_that_cannot_be_sent_is_replaced_by_an_error(begin):
+    engine = Scripted()
+    sender = Sender(decoupled=True, fails=(1,))
+    ask(begin(engine, decoupled=True), sender=sender, decoupled=True, streaming=[True])
+    engine.calls[0][1](answer(final=False))
+    with pytest.raises(backend_utils.TritonModelException):
+        engine.calls[0][1](answer(final=False))
+    (_, flags), (last, last_flags) = sender.sent
+    assert (flags, last_flags) == (0, FINAL)
+    message = "model 'target': its answer could not be sent; see the log"
+    assert told(last) == (message, TritonError.INTERNAL)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Say how many bytes of shared memory are free."""
+
+    def say(num_bytes):
+        system = SimpleNamespace(f_bavail=num_bytes, f_frsize=1)
+        monkeypatch.setattr(room.os, "statvfs", lambda _: system)
+
+    return say
+
+
+def test_an_answer_without_room_is_an_error_in_its_place(begin, free):
+    free(5 * 2**20)
+    engine = Scripted()
+    logits = np.zeros((2, 2**20), np.float32)
+    _, sender = ask(begin(engine), wanted=LOGITS)
+    engine.calls[0][1](answer(generation_logits=logits))
+    message, code = told(sender.sent[0][0])
+    assert "its answer of 8 MiB does not fit into the 5 MiB that /dev/shm has free" in message
+    assert code == TritonError.UNAVAILABLE
+    free(10 * 2**20)
+    _, sender = ask(begin(engine), wanted=LOGITS)
+    engine.calls[1][1](answer(generation_logits=logits))
+    assert sender.sent[0][0].tensors["generation_logits"].shape == (1, 1, 2, 2**20)
+
+
+def test_a_small_answer_asks_nobody(begin, free):
+    free(0)
+    response, _ = ask(begin())
+    assert response.error is None
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "decoupled"), [("made", False), ("made", True), ("sent", True), (None, False)]
+)
+def test_a_loan_comes_back_however_its_call_ends(begin, monkeypatch, triton, spoilt, decoupled):
+    lender, engine = Lender(), Scripted()
+    model = begin(engine, decoupled=decoupled)
+    handle = lender.lend(np.zeros((2, 131), np.float32))
+    sender = Sender(decoupled=decoupled, fails=(0,) if spoilt == "sent" else ())
+    ask(model, sender=sender, draft_input_ids=[7, 8], logits_loan=handle)
+    request, respond = engine.calls[0]
+    assert request.draft_logits.shape == (2, 131)
+    page = lender._lent[0][2]
+    assert not page.returned
+    if spoilt == "made":
+        monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
+    if spoilt == "sent":
+        with pytest.raises(backend_utils.TritonModelException):
+            respond(answer(final=False))
+        assert sender.sent[-1][1] == FINAL
+    else:
+        respond(answer())
+    assert page.returned
+    lender.close()
+
+
+def test_the_prompt_comes_first_where_the_profile_says_so(begin):
+    model = begin(exclude_input_in_output="false")
+    response, _ = ask(model)
+    ids = response.tensors["output_ids"].tolist()[0][0]
+    assert (ids[:3], len(ids)) == ([3, 4, 5], 7)
+    assert response.tensors["sequence_length"].tolist() == [[7]]
+    without, _ = ask(model, exclude_input_in_output=[True])
+    assert without.tensors["output_ids"].tolist() == [[ids[3:]]]
+    usual, _ = ask(begin())
+    assert usual.tensors["output_ids"].tolist() == [[ids[3:]]]

@@ -1,0 +1,107 @@
+"""Lists of words against the plain way to look at them: one after another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.bans import Bans
+from engines.ending import Cut, cut
+from engines.request import EngineRequest, SamplingParams
+from engines.words import NO_WORDS, Words
+
+words = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8)
+texts = st.lists(st.integers(0, 3), max_size=12)
+
+
+def request(limit=10, context=(5,), min_tokens=0, bad_words=NO_WORDS, **given) -> EngineRequest:
+    sampling = SamplingParams(min_tokens=min_tokens, bad_words=bad_words)
+    return EngineRequest("r", np.array(context, np.int32), limit, sampling=sampling, **given)
+
+
+def test_a_list_tells_its_words():
+    listed = Words.of((7, 8), (), (9,), (9,), (3, 4, 5))
+    assert list(listed) == [(7, 8), (9,), (9,), (3, 4, 5)]
+    assert (len(listed), listed.longest) == (4, 3)
+    assert listed.singles.tolist() == [9]
+    assert listed.single_ids == {9}
+    assert (len(NO_WORDS), NO_WORDS.longest, bool(NO_WORDS)) == (0, 0, False)
+
+
+def test_ids_behind_the_last_word_are_padding():
+    assert Words(np.array([7, 8, 99, 99], np.int32), np.array([2])).ids.tolist() == [7, 8]
+
+
+@given(words, texts)
+def test_what_must_not_come_next(listed, text):
+    found = Words.of(*listed).next_after(np.array(text, np.int64))
+    expected = [
+        word[-1]
+        for word in listed
+        if len(word) > 1 and len(word) - 1 <= len(text) and text[1 - len(word) :] == word[:-1]
+    ]
+    assert sorted(found.tolist()) == sorted(expected)
+
+
+@given(words, texts, texts, st.integers(0, 6))
+def test_where_a_word_is_complete(listed, before, new, skip):
+    text = before + new
+    ends = [
+        i
+        for i in range(skip, len(new))
+        for word in listed
+        if word and text[: len(before) + i + 1][-len(word) :] == word
+    ]
+    assert Words.of(*listed).first_end(before, new, skip) == min(ends, default=None)
+
+
+@given(texts, st.integers(1, 9))
+def test_long_words_are_compared_to_their_beginning(text, length):
+    word = (text * length)[: 40 + length]
+    said = np.array([9, *word, *word[:-1]], np.int64)
+    assert Words.of([8, *word], word).next_after(said).tolist() == word[-1:] * (len(word) > 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "tokens", "expected"),
+    [
+        ({}, [], [1, 2, 3], Cut([1, 2, 3], ended=False, behind=0)),
+        ({"limit": 4}, [9, 9], [1, 2, 3], Cut([1, 2], ended=False, behind=1)),
+        ({"end_id": 2}, [], [1, 2, 3, 4], Cut([1], ended=True, behind=2)),
+        ({"end_id": 1}, [], [1], Cut([], ended=True, behind=0)),
+        ({"end_id": 3, "limit": 2}, [], [1, 2, 3], Cut([1, 2], ended=False, behind=1)),
+        ({"stop_words": Words.of((2,))}, [], [1, 2, 3, 4], Cut([1, 2], ended=True, behind=2)),
+        ({"stop_words": Words.of((8, 1))}, [8], [1, 2], Cut([1], ended=True, behind=1)),
+        ({"stop_words": Words.of((2,)), "end_id": 3}, [], [2, 3], Cut([2], True, 1)),
+        ({"stop_words": Words.of((3,)), "end_id": 2}, [], [2, 3], Cut([], True, 1)),
+        ({"stop_words": Words.of((2,)), "end_id": 2}, [], [1, 2], Cut([1], True, 0)),
+        ({"stop_words": Words.of((2,)), "min_tokens": 2}, [], [2, 2, 2, 2], Cut([2] * 3, True, 1)),
+        ({"stop_words": Words.of((2,)), "min_tokens": 2}, [2, 2], [2, 5], Cut([2], True, 1)),
+    ],
+)
+def test_an_answer_is_cut_where_it_ends(given, before, tokens, expected):
+    assert cut(request(**given), before, tokens) == expected
+
+
+def test_bans_are_bad_words_and_what_would_end_the_answer_too_soon():
+    asked = request(
+        context=(5, 6),
+        min_tokens=2,
+        bad_words=Words.of((4,), (6, 7)),
+        end_id=1,
+        stop_words=Words.of((2,), (3, 3), (99,), (-1,)),
+    )
+    bans = Bans(asked, 50)
+    assert bans
+    assert sorted(bans.behind(np.array([5, 6])).tolist()) == [1, 2, 4, 7]
+    assert sorted(bans.behind(np.array([5, 6, 8])).tolist()) == [1, 2, 4]
+    assert sorted(bans.behind(np.array([5, 6, 8, 6])).tolist()) == [4, 7]
+    assert sorted(bans.behind(np.array([5, 6, 8, 6, 8])).tolist()) == [4]
+
+
+def test_nothing_is_banned_unless_somebody_asks():
+    assert not Bans(request(end_id=1, stop_words=Words.of((2,))), 50)
+    assert not Bans(request(min_tokens=3), 50)
+    assert Bans(request(min_tokens=3, end_id=1), 50)

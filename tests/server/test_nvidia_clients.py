@@ -1,0 +1,163 @@
+"""NVIDIA's own speculative loops against `draft` and `target`, as their callers send it.
+
+Written after inflight_batcher_llm/client/e2e_grpc_speculative_decoding_client.py and
+all_models/inflight_batcher_llm/tensorrt_llm_bls of TensorRT-LLM: the same tensors in the same
+calls, and the same rules for when it is over. Both may expect the prompt in `output_ids`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from entries import ask_one
+from tandem import deployment
+from tritonclient import grpc
+from tritonclient.utils import np_to_triton_dtype
+
+from .conftest import serving
+
+PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
+PROMPT = "def add(a, b):"
+LENGTH = 40
+NUM_DRAFT_TOKENS = 5
+PREPROCESSED = {  # what the BLS model passes on, by the name that an engine knows
+    "INPUT_ID": "input_ids",
+    "DECODER_INPUT_ID": "decoder_input_ids",
+    "REQUEST_INPUT_LEN": "input_lengths",
+    "BAD_WORDS_IDS": "bad_words_list",
+    "STOP_WORDS_IDS": "stop_words_list",
+    "EMBEDDING_BIAS": "embedding_bias",
+    "OUT_END_ID": "end_id",
+    "OUT_PAD_ID": "pad_id",
+    "OUT_PROMPT_TABLE_EXTRA_IDS": "prompt_table_extra_ids",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Emulated engines whose answers hold the prompt where a call does not say."""
+    planned = deployment.load(PROFILE)
+    sections = {
+        name: section.model_copy(update={"exclude_input_in_output": False})
+        for name, section in planned.profile.engines
+    }
+    engines = planned.profile.engines.model_copy(update=sections)
+    profile = planned.profile.model_copy(update={"engines": engines})
+    with serving(deployment.check(profile), tmp_path_factory.mktemp("nvidia")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with grpc.InferenceServerClient(server.grpc_url) as connection:
+        yield connection
+
+
+def call(client, model, arrays):
+    """Call a model without naming outputs, as that client does."""
+    inputs = []
+    for name, array in arrays.items():
+        inputs.append(grpc.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
+        inputs[-1].set_data_from_numpy(array)
+    return client.infer(model, inputs, request_id="1")
+
+
+def one(value, kind=np.int32):
+    return np.array([[value]], kind)
+
+
+def preprocessed(client, **given):
+    query = {"QUERY": np.array([[PROMPT.encode()]], object), "REQUEST_OUTPUT_LEN": one(LENGTH)}
+    return call(client, "preprocessing", query | given)
+
+
+def text_of(result):
+    """The ids of an answer, prompt included."""
+    ids = result.as_numpy("output_ids")[0, 0]
+    assert result.as_numpy("sequence_length").tolist() == [[len(ids)]]
+    return ids
+
+
+def is_over(drafted, before, ids, most, stop_words):
+    """When that client's loop ends; `drafted` is the draft engine's last text."""
+    ends = [np.array_equal(ids[-len(word) :], word) for word in stop_words]
+    same_as_draft = drafted is not None and np.array_equal(drafted, ids)
+    return len(ids) >= most or same_as_draft or np.array_equal(before, ids) or any(ends)
+
+
+def generate(client, fixed, prompt, stop_words):
+    """Draft, verify, until it is over; return the text's ids and the number of rounds."""
+    ids, drafted, rounds = prompt, None, 0
+    most = len(prompt) + LENGTH
+    while True:
+        common = fixed | {"input_ids": ids[None], "input_lengths": one(len(ids))}
+        wanted = min(NUM_DRAFT_TOKENS, most - len(ids) - 1)
+        verified = {"request_output_len": one(1)}
+        if wanted > 0:
+            drafted = text_of(call(client, "draft", common | {"request_output_len": one(wanted)}))
+            draft = drafted[len(ids) :]
+            verified = {
+                "request_output_len": one(len(draft) + 1),
+                "draft_input_ids": draft[None].astype(np.int32),
+            }
+        before, rounds = ids, rounds + 1
+        ids = text_of(call(client, "target", common | verified))
+        assert ids[: len(before)].tolist() == before.tolist()
+        if is_over(drafted, before, ids, most, stop_words):
+            return ids, rounds
+
+
+@pytest.fixture
+def expected(server):
+    """The control's answer."""
+    return ask_one(server, "ensemble", PROMPT, max_tokens=LENGTH)
+
+
+def test_the_clients_loop_gives_the_controls_text(client, expected):
+    told = preprocessed(client)
+    prompt = told.as_numpy("INPUT_ID")[0]
+    stop_words = told.as_numpy("STOP_WORDS_IDS")
+    fixed = {
+        "bad_words_list": told.as_numpy("BAD_WORDS_IDS"),
+        "stop_words_list": stop_words,
+        "beam_width": one(1),
+        "temperature": one(0.0, np.float32),
+        "end_id": told.as_numpy("OUT_END_ID"),
+        "pad_id": told.as_numpy("OUT_PAD_ID"),
+    }
+    ids, rounds = generate(client, fixed, prompt, stop_words[0])
+    assert ids[len(prompt) :].tolist() == expected.ids
+    assert rounds < len(expected.ids)
+    answer = {"TOKENS_BATCH": ids[None, None], "SEQUENCE_LENGTH": one(len(ids))}
+    text = call(client, "postprocessing", answer).as_numpy("OUTPUT")
+    assert text.reshape(-1)[0].decode().endswith(expected.text)
+
+
+@pytest.mark.parametrize("given", [{}, {"PROMPT_TABLE_EXTRA_ID": one(7, np.uint64)}])
+def test_the_bls_models_loop_gives_the_controls_text(client, expected, given):
+    """It passes on all that preprocessing returns, be it empty, a single pad or zeros."""
+    told = preprocessed(client, **given)
+    fixed = {engine: told.as_numpy(name) for name, engine in PREPROCESSED.items()}
+    assert fixed["embedding_bias"].size == 0
+    prompt = fixed.pop("input_ids")[0]
+    fixed |= {
+        "runtime_top_k": one(1),
+        "streaming": one(False, bool),
+        "return_context_logits": one(False, bool),
+        "return_generation_logits": one(False, bool),
+    }
+    ids, rounds = generate(client, fixed, prompt, fixed["stop_words_list"][0])
+    assert ids[len(prompt) :].tolist() == expected.ids
+    assert rounds < len(expected.ids)
+
+
+def test_the_bls_model_finds_in_the_engines_configs_what_their_answers_hold(client):
+    for model in ("draft", "target"):
+        config = client.get_model_config(model).config
+        assert config.parameters["exclude_input_in_output"].string_value == "false"
+
+
+def test_the_loop_works_over_such_engines(server, expected):
+    answer = ask_one(server, "bls", PROMPT, max_tokens=LENGTH)
+    assert answer.ids == expected.ids
+    assert answer.number("num_rounds") < LENGTH
