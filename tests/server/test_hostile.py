@@ -49,7 +49,7 @@ TRITONS_OWN = re.compile(
 LINE_AT_MOST = 1_000  # characters
 PAUSE_AT_MOST = 0.5  # seconds, of a good client's stream
 # An answer is there within a second. This machine may be busy with other things: what takes longer
-# than it could for any other reason is a fault, and so is one in a hundred that takes over a second.
+# than it could for any other reason is a fault, and so is one in a hundred over a second.
 SECONDS_AT_MOST = 10.0
 SECONDS_OF_MOST = 1.0
 
