@@ -100,7 +100,8 @@ class Judge:
             yield "no line"
         if "\n" in reply.line.strip() and not own:
             yield "more than one line"
-        if len(reply.line) > LINE_AT_MOST and not own:
+        too_long = len(reply.line) > LINE_AT_MOST and not own
+        if too_long or "metadata size exceeds" in reply.line:  # gRPC itself refuses such a line
             yield "a long line"
         for secret in self._secrets:
             if secret in reply.line:

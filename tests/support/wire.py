@@ -37,7 +37,7 @@ class Reply:
         return self.code == "OK"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rpc:
     """A request by gRPC. streamed: by the call that streams."""
 
@@ -61,13 +61,13 @@ class Rpc:
             return NO_ANSWER if late else error.code().name, error.details() or ""
         return ("NO CODE", lines[0]) if lines else ("OK", "")
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         shown = re.sub(r"\s+", " ", str(self.message))
         how = "ModelStreamInfer" if self.streamed else "ModelInfer"
         return f"{how} {shortened(shown)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Post:
     """A request by HTTP."""
 
@@ -93,7 +93,7 @@ class Post:
             return "OK, then", _error_in(body.rpartition(b"data: ")[2])
         return "OK", ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"POST {self.path} {dict(self.headers) or ''} {shortened(repr(self.body))}"
 
 
