@@ -10,13 +10,17 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 CONFIGS := .venv/repository
 
-.PHONY: demo test lint check configs clean
+.PHONY: demo test soak lint check configs clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
 
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
+
+# Three minutes of what `python -m benchmarks.soak` does for an hour.
+soak: .venv/installed
+	$(BIN)/python -m benchmarks.soak --minutes 3 --cancels 200
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check

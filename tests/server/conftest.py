@@ -5,12 +5,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import faulty
 import pytest
+import small
 from checkpoints import write_pair
 from tandem import deployment, repository
 from tandem.deployment import Deployment
 from tandem.server import TritonServer
+
+from benchmarks import faulty
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +53,7 @@ def fallible(tmp_path_factory) -> Callable[..., AbstractContextManager[TritonSer
     @contextmanager
     def start(**sections: Any) -> Iterator[TritonServer]:
         folder = tmp_path_factory.mktemp("fallible")
-        profile = faulty.write_profile(pair, folder / "profile.yaml", **sections)
+        profile = small.write_profile(pair, folder / "profile.yaml", **sections)
         stopped = serving(deployment.load(profile), folder)
         faulty.plant(stopped.repository)
         stopped.faults = faulty.Faults(stopped.repository)

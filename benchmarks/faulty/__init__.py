@@ -1,4 +1,4 @@
-"""Models that fail when a test says so: the real ones, with a fault before them.
+"""Models that fail when they are told to: the real ones, with a fault before them.
 
 `plant` puts engine.py and tokenizer.py of this folder before the model.py that was rendered. They
 read the file `fault` in their version folder at every call; where there is none, all is well.
@@ -10,9 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
-
-import yaml
+from typing import Literal
 
 HERE = Path(__file__).parent
 ENGINES = ("draft", "target")
@@ -60,20 +58,3 @@ class Faults:
 
     def _file(self, model: str) -> Path:
         return self._models / model / "1" / "fault"
-
-
-def write_profile(pair: Path, file: Path, **sections: Any) -> Path:
-    """Write the profile of a small server on what `checkpoints.write_pair` wrote to `pair`."""
-    engine = {"threads": 1, "max_seq_len": 512, "kv_cache_tokens": 32768}
-    profile = {
-        "name": "small",
-        "engines": {
-            "target": {**engine, "checkpoint": str(pair / "target"), "max_draft_len": 8},
-            "draft": {**engine, "checkpoint": str(pair / "draft")},
-        },
-        "tokenizer": {"folder": str(pair / "tokenizer")},
-    }
-    for section, keys in sections.pop("engines", {}).items():
-        profile["engines"][section] |= keys
-    file.write_text(yaml.safe_dump(profile | sections))
-    return file

@@ -25,14 +25,16 @@ class FaultyEngine:
 
     @property
     def computed_tokens(self) -> int:
+        """Tokens that went through the model."""
         return self._engine.computed_tokens
 
     def submit(self, request: Any, respond: Any) -> None:
+        """Fail as told, or hand the call on."""
         kind, _, once = _read(self._fault).partition(" ")
         if once:
             self._fault.unlink()
         if kind == "raise":
-            raise RuntimeError("a fault of the test")
+            raise RuntimeError("a planted fault")
         if kind == "lose":
             return
         if kind == "hold":
@@ -65,5 +67,8 @@ def _in_background(work: Any) -> None:
 
 
 class TritonPythonModel(RealModel):
+    """What Triton's Python backend looks for."""
+
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> FaultyEngine:
+        """Put the real engine behind its faults."""
         return FaultyEngine(super().load_engine(model_config, folder), folder / "fault")

@@ -9,11 +9,14 @@ FAULT = Path(__file__).parent / "fault"
 
 
 class TritonPythonModel(RealModel):
+    """What Triton's Python backend looks for."""
+
     def execute(self, requests: list) -> list:
+        """Fail as told, or answer."""
         while (fault := _read()) == "hold":
             time.sleep(0.01)
         if fault == "raise":
-            raise RuntimeError("a fault of the test")
+            raise RuntimeError("a planted fault")
         return super().execute(requests)
 
 

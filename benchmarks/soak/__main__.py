@@ -1,0 +1,212 @@
+"""A crowd at the demo pair's server for an hour, with faults all along.
+
+    python -m benchmarks.soak
+    python -m benchmarks.soak --minutes 3 --streams 8
+
+Clients stream, ask once and ask for batches, with every drafter, sampled and greedy, with stop
+words, bad words, penalties and biases; a third of them leaves at any stage, some have hardly any
+time, some ask for what cannot be. Engines and tokenizers raise, hang, lose calls and are late. Each
+answer is compared with the control's. In the end the draft is killed.
+
+The exit status is 1 where an answer was wrong, an error had no fault to explain it, anything grew,
+a call was lost that no fault took, or the watcher slept. The tables can go into the docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from tandem import deployment, repository
+from tandem.server import TritonServer
+
+from benchmarks import faulty
+from benchmarks.soak.asking import STREAM, Request, ask
+from benchmarks.soak.crowd import Crowd, Ledger
+from benchmarks.soak.faults import Trouble
+from benchmarks.soak.flatness import courses
+from benchmarks.soak.processes import Sample, is_at_rest, process_of, sample
+from benchmarks.soak.questions import Question, answered
+
+PROFILE = Path(__file__).with_name("profile.yaml")
+CANCELS_AN_HOUR = 10_000
+SAMPLES_A_MINUTE = 12
+SECONDS_TO_REST = 60.0
+SECONDS_KILLED = 20.0  # of the crowd that sees the draft die, which happens in the middle
+MOST_DEATHS = 5  # of Triton itself: a SIGKILL may hit the draft inside the lock of their memory
+SECONDS_UNWATCHED = 10.0
+BAD_OUTCOMES = ("wrong", "unexplained", "unanswered")
+COLUMNS = (
+    *("minute", "finished", "cancelled", "timed out", "refused", "failed by a fault", "wrong"),
+    *("unexplained", "memory MB", "threads", "descriptors", "shm MB", "heartbeat s", "lost"),
+)
+out = Console(width=200, highlight=False)
+
+
+def main() -> int:
+    """Run it; return the exit status."""
+    options = _options()
+    planned = deployment.load(PROFILE)
+    faults: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        models = Path(folder, "repository")
+        repository.render(planned, models, link=True)
+        faulty.plant(models)
+        server = TritonServer(models, thread_pool_size=planned.thread_pool_size)
+        with server:
+            questions = answered(server.grpc_url)
+            faults += _soak(server, questions, options)
+            faults += _kill(server, questions, options.streams)
+    for fault in faults:
+        out.print(f"FAULT: {fault}", markup=False)
+    out.print("the server held" if not faults else f"{len(faults)} faults")
+    return bool(faults)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--streams", type=int, default=16, help="clients at once")
+    parser.add_argument(
+        "--cancels", type=int, help=f"at least so many; default: {CANCELS_AN_HOUR} an hour"
+    )
+    options = parser.parse_args()
+    if options.cancels is None:
+        options.cancels = round(options.minutes / 60 * CANCELS_AN_HOUR)
+    return options
+
+
+def _soak(
+    server: TritonServer, questions: list[Question], options: argparse.Namespace
+) -> list[str]:
+    """Let the crowd in with faults all along; return what was wrong."""
+    ledger, samples = Ledger(), []
+    with Trouble(server.repository) as trouble:
+        crowd = Crowd(server.grpc_url, questions, ledger, trouble.explains)
+        asking = threading.Thread(
+            target=crowd.run, args=(options.streams, 60 * options.minutes), daemon=True
+        )
+        asking.start()
+        _table_row(COLUMNS)
+        while asking.is_alive() and server.running:
+            asking.join(60 / SAMPLES_A_MINUTE)
+            with suppress(OSError):  # where Triton has ended, the loop ends too
+                samples.append(sample(server))
+                if len(samples) % SAMPLES_A_MINUTE == 0:
+                    _show(samples, ledger)
+    if not server.running:
+        return [f"Triton ended: {server.log.last_error}"]
+    faults = _of_ledger(ledger)
+    if ledger.counts["cancelled"] < options.cancels:
+        faults.append(f"{ledger.counts['cancelled']} cancels, {options.cancels} were wanted")
+    faults += _of_rest(server, trouble)
+    faults += _of_courses(samples)
+    unwatched = max((s.heartbeat for s in samples if s.heartbeat is not None), default=0.0)
+    if unwatched > SECONDS_UNWATCHED:
+        faults.append(f"a watcher did not look for {unwatched:.0f} s")
+    _summarize(options, ledger, trouble)
+    return faults
+
+
+def _kill(server: TritonServer, questions: list[Question], clients: int) -> list[str]:
+    """Kill the draft under the crowd; no answer may suffer from it."""
+    for _ in range(MOST_DEATHS):
+        if not server.running:
+            server.stop()
+            server.start()
+        ledger = Ledger()
+        crowd = Crowd(server.grpc_url, questions, ledger, lambda *_: False)
+        asking = threading.Thread(target=crowd.run, args=(clients, SECONDS_KILLED), daemon=True)
+        asking.start()
+        time.sleep(SECONDS_KILLED / 2)
+        os.kill(process_of(server, "draft"), signal.SIGKILL)
+        asking.join()
+        if server.running:
+            out.print(f"the draft was killed: {dict(ledger.counts)}")
+            rests = _eventually(lambda: is_at_rest(server))
+            return [
+                *(f"after the draft was killed: {fault}" for fault in _of_ledger(ledger)),
+                *([] if rests else ["requests still run after the draft was killed"]),
+            ]
+    return [f"Triton ended itself {MOST_DEATHS} times when the draft was killed"]
+
+
+def _of_ledger(ledger: Ledger) -> list[str]:
+    counted = [f"{ledger.counts[kind]} {kind}" for kind in BAD_OUTCOMES if ledger.counts[kind]]
+    return [*counted, *ledger.examples]
+
+
+def _of_rest(server: TritonServer, trouble: Trouble) -> list[str]:
+    """What is not as it should be once all clients have gone and all models are well."""
+    faults = []
+    if not _eventually(lambda: is_at_rest(server)):
+        faults.append("requests still run or wait although nobody asks")
+    if not _eventually(lambda: sum(sample(server).lost.values()) <= trouble.lost):
+        faults.append(f"lost calls: {sample(server).lost}, the faults took {trouble.lost}")
+    late = ask(server.grpc_url, Request(STREAM, ("x = 1",), {"max_tokens": 400}, timeout=1000))
+    if "is its time-out" not in late.error:
+        faults.append(f"a request of 1 ms was told: {late.error or late.texts}")
+    return faults
+
+
+def _of_courses(samples: list[Sample]) -> list[str]:
+    faults = []
+    out.print("\n| after the first quarter | median | at the end | allowed |\n|---|---|---|---|")
+    for course in courses(samples):
+        growth = course.end - course.warm
+        out.print(f"| {course.name} | {course.warm:.1f} | {growth:+.1f} | {course.allowed:+.1f} |")
+        if not course.flat:
+            faults.append(f"{course.name} grew by {growth:.1f} from {course.warm:.1f}")
+    return faults
+
+
+def _show(samples: list[Sample], ledger: Ledger) -> None:
+    now, counts = samples[-1], ledger.counts
+    _table_row(
+        (
+            str(len(samples) // SAMPLES_A_MINUTE),
+            *(str(counts[kind]) for kind in COLUMNS[1:8]),
+            " ".join(f"{name}:{mb:.0f}" for name, mb in sorted(now.memory_mb.items())),
+            str(sum(now.threads.values())),
+            str(sum(now.descriptors.values())),
+            f"{now.shared_mb:.1f}",
+            "-" if now.heartbeat is None else f"{now.heartbeat:.1f}",
+            str(sum(now.lost.values())),
+        )
+    )
+
+
+def _table_row(cells: tuple[str, ...]) -> None:
+    out.print("| " + " | ".join(cells) + " |", soft_wrap=True, markup=False)
+
+
+def _summarize(options: argparse.Namespace, ledger: Ledger, trouble: Trouble) -> None:
+    out.print(f"\n{options.minutes:g} minutes, {options.streams} clients at once\n")
+    out.print("| requests | |\n|---|---|")
+    for kind, count in ledger.counts.most_common():
+        out.print(f"| {kind} | {count} |")
+    for fault, times in trouble.injected.items():
+        out.print(f"| fault: {fault} | {times} |")
+
+
+def _eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + SECONDS_TO_REST
+    holds = False
+    while not holds and time.monotonic() < deadline:
+        time.sleep(0.2)
+        with suppress(OSError):
+            holds = condition()
+    return holds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

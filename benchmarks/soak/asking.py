@@ -1,0 +1,143 @@
+"""One request to a text entry: by which way, and whether its client stays for the answer."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+from contract import entry as tensors
+
+CONTROL = "ensemble"
+STREAM = "bls_stream"
+PATIENCE = 60.0  # seconds without a word, after which a client counts its request as lost
+NO_ANSWER = f"no answer within {PATIENCE:g} s"
+TYPES = {tensor: tensor.dtype for tensor in tensors.INPUTS}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is sent.
+
+    timeout: microseconds, 0 for the server's own. leaves_after: seconds, or chunks, after which the
+    client cancels; None to stay.
+    """
+
+    entry: str
+    prompts: tuple[str, ...]
+    values: Mapping[str, Any]
+    timeout: int = 0
+    leaves_after_seconds: float | None = None
+    leaves_after_chunks: int | None = None
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the client does not mean to stay."""
+        return self.leaves_after_seconds is not None or self.leaves_after_chunks is not None
+
+
+@dataclass
+class Outcome:
+    """What came: a text a prompt, complete unless the client left or there was an error."""
+
+    texts: tuple[str, ...]
+    error: str = ""
+    left: bool = False
+    began: float = 0.0
+    ended: float = 0.0
+
+
+def ask(url: str, request: Request) -> Outcome:
+    """Send a request and stay for the answer, or not. Times are monotonic seconds."""
+    began = time.monotonic()
+    how = _streamed if request.entry == STREAM else _plain
+    with grpc.InferenceServerClient(url) as connection:
+        outcome = how(connection, request)
+    outcome.began, outcome.ended = began, time.monotonic()
+    return outcome
+
+
+def _streamed(connection: grpc.InferenceServerClient, request: Request) -> Outcome:
+    arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    texts = [""] * len(request.prompts)
+    connection.start_stream(lambda result, error: arrived.put((result, error)))
+    try:
+        connection.async_stream_infer(
+            request.entry,
+            _inputs(request, stream=True),
+            enable_empty_final_response=True,
+            timeout=request.timeout or None,
+        )
+        leaves_at = _moment(request.leaves_after_seconds)
+        chunks = 0
+        while True:
+            if request.leaves_after_chunks is not None and chunks >= request.leaves_after_chunks:
+                return Outcome(tuple(texts), left=True)
+            try:
+                result, error = arrived.get(timeout=max(0.0, leaves_at - time.monotonic()))
+            except queue.Empty:
+                gone = request.leaves_after_seconds is not None
+                return Outcome(tuple(texts), "" if gone else NO_ANSWER, left=gone)
+            if error is not None:
+                return Outcome(tuple(texts), error.message())
+            told = result.as_numpy(tensors.TEXT_OUTPUT)
+            if told is not None:
+                chunks += 1
+                row = result.as_numpy(tensors.BATCH_INDEX).item()
+                texts[row] += told.item().decode()
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                return Outcome(tuple(texts))
+    except InferenceServerException as error:
+        return Outcome(tuple(texts), error.message())
+    finally:
+        connection.stop_stream(cancel_requests=True)
+
+
+def _plain(connection: grpc.InferenceServerClient, request: Request) -> Outcome:
+    arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    call = connection.async_infer(
+        request.entry,
+        _inputs(request, stream=False),
+        lambda result, error: arrived.put((result, error)),
+        timeout=request.timeout or None,
+    )
+    leaves_at = _moment(request.leaves_after_seconds)
+    try:
+        result, error = arrived.get(timeout=max(0.0, leaves_at - time.monotonic()))
+    except queue.Empty:
+        call.cancel()
+        gone = request.leaves_after_seconds is not None
+        return Outcome((), "" if gone else NO_ANSWER, left=gone)
+    if error is not None:
+        return Outcome((), error.message())
+    return Outcome(tuple(text.decode() for text in result.as_numpy(tensors.TEXT_OUTPUT)))
+
+
+def _moment(seconds: float | None) -> float:
+    return time.monotonic() + (PATIENCE if seconds is None else seconds)
+
+
+def _inputs(request: Request, *, stream: bool) -> list[grpc.InferInput]:
+    """The same values for every prompt: [b, 1], or [b, n] for lists."""
+    made = [_input(tensors.TEXT_INPUT, [[prompt] for prompt in request.prompts])]
+    for name, value in {**request.values, tensors.STREAM: stream}.items():
+        row = list(value) if isinstance(value, tuple) else [value]
+        made.append(_input(name, [row for _ in request.prompts]))
+    return made
+
+
+def _input(name: str, rows: list[list[Any]]) -> grpc.InferInput:
+    dtype = TYPES[name]
+    if dtype == "STRING":
+        array = np.array([[text.encode() for text in row] for row in rows], dtype=object)
+    else:
+        array = np.array(rows, triton_to_np_dtype(dtype))
+    given = grpc.InferInput(name, array.shape, "BYTES" if dtype == "STRING" else dtype)
+    given.set_data_from_numpy(array)
+    return given

@@ -1,0 +1,154 @@
+"""Clients that ask, each one question after another, and what became of all they asked."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, Outcome, Request, ask
+from benchmarks.soak.questions import Question
+from contract import entry as tensors
+
+ENTRIES = (STREAM, STREAM, "bls", CONTROL)
+DRAFTERS = (None, None, "draft_model", "prompt_lookup", "hybrid", "none")
+DRAFT_LENGTHS = (None, 1, 4, 8, 16, -1)
+SHARE_LEAVING = 1 / 3
+SHARE_BAD, SHARE_HURRIED = 0.05, 0.05
+LONGEST_STAY = 0.6  # seconds, of a client that leaves
+
+# Requests that nobody can serve, and how the line begins that they are refused with.
+BAD: tuple[tuple[dict[str, Any], str], ...] = (
+    ({tensors.MAX_TOKENS: 0}, "input 'max_tokens': 0 given"),
+    ({tensors.TOP_P: 7.0}, "input 'top_p': 7 given"),
+    ({tensors.TEMPERATURE: float("nan")}, "input 'temperature': nan given"),
+    ({tensors.DRAFTER: "oracle"}, "input 'drafter': 'oracle' given"),
+    ({tensors.MAX_TOKENS: 500}, "input 'max_tokens': "),
+    ({tensors.BEAM_WIDTH: 4}, "input 'beam_width': 4 given"),
+    ({tensors.LORA_TASK_ID: 3}, "input 'lora_task_id' is not supported"),
+)
+MOST_EXAMPLES = 10
+
+Explains = Callable[[str, float, float], bool]
+
+
+class Ledger:
+    """Counts of outcomes, and the first few of those that must not be. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: list[str] = []
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, example: str = "") -> None:
+        """Count an outcome."""
+        with self._lock:
+            self.counts[kind] += 1
+            if example and len(self.examples) < MOST_EXAMPLES:
+                self.examples.append(f"{kind}: {example}")
+
+
+class Crowd:
+    """Clients at a server.
+
+    explains: whether an error of some time is that of a planted fault.
+    """
+
+    def __init__(
+        self, url: str, questions: Sequence[Question], ledger: Ledger, explains: Explains
+    ) -> None:
+        self._url = url
+        self._questions = questions
+        self._ledger = ledger
+        self._explains = explains
+
+    def run(self, clients: int, seconds: float) -> None:
+        """Let so many clients ask for so long."""
+        until = time.monotonic() + seconds
+        with ThreadPoolExecutor(clients) as threads:
+            for done in [threads.submit(self._client, seed, until) for seed in range(clients)]:
+                done.result()
+
+    def _client(self, seed: int, until: float) -> None:
+        rng = random.Random(seed)
+        while time.monotonic() < until:
+            question = rng.choice(self._questions)
+            chance = rng.random()
+            if chance < SHARE_BAD:
+                self._ask_badly(question, *rng.choice(BAD))
+            else:
+                hurried = chance < SHARE_BAD + SHARE_HURRIED
+                self._ask(question, _request(rng, question, hurried=hurried))
+
+    def _ask_badly(self, question: Question, wrong: dict[str, Any], line: str) -> None:
+        entry = STREAM if len(wrong) % 2 else "bls"
+        outcome = ask(self._url, Request(entry, question.prompts, {**question.values, **wrong}))
+        if outcome.error.startswith(line):
+            self._ledger.add("refused")
+        else:
+            self._judge_error(question, outcome)
+
+    def _ask(self, question: Question, request: Request) -> None:
+        outcome = ask(self._url, request)
+        if outcome.error:
+            if request.timeout and "is its time-out" in outcome.error:
+                self._ledger.add("timed out")
+            else:
+                self._judge_error(question, outcome)
+            return
+        kind = "cancelled" if outcome.left else "finished"
+        if _right(question, outcome):
+            self._ledger.add(kind)
+        else:
+            told = f"{request.values} of {question.prompts} -> {outcome.texts}"
+            self._ledger.add("wrong", f"{told}, the control has {question.answers}")
+
+    def _judge_error(self, question: Question, outcome: Outcome) -> None:
+        if outcome.error == NO_ANSWER:
+            self._ledger.add("unanswered", str(question.manner))
+        elif self._explains(outcome.error, outcome.began, outcome.ended):
+            self._ledger.add("failed by a fault")
+        else:
+            self._ledger.add("unexplained", outcome.error or "an answer to a bad request")
+
+
+def _right(question: Question, outcome: Outcome) -> bool:
+    """Whether an answer is the control's; what a client had before it left, its beginning."""
+    if not outcome.left:
+        return outcome.texts == question.answers
+    return all(
+        answer.startswith(text)
+        for text, answer in zip(outcome.texts, question.answers, strict=False)
+    )
+
+
+def _request(rng: random.Random, question: Question, *, hurried: bool) -> Request:
+    entry = rng.choice(ENTRIES)
+    values = dict(question.values)
+    if entry != CONTROL:
+        values |= _drafting(rng, question)
+    after_seconds = after_chunks = None
+    if rng.random() < SHARE_LEAVING:
+        if entry == STREAM and rng.random() < 0.5:
+            after_chunks = rng.randrange(8)
+        else:
+            after_seconds = rng.random() * LONGEST_STAY
+    timeout = rng.randrange(1, 400_000) if hurried else 0
+    return Request(entry, question.prompts, values, timeout, after_seconds, after_chunks)
+
+
+def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:
+    """Who drafts and how much: it must not change a text."""
+    values: dict[str, Any] = {}
+    drafter, length = rng.choice(DRAFTERS), rng.choice(DRAFT_LENGTHS)
+    if drafter is not None:
+        values[tensors.DRAFTER] = drafter
+    if length is not None:
+        values[tensors.NUM_DRAFT_TOKENS] = length
+    if drafter == "draft_model" and question.greedy and rng.random() < 0.5:
+        values[tensors.USE_DRAFT_LOGITS] = True
+    return values

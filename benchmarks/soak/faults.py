@@ -1,0 +1,117 @@
+"""Faults, one after the other for as long as the crowd is there, and which of them may be felt."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from benchmarks.faulty import Fault, Faults
+
+POLL = 0.02
+# An error may reach a client this long after its fault: the longest time-out, and some to spare.
+SECONDS_FELT = 15.0
+# Each is a thread for good, and 32 of them end a server's service.
+MOST_LOST = 8
+
+
+class Step(NamedTuple):
+    """A model fails in some way for some seconds; a "once" until somebody was struck."""
+
+    model: str
+    fault: Fault
+    seconds: float
+    rest: float
+
+
+STEPS = (
+    Step("draft", "raise", 1.5, 4.0),
+    Step("preprocessing", "hold", 0.7, 2.0),
+    Step("target", "raise once", 5.0, 3.0),
+    Step("draft", "hold", 3.0, 5.0),
+    Step("target", "late", 1.5, 3.0),
+    Step("postprocessing", "hold", 0.7, 2.0),
+    Step("draft", "late", 2.0, 4.0),
+    Step("postprocessing", "raise", 0.2, 3.0),
+    Step("target", "lose once", 5.0, 3.0),
+    Step("preprocessing", "raise", 0.2, 3.0),
+    Step("target", "hold", 6.0, 6.0),
+)
+
+
+class Struck(NamedTuple):
+    """A fault that was there from one moment to another (monotonic seconds)."""
+
+    model: str
+    begin: float
+    end: float
+
+
+class Trouble:
+    """Runs through the steps again and again on a thread of its own; a context manager."""
+
+    def __init__(self, models: Path) -> None:
+        self.injected: Counter[str] = Counter()
+        self._models = models
+        self._faults = Faults(models)
+        self._struck: list[Struck] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Trouble:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End, with all models well."""
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def lost(self) -> int:
+        """Calls of the target that will never be answered."""
+        return self.injected["target lose once"]
+
+    def explains(self, error: str, began: float, ended: float) -> bool:
+        """Whether an error that a client was told is that of a fault of its time."""
+        return any(
+            error.startswith(f"model '{fault.model}' failed: ")
+            for fault in list(self._struck)
+            if fault.model != "draft" and fault.begin <= ended and began <= fault.end + SECONDS_FELT
+        )
+
+    def _run(self) -> None:
+        for step in itertools.cycle(STEPS):
+            if self._over.wait(step.rest):
+                return
+            if step.fault != "lose once" or self.lost < MOST_LOST:
+                self._strike(step)
+
+    def _strike(self, step: Step) -> None:
+        begin = time.monotonic()
+        at = len(self._struck)
+        self._struck.append(Struck(step.model, begin, begin + step.seconds))
+        self._faults.begin(step.model, step.fault)
+        struck = self._wait(step)
+        self._faults.end(step.model)
+        self._struck[at] = Struck(step.model, begin, time.monotonic())
+        self.injected[f"{step.model} {step.fault}"] += struck
+
+    def _wait(self, step: Step) -> bool:
+        """Wait until the step is over; return whether it can have struck."""
+        until = time.monotonic() + step.seconds
+        planted = self._models / step.model / "1" / "fault"
+        while time.monotonic() < until and not self._over.wait(POLL):
+            if not planted.exists():
+                return True
+        return not step.fault.endswith("once") or not planted.exists()

@@ -1,0 +1,89 @@
+"""What a server holds at a moment: memory, threads and descriptors by process, shared memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+
+from tandem.server import TritonServer
+
+MB = 2**20
+BLOCK = 512
+HEARTBEAT = "tandem_watcher_last_look_timestamp_seconds"
+AT_REST = ("tandem_requests_running", "tandem_requests_waiting")
+
+
+class Sample(NamedTuple):
+    """A moment. memory_mb, threads, descriptors: by model, "triton" for the server itself.
+
+    heartbeat: seconds since the watcher that looked last of all entries did; None where it is not
+    told. lost: calls given up, by engine.
+    """
+
+    moment: float
+    memory_mb: dict[str, float]
+    threads: dict[str, int]
+    descriptors: dict[str, int]
+    shared_mb: float
+    heartbeat: float | None
+    lost: dict[str, int]
+
+
+def sample(server: TritonServer) -> Sample:
+    """Look at a server."""
+    names = {pid: name_of(pid) for pid in server.processes}
+    metrics = read_metrics(server)
+    beats = [value for name, value in metrics if name.startswith(HEARTBEAT)]
+    return Sample(
+        moment=time.monotonic(),
+        memory_mb={name: _status(pid, "RssAnon") / 1024 for pid, name in names.items()},
+        threads={name: _status(pid, "Threads") for pid, name in names.items()},
+        descriptors={name: len(os.listdir(f"/proc/{pid}/fd")) for pid, name in names.items()},
+        shared_mb=_shared_bytes(server.shm_prefix) / MB,
+        heartbeat=time.time() - min(beats) if beats else None,
+        lost=_lost(metrics),
+    )
+
+
+def name_of(pid: int) -> str:
+    """The model of a stub; any other process of the server is Triton's own."""
+    found = re.search(r"/(\w+)/1/model\.py", Path(f"/proc/{pid}/cmdline").read_text())
+    return found[1] if found else "triton"
+
+
+def process_of(server: TritonServer, model: str) -> int:
+    """The stub of a model."""
+    return next(pid for pid in server.processes if name_of(pid) == model)
+
+
+def is_at_rest(server: TritonServer) -> bool:
+    """Whether nothing decodes and nothing waits."""
+    return not any(v for name, v in read_metrics(server) if name.startswith(AT_REST))
+
+
+def read_metrics(server: TritonServer) -> list[tuple[str, float]]:
+    """Every sample of /metrics: the name with its labels, and the value."""
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    parts = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+    return [(name, float(value)) for name, _, value in parts]
+
+
+def _lost(metrics: list[tuple[str, float]]) -> dict[str, int]:
+    pattern = re.compile(r'tandem_lost_calls\{.*engine="(\w+)"')
+    found = [(pattern.match(name), value) for name, value in metrics]
+    return {match[1]: int(value) for match, value in found if match}
+
+
+def _status(pid: int, key: str) -> int:
+    found = re.search(rf"^{key}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _shared_bytes(prefix: str) -> int:
+    regions = list(Path("/dev/shm").glob(f"{prefix}*"))
+    return sum(region.stat().st_blocks * BLOCK for region in regions)

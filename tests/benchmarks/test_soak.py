@@ -1,0 +1,71 @@
+"""What the soak takes for growth, for a wrong answer and for a planted fault's error."""
+
+import pytest
+
+from benchmarks.soak.asking import Outcome
+from benchmarks.soak.crowd import _right
+from benchmarks.soak.faults import SECONDS_FELT, Struck, Trouble
+from benchmarks.soak.flatness import FEW, MEMORY_MB, courses
+from benchmarks.soak.processes import Sample
+from benchmarks.soak.questions import Question
+
+QUESTION = Question(("a", "b"), {}, ("right", "too"))
+
+
+def samples(memory=lambda n: 100.0, threads=lambda n: 10):
+    return [
+        Sample(float(n), {"loop": memory(n)}, {"loop": threads(n)}, {"loop": 5}, 7.0, None, {})
+        for n in range(120)
+    ]
+
+
+def grown(measured):
+    return [course.name for course in courses(measured) if not course.flat]
+
+
+def test_what_stays_is_flat():
+    assert grown(samples()) == []
+
+
+def test_what_grows_in_the_first_quarter_only_is_flat():
+    assert grown(samples(memory=lambda n: 100.0 + 10 * min(n, 30))) == []
+
+
+def test_one_high_sample_is_no_growth():
+    assert grown(samples(threads=lambda n: 500 if n == 110 else 10)) == []
+
+
+def test_a_slow_leak_is_growth():
+    a_sample = 2 * MEMORY_MB / 60
+    assert grown(samples(memory=lambda n: 100.0 + a_sample * n)) == ["loop: memory, MB"]
+
+
+def test_threads_that_stay_behind_are_growth():
+    assert grown(samples(threads=lambda n: 10 + n * 3 * FEW // 120)) == ["loop: threads"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "right"),
+    [
+        (Outcome(("right", "too")), True),
+        (Outcome(("right", "to")), False),
+        (Outcome(("right",)), False),
+        (Outcome(("rig", ""), left=True), True),
+        (Outcome(("", "t0"), left=True), False),
+        (Outcome((), left=True), True),
+    ],
+)
+def test_an_answer_is_the_controls_or_its_beginning_where_the_client_left(outcome, right):
+    assert _right(QUESTION, outcome) is right
+
+
+def test_an_error_is_explained_by_a_fault_of_its_model_and_time(tmp_path):
+    trouble = Trouble(tmp_path)
+    trouble._struck += [Struck("target", 10.0, 12.0), Struck("draft", 50.0, 52.0)]
+    line = "model 'target' failed: no answer within 5 s"
+    assert trouble.explains(line, 11.0, 17.0)
+    assert trouble.explains(line, 12.0 + SECONDS_FELT, 60.0)
+    assert not trouble.explains(line, 1.0, 9.0)
+    assert not trouble.explains(line, 12.5 + SECONDS_FELT, 60.0)
+    assert not trouble.explains("model 'preprocessing' failed: x", 11.0, 17.0)
+    assert not trouble.explains("model 'draft' failed: x", 50.0, 51.0)  # a draft costs no answer

@@ -1,0 +1,247 @@
+"""A client that means harm: it gets an answer or one line, and nobody else notices it.
+
+Set HOSTILE_VOLLEYS to search longer, with other requests each time:
+
+    HOSTILE_VOLLEYS=20000 pytest tests/server/test_hostile.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+from bystander import standing_by
+from crowd import ask, eventually, idle, metric
+from hostile import INNER, REQUESTS, inner_rpcs
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tandem import deployment
+from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
+
+from .conftest import serving
+
+PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
+VOLLEYS = int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 650
+VOLLEY = 8  # requests at once
+
+# What a request may be refused with. Not INTERNAL or UNKNOWN, which ask the caller to try again, or
+# tell him that the server is broken; and in a stream not a line without a code.
+RIGHT_CODES = {
+    "OK",
+    *("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE"),
+    *("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED"),
+    *("400", "404", "413", "429", "499", "501", "503", "504"),
+}
+# Refused by Triton itself, before any model sees the request; its codes and words are not ours. Its
+# JSON endpoints say INTERNAL for what they cannot parse, and a stream that it refuses has no code.
+TRITONS_OWN = re.compile(
+    r"\[request id: |unexpected inference (input|output)|unexpected (shape|size) |attempt to |"
+    r"failed to parse the request JSON|Unable to parse|[Uu]nable to find |contents field must not|"
+    r"invalid value|invalid model version|failed to get model version|parameter '.*' has invalid|"
+    r"[Ee]xpected |Request for unknown model|Unexpected input",
+    re.DOTALL,
+)
+LINE_AT_MOST = 1_000  # characters
+PAUSE_AT_MOST = 0.5  # seconds, of a good client's stream
+# An answer is there within a second. This machine may be busy with other things: what takes longer
+# than it could for any other reason is a fault, and so is one in a hundred over a second.
+SECONDS_AT_MOST = 10.0
+SECONDS_OF_MOST = 1.0
+
+SEARCH = settings(
+    max_examples=VOLLEYS,
+    derandomize="HOSTILE_VOLLEYS" not in os.environ,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate,),  # each request is judged by itself: there is nothing to shrink
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class Judge:
+    """Looks at every reply; says at the end what was wrong."""
+
+    def __init__(self, server) -> None:
+        self.server = server
+        self.seconds: list[float] = []
+        self.codes: Counter[str] = Counter()
+        self.faults: dict[str, str] = {}
+        self._secrets = (
+            *("Traceback", ".py", "site-packages", "/dev/shm", server.shm_prefix),
+            *(str(server.repository), str(Path.home()), "RuntimeError", "shm_region"),
+        )
+
+    def take(self, request: Rpc | Post, reply) -> None:
+        self.seconds.append(reply.seconds)
+        self.codes[reply.code] += 1
+        for wrong in self._wrongs(reply):
+            # One of each kind is enough to tell.
+            kind = f"{wrong}: {re.sub(r'[0-9]+', 'n', reply.line)[:60]!r}"
+            self.faults.setdefault(
+                kind, f"{wrong}: {reply.code} {shortened(repr(reply.line), 300)} for {request}"
+            )
+
+    def _wrongs(self, reply):
+        own = TRITONS_OWN.match(reply.line)
+        if reply.code == NO_ANSWER:
+            yield "no answer"
+        elif reply.code not in RIGHT_CODES and not own:
+            yield "the code"
+        if reply.seconds > SECONDS_AT_MOST:
+            yield f"it took {reply.seconds:.1f} s"
+        if reply.answered:
+            return
+        if not reply.line.strip():
+            yield "no line"
+        if "\n" in reply.line.strip() and not own:
+            yield "more than one line"
+        too_long = len(reply.line) > LINE_AT_MOST and not own
+        if too_long or "metadata size exceeds" in reply.line:  # gRPC itself refuses such a line
+            yield "a long line"
+        for secret in self._secrets:
+            if secret in reply.line:
+                yield f"it tells of {secret!r}"
+
+    def report(self) -> str:
+        return "\n".join([f"{len(self.faults)} kinds of fault:", *self.faults.values()])
+
+    @property
+    def slow(self) -> float:
+        """The share of requests that took longer than they should."""
+        return sum(s > SECONDS_OF_MOST for s in self.seconds) / max(len(self.seconds), 1)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Engines whose steps take a moment, so that a stream lasts."""
+    profile = yaml.safe_load(PROFILE.read_text())
+    for name, engine in profile["engines"].items():
+        tokenizer = PROFILE.parent / engine["tokenizer"]
+        engine |= {"tokenizer": str(tokenizer), "max_seq_len": 1024}
+        engine["step_ms"] = {"target": 10.0, "draft": 0.5}[name]
+    profile["decoding"]["draft_len"] = 4
+    file = tmp_path_factory.mktemp("profile") / "hostile.yaml"
+    file.write_text(yaml.safe_dump(profile))
+    return deployment.load(file)
+
+
+@pytest.fixture(scope="module")
+def server(planned, tmp_path_factory):
+    with serving(planned, tmp_path_factory.mktemp("attacked")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def twin(planned, tmp_path_factory):
+    """The same server, left alone: its pauses are the machine's."""
+    with serving(planned, tmp_path_factory.mktemp("twin")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def wire(server):
+    connections = Wire(server)
+    yield connections
+    connections.close()
+
+
+@pytest.fixture
+def unharmed(server):
+    """What holds of the server after all that was sent."""
+    before = {pid: threads_of(pid) for pid in server.processes}
+    yield
+    assert server.running
+    assert eventually(lambda: idle(server))
+    assert metric(server, "tandem_lost_calls") == 0
+    late = ask(server, "x = 1", max_tokens=900, drafter="none", timeout=100_000)
+    assert late.error == "the request took longer than 0.1 s, which is its time-out"  # it watches
+    assert eventually(lambda: idle(server))
+    assert len(ask(server, "x = 1", max_tokens=8).ids) == 8
+    assert set(server.processes) == set(before)
+    spare = 24
+    assert eventually(lambda: all(threads_of(p) <= before[p] + spare for p in before), 20)
+    for pid in before:
+        assert resident_mb(pid) < 1500
+
+
+def threads_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+)", status)[1]) / 1024
+
+
+def attack(server, wire, volleys, search) -> Judge:
+    """Send volley after volley."""
+    judge = Judge(server)
+
+    with ThreadPoolExecutor(VOLLEY) as senders:
+
+        @search
+        @given(volleys)
+        def fire(volley):
+            assert server.running, judge.report()
+            replies = senders.map(wire.send, volley)
+            for request, reply in zip(volley, replies, strict=True):
+                judge.take(request, reply)
+
+        fire()
+    return judge
+
+
+def test_whatever_is_sent_gets_an_answer_or_a_line_and_nobody_else_notices(
+    server, twin, wire, unharmed
+):
+    volleys = st.lists(REQUESTS, min_size=VOLLEY, max_size=VOLLEY)
+    with standing_by(server.grpc_url) as good, standing_by(twin.grpc_url) as spared:
+        judge = attack(server, wire, volleys, SEARCH)
+    assert not judge.faults, judge.report()
+    assert len(judge.seconds) == VOLLEYS * VOLLEY
+    assert judge.codes["OK"] > len(judge.seconds) / 20
+    assert judge.slow < 0.01
+    assert good.fare.wrong == []
+    assert good.fare.answers > 0
+    assert good.fare.unexcused(PAUSE_AT_MOST, spared.fare) == []
+
+
+@pytest.mark.parametrize("model", INNER)
+def test_whatever_is_sent_to_a_model_behind_the_entries_gets_an_answer_or_a_line(
+    server, wire, unharmed, model
+):
+    volleys = st.lists(inner_rpcs(model), min_size=VOLLEY, max_size=VOLLEY)
+    search = settings(SEARCH, max_examples=max(25, VOLLEYS // 20))
+    judge = attack(server, wire, volleys, search)
+    assert not judge.faults, judge.report()
+
+
+HUGE = 20 * 2**20
+
+
+@pytest.mark.parametrize("name", ["text_input", "stop_words", "bad_words", "drafter", "unknown"])
+def test_twenty_megabytes_are_refused_at_once(server, twin, wire, unharmed, name):
+    text = b"lorem ipsum " * (HUGE // 12)
+    given = {"text_input": b"x", name: text}
+    made = [(n, "BYTES", [1, 1], len(v).to_bytes(4, "little") + v) for n, v in given.items()]
+    made.append(("max_tokens", "INT32", [1, 1], b"\4\0\0\0"))
+    judge = Judge(server)
+    with standing_by(server.grpc_url) as good, standing_by(twin.grpc_url) as spared:
+        for request in (
+            Rpc(message("bls_stream", made), streamed=True),
+            Rpc(message("bls", made), streamed=False),
+            Post(
+                "/v2/models/bls/generate", b'{"max_tokens": 4, "%s": "%s"}' % (name.encode(), text)
+            ),
+        ):
+            reply = wire.send(request)
+            judge.take(request, reply)
+            assert not reply.answered
+    assert not judge.faults, judge.report()
+    assert good.fare.wrong == []
+    assert good.fare.unexcused(PAUSE_AT_MOST, spared.fare) == []
