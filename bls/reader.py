@@ -414,8 +414,9 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
             )
     size = sum(len(word) for words in lists.values() for word in words.flat)
     if size > limits.max_words_bytes:
+        names = ", ".join(f"'{tensor}'" for tensor in lists)
         raise BadRequest(
-            f"input '{', '.join(lists)}': {size} bytes given in all, at most "
+            f"input{'s' * (len(lists) > 1)} {names}: {size} bytes given in all, at most "
             f"{limits.max_words_bytes} are taken"
         )
 

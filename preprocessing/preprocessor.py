@@ -98,13 +98,14 @@ class Preprocessor:
         """Return a text's ids; refuse one that is too long by far without reading all of it."""
         most = self._settings.max_seq_len
         beginning = text[: most * CHARACTERS_OF_A_TOKEN]
-        ids = self._encode(beginning)
-        if most and len(ids) > 2 * most:  # the cut changes a token or two, not half of them
-            raise InputError(
-                f"{name}: the first {len(beginning)} of its {len(text)} characters are {len(ids)} "
-                f"tokens, at most {most} fit"
-            )
-        return ids if len(beginning) == len(text) else self._encode(text)
+        if 0 < len(beginning) < len(text):
+            count = len(self._encode(beginning))
+            if count > 2 * most:  # the cut changes a token or two, not half of them
+                raise InputError(
+                    f"{name}: the first {len(beginning)} of its {len(text)} characters are {count} "
+                    f"tokens, at most {most} fit"
+                )
+        return self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
         """The fast way, which keeps no offsets: of a long text they are most of the work."""
