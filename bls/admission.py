@@ -1,29 +1,44 @@
 """Who may decode now, and who waits.
 
 Between two rounds a sequence's KV blocks are nobody's and can be evicted; with more sequences than
-the caches hold, every round would be a prefill. So a sequence enters only while all contexts that
-may grow meanwhile fit, in the order of arrival, and the queue is bounded.
+the target's cache holds, every round would be a prefill. So a sequence enters only while all
+contexts that may grow meanwhile fit, in the order of arrival, and the queue is bounded.
+
+The draft's cache is reserved apart, and nobody waits for it: a draft costs no text, only speed. A
+sequence for which it has no room decodes by the target alone until it has, and one that needs more
+than all of it always does.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 
-from bls.errors import Overloaded
+from bls.drafters.draft_model import DrafterHealth
+from bls.errors import BadRequest, EngineError, Overloaded
+from bls.request import Request
+from bls.settings import LoopSettings
 
 
 class Ticket:
-    """One sequence's place: how many KV blocks it may come to need, and what starts it.
+    """One sequence's place: the KV blocks that it may come to need, and what starts it.
 
-    One that needs more than there are gets all of them: it decodes alone.
+    One that needs more of the target's than there are gets all of them: it decodes alone.
+    drafts: whether it has its blocks in the draft's cache.
     """
 
-    def __init__(self, blocks: int, start: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        draft_blocks: int = 0,
+        start: Callable[[], None] = lambda: None,
+    ) -> None:
         self.blocks = blocks
+        self.draft_blocks = draft_blocks
         self.start = start
+        self.drafts = False
 
 
 class Admission:
@@ -32,50 +47,62 @@ class Admission:
     Thread-safe; ``Ticket.start`` is called without the lock held, by whoever made the room.
     """
 
-    def __init__(self, *, max_running: int, max_waiting: int, kv_blocks: int) -> None:
+    def __init__(
+        self, *, max_running: int, max_waiting: int, kv_blocks: int, draft_kv_blocks: int = 0
+    ) -> None:
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._kv_blocks = kv_blocks
         self._free_blocks = kv_blocks
-        self._running = 0
+        self._free_draft_blocks = draft_kv_blocks
+        self._coming = 0
+        self._running: dict[Ticket, None] = {}  # in the order of their start
         self._waiting: deque[Ticket] = deque()
         self._lock = threading.Lock()
 
     @property
     def running(self) -> int:
         """Sequences that decode now."""
-        return self._running
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait for room."""
-        return len(self._waiting)
+        """Sequences that wait to be tokenized, or for room."""
+        return self._coming + len(self._waiting)
 
     @property
     def kv_reserved(self) -> float:
-        """Share of the KV blocks that running sequences may come to need."""
+        """Share of the target's KV blocks that running sequences may come to need."""
         return 1 - self._free_blocks / self._kv_blocks if self._kv_blocks else 0.0
 
-    def enter(self, tickets: Iterable[Ticket]) -> None:
-        """Start each ticket now or when its turn comes; raise Overloaded if not all may wait."""
-        tickets = list(tickets)
-        for ticket in tickets:
-            ticket.blocks = min(ticket.blocks, self._kv_blocks)
+    def reserve(self, count: int) -> Places:
+        """Keep places for so many sequences of one request, whose lengths nobody knows yet.
+
+        Raises Overloaded where they would find the queue full, and BadRequest where that is so
+        however idle the server is.
+        """
+        most = self._max_running + self._max_waiting
+        if count > most:
+            raise self._never(count, most)
         with self._lock:
-            queue = [*self._waiting, *tickets]
-            if len(queue) - self._number_that_fit(queue) > self._max_waiting:
-                raise Overloaded(
-                    f"overloaded: {self._running} sequences are running and {len(self._waiting)} "
-                    f"waiting, which is all the server takes; try again later"
-                )
-            self._waiting.extend(tickets)
-        self._start_those_that_fit()
+            coming = self._coming + count
+            # Behind somebody who waits, one waits; else as many may run as there are places.
+            places = 0 if self._waiting else self._max_running - len(self._running)
+            if len(self._waiting) + coming > self._max_waiting + places:
+                raise self._overloaded()
+            self._coming = coming
+        return Places(self, count)
 
     def leave(self, ticket: Ticket) -> None:
-        """Give a started ticket's room to those who wait."""
+        """Give a started ticket's room to those who wait, and to those who wait for drafts."""
         with self._lock:
-            self._running -= 1
+            del self._running[ticket]
             self._free_blocks += ticket.blocks
+            if ticket.drafts:
+                ticket.drafts = False
+                self._free_draft_blocks += ticket.draft_blocks
+            for running in self._running:
+                self._let_draft(running)
         self._start_those_that_fit()
 
     def withdraw(self, ticket: Ticket) -> bool:
@@ -87,15 +114,32 @@ class Admission:
         self._start_those_that_fit()
         return True
 
+    def _enter(self, tickets: Sequence[Ticket]) -> None:
+        """Start each ticket now or when its turn comes; raise Overloaded if not all may wait."""
+        for ticket in tickets:
+            ticket.blocks = min(ticket.blocks, self._kv_blocks)
+        with self._lock:
+            self._coming -= len(tickets)
+            most = self._max_waiting + _number_that_fit(tickets, self._max_running, self._kv_blocks)
+            if len(tickets) > most:
+                raise self._never(len(tickets), most)
+            queue = [*self._waiting, *tickets]
+            if len(queue) - self._number_that_fit(queue) > self._max_waiting:
+                raise self._overloaded()
+            self._waiting.extend(tickets)
+        self._start_those_that_fit()
+
+    def _give_back(self, count: int) -> None:
+        with self._lock:
+            self._coming -= count
+
     def _start_those_that_fit(self) -> None:
         while (ticket := self._next()) is not None:
             ticket.start()
 
     def _number_that_fit(self, queue: Sequence[Ticket]) -> int:
-        """How many tickets may start now. Nobody overtakes: a long prompt is not starved."""
-        places = self._max_running - self._running
-        needed = accumulate(ticket.blocks for ticket in queue[:places])
-        return sum(blocks <= self._free_blocks for blocks in needed)
+        """How many tickets may start now."""
+        return _number_that_fit(queue, self._max_running - len(self._running), self._free_blocks)
 
     def _next(self) -> Ticket | None:
         """Take the head of the queue if it fits."""
@@ -103,6 +147,89 @@ class Admission:
             if not self._number_that_fit([*islice(self._waiting, 1)]):
                 return None
             ticket = self._waiting.popleft()
-            self._running += 1
+            self._running[ticket] = None
             self._free_blocks -= ticket.blocks
+            self._let_draft(ticket)
             return ticket
+
+    def _let_draft(self, ticket: Ticket) -> None:
+        """Give a running ticket its blocks in the draft's cache, if they are free."""
+        if not ticket.drafts and 0 < ticket.draft_blocks <= self._free_draft_blocks:
+            ticket.drafts = True
+            self._free_draft_blocks -= ticket.draft_blocks
+
+    def _overloaded(self) -> Overloaded:
+        return Overloaded(
+            f"overloaded: {self.running} sequences are running and {self.waiting} waiting, which "
+            "is all the server takes; try again later"
+        )
+
+    @staticmethod
+    def _never(count: int, most: int) -> BadRequest:
+        return BadRequest(
+            f"the request has {count} prompts, of which at most {most} can run and wait here at "
+            "once; send fewer in a request"
+        )
+
+
+class Places:
+    """The places of one request's sequences, from its arrival until their tickets are known."""
+
+    def __init__(self, admission: Admission, count: int) -> None:
+        self._admission = admission
+        self._count = count
+        self._lock = threading.Lock()
+
+    def enter(self, tickets: Sequence[Ticket]) -> None:
+        """Put a ticket in each place; raise Overloaded if not all may wait.
+
+        Nothing happens where the places were given back meanwhile.
+        """
+        if self._take():
+            self._admission._enter(tickets)
+
+    def give_back(self) -> None:
+        """Let others have the places, unless tickets took them."""
+        if self._take():
+            self._admission._give_back(self._count)
+
+    def _take(self) -> bool:
+        with self._lock:
+            taken, self._taken = self._taken, True
+        return not taken
+
+    _taken = False
+
+
+class DraftRoom:
+    """The draft model's health as one sequence sees it: it also needs room in the draft's cache."""
+
+    def __init__(self, ticket: Ticket, health: DrafterHealth) -> None:
+        self._ticket = ticket
+        self._health = health
+
+    @property
+    def available(self) -> bool:
+        """Whether the draft model may be asked."""
+        return self._ticket.drafts and self._health.available
+
+    def failed(self, error: EngineError) -> None:
+        """Let the draft model rest."""
+        self._health.failed(error)
+
+
+def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
+    """Return the KV blocks that a request may come to need in the target, and in the draft."""
+    tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
+    asks_the_model = request.drafter in ("draft_model", "hybrid")
+    draft_tokens = min(tokens, settings.draft_max_seq_len) if asks_the_model else 0
+    return (
+        -(-tokens // settings.kv_block_tokens),
+        -(-draft_tokens // settings.draft_kv_block_tokens),
+    )
+
+
+def _number_that_fit(queue: Sequence[Ticket], places: int, blocks: int) -> int:
+    """How many may start. Nobody overtakes: a long prompt is not starved."""
+    needed = accumulate(ticket.blocks for ticket in queue[:places])
+    return sum(so_far <= blocks for so_far in needed)

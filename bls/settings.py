@@ -12,12 +12,28 @@ DrafterName = Literal["draft_model", "prompt_lookup", "hybrid", "engine", "none"
 AUTO = -1  # a draft length that follows from what drafts cost and earn
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestLimits:
+    """What one request may bring to an entry. Bytes are of UTF-8.
+
+    max_text_bytes: one prompt; a longer one cannot fit into ``max_seq_len`` tokens, or is more than
+    the profile wants to tokenize. 0 leaves it open.
+    max_words, max_words_bytes: in each list of stop, bad or bias words of a prompt; and all words
+    of a request together.
+    """
+
+    max_text_bytes: int = 0
+    max_words: int = 1024
+    max_words_bytes: int = 64 * 1024
+
+
 @dataclass(frozen=True)
-class LoopSettings:
+class LoopSettings(RequestLimits):
     """Settings of ``bls_stream``, the model that holds the loop.
 
     Lengths are tokens, times are seconds. ``max_seq_len`` is what a prompt, its answer and the
-    longest draft must fit in together; ``kv_tokens`` is the smaller of the two engines' KV caches.
+    longest draft must fit in together; ``kv_tokens`` and ``draft_kv_tokens`` are what each engine's
+    KV cache holds.
     """
 
     # The models it calls
@@ -68,8 +84,15 @@ class LoopSettings:
     # Admission
     kv_tokens: int = 0
     kv_block_tokens: int = 32
+    draft_kv_tokens: int = 0
+    draft_kv_block_tokens: int = 32
     max_requests: int = 64  # sequences decoding at once
     max_queue: int = 64  # sequences waiting for room
+    max_queue_bytes: int = 64 * 2**20  # of texts waiting to be tokenized
+
+    # Limits of a request beside RequestLimits
+    max_ngram_size: int = 8  # each size costs the index memory for every token of the context
+    max_logits_bytes: int = 64 * 2**20  # of all context and generation logits in an answer
 
     # Patience
     target_timeout: float = 60.0  # one engine call
@@ -79,7 +102,7 @@ class LoopSettings:
 
 
 @dataclass(frozen=True)
-class ForwarderSettings:
+class ForwarderSettings(RequestLimits):
     """Settings of an entry that answers once by forwarding to ``bls_stream``."""
 
     stream_model: str

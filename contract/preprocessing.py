@@ -23,6 +23,8 @@ REQUEST_DECODER_INPUT_LEN = Tensor("REQUEST_DECODER_INPUT_LEN", "INT32", (1,))
 BAD_WORDS_IDS = Tensor("BAD_WORDS_IDS", "INT32", (2, -1))
 STOP_WORDS_IDS = Tensor("STOP_WORDS_IDS", "INT32", (2, -1))
 EMBEDDING_BIAS = Tensor("EMBEDDING_BIAS", "FP32", (-1,))
+# For each stop word its id, where it is one special token, which the text hides; else -1.
+SPECIAL_STOP_IDS = Tensor("SPECIAL_STOP_IDS", "INT32", (-1,))
 OUT_REQUEST_OUTPUT_LEN = Tensor("REQUEST_OUTPUT_LEN", "INT32", (-1,))
 OUT_END_ID = Tensor("OUT_END_ID", "INT32", (1,))
 OUT_PAD_ID = Tensor("OUT_PAD_ID", "INT32", (1,))
@@ -74,4 +76,5 @@ OUTPUTS = (
     ATTENTION_MASK,
     IMAGE_GRID_THW,
     VISION_INPUT_ID,
+    SPECIAL_STOP_IDS,
 )

@@ -21,14 +21,16 @@ Array = npt.NDArray[Any]
 class Postprocessor:
     """Turns the tensors of one request into those of its answer."""
 
-    def __init__(self, detokenizer: Detokenizer) -> None:
+    def __init__(self, detokenizer: Detokenizer, max_seq_len: int = 0) -> None:
         self._detokenizer = detokenizer
+        self._max_seq_len = max_seq_len
 
     @classmethod
     def load(cls, settings: DetokenizerSettings, base: Path) -> Postprocessor:
         """Load the tokenizer (``tokenizer_dir`` is relative to ``base``); raises TokenizerError."""
         tokenizer = load_tokenizer(base / settings.tokenizer_dir)
-        return cls(make_detokenizer(tokenizer, skip_special_tokens=settings.skip_special_tokens))
+        detokenizer = make_detokenizer(tokenizer, skip_special_tokens=settings.skip_special_tokens)
+        return cls(detokenizer, settings.max_seq_len)
 
     def answer(self, inputs: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Return the wanted outputs; raises InputError.
@@ -39,7 +41,7 @@ class Postprocessor:
         """
         if tensors.OUTPUT not in wanted:
             return {}
-        sequences = _sequences(inputs)
+        sequences = _sequences(inputs, self._max_seq_len)
         context = inputs.get(tensors.CONTEXT_LENGTH)
         try:
             if context is None:
@@ -55,7 +57,7 @@ class Postprocessor:
         return {tensors.OUTPUT: np.array([text.encode() for text in texts], dtype=object)}
 
 
-def _sequences(inputs: Mapping[str, Array]) -> list[list[int]]:
+def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]:
     """Return the ids of every sequence, [b * beams] lists, without what pads them."""
     tokens = _required(inputs, tensors.TOKENS_BATCH)
     lengths = _required(inputs, tensors.SEQUENCE_LENGTH)
@@ -69,6 +71,8 @@ def _sequences(inputs: Mapping[str, Array]) -> list[list[int]]:
             f"{tensors.TOKENS_BATCH} makes it {list(tokens.shape[:2])}"
         )
     width = tokens.shape[2]
+    if 0 < max_seq_len < width:
+        raise InputError(f"{tensors.TOKENS_BATCH}: {width} ids given, at most {max_seq_len} fit")
     rows = tokens.reshape(lengths.size, width).tolist()
     flat_lengths = lengths.reshape(-1).tolist()
     for length in flat_lengths:

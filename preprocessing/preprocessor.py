@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,19 @@ from tokenizers import Tokenizer
 from contract import preprocessing as tensors
 from preprocessing.errors import InputError
 from preprocessing.settings import TokenizerSettings
-from preprocessing.tokenizer import load_tokenizer
-from preprocessing.words import bad_word_lists, embedding_bias, stop_word_lists
+from preprocessing.tokenizer import load_tokenizer, special_token_ids
+from preprocessing.words import bad_word_lists, embedding_bias, special_stop_ids, stop_word_lists
 
 Array = npt.NDArray[Any]
 WordLists = Callable[[Tokenizer, Sequence[Sequence[str]]], npt.NDArray[np.int32]]
 
+WORD_LISTS = (
+    tensors.STOP_WORDS_DICT,
+    tensors.BAD_WORDS_DICT,
+    tensors.EMBEDDING_BIAS_WORDS,
+)
+CHARACTERS_OF_A_TOKEN = 16  # more than of any text that is worth reading to its end
+LONG_TEXT_BYTES = 2**20  # from here on a text's tokens take memory worth giving back
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
 
 
@@ -28,12 +36,14 @@ class Preprocessor:
     def __init__(self, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
         self._tokenizer = tokenizer
         self._settings = settings
+        self._special = special_token_ids(tokenizer)
         # Only what is asked for is computed: a bias alone is as wide as the vocabulary.
         self._makers: dict[tuple[str, ...], Callable[[Mapping[str, Array]], tuple[Array, ...]]] = {
             (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN): self._prompts,
             (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN): self._decoder_prompts,
             (tensors.BAD_WORDS_IDS,): self._bad_words,
             (tensors.STOP_WORDS_IDS,): self._stop_words,
+            (tensors.SPECIAL_STOP_IDS,): self._special_stops,
             (tensors.EMBEDDING_BIAS,): self._embedding_bias,
             (tensors.OUT_REQUEST_OUTPUT_LEN,): self._output_lengths,
             (tensors.OUT_END_ID,): self._end_ids,
@@ -51,42 +61,70 @@ class Preprocessor:
 
         Inputs are batched, strings as bytes: QUERY [b, 1], ..._WORDS_DICT [b, words], and so on.
         Outputs: INPUT_ID [b, longest] padded with the prompt's pad id, REQUEST_INPUT_LEN [b, 1];
-        BAD_WORDS_IDS, STOP_WORDS_IDS [b, 2, n] and EMBEDDING_BIAS [b, vocab_size], all of width 0
-        where the request names no words; OUT_END_ID, OUT_PAD_ID [b, 1]. What belongs to images
-        is never made, and an image is refused.
+        BAD_WORDS_IDS, STOP_WORDS_IDS [b, 2, n], SPECIAL_STOP_IDS [b, words] and EMBEDDING_BIAS
+        [b, vocab_size], all of width 0 where the request names no words; OUT_END_ID, OUT_PAD_ID
+        [b, 1]. What belongs to images is never made, and an image is refused.
         """
         _check(inputs)
+        _check_sizes(inputs, self._settings)
         outputs: dict[str, Array] = {}
         for names, make in self._makers.items():
             if any(name in wanted for name in names):
                 outputs |= zip(names, make(inputs), strict=True)
+        if sum(map(len, inputs[tensors.QUERY].flat)) > LONG_TEXT_BYTES:
+            _give_memory_back()
         return {name: array for name, array in outputs.items() if name in wanted}
 
     def _prompts(self, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
-        return self._encode(_texts(inputs, tensors.QUERY), self._pad_ids(inputs)[0])
+        return self._padded(inputs, tensors.QUERY, self._pad_ids(inputs)[0])
 
     def _decoder_prompts(self, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
         """Without a DECODER_QUERY a decoder starts from the pad id."""
         (pads,) = self._pad_ids(inputs)
         if tensors.DECODER_QUERY not in inputs:
             return pads, np.ones_like(pads)
-        return self._encode(_texts(inputs, tensors.DECODER_QUERY), pads)
+        return self._padded(inputs, tensors.DECODER_QUERY, pads)
 
-    def _encode(self, texts: Sequence[Sequence[str]], pads: Array) -> tuple[Array, Array]:
-        """Return ids [b, longest] and their lengths [b, 1]."""
-        special = self._settings.add_special_tokens
-        ids = [self._tokenizer.encode(text, add_special_tokens=special).ids for (text,) in texts]
+    def _padded(self, inputs: Mapping[str, Array], name: str, pads: Array) -> tuple[Array, Array]:
+        """Return the ids of an input's texts, [b, longest], and their lengths, [b, 1]."""
+        ids = [self._ids(name, text) for (text,) in _texts(inputs, name)]
         lengths = np.array([[len(row)] for row in ids], np.int32)
         padded = np.repeat(pads, lengths.max(), axis=1)
         for row, given in zip(padded, ids, strict=True):
             row[: len(given)] = given
         return padded, lengths
 
+    def _ids(self, name: str, text: str) -> list[int]:
+        """Return a text's ids; refuse one that is too long by far without reading all of it."""
+        most = self._settings.max_seq_len
+        beginning = text[: most * CHARACTERS_OF_A_TOKEN]
+        if 0 < len(beginning) < len(text):
+            count = len(self._encode(beginning))
+            if count > 2 * most:  # the cut changes a token or two, not half of them
+                raise InputError(
+                    f"{name}: the first {len(beginning)} of its {len(text)} characters are {count} "
+                    f"tokens, at most {most} fit"
+                )
+        return self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        """The fast way, which keeps no offsets: of a long text they are most of the work."""
+        special = self._settings.add_special_tokens
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        ids: list[int] = encoding.ids
+        return ids
+
     def _bad_words(self, inputs: Mapping[str, Array]) -> tuple[Array]:
         return self._word_lists(inputs, tensors.BAD_WORDS_DICT, bad_word_lists)
 
     def _stop_words(self, inputs: Mapping[str, Array]) -> tuple[Array]:
         return self._word_lists(inputs, tensors.STOP_WORDS_DICT, stop_word_lists)
+
+    def _special_stops(self, inputs: Mapping[str, Array]) -> tuple[Array]:
+        if tensors.STOP_WORDS_DICT not in inputs:
+            return (np.empty((_batch(inputs), 0), np.int32),)
+        words = _texts(inputs, tensors.STOP_WORDS_DICT)
+        return (special_stop_ids(self._tokenizer, words, self._special),)
 
     def _word_lists(self, inputs: Mapping[str, Array], name: str, make: WordLists) -> tuple[Array]:
         if name not in inputs:
@@ -140,6 +178,35 @@ def _check(inputs: Mapping[str, Array]) -> None:
     for query in (tensors.QUERY, tensors.DECODER_QUERY):
         if query in inputs and inputs[query].shape != (batch, 1):
             raise InputError(f"{query}: shape is {list(inputs[query].shape)}, not [{batch}, 1]")
+
+
+def _give_memory_back() -> None:
+    """A long text takes a hundred times its size while it is read; glibc would keep all that."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> None:
+    """Refuse what would keep the model from others for long, and its memory for good."""
+    for name in (tensors.QUERY, tensors.DECODER_QUERY):
+        longest = max((len(text) for text in inputs.get(name, np.empty(0, object)).flat), default=0)
+        if 0 < settings.max_text_bytes < longest:
+            raise InputError(
+                f"{name}: {longest} bytes given, at most {settings.max_text_bytes} are taken"
+            )
+    lists = {name: inputs[name] for name in WORD_LISTS if name in inputs}
+    for name, words in lists.items():
+        if 0 < settings.max_words * len(words) < words.size:
+            raise InputError(
+                f"{name}: {words.size // len(words)} words given for a prompt, at most "
+                f"{settings.max_words} are taken"
+            )
+    size = sum(len(word) for words in lists.values() for word in words.flat)
+    if 0 < settings.max_words_bytes < size:
+        raise InputError(
+            f"{', '.join(lists)}: {size} bytes given, at most {settings.max_words_bytes} are taken"
+        )
 
 
 def _batch(inputs: Mapping[str, Array]) -> int:

@@ -20,6 +20,8 @@ from preprocessing.errors import TokenizerError
 
 GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
 GPT2_END = "<|endoftext|>"
+UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that the vocabulary lacks
+NORMALIZED_BYTES = 4  # of which a normalizer makes one: Unicode's forms shrink no text more
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
@@ -42,6 +44,31 @@ def special_token_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids that a decoder skips when it skips special tokens."""
     added = tokenizer.get_added_tokens_decoder()
     return frozenset(token_id for token_id, token in added.items() if token.special)
+
+
+def longest_token_bytes(tokenizer: Tokenizer) -> int:
+    """Return the most bytes of UTF-8 that one token of a text may stand for, on average of it.
+
+    Not of every text: an unknown word, or spaces beside a special token, may be of any length.
+    """
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    bytewise = '"ByteLevel"' in _state(tokenizer.decoder)
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    longest = max(
+        (
+            len(token) if bytewise and token not in added else len(token.encode())
+            for token in vocabulary
+        ),
+        default=1,
+    )
+    if not bytewise and '"ByteFallback"' not in _state(tokenizer.decoder):
+        longest = max(longest, UNKNOWN_WORD_BYTES)
+    return longest * (NORMALIZED_BYTES if tokenizer.normalizer is not None else 1)
+
+
+def _state(part: Any) -> str:
+    """The part of tokenizer.json that describes a tokenizer's part."""
+    return "" if part is None else part.__getstate__().decode()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ one where they mean none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,22 @@ Words = Sequence[Sequence[str]]  # [b][words of the prompt]
 def stop_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
     """Return the words' ids as NVIDIA's `stop_words_list`, [b, 2, n] (see ``word_lists``)."""
     return word_lists([[_ids(tokenizer, word) for word in prompt] for prompt in words])
+
+
+def special_stop_ids(
+    tokenizer: Tokenizer, words: Words, special: Collection[int]
+) -> npt.NDArray[np.int32]:
+    """Return for each stop word its id, [b, words], or -1 where it is not one special token alone.
+
+    special: the ids of all special tokens.
+    """
+    found = np.full((len(words), max(map(len, words))), -1, np.int32)
+    for row, prompt in zip(found, words, strict=True):
+        for at, word in enumerate(prompt):
+            ids = _ids(tokenizer, word)
+            if len(ids) == 1 and ids[0] in special:
+                row[at] = ids[0]
+    return found
 
 
 def bad_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:

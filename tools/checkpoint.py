@@ -10,6 +10,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from preprocessing.tokenizer import longest_token_bytes
+
 WEIGHTS = ("*.safetensors", "*.bin")  # the second only where there is none of the first
 # Under which names architectures keep the same fact
 POSITIONS = ("max_position_embeddings", "n_positions")
@@ -41,10 +43,14 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """A tokenizer in a folder, as the `tokenizers` library reads it."""
+    """A tokenizer in a folder, as the `tokenizers` library reads it.
+
+    longest_token_bytes: the most bytes of UTF-8 that one token may stand for.
+    """
 
     folder: Path
     ids: dict[str, int]
+    longest_token_bytes: int
 
     @property
     def size(self) -> int:
@@ -105,7 +111,9 @@ def read_tokenizer(folder: Path) -> TokenizerFolder:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # it raises nothing more special
         raise CheckpointError(f"{path} is no tokenizer: {error}") from error
-    return TokenizerFolder(folder, tokenizer.get_vocab(with_added_tokens=True))
+    return TokenizerFolder(
+        folder, tokenizer.get_vocab(with_added_tokens=True), longest_token_bytes(tokenizer)
+    )
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from bls.settings import DrafterName, ForwarderSettings, LoopSettings
+from contract.strings import MOST_STRINGS
 from postprocessing.settings import DetokenizerSettings
 from preprocessing.settings import TokenizerSettings
 
@@ -50,6 +51,12 @@ class Deployment:
         return most + SPARE_THREADS
 
     @property
+    def max_text_bytes(self) -> int:
+        """The longest prompt; a longer one cannot fit, were each token the longest there is."""
+        fit = self.tokenizer.longest_token_bytes * self.target.max_seq_len
+        return min(fit, self.profile.limits.max_text_bytes or fit)
+
+    @property
     def drafters(self) -> tuple[DrafterName, ...]:
         """What can draft here, best first."""
         return _drafters(self.target, self.draft)
@@ -67,6 +74,10 @@ class Deployment:
             vocab_size=self.target.vocab_size,
             end_id=self.end_ids[0],
             pad_id=self.pad_id,
+            max_seq_len=self.target.max_seq_len,
+            max_text_bytes=self.max_text_bytes,
+            max_words=self.profile.limits.max_words,
+            max_words_bytes=self.profile.limits.max_words_bytes,
         )
 
     def detokenizer_settings(self) -> DetokenizerSettings:
@@ -74,6 +85,7 @@ class Deployment:
         return DetokenizerSettings(
             tokenizer_dir=TOKENIZER,
             skip_special_tokens=self.profile.tokenizer.skip_special_tokens,
+            max_seq_len=self.target.max_seq_len,
         )
 
     def loop_settings(self) -> LoopSettings:
@@ -119,10 +131,18 @@ class Deployment:
             lookup_keeps_all=lookup.is_keep_all,
             lookup_uses_oldest=lookup.is_use_oldest,
             hybrid_min_ngram_size=lookup.hybrid_min_ngram_size,
-            kv_tokens=min(engine.kv_cache_tokens for engine in engines),
-            kv_block_tokens=max(engine.kv_block_tokens for engine in engines),
+            kv_tokens=target.kv_cache_tokens,
+            kv_block_tokens=target.kv_block_tokens,
+            draft_kv_tokens=draft.kv_cache_tokens if draft else 0,
+            draft_kv_block_tokens=(draft or target).kv_block_tokens,
             max_requests=profile.admission.max_requests,
             max_queue=profile.admission.max_queue,
+            max_queue_bytes=profile.admission.max_queue_bytes,
+            max_text_bytes=self.max_text_bytes,
+            max_words=profile.limits.max_words,
+            max_words_bytes=profile.limits.max_words_bytes,
+            max_ngram_size=profile.limits.max_ngram_size,
+            max_logits_bytes=profile.limits.max_logits_bytes,
             target_timeout=profile.timeouts.target,
             draft_timeout=profile.timeouts.draft,
             request_timeout=profile.timeouts.request,
@@ -135,6 +155,9 @@ class Deployment:
             stream_model=self.stream_entry.name,
             drafter=entry.drafter,
             request_timeout=self.profile.timeouts.request,
+            max_text_bytes=self.max_text_bytes,
+            max_words=self.profile.limits.max_words,
+            max_words_bytes=self.profile.limits.max_words_bytes,
         )
 
 
@@ -182,6 +205,7 @@ def check(profile: Profile) -> Deployment:
     )
     _check_drafters(profile, target, draft)
     _check_draft_lengths(profile, target, draft)
+    _check_limits(profile)
     tokenizer = _tokenizer(profile)
     for place, section in _sections(profile):
         _check_width(engines[place], section, tokenizer, place)
@@ -266,6 +290,23 @@ def _check_draft_lengths(profile: Profile, target: Engine, draft: Engine | None)
                 f"{length} is over engines.target.max_draft_len, which is "
                 f"{target.max_draft_len}; lower the one or raise the other",
             )
+
+
+def _check_limits(profile: Profile) -> None:
+    """Refuse limits beyond what is read at all, and a default that they forbid."""
+    limits, lookup = profile.limits, profile.decoding.prompt_lookup
+    if limits.max_words * profile.max_batch_size > MOST_STRINGS:
+        raise ProfileError(
+            ("limits", "max_words"),
+            f"{limits.max_words} for each of {profile.max_batch_size} prompts (max_batch_size) is "
+            f"over {MOST_STRINGS} in one tensor; lower either",
+        )
+    if lookup.max_matching_ngram_size > limits.max_ngram_size:
+        raise ProfileError(
+            ("decoding", "prompt_lookup", "max_matching_ngram_size"),
+            f"{lookup.max_matching_ngram_size} is over limits.max_ngram_size, which is "
+            f"{limits.max_ngram_size}; lower the one or raise the other",
+        )
 
 
 def _tokenizer(profile: Profile) -> TokenizerFolder:

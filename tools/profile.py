@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from bls.settings import AUTO, DrafterName
+from bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
 
 from .errors import TandemError
 from .kinds.base import Folder, Place, Section, as_tuple
@@ -123,10 +123,31 @@ class Entry(Section):
 
 
 class Admission(Section):
-    """Sequences that decode at once, and that wait for room before the next one is refused."""
+    """Sequences that decode at once, and that wait for room before the next one is refused.
+
+    max_queue_bytes: of the texts that wait to be tokenized.
+    """
 
     max_requests: PositiveInt = 64
     max_queue: NonNegativeInt = 64
+    max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
+
+
+class Limits(Section):
+    """What one request may ask for; more is refused in one line that names the input.
+
+    max_text_bytes: of one prompt; what cannot fit into max_seq_len tokens when left out.
+    max_words: in each list of stop, bad or bias words of a prompt. max_words_bytes: of all words of
+    a request. max_ngram_size: the longest n-gram that a request may have looked up.
+    max_logits_bytes: of the context and generation logits in an answer, which travel through
+    /dev/shm several times.
+    """
+
+    max_text_bytes: PositiveInt | None = None
+    max_words: PositiveInt = RequestLimits.max_words
+    max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
+    max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
+    max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
 
 
 class Timeouts(Section):
@@ -156,6 +177,7 @@ class Profile(Section):
     entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
     max_batch_size: PositiveInt = 32
     admission: Admission = Admission()
+    limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
 
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from bls.effects import FinishReason
 from bls.loop import Decoding
+from bls.prompt import Options
 from bls.request import TokenIds
 from bls.statistics import Totals
 from bls.timeline import Timeline
-from bls.triton.reader import Options
 from contract import entry as tensors
 from contract.tensor import Tensor
 

@@ -15,16 +15,17 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from bls.errors import BadRequest, EngineError, EngineTimeout, TandemError
+from bls.reader import check_sizes, refuse_unknown
 from bls.settings import ForwarderSettings
 from bls.triton import request_ids
 from bls.triton.awaited import Lost, LostCalls, Wait
 from bls.triton.background import in_background, log_exception
 from bls.triton.calls import Calls
-from bls.triton.reader import refuse_unknown
 from bls.triton.sender import Sender
 from bls.triton.watcher import Watcher
 from contract import entry as tensors
 from contract.parameters import decode
+from contract.strings import Strings
 
 # `bls_stream` keeps the deadline; only if it should fail to is the call given up, this much later.
 SECONDS_OF_GRACE = 10.0
@@ -37,6 +38,7 @@ class ForwardEntry:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read the settings."""
+        pb_utils.deserialize_bytes_tensor = Strings
         self._settings = decode(ForwarderSettings, json.loads(args["model_config"]))
         self._calls = Calls()
         self._lost = LostCalls()
@@ -115,7 +117,9 @@ class _Forwarded:
 
     def _inputs(self) -> list[Any]:
         """The client's inputs, with this entry's drafter where it named none."""
-        inputs = {tensor.name(): _as_sent(tensor) for tensor in self._request.inputs()}
+        sent = {tensor.name(): tensor for tensor in self._request.inputs()}
+        check_sizes({name: tensor.as_numpy() for name, tensor in sent.items()}, self._settings)
+        inputs = {name: _as_sent(tensor) for name, tensor in sent.items()}
         stream = inputs.get(tensors.STREAM)
         if stream is not None and stream.as_numpy().any():
             raise BadRequest(

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from bls.admission import Admission, Ticket
+from bls.admission import Admission, Places, Ticket
 from bls.effects import Chunk, FinishReason
 from bls.errors import Cancelled, DeadlineExceeded, EngineTimeout
 from bls.loop import Decoding
+from bls.prompt import Options
 from bls.request import Request
 from bls.statistics import Totals
 from bls.text import narration
@@ -22,8 +23,8 @@ from bls.triton.awaited import Wait
 from bls.triton.carrier import Carrier, Inbox
 from bls.triton.driver import Driver
 from bls.triton.metrics import Metrics
-from bls.triton.reader import Options
 from bls.triton.sender import Sender
+from bls.turns import Turn
 
 
 class Job:
@@ -38,9 +39,12 @@ class Job:
         deadline: float,
         timeout: float,
         wait: Wait,
+        places: Places,
     ) -> None:
         self.options = options
         self.wait = wait  # for the tokenizer, before the prompts have lanes
+        self.places = places  # theirs in the queue, from the beginning
+        self.turn: Turn | None = None  # at the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
         self._answers = answers
@@ -53,8 +57,9 @@ class Job:
 
     @property
     def closed(self) -> bool:
-        """Whether the last response has been sent and no engine is at work for it any more."""
-        return self._sender.closed and not any(lane.decodes for lane in self._lanes)
+        """Whether the last response has been sent and no model is at work for it any more."""
+        busy = self.wait.call is not None or any(lane.decodes for lane in self._lanes)
+        return self._sender.closed and not busy
 
     def open(self, lanes: Sequence[Lane]) -> None:
         """Take the prompts in; they may start at any moment from now on.
@@ -79,6 +84,8 @@ class Job:
             )
         overdue = self.wait.give_up_if_overdue(now)
         if overdue is not None:
+            if self.turn is not None:
+                self.turn.end()
             self.fail(EngineTimeout(overdue.model, overdue.timeout))
         for lane in self._lanes:
             lane.check(now)
@@ -90,6 +97,9 @@ class Job:
                 return
             self._failure = error
             lanes = self._lanes
+        if self.turn is not None:
+            self.turn.withdraw()
+        self.places.give_back()
         for lane in lanes:
             lane.interrupt(error)
         gone = isinstance(error, Cancelled)
@@ -136,11 +146,12 @@ class Lane:
         tells = self._narrator is not None and not self._narrator.done
         return self._carrier is not None and (tells or not self._ended)
 
-    def ticket(self, admission: Admission, blocks: int, driver: Driver) -> Ticket:
-        """Return the place in the queue that will start this lane."""
+    def queue(self, admission: Admission, ticket: Ticket, driver: Driver) -> Ticket:
+        """Return the ticket, which will start this lane."""
         self._admission = admission
-        self._ticket = Ticket(blocks, lambda: self._start(driver))
-        return self._ticket
+        self._ticket = ticket
+        ticket.start = lambda: self._start(driver)
+        return ticket
 
     def check(self, now: float) -> None:
         """Look after the calls under way."""

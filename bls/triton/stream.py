@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-import secrets
+import sys
 import threading
 import time
 from typing import Any
 
-from bls.admission import Admission
+import triton_python_backend_utils as pb_utils
+
+from bls.admission import Admission, DraftRoom, Ticket, blocks_of
 from bls.draft_length import Experience
 from bls.drafters import drafter_of
 from bls.drafters.draft_model import DrafterHealth
-from bls.errors import BadRequest, Cancelled, TandemError
+from bls.effects import TextCall
+from bls.errors import Cancelled, EngineRefused, TandemError
 from bls.loop import Decoding
-from bls.lossless import lossless
-from bls.request import Request, Sampling
+from bls.prompt import Options, Prompt, Tokens, check_logits, request_of
+from bls.reader import Reader
+from bls.request import TokenIds
 from bls.settings import LoopSettings
 from bls.triton import request_ids
 from bls.triton.answers import Answers
@@ -25,12 +29,16 @@ from bls.triton.driver import Driver
 from bls.triton.health import DraftHealth, NoDraftEngine
 from bls.triton.job import Job, Lane
 from bls.triton.metrics import Metrics
-from bls.triton.reader import Options, Prompt, Reader
 from bls.triton.sender import Sender
-from bls.triton.tokenizers import Tokens, tokens_of, tokens_request
+from bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from bls.triton.watcher import Watcher
-from contract import entry as tensors
+from bls.turns import Turn, Turns
 from contract.parameters import decode
+from contract.strings import Strings
+
+# Calls of the tokenizer under way at once. It answers them one after the other, so that more would
+# gain nothing; each holds a thread of the pool that engine calls and chunks need too.
+TOKENIZER_CALLS = 4
 
 
 class StreamEntry:
@@ -38,6 +46,7 @@ class StreamEntry:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read the settings and get everything that requests share."""
+        pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
         self._driver = Driver(settings)
@@ -50,7 +59,9 @@ class StreamEntry:
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
             kv_blocks=settings.kv_tokens // settings.kv_block_tokens,
+            draft_kv_blocks=settings.draft_kv_tokens // settings.draft_kv_block_tokens,
         )
+        self._turns = Turns(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._jobs: dict[str, Job] = {}
         self._jobs_lock = threading.Lock()
         self._watcher = Watcher(after_each_look=self._publish)
@@ -79,12 +90,12 @@ class StreamEntry:
         )
 
     def _take(self, request: Any, sender: Sender) -> None:
-        reader = Reader(request.inputs(), request.parameters())
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        reader = Reader(inputs, request.parameters(), self._settings)
         if reader.is_stop:
             self._stop(request.request_id(), sender)
             return
-        options = reader.options(self._settings)
-        prompts = reader.prompts(self._settings)
+        options, prompts = reader.options(), reader.prompts()
         timeout = self._settings.request_timeout
         if request.timeout():
             timeout = min(timeout, request.timeout() / 1e6)
@@ -95,19 +106,38 @@ class StreamEntry:
             deadline=time.monotonic() + timeout,
             timeout=timeout,
             wait=Wait(self._driver.lost),
+            places=self._admission.reserve(len(prompts)),
         )
+        self._queue(job, prompts)
         self._remember(request.request_id(), job)
         self._watcher.add(job)
-        in_background(lambda: self._begin(job, prompts))
 
-    def _begin(self, job: Job, prompts: list[Prompt]) -> None:
+    def _queue(self, job: Job, prompts: list[Prompt]) -> None:
+        """Let a request begin, in its turn if it needs the tokenizer."""
+
+        def begin(turn: Turn | None = None) -> None:
+            in_background(lambda: self._begin(job, prompts, turn))
+
+        if not any(_needs_tokenizer(prompt, job.options) for prompt in prompts):
+            begin()
+            return
+        try:
+            job.turn = self._turns.take(begin, sum(sys.getsizeof(p.words.text) for p in prompts))
+        except TandemError:
+            job.places.give_back()
+            raise
+
+    def _begin(self, job: Job, prompts: list[Prompt], turn: Turn | None) -> None:
         """Tokenize a request's prompts and queue them."""
         try:
-            lanes = self._lanes(job, prompts)
-            job.open([lane for lane, _ in lanes])
-            self._admission.enter(
-                [lane.ticket(self._admission, blocks, self._driver) for lane, blocks in lanes]
-            )
+            try:
+                tokens, prefixes = self._tokens(job, prompts), self._prefixes(job, prompts)
+            finally:
+                if turn is not None:
+                    turn.end()
+            lanes, tickets = self._lanes(job, prompts, tokens, prefixes)
+            job.open(lanes)
+            job.places.enter(tickets)
         except (Lost, Cancelled):
             return
         except TandemError as error:
@@ -116,19 +146,28 @@ class StreamEntry:
             log_exception("a request could not be started", error)
             job.fail(TandemError("internal error while starting the request"))
 
-    def _lanes(self, job: Job, prompts: list[Prompt]) -> list[tuple[Lane, int]]:
-        """Return each prompt's lane and the KV blocks that it may come to need."""
-        lanes = []
-        for index, (prompt, tokens) in enumerate(
-            zip(prompts, self._tokens(job, prompts), strict=True)
-        ):
-            request = self._request(prompt, tokens, job.options)
-            prefix = "" if job.options.exclude_input_in_output else prompt.words.text
-            drafter = drafter_of(request, self._settings, self._health, self._experience)
-            decoding = Decoding(request, self._settings, drafter)
-            lane = Lane(index, decoding, prefix, job, self._metrics)
-            lanes.append((lane, self._blocks(request)))
-        return lanes
+    def _lanes(
+        self, job: Job, prompts: list[Prompt], tokens: list[Tokens], prefixes: list[str]
+    ) -> tuple[list[Lane], list[Ticket]]:
+        """Return each prompt's lane, and its ticket."""
+        settings, lanes, tickets = self._settings, [], []
+        check_logits(
+            [len(t.prompt_ids) for t in tokens],
+            [p.max_tokens for p in prompts],
+            job.options,
+            settings,
+        )
+        for index, prompt in enumerate(prompts):
+            request = request_of(prompt, tokens[index], job.options, settings)
+            ticket = Ticket(*blocks_of(request, settings))
+            room = DraftRoom(ticket, self._health)
+            decoding = Decoding(
+                request, settings, drafter_of(request, settings, room, self._experience)
+            )
+            lane = Lane(index, decoding, prefixes[index], job, self._metrics)
+            lanes.append(lane)
+            tickets.append(lane.queue(self._admission, ticket, self._driver))
+        return lanes, tickets
 
     def _tokens(self, job: Job, prompts: list[Prompt]) -> list[Tokens]:
         words = [prompt.words for prompt in prompts]
@@ -136,64 +175,35 @@ class StreamEntry:
         if len(given) == len(prompts) and not any(map(any, words)):
             return given  # there is no word to tokenize
         model = self._settings.preprocessing_model
-        call = job.wait.begin(model, "", self._settings.target_timeout)
         try:
-            response = self._driver.calls.once(model, tokens_request(model, words))
-        finally:
-            job.wait.end(call)
+            response = self._await(job, model, tokens_request(model, words))
+        except EngineRefused as error:
+            raise refusal(error) from error
         return [
             tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)
             for prompt, tokens in zip(prompts, tokens_of(response, words), strict=True)
         ]
 
-    def _request(self, prompt: Prompt, tokens: Tokens, options: Options) -> Request:
-        self._check_length(len(tokens.prompt_ids), prompt.max_tokens)
-        end_ids = self._settings.end_ids
-        if prompt.end_id is not None:
-            end_ids = () if prompt.end_id < 0 else (prompt.end_id,)
-        request = Request(
-            prompt_ids=tokens.prompt_ids,
-            max_tokens=prompt.max_tokens,
-            min_tokens=prompt.min_tokens,
-            sampling=Sampling(
-                temperature=prompt.temperature,
-                top_k=prompt.top_k,
-                top_p=prompt.top_p,
-                seed=secrets.randbits(63) if prompt.seed is None else prompt.seed,
-                repetition_penalty=prompt.repetition_penalty,
-                presence_penalty=prompt.presence_penalty,
-                frequency_penalty=prompt.frequency_penalty,
-                bad_words=tokens.bad_words,
-                embedding_bias=tokens.embedding_bias,
-            ),
-            end_ids=end_ids,
-            stop_strings=prompt.stop_words,
-            **prompt.drafting._asdict(),
-            max_draft_len=self._settings.max_draft_len,
-            streams_text=options.stream,
-            wants_log_probs=prompt.return_log_probs,
-            wants_context_logits=prompt.return_context_logits,
-            wants_generation_logits=prompt.return_generation_logits,
-            wants_kv_blocks=options.return_perf_metrics,
-        )
-        return lossless(request, self._settings)
+    def _prefixes(self, job: Job, prompts: list[Prompt]) -> list[str]:
+        """What each answer's text begins with: the prompt, where it is not excluded."""
+        if job.options.exclude_input_in_output:
+            return [""] * len(prompts)
+        return [
+            prompt.words.text if prompt.input_ids is None else self._text(job, prompt.input_ids)
+            for prompt in prompts
+        ]
 
-    def _check_length(self, prompt_length: int, max_tokens: int) -> None:
-        """Engines cut what is too long in silence; so it is refused at the door."""
-        settings = self._settings
-        room = settings.max_seq_len - settings.max_draft_len
-        if prompt_length < 1:
-            raise BadRequest(f"input '{tensors.TEXT_INPUT}' gives no tokens; send some text")
-        if prompt_length + max_tokens > room:
-            raise BadRequest(
-                f"input '{tensors.MAX_TOKENS}': {prompt_length} prompt tokens and {max_tokens} new "
-                f"ones exceed {room}, which is max_seq_len {settings.max_seq_len} less room for "
-                f"{settings.max_draft_len} draft tokens"
-            )
+    def _text(self, job: Job, ids: TokenIds) -> str:
+        model = self._settings.postprocessing_model
+        return text_of(model, self._await(job, model, text_request(model, TextCall(ids, None))))
 
-    def _blocks(self, request: Request) -> int:
-        tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
-        return -(-tokens // self._settings.kv_block_tokens)
+    def _await(self, job: Job, model: str, request: Any) -> Any:
+        """Make a call for a request that has no lanes yet."""
+        call = job.wait.begin(model, "", self._settings.target_timeout)
+        try:
+            return self._driver.calls.once(model, request)
+        finally:
+            job.wait.end(call)
 
     def _remember(self, request_id: str, job: Job) -> None:
         """Make a forwarded request known to the ``stop`` that may follow it."""
@@ -216,3 +226,9 @@ class StreamEntry:
             kv_reserved=self._admission.kv_reserved,
             lost={**none_lost, **self._driver.lost.by_model},
         )
+
+
+def _needs_tokenizer(prompt: Prompt, options: Options) -> bool:
+    """Whether a prompt has words to tokenize, or ids to show as text."""
+    shows_ids = prompt.input_ids is not None and not options.exclude_input_in_output
+    return any(prompt.words) or shows_ids

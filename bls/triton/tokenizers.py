@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from bls.effects import TextCall
-from bls.errors import EngineError
-from bls.request import TokenIds
-from contract import postprocessing, preprocessing
+from bls.errors import BadRequest, EngineError, EngineRefused
+from bls.prompt import Tokens, Words
+from contract import entry, postprocessing, preprocessing
 
-
-class Words(NamedTuple):
-    """What of a prompt goes through the tokenizer."""
-
-    text: str
-    bad_words: tuple[str, ...] = ()
-    bias_words: tuple[str, ...] = ()
-    bias_weights: tuple[float, ...] = ()
-
-
-class Tokens(NamedTuple):
-    """What the tokenizer made of it."""
-
-    prompt_ids: TokenIds  # [n]
-    bad_words: TokenIds | None = None  # [2, m]
-    embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
+# What the tokenizer model calls the client's inputs
+INPUTS: dict[str, str] = {
+    preprocessing.QUERY: entry.TEXT_INPUT,
+    preprocessing.STOP_WORDS_DICT: entry.STOP_WORDS,
+    preprocessing.BAD_WORDS_DICT: entry.BAD_WORDS,
+    preprocessing.EMBEDDING_BIAS_WORDS: entry.EMBEDDING_BIAS_WORDS,
+    preprocessing.EMBEDDING_BIAS_WEIGHTS: entry.EMBEDDING_BIAS_WEIGHTS,
+}
 
 
 def tokens_request(model: str, prompts: Sequence[Words]) -> Any:
@@ -39,6 +31,10 @@ def tokens_request(model: str, prompts: Sequence[Words]) -> Any:
         pb_utils.Tensor(preprocessing.REQUEST_OUTPUT_LEN, np.ones((len(prompts), 1), np.int32)),
     ]
     outputs = [preprocessing.INPUT_ID, preprocessing.REQUEST_INPUT_LEN]
+    if any(p.stop_words for p in prompts):
+        words = _strings([p.stop_words for p in prompts])
+        inputs.append(pb_utils.Tensor(preprocessing.STOP_WORDS_DICT, words))
+        outputs.append(preprocessing.SPECIAL_STOP_IDS)
     if any(p.bad_words for p in prompts):
         inputs.append(
             pb_utils.Tensor(preprocessing.BAD_WORDS_DICT, _strings([p.bad_words for p in prompts]))
@@ -61,16 +57,29 @@ def tokens_of(response: Any, prompts: Sequence[Words]) -> list[Tokens]:
     """Read the answer to ``tokens_request``, a row a prompt."""
     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
     lengths = outputs[preprocessing.REQUEST_INPUT_LEN].reshape(-1)
+    stops = outputs.get(preprocessing.SPECIAL_STOP_IDS)
     bad_words = outputs.get(preprocessing.BAD_WORDS_IDS)
     bias = outputs.get(preprocessing.EMBEDDING_BIAS)
     return [
         Tokens(
             prompt_ids=outputs[preprocessing.INPUT_ID][row, :length].copy(),
+            special_stops=() if stops is None else _special(stops[row], len(p.stop_words)),
             bad_words=bad_words[row].copy() if bad_words is not None and p.bad_words else None,
             embedding_bias=bias[row].copy() if bias is not None and p.bias_words else None,
         )
         for row, (p, length) in enumerate(zip(prompts, lengths, strict=True))
     ]
+
+
+def refusal(error: EngineRefused) -> BadRequest:
+    """Return what a tokenizer's refusal of the client's words is to the client."""
+    name, _, rest = error.what.partition(": ")
+    return BadRequest(f"input '{INPUTS[name]}': {rest}" if name in INPUTS else error.what)
+
+
+def _special(ids: NDArray[np.int32], count: int) -> tuple[int | None, ...]:
+    """The ids of the special ones among so many stop words."""
+    return tuple(None if token_id < 0 else token_id for token_id in ids[:count].tolist())
 
 
 def text_request(model: str, call: TextCall) -> Any:

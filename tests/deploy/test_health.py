@@ -97,9 +97,9 @@ def test_a_target_that_is_lost_is_no_life(ailment, triton):
 
 def test_a_full_queue_is_no_reason_to_restart(ailment, triton):
     full = Admission(max_running=1, max_waiting=0, kv_blocks=8)
-    full.enter([Ticket(1, lambda: None)])
+    full.reserve(1).enter([Ticket(1)])
     with pytest.raises(Overloaded) as refused:
-        full.enter([Ticket(1, lambda: None)])
+        full.reserve(1)
     triton.answer = (500, json.dumps({"error": f"in ensemble 'bls', {refused.value}"}))
     assert ailment() is None
 

@@ -7,6 +7,7 @@ import pytest
 from tokenizer_kinds import byte_level, write
 
 from contract import postprocessing as tensors
+from postprocessing.detokenizer import make_detokenizer
 from postprocessing.postprocessor import Postprocessor
 from postprocessing.settings import DetokenizerSettings
 from preprocessing.errors import InputError
@@ -111,3 +112,15 @@ def test_absolute_tokenizer_folder_is_taken_as_it_is(tmp_path):
     settings = DetokenizerSettings(str(folder), skip_special_tokens=True)
     loaded = Postprocessor.load(settings, Path("/nowhere"))
     assert output(loaded, [[HELLO]], [[len(HELLO)]]) == [b"The dog"]
+
+
+def test_a_sequence_of_too_many_ids_is_refused():
+    short = Postprocessor(make_detokenizer(byte_level(), skip_special_tokens=True), max_seq_len=4)
+    inputs = {
+        tensors.TOKENS_BATCH: np.ones((1, 1, 4), np.int32),
+        tensors.SEQUENCE_LENGTH: np.array([[4]], np.int32),
+    }
+    assert short.answer(inputs, [tensors.OUTPUT])
+    inputs[tensors.TOKENS_BATCH] = np.ones((1, 1, 5), np.int32)
+    with pytest.raises(InputError, match=r"^TOKENS_BATCH: 5 ids given, at most 4 fit$"):
+        short.answer(inputs, [tensors.OUTPUT])

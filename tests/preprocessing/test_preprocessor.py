@@ -1,5 +1,7 @@
 """Tensors of `preprocessing`, as Triton hands them over."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from preprocessing.preprocessor import Preprocessor
 from preprocessing.settings import TokenizerSettings
 
 WIDTH = 512
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def strings(*rows):
@@ -198,3 +201,108 @@ def test_tokenizer_folder_is_relative_to_the_version_folder(tmp_path: Path):
     assert loaded.answer(request(b"fox"), [tensors.INPUT_ID])[tensors.INPUT_ID].tolist() == [
         ids("fox")
     ]
+
+
+def limited(**limits):
+    settings = TokenizerSettings(
+        ".", add_special_tokens=False, vocab_size=WIDTH, end_id=2, pad_id=7, **limits
+    )
+    return Preprocessor(byte_level(), settings)
+
+
+def test_a_stop_word_that_is_one_special_token_is_told_apart(preprocessor):
+    words = strings([b"</s>", b"fox", b"<s>"], [b"</s></s>", b"<tool call>", b""])
+    outputs = preprocessor.answer(
+        request(b"a", b"b", STOP_WORDS_DICT=words), [tensors.SPECIAL_STOP_IDS]
+    )
+    end, begin = (byte_level().token_to_id(token) for token in ("</s>", "<s>"))
+    found = outputs[tensors.SPECIAL_STOP_IDS]
+    assert found.tolist() == [[end, -1, begin], [-1, -1, -1]]
+    assert found.dtype == np.int32
+
+
+def test_without_stop_words_none_is_special(preprocessor):
+    outputs = preprocessor.answer(request(b"a", b"b"), [tensors.SPECIAL_STOP_IDS])
+    assert outputs[tensors.SPECIAL_STOP_IDS].shape == (2, 0)
+
+
+@pytest.mark.parametrize("name", [tensors.QUERY, tensors.DECODER_QUERY])
+def test_a_text_of_too_many_bytes_is_refused(name):
+    short, long = ({name: strings([text.encode()])} for text in ("é" * 5, "é" * 5 + "x"))
+    wanted = [tensors.INPUT_ID, tensors.DECODER_INPUT_ID]
+    assert limited(max_text_bytes=10).answer(request(b"a") | short, wanted)
+    with pytest.raises(InputError, match=f"^{name}: 11 bytes given, at most 10 are taken$"):
+        limited(max_text_bytes=10).answer(request(b"a") | long, wanted)
+
+
+def test_a_text_of_too_many_tokens_is_refused_by_its_beginning():
+    text = "æ" * 64
+    assert len(ids(text)) == 128
+    short = limited(max_seq_len=4)
+    whole = short.answer(request(text.encode()), [tensors.REQUEST_INPUT_LEN])
+    assert whole[tensors.REQUEST_INPUT_LEN].tolist() == [[128]]
+    with pytest.raises(
+        InputError,
+        match=r"^QUERY: the first 64 of its 65 characters are 128 tokens, at most 4 fit$",
+    ):
+        short.answer(request(text.encode() + b"x"), [tensors.INPUT_ID])
+
+
+def test_a_text_whose_beginning_might_fit_is_read_whole():
+    text = "<tool call>" * 50
+    outputs = limited(max_seq_len=20).answer(request(text.encode()), [tensors.INPUT_ID])
+    assert outputs[tensors.INPUT_ID].tolist() == [ids(text)]
+    assert len(ids(text)) == 50
+
+
+WORD_LISTS = [tensors.STOP_WORDS_DICT, tensors.BAD_WORDS_DICT, tensors.EMBEDDING_BIAS_WORDS]
+
+
+@pytest.mark.parametrize("name", WORD_LISTS, ids=str)
+def test_too_many_words_are_refused(name):
+    three = limited(max_words=3)
+    assert three.answer(request(b"a", **{name: strings([b"x"] * 3)}), [tensors.INPUT_ID])
+    with pytest.raises(
+        InputError, match=f"^{name}: 4 words given for a prompt, at most 3 are taken$"
+    ):
+        three.answer(request(b"a", **{name: strings([b"x"] * 4)}), [tensors.INPUT_ID])
+
+
+def test_words_of_too_many_bytes_are_refused():
+    few = limited(max_words_bytes=8)
+    words = {name: strings([b"xxxx"]) for name in WORD_LISTS[:2]}
+    assert few.answer(request(b"a", **words), [tensors.INPUT_ID])
+    words[tensors.BAD_WORDS_DICT] = strings([b"xxxxx"])
+    with pytest.raises(
+        InputError, match=r"^STOP_WORDS_DICT, BAD_WORDS_DICT: 9 bytes given, at most 8 are taken$"
+    ):
+        few.answer(request(b"a", **words), [tensors.INPUT_ID])
+
+
+def test_a_long_text_leaves_little_memory_behind(tmp_path):
+    """In a process of its own: what this one holds already would hide it."""
+    folder = write(byte_level(), tmp_path)
+    program = f"""
+import numpy as np
+from pathlib import Path
+from preprocessing.preprocessor import Preprocessor
+from preprocessing.settings import TokenizerSettings
+
+def resident():
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) // 1024
+
+settings = TokenizerSettings({str(folder)!r}, False, 512, 2, 7)
+preprocessor = Preprocessor.load(settings, Path())
+text = np.array([["the lazy dog".encode() * 200_000]], object)
+before = resident()
+preprocessor.answer({{"QUERY": text}}, ["REQUEST_INPUT_LEN"])
+peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
+print(peak - before, resident() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    peak, kept = map(int, done.stdout.split())
+    assert peak > 100
+    assert kept < peak / 4

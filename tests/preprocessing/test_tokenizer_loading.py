@@ -4,10 +4,10 @@ import json
 
 import pytest
 from tokenizer_kinds import byte_fallback, byte_level, write
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from preprocessing.errors import TokenizerError
-from preprocessing.tokenizer import load_tokenizer, special_token_ids
+from preprocessing.tokenizer import load_tokenizer, longest_token_bytes, special_token_ids
 
 TEXT = "The quick <s> 😀 fox</s> jumps."
 CONFIGS = [
@@ -145,3 +145,30 @@ def test_broken_file_is_named_in_one_line(tmp_path, name, content):
     with pytest.raises(TokenizerError, match=name) as error:
         load_tokenizer(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_longest_token_of_bytes_is_counted_in_bytes():
+    tokenizer = Tokenizer(models.BPE(vocab={"Ġ": 0, "ĠĠ": 1, "ĠĠĠ": 2}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    assert longest_token_bytes(tokenizer) == 3
+    tokenizer.add_tokens(["世界"])
+    assert longest_token_bytes(tokenizer) == 6
+
+
+def test_longest_piece_is_counted_in_utf_8():
+    tokenizer = Tokenizer(models.BPE(vocab={"▁é": 0}, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    assert longest_token_bytes(tokenizer) == 5
+
+
+def test_a_normalizer_may_have_made_a_token_of_a_longer_text():
+    tokenizer = Tokenizer(models.BPE(vocab={"ab": 0}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.normalizer = normalizers.NFKC()
+    assert longest_token_bytes(tokenizer) == 4 * 2
+
+
+def test_an_unknown_word_may_be_longer_than_every_token():
+    assert longest_token_bytes(Tokenizer(models.WordLevel({"a": 0}, "a"))) == 256
+    long = Tokenizer(models.WordLevel({"a" * 300: 0}, "a"))
+    assert longest_token_bytes(long) == 300

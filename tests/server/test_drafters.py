@@ -89,7 +89,7 @@ def test_metrics_are_counted_under_the_drafter_that_proposed(server):
             {"prompt_lookup_num_tokens": 17},
             "'prompt_lookup_num_tokens': 17 given, must lie in 1..16",
         ),
-        ({"max_matching_ngram_size": 0}, "'max_matching_ngram_size': 0 given, must lie in 1..16"),
+        ({"max_matching_ngram_size": 0}, "'max_matching_ngram_size': 0 given, must lie in 1..8"),
         (
             {"use_draft_logits": True},
             "'use_draft_logits' needs 'drafter' to be draft_model or hybrid",

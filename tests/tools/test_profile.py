@@ -117,7 +117,8 @@ def test_unknown_key_names_the_nearest_one(folder):
 
 def test_unknown_key_lists_the_known_ones_when_none_is_near(folder):
     assert refusal(folder, profile(admission={"zzz": 1})) == (
-        "profile.yaml:2: admission.zzz: unknown key; known are max_requests, max_queue"
+        "profile.yaml:2: admission.zzz: unknown key; known are max_requests, max_queue, "
+        "max_queue_bytes"
     )
 
 
@@ -302,3 +303,59 @@ def test_target_knows_the_drafts_width_where_their_padding_differs(folder):
     assert "draft_vocab_size" not in load(folder, profile()).target.parameters
     write_empty(folder / "draft", 320)
     assert load(folder, profile()).target.parameters["draft_vocab_size"] == "320"
+
+
+def test_each_engines_cache_is_counted_apart(folder):
+    small = profile()
+    small["engines"]["target"]["kv_cache_tokens"] = 4096
+    small["engines"]["draft"] |= {"kv_cache_tokens": 1024, "kv_block_tokens": 16}
+    settings = load(folder, small).loop_settings()
+    assert (settings.kv_tokens, settings.kv_block_tokens) == (4096, 32)
+    assert (settings.draft_kv_tokens, settings.draft_kv_block_tokens) == (1024, 16)
+
+
+def test_without_a_draft_there_is_no_cache_of_its_own(folder):
+    assert load(folder, profile(engines=engines())).loop_settings().draft_kv_tokens == 0
+
+
+def test_longest_text_follows_from_the_tokenizer_unless_the_profile_wants_less(folder):
+    planned = load(folder, profile())
+    fits = planned.tokenizer.longest_token_bytes * 1024
+    assert planned.max_text_bytes == fits
+    for limit, expected in ((fits + 1, fits), (fits - 1, fits - 1)):
+        planned = load(folder, profile(limits={"max_text_bytes": limit}))
+        told = planned.loop_settings(), planned.tokenizer_settings()
+        told += (planned.forwarder_settings(planned.stream_entry),)
+        assert [settings.max_text_bytes for settings in told] == [expected] * 3
+
+
+def test_limits_of_a_request_are_the_profiles(folder):
+    limits = {"max_words": 2, "max_words_bytes": 3, "max_ngram_size": 4, "max_logits_bytes": 0}
+    planned = load(folder, profile(limits=limits, admission={"max_queue_bytes": 5}))
+    settings = planned.loop_settings()
+    assert {name: getattr(settings, name) for name in limits} == limits
+    assert settings.max_queue_bytes == 5
+    for told in (planned.tokenizer_settings(), planned.forwarder_settings(planned.stream_entry)):
+        assert (told.max_words, told.max_words_bytes) == (2, 3)
+
+
+def test_tokenizer_models_know_how_long_a_sequence_is(folder):
+    planned = load(folder, profile())
+    assert planned.tokenizer_settings().max_seq_len == 1024
+    assert planned.detokenizer_settings().max_seq_len == 1024
+
+
+def test_more_words_than_are_read_of_one_tensor_are_refused(folder):
+    assert load(folder, profile(limits={"max_words": 2048}))
+    assert refusal(folder, profile(limits={"max_words": 2049})) == (
+        "profile.yaml:8: limits.max_words: 2049 for each of 32 prompts (max_batch_size) is over "
+        "65536 in one tensor; lower either"
+    )
+
+
+def test_ngrams_over_the_limit_of_a_request_are_refused(folder):
+    lookup = {"prompt_lookup": {"max_matching_ngram_size": 9}}
+    assert (
+        "decoding.prompt_lookup.max_matching_ngram_size: 9 is over limits.max_ngram_size, which "
+        "is 8; lower the one or raise the other"
+    ) in refusal(folder, profile(decoding=lookup))

@@ -9,16 +9,16 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bls.errors import BadRequest
+from bls.prompt import Drafting, Options, Prompt, Words, check_logits
 from bls.request import TokenIds
-from bls.settings import AUTO, DrafterName, LoopSettings
-from bls.triton.tokenizers import Words
+from bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
 from contract import entry as tensors
 from contract.tensor import Tensor
 
@@ -52,63 +52,35 @@ DRAFTING = (
     tensors.USE_DRAFT_LOGITS,
     tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
-LONGEST_NGRAM = 16  # each size costs the index memory for every token of the context
+WORD_LISTS = (tensors.STOP_WORDS, tensors.BAD_WORDS, tensors.EMBEDDING_BIAS_WORDS)
+MAX_PARAMETERS_BYTES = 64 * 1024  # none of them is an input, so none is long
+LONGEST_QUOTE = 40  # characters of a client's own text in an error
 ASK_THE_MODEL: tuple[DrafterName, ...] = ("draft_model", "hybrid")
 LOOK_UP: tuple[DrafterName, ...] = ("prompt_lookup", "hybrid")
 
 
-class Drafting(NamedTuple):
-    """Who drafts, how much, and how its drafts are verified."""
-
-    drafter: DrafterName
-    draft_len: int = 0
-    prompt_lookup_num_tokens: int = 0
-    max_matching_ngram_size: int = 1
-    use_draft_logits: bool = False
-    draft_acceptance_threshold: float | None = None
-
-
-class Prompt(NamedTuple):
-    """One row of a request, checked as far as it can be before it is tokenized."""
-
-    words: Words
-    input_ids: TokenIds | None  # instead of text
-    max_tokens: int
-    min_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int | None
-    repetition_penalty: float | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    end_id: int | None
-    stop_words: tuple[str, ...]
-    drafting: Drafting
-    return_log_probs: bool
-    return_context_logits: bool
-    return_generation_logits: bool
-
-
-class Options(NamedTuple):
-    """What holds for all prompts of a request."""
-
-    stream: bool
-    exclude_input_in_output: bool
-    return_perf_metrics: bool
-    return_num_input_tokens: bool
-    return_num_output_tokens: bool
-
-
 class Reader:
-    """The inputs of one request, by name. Values are copied: Triton may take the memory back."""
+    """The inputs of one request, by name, a row a prompt.
 
-    def __init__(self, inputs: Iterable[Any], parameters: str) -> None:
-        self._arrays: dict[str, NDArray[Any]] = {t.name(): t.as_numpy() for t in inputs}
+    Values are copied: Triton may take the memory back.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, NDArray[Any]], parameters: str, settings: LoopSettings
+    ) -> None:
         refuse_unknown(parameters)
+        check_sizes(inputs, settings)
         for tensor in UNSUPPORTED:
-            if self._arrays.get(tensor, np.empty(0)).size:
+            if inputs.get(tensor, np.empty(0)).size:
                 raise BadRequest(f"input '{tensor}' is not supported by this deployment")
+        self._arrays = inputs
+        self._settings = settings
+        for name, array in inputs.items():
+            if len(array) != self.batch_size:
+                raise BadRequest(
+                    f"input '{name}': {len(array)} rows given, the request has "
+                    f"{self.batch_size} prompts"
+                )
 
     @property
     def batch_size(self) -> int:
@@ -120,32 +92,43 @@ class Reader:
         """Whether this is no request of its own, but the end of another."""
         return tensors.STOP in self._arrays and bool(self._arrays[tensors.STOP].any())
 
-    def options(self, settings: LoopSettings) -> Options:
+    def options(self) -> Options:
         """Read what all prompts share; a batch that disagrees with itself is refused."""
 
-        def flag(tensor: Tensor, default: bool) -> bool:
+        def flag(tensor: Tensor, default: bool = False) -> bool:
             values = {bool(self._scalar(tensor, row, default)) for row in range(self.batch_size)}
             if len(values) > 1:
                 raise BadRequest(f"input '{tensor}' must be the same for all prompts of a request")
             return values.pop()
 
+        self._require_prompts()
         return Options(
-            stream=flag(tensors.STREAM, False),
+            stream=flag(tensors.STREAM),
             exclude_input_in_output=flag(
-                tensors.EXCLUDE_INPUT_IN_OUTPUT, settings.exclude_input_in_output
+                tensors.EXCLUDE_INPUT_IN_OUTPUT, self._settings.exclude_input_in_output
             ),
-            return_perf_metrics=flag(tensors.RETURN_PERF_METRICS, False),
-            return_num_input_tokens=flag(tensors.RETURN_NUM_INPUT_TOKENS, False),
-            return_num_output_tokens=flag(tensors.RETURN_NUM_OUTPUT_TOKENS, False),
+            return_log_probs=flag(tensors.RETURN_LOG_PROBS),
+            return_context_logits=flag(tensors.RETURN_CONTEXT_LOGITS),
+            return_generation_logits=flag(tensors.RETURN_GENERATION_LOGITS),
+            return_perf_metrics=flag(tensors.RETURN_PERF_METRICS),
+            return_num_input_tokens=flag(tensors.RETURN_NUM_INPUT_TOKENS),
+            return_num_output_tokens=flag(tensors.RETURN_NUM_OUTPUT_TOKENS),
         )
 
-    def prompts(self, settings: LoopSettings) -> list[Prompt]:
+    def prompts(self) -> list[Prompt]:
         """Read every prompt of the request."""
+        self._require_prompts()
+        prompts = [self._prompt(row) for row in range(self.batch_size)]
+        lengths = [0 if p.input_ids is None else len(p.input_ids) for p in prompts]
+        check_logits(lengths, [p.max_tokens for p in prompts], self.options(), self._settings)
+        return prompts
+
+    def _require_prompts(self) -> None:
         if not self.batch_size:
             raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send one prompt or more")
-        return [self._prompt(row, settings) for row in range(self.batch_size)]
 
-    def _prompt(self, row: int, settings: LoopSettings) -> Prompt:
+    def _prompt(self, row: int) -> Prompt:
+        settings = self._settings
         self._refuse_beams(row)
         max_tokens = self._integer(tensors.MAX_TOKENS, row, 1, settings.max_seq_len)
         if max_tokens is None:
@@ -155,7 +138,7 @@ class Reader:
         temperature, top_k, top_p = self._distribution(row)
         return Prompt(
             words=self._words(row),
-            input_ids=self._input_ids(row, settings),
+            input_ids=self._input_ids(row),
             max_tokens=max_tokens,
             min_tokens=self._integer(tensors.MIN_TOKENS, row, 0, max_tokens) or 0,
             temperature=temperature,
@@ -166,11 +149,7 @@ class Reader:
             presence_penalty=self._number(tensors.PRESENCE_PENALTY, row),
             frequency_penalty=self._number(tensors.FREQUENCY_PENALTY, row),
             end_id=self._integer(tensors.END_ID, row, -1, settings.vocab_size - 1),
-            stop_words=tuple(w for w in self._strings(tensors.STOP_WORDS, row) if w),
-            drafting=self._drafting(row, settings),
-            return_log_probs=self._flag(tensors.RETURN_LOG_PROBS, row),
-            return_context_logits=self._flag(tensors.RETURN_CONTEXT_LOGITS, row),
-            return_generation_logits=self._flag(tensors.RETURN_GENERATION_LOGITS, row),
+            drafting=self._drafting(row),
         )
 
     def _words(self, row: int) -> Words:
@@ -187,6 +166,7 @@ class Reader:
         bias_words = self._strings(tensors.EMBEDDING_BIAS_WORDS, row)
         return Words(
             text=texts[0] if texts else "",
+            stop_words=tuple(w for w in self._strings(tensors.STOP_WORDS, row) if w),
             bad_words=tuple(w for w in self._strings(tensors.BAD_WORDS, row) if w),
             bias_words=bias_words,
             bias_weights=self._bias_weights(row, len(bias_words)),
@@ -194,24 +174,30 @@ class Reader:
 
     def _bias_weights(self, row: int, count: int) -> tuple[float, ...]:
         array = self._arrays.get(tensors.EMBEDDING_BIAS_WEIGHTS)
-        weights = () if array is None else tuple(float(w) for w in array[row].reshape(-1))
+        weights = np.empty(0) if array is None else array[row].reshape(-1)
         if len(weights) != count:
             raise BadRequest(
                 f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}': {len(weights)} weights for {count} "
                 f"'{tensors.EMBEDDING_BIAS_WORDS}'; send one a word"
             )
-        if not all(math.isfinite(w) for w in weights):
+        if not np.isfinite(weights).all():
             raise BadRequest(f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must be finite numbers")
-        return weights
+        return tuple(weights.tolist())
 
-    def _input_ids(self, row: int, settings: LoopSettings) -> TokenIds | None:
+    def _input_ids(self, row: int) -> TokenIds | None:
         array = self._arrays.get(tensors.INPUT_IDS)
         if array is None:
             return None
-        ids: TokenIds = array[row].reshape(-1).astype(np.int32)
-        if not len(ids):
+        settings = self._settings
+        if not array[row].size:
             raise BadRequest(f"input '{tensors.INPUT_IDS}' is empty; send at least one id")
-        if ids.min() < 0 or ids.max() >= settings.vocab_size:
+        if array[row].size > settings.max_seq_len:
+            raise BadRequest(
+                f"input '{tensors.INPUT_IDS}': {array[row].size} ids given for a prompt, which are "
+                f"more than max_seq_len, {settings.max_seq_len}"
+            )
+        ids: TokenIds = array[row].reshape(-1).astype(np.int32)
+        if ids.view(np.uint32).max() >= settings.vocab_size:  # a negative one is huge there
             raise BadRequest(
                 f"input '{tensors.INPUT_IDS}': ids must lie in 0..{settings.vocab_size - 1}, "
                 f"{ids.min()}..{ids.max()} given"
@@ -241,13 +227,14 @@ class Reader:
             return 1.0, 1, 1.0
         return 1.0 if temperature is None else temperature, top_k or 0, top_p or 1.0
 
-    def _drafting(self, row: int, settings: LoopSettings) -> Drafting:
-        drafter = self._drafter(row, settings)
+    def _drafting(self, row: int) -> Drafting:
+        settings = self._settings
+        drafter = self._drafter(row)
         longest = settings.max_draft_len
         asked = self._integer(tensors.NUM_DRAFT_TOKENS, row, AUTO, longest)
         looked_up = self._integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
-        ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, LONGEST_NGRAM)
-        threshold = self._threshold(row, settings)
+        ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size)
+        threshold = self._threshold(row)
         if drafter == "none" or asked == 0:
             return Drafting("none")
         self._refuse_unless(
@@ -256,37 +243,39 @@ class Reader:
             (tensors.PROMPT_LOOKUP_NUM_TOKENS, tensors.MAX_MATCHING_NGRAM_SIZE),
             f"needs '{tensors.DRAFTER}' to be {' or '.join(LOOK_UP)}",
         )
-        use_logits = self._uses_logits(row, drafter, settings)
+        use_logits = self._uses_logits(row, drafter)
         return Drafting(
             drafter,
             draft_len=settings.draft_len if asked is None else asked,
-            prompt_lookup_num_tokens=self._lookup_length(looked_up, asked, settings),
+            prompt_lookup_num_tokens=self._lookup_length(looked_up, asked),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             use_draft_logits=use_logits,
             draft_acceptance_threshold=threshold if use_logits else None,
         )
 
-    @staticmethod
-    def _lookup_length(looked_up: int | None, asked: int | None, settings: LoopSettings) -> int:
+    def _lookup_length(self, looked_up: int | None, asked: int | None) -> int:
         """What was asked for lookups, or for drafts of any kind; AUTO is a matter of the model."""
         if looked_up is not None:
             return looked_up
-        return settings.prompt_lookup_num_tokens if asked in (None, AUTO) else asked
+        if asked is None or asked == AUTO:
+            return self._settings.prompt_lookup_num_tokens
+        return asked
 
-    def _drafter(self, row: int, settings: LoopSettings) -> DrafterName:
+    def _drafter(self, row: int) -> DrafterName:
         names = self._strings(tensors.DRAFTER, row)
-        name = names[0] if names and names[0] else settings.drafter
-        if name not in settings.drafters:
+        name = names[0] if names and names[0] else self._settings.drafter
+        known = {drafter: drafter for drafter in self._settings.drafters}
+        if name not in known:
             raise BadRequest(
-                f"input '{tensors.DRAFTER}': '{name}' given, this deployment has "
-                f"{', '.join(settings.drafters)}"
+                f"input '{tensors.DRAFTER}': {_quoted(name)} given, this deployment has "
+                f"{', '.join(known)}"
             )
         self._refuse_unless(
             name != "engine", row, DRAFTING, "cannot be honoured: the target drafts by itself"
         )
-        return name
+        return known[name]
 
-    def _uses_logits(self, row: int, drafter: DrafterName, settings: LoopSettings) -> bool:
+    def _uses_logits(self, row: int, drafter: DrafterName) -> bool:
         """Whether drafts come with the logits that they were drawn from."""
         asks_the_model = drafter in ASK_THE_MODEL
         self._refuse_unless(
@@ -296,20 +285,20 @@ class Reader:
             f"needs '{tensors.DRAFTER}' to be {' or '.join(ASK_THE_MODEL)}: a lookup has no logits",
         )
         return asks_the_model and self._flag(
-            tensors.USE_DRAFT_LOGITS, row, settings.use_draft_logits
+            tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits
         )
 
-    def _threshold(self, row: int, settings: LoopSettings) -> float | None:
+    def _threshold(self, row: int) -> float | None:
         """The request's, or the deployment's."""
         threshold = self._number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, least=0.0, most=1.0)
         self._refuse_unless(
-            self._flag(tensors.USE_DRAFT_LOGITS, row, settings.use_draft_logits),
+            self._flag(tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits),
             row,
             (tensors.DRAFT_ACCEPTANCE_THRESHOLD,),
             f"needs '{tensors.USE_DRAFT_LOGITS}' to be true: without logits tokens are accepted by "
             "comparison",
         )
-        return settings.draft_acceptance_threshold if threshold is None else threshold
+        return self._settings.draft_acceptance_threshold if threshold is None else threshold
 
     def _refuse_unless(
         self, possible: bool, row: int, inputs: Iterable[Tensor], reason: str
@@ -390,10 +379,49 @@ def refuse_unknown(parameters: str) -> None:
 
     parameters: the request's, as the JSON object that Triton gives.
     """
+    if len(parameters) > MAX_PARAMETERS_BYTES:
+        raise BadRequest(
+            f"{len(parameters)} bytes of parameters given, at most {MAX_PARAMETERS_BYTES} are "
+            "taken; send inputs only"
+        )
     names: list[str] = list(tensors.INPUTS)
     for key in json.loads(parameters or "{}"):
         if key in TRITON_PARAMETERS or key.startswith("triton_"):
             continue
-        near = difflib.get_close_matches(key, names, n=1)
+        near = difflib.get_close_matches(key[:LONGEST_QUOTE], names, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise BadRequest(f"unknown input '{key}'{hint}")
+        raise BadRequest(f"unknown input {_quoted(key)}{hint}")
+
+
+def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> None:
+    """Refuse what is too much to look at: it costs no more than asking each value for its length.
+
+    inputs: by name, a row a prompt; strings as bytes.
+    """
+    texts = inputs.get(tensors.TEXT_INPUT, np.empty((0, 1), object))
+    longest = max((len(text) for text in texts.flat), default=0)
+    if limits.max_text_bytes and longest > limits.max_text_bytes:
+        raise BadRequest(
+            f"input '{tensors.TEXT_INPUT}': {longest} bytes given, at most {limits.max_text_bytes} "
+            "are taken; shorten the prompt"
+        )
+    lists = {tensor: inputs[tensor] for tensor in WORD_LISTS if tensor in inputs}
+    for tensor, words in lists.items():
+        if words.size > len(words) * limits.max_words:
+            raise BadRequest(
+                f"input '{tensor}': {words.size // len(words)} words given for a prompt, at most "
+                f"{limits.max_words} are taken"
+            )
+    size = sum(len(word) for words in lists.values() for word in words.flat)
+    if size > limits.max_words_bytes:
+        names = ", ".join(f"'{tensor}'" for tensor in lists)
+        raise BadRequest(
+            f"input{'s' * (len(lists) > 1)} {names}: {size} bytes given in all, at most "
+            f"{limits.max_words_bytes} are taken"
+        )
+
+
+def _quoted(text: str) -> str:
+    """A client's own text, short and on one line."""
+    cut = "..." if len(text) > LONGEST_QUOTE else ""
+    return repr(text[:LONGEST_QUOTE] + cut)

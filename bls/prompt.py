@@ -1,0 +1,173 @@
+"""One prompt of a client's request: as it was read, and with its tokens a request to the loop."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bls.errors import BadRequest
+from bls.lossless import lossless
+from bls.request import Request, Sampling, TokenIds
+from bls.settings import DrafterName, LoopSettings
+from contract import entry as tensors
+
+LOGITS_BYTES = 4  # answers hold them as FP32
+
+
+class Words(NamedTuple):
+    """What of a prompt goes through the tokenizer."""
+
+    text: str
+    stop_words: tuple[str, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    bias_words: tuple[str, ...] = ()
+    bias_weights: tuple[float, ...] = ()
+
+
+class Tokens(NamedTuple):
+    """What the tokenizer made of it.
+
+    special_stops: for each stop word its id, where it is one special token: text hides those.
+    """
+
+    prompt_ids: TokenIds  # [n]
+    special_stops: tuple[int | None, ...] = ()
+    bad_words: TokenIds | None = None  # [2, m]
+    embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
+
+
+class Drafting(NamedTuple):
+    """Who drafts, how much, and how its drafts are verified."""
+
+    drafter: DrafterName
+    draft_len: int = 0
+    prompt_lookup_num_tokens: int = 0
+    max_matching_ngram_size: int = 1
+    use_draft_logits: bool = False
+    draft_acceptance_threshold: float | None = None
+
+
+class Prompt(NamedTuple):
+    """One row of a request, checked as far as it can be before it is tokenized."""
+
+    words: Words
+    input_ids: TokenIds | None  # instead of text
+    max_tokens: int
+    min_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    end_id: int | None
+    drafting: Drafting
+
+
+class Options(NamedTuple):
+    """What holds for all prompts of a request."""
+
+    stream: bool = False
+    exclude_input_in_output: bool = True
+    return_log_probs: bool = False
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
+    return_perf_metrics: bool = False
+    return_num_input_tokens: bool = False
+    return_num_output_tokens: bool = False
+
+
+def request_of(prompt: Prompt, tokens: Tokens, options: Options, settings: LoopSettings) -> Request:
+    """Return what the loop decodes; raise BadRequest where it cannot fit the engine."""
+    _check_length(len(tokens.prompt_ids), prompt.max_tokens, settings)
+    request = Request(
+        prompt_ids=tokens.prompt_ids,
+        max_tokens=prompt.max_tokens,
+        min_tokens=prompt.min_tokens,
+        sampling=Sampling(
+            temperature=prompt.temperature,
+            top_k=prompt.top_k,
+            top_p=prompt.top_p,
+            seed=secrets.randbits(63) if prompt.seed is None else prompt.seed,
+            repetition_penalty=prompt.repetition_penalty,
+            presence_penalty=prompt.presence_penalty,
+            frequency_penalty=prompt.frequency_penalty,
+            bad_words=tokens.bad_words,
+            embedding_bias=tokens.embedding_bias,
+        ),
+        end_ids=_end_ids(prompt, tokens, settings),
+        stop_strings=_stop_strings(prompt, tokens),
+        **prompt.drafting._asdict(),
+        max_draft_len=settings.max_draft_len,
+        streams_text=options.stream,
+        wants_log_probs=options.return_log_probs,
+        wants_context_logits=options.return_context_logits,
+        wants_generation_logits=options.return_generation_logits,
+        wants_kv_blocks=options.return_perf_metrics,
+    )
+    return lossless(request, settings)
+
+
+def check_logits(
+    context_lengths: Sequence[int],
+    max_tokens: Sequence[int],
+    options: Options,
+    settings: LoopSettings,
+) -> None:
+    """Refuse more logits than an answer may hold: every row of a batch is as long as the longest.
+
+    context_lengths: tokens of each prompt, 0 for those that are not known yet; [b] as max_tokens.
+    """
+    rows = 0
+    if options.return_context_logits:
+        rows += max(context_lengths)
+    if options.return_generation_logits:
+        rows += max(max_tokens)
+    size = len(max_tokens) * rows * settings.vocab_size * LOGITS_BYTES
+    if size > settings.max_logits_bytes:
+        wanted = [
+            f"'{tensor}'"
+            for tensor, asked in (
+                (tensors.RETURN_CONTEXT_LOGITS, options.return_context_logits),
+                (tensors.RETURN_GENERATION_LOGITS, options.return_generation_logits),
+            )
+            if asked
+        ]
+        raise BadRequest(
+            f"input{'s' * (len(wanted) > 1)} {' and '.join(wanted)}: up to {size} bytes of logits "
+            f"({len(max_tokens)} prompts of {rows} rows of {settings.vocab_size}), an answer holds "
+            f"at most {settings.max_logits_bytes}; ask for fewer tokens or prompts"
+        )
+
+
+def _end_ids(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> tuple[int, ...]:
+    """The request's own or the checkpoint's, and the special tokens among the stop words."""
+    end_ids = settings.end_ids
+    if prompt.end_id is not None:
+        end_ids = () if prompt.end_id < 0 else (prompt.end_id,)
+    special = [token_id for token_id in tokens.special_stops if token_id is not None]
+    return tuple(dict.fromkeys([*end_ids, *special]))
+
+
+def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
+    words = prompt.words.stop_words
+    special = tokens.special_stops or (None,) * len(words)
+    return tuple(w for w, token_id in zip(words, special, strict=True) if token_id is None)
+
+
+def _check_length(prompt_length: int, max_tokens: int, settings: LoopSettings) -> None:
+    """Engines cut what is too long in silence; so it is refused at the door."""
+    room = settings.max_seq_len - settings.max_draft_len
+    if prompt_length < 1:
+        raise BadRequest(f"input '{tensors.TEXT_INPUT}' gives no tokens; send some text")
+    if prompt_length + max_tokens > room:
+        raise BadRequest(
+            f"input '{tensors.MAX_TOKENS}': {prompt_length} prompt tokens and {max_tokens} new "
+            f"ones exceed {room}, which is max_seq_len {settings.max_seq_len} less room for "
+            f"{settings.max_draft_len} draft tokens"
+        )

@@ -1,0 +1,573 @@
+"""A client's tensors, as Triton hands them over: what is read of them, and every refusal."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bls.errors import BadRequest
+from bls.prompt import Drafting, Options, Words
+from bls.reader import MAX_PARAMETERS_BYTES, TRITON_PARAMETERS, UNSUPPORTED, Reader, check_sizes
+from bls.settings import AUTO, LoopSettings, RequestLimits
+from contract import entry
+
+SETTINGS = LoopSettings(
+    target_model="target",
+    preprocessing_model="preprocessing",
+    postprocessing_model="postprocessing",
+    draft_model="draft",
+    vocab_size=100,
+    end_ids=(7,),
+    max_seq_len=64,
+    max_draft_len=16,
+    drafters=("draft_model", "prompt_lookup", "hybrid", "none"),
+    drafter="draft_model",
+    draft_len=4,
+    prompt_lookup_num_tokens=5,
+    max_matching_ngram_size=2,
+    max_ngram_size=3,
+    max_text_bytes=50,
+    max_words=3,
+    max_words_bytes=20,
+    max_logits_bytes=100 * 4 * 12,  # 12 rows
+)
+NUMPY = {"BOOL": np.bool_, "FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
+INPUTS = {tensor: tensor for tensor in entry.INPUTS}
+
+
+def array(tensor, rows):
+    """[b, n], or [b] where Triton reshapes it."""
+    if tensor.dtype == "STRING":
+        made = np.array([[s if isinstance(s, bytes) else s.encode() for s in r] for r in rows], "O")
+        return made.reshape(len(rows), -1)
+    made = np.array(rows, NUMPY.get(tensor.dtype, np.float32))
+    return made.reshape(-1) if tensor.scalar and made.shape[-1] == 1 else made
+
+
+def reader(*, settings=SETTINGS, parameters="", **values):
+    """Read a request of one prompt; a value, a row of values, or None to leave an input out."""
+    values = {"text_input": "x", "max_tokens": 4} | values
+    inputs = {}
+    for name, value in values.items():
+        if value is not None:
+            row = value if isinstance(value, list) else [value]
+            inputs[name] = array(INPUTS[name], [row])
+    return Reader(inputs, parameters, settings)
+
+
+def batch(*rows, settings=SETTINGS):
+    """Read a request of several prompts, each with the same inputs."""
+    rows = [{"text_input": "x", "max_tokens": 4} | row for row in rows]
+    names = {name for row in rows for name in row}
+    inputs = {name: array(INPUTS[name], [[row[name]] for row in rows]) for name in names}
+    return Reader(inputs, "", settings)
+
+
+def prompt(**values):
+    [read] = reader(**values).prompts()
+    return read
+
+
+def read(**values):
+    made = reader(**values)
+    return made.options(), made.prompts()
+
+
+def refusal(**values):
+    with pytest.raises(BadRequest) as refused:
+        read(**values)
+    text = str(refused.value)
+    assert "\n" not in text
+    assert len(text) < 400
+    return text
+
+
+def test_a_plain_prompt_gets_the_deployments_defaults():
+    read = prompt()
+    assert read.words == Words("x")
+    assert read.input_ids is None
+    assert (read.max_tokens, read.min_tokens, read.end_id, read.seed) == (4, 0, None, None)
+    assert (read.temperature, read.top_k, read.top_p) == (1.0, 1, 1.0)
+    penalties = read.repetition_penalty, read.presence_penalty, read.frequency_penalty
+    assert penalties == (None, None, None)
+    assert read.drafting == Drafting(
+        "draft_model", draft_len=4, prompt_lookup_num_tokens=5, max_matching_ngram_size=2
+    )
+    assert reader().options() == Options()
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"text_input": None}, "input 'text_input' is missing; send the prompt"),
+        ({"text_input": ""}, "input 'text_input' is empty; send at least one character"),
+        (
+            {"text_input": b"a\xff"},
+            "input 'text_input' is not valid UTF-8: byte 0xff at position 1",
+        ),
+        (
+            {"text_input": "x" * 51},
+            "input 'text_input': 51 bytes given, at most 50 are taken; shorten the prompt",
+        ),
+        (
+            {"text_input": "é" * 26},
+            "input 'text_input': 52 bytes given, at most 50 are taken; shorten the prompt",
+        ),
+        ({"max_tokens": None}, "input 'max_tokens' is missing; send how many tokens to add"),
+        ({"max_tokens": 0}, "input 'max_tokens': 0 given, must lie in 1..64"),
+        ({"max_tokens": 65}, "input 'max_tokens': 65 given, must lie in 1..64"),
+        ({"max_tokens": [4, 4]}, "input 'max_tokens': 2 values given for a prompt, send one"),
+        ({"min_tokens": -1}, "input 'min_tokens': -1 given, must lie in 0..4"),
+        ({"min_tokens": 5}, "input 'min_tokens': 5 given, must lie in 0..4"),
+        (
+            {"input_ids": [1]},
+            "inputs 'text_input' and 'input_ids' are both given; send one",
+        ),
+        (
+            {"text_input": None, "input_ids": []},
+            "input 'input_ids' is empty; send at least one id",
+        ),
+        (
+            {"text_input": None, "input_ids": [1, -1]},
+            "input 'input_ids': ids must lie in 0..99, -1..1 given",
+        ),
+        (
+            {"text_input": None, "input_ids": [1, 100]},
+            "input 'input_ids': ids must lie in 0..99, 1..100 given",
+        ),
+        (
+            {"text_input": None, "input_ids": [1] * 65},
+            "input 'input_ids': 65 ids given for a prompt, which are more than max_seq_len, 64",
+        ),
+        ({"end_id": -2}, "input 'end_id': -2 given, must lie in -1..99"),
+        ({"end_id": 100}, "input 'end_id': 100 given, must lie in -1..99"),
+        (
+            {"beam_width": 2},
+            (
+                "input 'beam_width': 2 given, only 1 is supported: speculative decoding verifies "
+                "one continuation"
+            ),
+        ),
+        ({"beam_width": 0}, "input 'beam_width': 0 given, must lie in 1..2147483647"),
+        (
+            {"num_return_sequences": 2},
+            (
+                "input 'num_return_sequences': 2 given, only 1 is supported: send the prompt "
+                "several times with different seeds"
+            ),
+        ),
+        ({"temperature": -0.5}, "input 'temperature': -0.5 given, must be at least 0 and finite"),
+        (
+            {"temperature": float("nan")},
+            "input 'temperature': nan given, must be at least 0 and finite",
+        ),
+        (
+            {"top_p": 1.5},
+            "input 'top_p': 1.5 given, must be at least 0 and at most 1 and finite",
+        ),
+        (
+            {"top_p": -0.5},
+            "input 'top_p': -0.5 given, must be at least 0 and at most 1 and finite",
+        ),
+        ({"top_k": -1}, "input 'top_k': -1 given, must lie in 0..2147483647"),
+        (
+            {"repetition_penalty": 0.0},
+            "input 'repetition_penalty': 0 given, must be above 0 and finite",
+        ),
+        (
+            {"presence_penalty": float("inf")},
+            "input 'presence_penalty': inf given, must be finite",
+        ),
+        (
+            {"frequency_penalty": float("-inf")},
+            "input 'frequency_penalty': -inf given, must be finite",
+        ),
+        (
+            {"seed": 1, "random_seed": 2},
+            "inputs 'seed' and 'random_seed' differ; they mean the same",
+        ),
+        (
+            {"stop_words": ["a"] * 4},
+            "input 'stop_words': 4 words given for a prompt, at most 3 are taken",
+        ),
+        (
+            {"bad_words": ["a"] * 4},
+            "input 'bad_words': 4 words given for a prompt, at most 3 are taken",
+        ),
+        (
+            {"embedding_bias_words": ["a"] * 4, "embedding_bias_weights": [1.0] * 4},
+            "input 'embedding_bias_words': 4 words given for a prompt, at most 3 are taken",
+        ),
+        (
+            {"stop_words": ["a" * 10], "bad_words": ["b" * 11]},
+            "inputs 'stop_words', 'bad_words': 21 bytes given in all, at most 20 are taken",
+        ),
+        (
+            {"embedding_bias_words": ["a"]},
+            (
+                "input 'embedding_bias_weights': 0 weights for 1 'embedding_bias_words'; send one "
+                "a word"
+            ),
+        ),
+        (
+            {"embedding_bias_weights": [1.0, 2.0]},
+            (
+                "input 'embedding_bias_weights': 2 weights for 0 'embedding_bias_words'; send one "
+                "a word"
+            ),
+        ),
+        (
+            {"embedding_bias_words": ["a"], "embedding_bias_weights": [float("inf")]},
+            "input 'embedding_bias_weights' must be finite numbers",
+        ),
+        (
+            {"drafter": "magic"},
+            (
+                "input 'drafter': 'magic' given, this deployment has draft_model, prompt_lookup, "
+                "hybrid, none"
+            ),
+        ),
+        ({"num_draft_tokens": -2}, "input 'num_draft_tokens': -2 given, must lie in -1..16"),
+        ({"num_draft_tokens": 17}, "input 'num_draft_tokens': 17 given, must lie in -1..16"),
+        (
+            {"drafter": "hybrid", "prompt_lookup_num_tokens": 17},
+            "input 'prompt_lookup_num_tokens': 17 given, must lie in 1..16",
+        ),
+        (
+            {"drafter": "hybrid", "max_matching_ngram_size": 4},
+            "input 'max_matching_ngram_size': 4 given, must lie in 1..3",
+        ),
+        (
+            {"drafter": "hybrid", "max_matching_ngram_size": 0},
+            "input 'max_matching_ngram_size': 0 given, must lie in 1..3",
+        ),
+        (
+            {"prompt_lookup_num_tokens": 2},
+            "input 'prompt_lookup_num_tokens' needs 'drafter' to be prompt_lookup or hybrid",
+        ),
+        (
+            {"max_matching_ngram_size": 2},
+            "input 'max_matching_ngram_size' needs 'drafter' to be prompt_lookup or hybrid",
+        ),
+        (
+            {"drafter": "prompt_lookup", "use_draft_logits": True},
+            (
+                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: a lookup has "
+                "no logits"
+            ),
+        ),
+        (
+            {"draft_acceptance_threshold": 0.5},
+            (
+                "input 'draft_acceptance_threshold' needs 'use_draft_logits' to be true: without "
+                "logits tokens are accepted by comparison"
+            ),
+        ),
+        (
+            {"use_draft_logits": True, "draft_acceptance_threshold": 1.5},
+            (
+                "input 'draft_acceptance_threshold': 1.5 given, must be at least 0 and at most 1 "
+                "and finite"
+            ),
+        ),
+        (
+            {"return_generation_logits": True, "max_tokens": 13},
+            (
+                "input 'return_generation_logits': up to 5200 bytes of logits (1 prompts of 13 rows "
+                "of 100), an answer holds at most 4800; ask for fewer tokens or prompts"
+            ),
+        ),
+        (
+            {
+                "return_generation_logits": True,
+                "return_context_logits": True,
+                "text_input": None,
+                "input_ids": [1] * 9,
+            },
+            (
+                "inputs 'return_context_logits' and 'return_generation_logits': up to 5200 bytes "
+                "of logits (1 prompts of 13 rows of 100), an answer holds at most 4800; ask for fewer "
+                "tokens or prompts"
+            ),
+        ),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
+)
+def test_what_is_wrong_is_named(values, line):
+    assert refusal(**values) == line
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"text_input": "x" * 50},
+        {"max_tokens": 64},
+        {"max_tokens": 1},
+        {"min_tokens": 4},
+        {"text_input": None, "input_ids": [0, 99]},
+        {"text_input": None, "input_ids": [1] * 64},
+        {"end_id": -1},
+        {"end_id": 99},
+        {"beam_width": 1, "num_return_sequences": 1},
+        {"temperature": 0.0, "top_p": 1.0, "top_k": 2**31 - 1},
+        {"seed": 3, "random_seed": 3},
+        {"stop_words": ["a"] * 3, "bad_words": ["b"] * 3},
+        {"stop_words": ["a" * 10], "bad_words": ["b" * 10]},
+        {"drafter": "hybrid", "max_matching_ngram_size": 3, "prompt_lookup_num_tokens": 16},
+        {"num_draft_tokens": 16},
+        {"drafter": "none", "draft_acceptance_threshold": 0.5, "use_draft_logits": True},
+        {"use_draft_logits": True, "draft_acceptance_threshold": 1.0},
+        {"return_generation_logits": True, "max_tokens": 12},
+    ],
+    ids="-".join,
+)
+def test_what_is_just_right_is_taken(values):
+    assert reader(**values).prompts()
+
+
+@pytest.mark.parametrize("tensor", UNSUPPORTED, ids=str)
+def test_what_no_engine_honours_is_refused_where_it_holds_something(tensor):
+    some = np.array([[b"x"]], object) if tensor.dtype == "STRING" else np.ones((1, 1))
+    inputs = {"text_input": array(INPUTS["text_input"], [["x"]]), "max_tokens": np.array([[4]])}
+    with pytest.raises(BadRequest, match=f"^input '{tensor}' is not supported by this deployment$"):
+        Reader(inputs | {tensor: some}, "", SETTINGS)
+    assert Reader(inputs | {tensor: some[:, :0]}, "", SETTINGS).prompts()
+
+
+def test_a_request_of_nothing_is_refused():
+    empty = Reader({}, "", SETTINGS)
+    for read in (empty.options, empty.prompts):
+        with pytest.raises(
+            BadRequest, match=r"^input 'text_input' is missing; send one prompt or more$"
+        ):
+            read()
+
+
+def test_inputs_of_different_rows_are_refused():
+    inputs = {
+        "text_input": array(INPUTS["text_input"], [["x"], ["y"]]),
+        "max_tokens": np.array([[4]], np.int32),
+    }
+    with pytest.raises(
+        BadRequest, match=r"^input 'max_tokens': 1 rows given, the request has 2 prompts$"
+    ):
+        Reader(inputs, "", SETTINGS)
+
+
+FLAGS = (
+    "stream",
+    "exclude_input_in_output",
+    "return_log_probs",
+    "return_context_logits",
+    "return_generation_logits",
+    "return_perf_metrics",
+    "return_num_input_tokens",
+    "return_num_output_tokens",
+)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_flag_of_the_whole_request_is_read(flag):
+    for value in (True, False):
+        assert getattr(reader(**{flag: value}).options(), flag) is value
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_flag_that_differs_within_a_batch_is_refused(flag):
+    with pytest.raises(
+        BadRequest, match=f"^input '{flag}' must be the same for all prompts of a request$"
+    ):
+        batch({flag: True}, {flag: False}).options()
+
+
+def test_whether_the_prompt_is_shown_is_the_deployments_choice():
+    shows = replace(SETTINGS, exclude_input_in_output=False)
+    assert not reader(settings=shows).options().exclude_input_in_output
+
+
+def test_prompts_of_a_batch_differ():
+    first, second = batch(
+        {"max_tokens": 2, "drafter": "none"}, {"text_input": "y", "max_tokens": 3, "drafter": ""}
+    ).prompts()
+    assert (first.words.text, first.max_tokens, first.drafting.drafter) == ("x", 2, "none")
+    assert (second.words.text, second.max_tokens, second.drafting.drafter) == (
+        "y",
+        3,
+        "draft_model",
+    )
+
+
+def test_logits_of_a_batch_are_counted_together():
+    rows = [{"max_tokens": length, "return_generation_logits": True} for length in (6, 2)]
+    assert batch(*rows).prompts()
+    rows[0]["max_tokens"] = 7
+    with pytest.raises(BadRequest, match=r"5600 bytes of logits \(2 prompts of 7 rows of 100\)"):
+        batch(*rows).prompts()
+
+
+def test_words_of_a_batch_are_counted_together():
+    rows = [{"stop_words": "a" * 10}, {"stop_words": "b" * 10}]
+    assert batch(*rows)
+    rows[1]["stop_words"] += "b"
+    with pytest.raises(BadRequest, match=r"^input 'stop_words': 21 bytes given in all"):
+        batch(*rows)
+
+
+def test_sizes_are_judged_without_looking_at_the_words():
+    nothing = np.broadcast_to(np.array(None, object), (1, 10**9))
+    with pytest.raises(BadRequest, match="1000000000 words given for a prompt, at most 1024"):
+        check_sizes({entry.BAD_WORDS: nothing}, RequestLimits())
+
+
+def test_a_text_may_be_of_any_length_where_nothing_bounds_it():
+    check_sizes({entry.TEXT_INPUT: np.array([[b"x" * 10**6]], object)}, RequestLimits())
+
+
+def test_the_longest_text_of_a_batch_counts():
+    texts = np.array([[b"x" * 51], [b"x"]], object)
+    with pytest.raises(BadRequest, match=r"^input 'text_input': 51 bytes given"):
+        check_sizes({entry.TEXT_INPUT: texts}, SETTINGS)
+
+
+def test_empty_words_are_left_out_but_for_biased_ones():
+    words = prompt(
+        stop_words=["", "stop"],
+        bad_words=["bad", ""],
+        embedding_bias_words=["", "up"],
+        embedding_bias_weights=[1.0, 2.0],
+    ).words
+    assert words == Words("x", ("stop",), ("bad",), ("", "up"), (1.0, 2.0))
+
+
+def test_ids_are_a_copy():
+    ids = np.array([[3, 4]], np.int32)
+    inputs = {"input_ids": ids, "max_tokens": np.array([[4]], np.int32)}
+    [read] = Reader(inputs, "", SETTINGS).prompts()
+    ids[:] = 0
+    assert read.input_ids.tolist() == [3, 4]
+    assert read.words == Words("")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"temperature": 1.0}, (1.0, 1, 1.0)),
+        ({"temperature": 0.0, "top_k": 5, "top_p": 0.5}, (1.0, 1, 1.0)),
+        ({"temperature": 0.5}, (0.5, 0, 1.0)),
+        ({"top_k": 5}, (1.0, 5, 1.0)),
+        ({"top_k": 1}, (1.0, 1, 1.0)),
+        ({"top_p": 0.5}, (1.0, 0, 0.5)),
+        ({"top_k": 0, "top_p": 0.0}, (1.0, 1, 1.0)),
+        ({"top_k": 5, "top_p": 0.0}, (1.0, 5, 1.0)),
+        ({"temperature": 2.0, "top_k": 5, "top_p": 0.5}, (2.0, 5, 0.5)),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
+)
+def test_a_request_samples_where_something_asks_for_it(values, expected):
+    read = prompt(**values)
+    assert (read.temperature, read.top_k, read.top_p) == expected
+
+
+@pytest.mark.parametrize("name", ["seed", "random_seed"])
+def test_a_seed_goes_by_two_names(name):
+    assert prompt(**{name: 2**64 - 1}).seed == 2**64 - 1
+
+
+def test_numbers_are_read():
+    read = prompt(
+        min_tokens=2,
+        end_id=0,
+        repetition_penalty=1.5,
+        presence_penalty=-0.5,
+        frequency_penalty=0.25,
+    )
+    assert (read.min_tokens, read.end_id) == (2, 0)
+    penalties = read.repetition_penalty, read.presence_penalty, read.frequency_penalty
+    assert penalties == (1.5, -0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"drafter": "none"}, Drafting("none")),
+        ({"num_draft_tokens": 0}, Drafting("none")),
+        ({"num_draft_tokens": AUTO}, Drafting("draft_model", AUTO, 5, 2)),
+        ({"num_draft_tokens": 7}, Drafting("draft_model", 7, 7, 2)),
+        ({"drafter": "prompt_lookup"}, Drafting("prompt_lookup", 4, 5, 2)),
+        (
+            {"drafter": "hybrid", "prompt_lookup_num_tokens": 3, "num_draft_tokens": 7},
+            Drafting("hybrid", 7, 3, 2),
+        ),
+        ({"drafter": "hybrid", "max_matching_ngram_size": 1}, Drafting("hybrid", 4, 5, 1)),
+        ({"use_draft_logits": True}, Drafting("draft_model", 4, 5, 2, True)),
+        (
+            {"use_draft_logits": True, "draft_acceptance_threshold": 0.5},
+            Drafting("draft_model", 4, 5, 2, True, 0.5),
+        ),
+        (
+            {"drafter": "prompt_lookup", "use_draft_logits": False},
+            Drafting("prompt_lookup", 4, 5, 2),
+        ),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
+)
+def test_drafts_are_the_requests_or_the_deployments(values, expected):
+    assert prompt(**values).drafting == expected
+
+
+def test_a_deployments_threshold_holds_with_logits_only():
+    lossy = replace(SETTINGS, draft_acceptance_threshold=0.25)
+    assert prompt(settings=lossy).drafting.draft_acceptance_threshold is None
+    with_logits = prompt(settings=replace(lossy, use_draft_logits=True)).drafting
+    assert with_logits.use_draft_logits
+    assert with_logits.draft_acceptance_threshold == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_draft_tokens", 1), ("use_draft_logits", True), ("max_matching_ngram_size", 1)],
+)
+def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
+    alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
+    assert prompt(settings=alone).drafting.drafter == "engine"
+    assert refusal(settings=alone, **{name: value}) == (
+        f"input '{name}' cannot be honoured: the target drafts by itself"
+    )
+
+
+def test_a_stop_is_told_from_a_request():
+    stop = {"stop": np.array([[True]])}
+    assert Reader(stop, "", SETTINGS).is_stop
+    assert not Reader({"stop": np.array([[False]])}, "", SETTINGS).is_stop
+    assert not reader().is_stop
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("temprature", "unknown input 'temprature'; did you mean 'temperature'?"),
+        ("zzzzzzzz", "unknown input 'zzzzzzzz'"),
+        ("a\\nb", "unknown input 'a\\nb'"),
+        ("z" * 41, f"unknown input '{'z' * 40}...'"),
+    ],
+)
+def test_a_key_that_is_no_input_is_named_on_one_line(key, hint):
+    assert refusal(parameters=f'{{"{key}": 1}}') == hint
+
+
+def test_tritons_own_parameters_are_none_of_ours():
+    for key in (*TRITON_PARAMETERS, "triton_anything"):
+        assert reader(parameters=f'{{"{key}": 1}}')
+
+
+def test_parameters_are_not_read_at_any_length():
+    longest = '{"priority": "%s"}'
+    filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
+    assert reader(parameters=filled)
+    assert refusal(parameters=filled + " ") == (
+        "65537 bytes of parameters given, at most 65536 are taken; send inputs only"
+    )
+
+
+def test_a_clients_own_words_are_quoted_short_and_on_one_line():
+    assert refusal(drafter="a\n" * 500).startswith("input 'drafter': 'a\\na\\na")

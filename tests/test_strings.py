@@ -1,0 +1,41 @@
+"""Strings as Triton packs them into a tensor, against the reading of Triton's own client."""
+
+import numpy as np
+import pytest
+from tritonclient.utils import serialize_byte_tensor
+
+from contract.strings import MOST_STRINGS, Strings
+
+
+def packed(strings):
+    return np.frombuffer(serialize_byte_tensor(np.array(strings, object)).item(), np.uint8)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2), [4, 1], (1, 4)])
+def test_strings_come_back_in_their_shape(shape):
+    strings = [b"", b"a", "é\n".encode(), b"\x00" * 300]
+    read = Strings(packed(strings)).reshape(shape)
+    assert read.tolist() == np.array(strings, object).reshape(shape).tolist()
+    assert all(type(value) is bytes for value in read.flat)
+
+
+def test_no_strings_are_none():
+    assert Strings(np.empty(0, np.uint8)).reshape((1, 0)).shape == (1, 0)
+
+
+def test_a_string_that_looks_like_many_is_one():
+    many = packed([b"a"] * 5).tobytes()
+    assert Strings(packed([many])).reshape((1, 1)).item() == many
+
+
+def test_too_many_strings_are_not_read():
+    cut_short = np.zeros(3, np.uint8)  # reading any of it would fail
+    read = Strings(cut_short).reshape((1, MOST_STRINGS + 1))
+    assert read.shape == (1, MOST_STRINGS + 1)
+    assert read.dtype == object
+    assert read[0, 0] == read[0, -1] == b""
+
+
+def test_as_many_as_may_be_are_read():
+    read = Strings(packed([b"x"] * MOST_STRINGS)).reshape((MOST_STRINGS, 1))
+    assert read.tolist() == [[b"x"]] * MOST_STRINGS
