@@ -167,6 +167,7 @@ class StreamEntry:
                 embedding_bias=tokens.embedding_bias,
             ),
             end_ids=end_ids,
+            seeded=prompt.seed is not None,
             stop_strings=prompt.stop_words,
             **prompt.drafting._asdict(),
             max_draft_len=self._settings.max_draft_len,
