@@ -118,7 +118,7 @@ class Automaton:
     def _child(self, node: int, char: str) -> int:
         child = self._children.get((node, char))
         if child is None:
-            shorter = self._next(self._shorter[node], char) if node else 0
+            shorter = self._next(self._shorter[node], char)
             child = self._children[node, char] = len(self._depth)
             self._depth.append(self._depth[node] + 1)
             self._shorter.append(shorter)

@@ -10,6 +10,7 @@ from bls import effects
 from bls.draft_length import Experience, FixedLength
 from bls.drafters import SEEDED_LENGTH, drafter_of
 from bls.drafters.draft_model import DraftModel
+from bls.drafters.prompt_lookup import PromptLookup
 from bls.effects import EngineAnswer
 from bls.request import Request, Sampling
 from bls.sequence import Sequence
@@ -56,6 +57,46 @@ def test_lookup_without_a_match_drafts_nothing_and_asks_less_and_less_often():
     play(decoding_of(request_of("prompt_lookup", prompt_ids=ids(0))), target)
     assert all(len(call.draft) == 0 for call in target.calls)
     assert [call.max_new_tokens for call in target.calls] == [1, 2, 3, 4, 5, 6, 7, 8, 4]
+
+
+OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("keeps_all", "uses_oldest", "draft"),
+    [
+        (True, True, [10, 11, 12, 1]),
+        (False, True, [10, 11, 12, 1]),
+        (True, False, [20, 21, 22, 1]),
+        (False, False, [30, 1, 2]),
+    ],
+)
+def test_the_profile_chooses_among_occurrences(keeps_all, uses_oldest, draft):
+    settings = replace(SETTINGS, lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
+    request = request_of("prompt_lookup", prompt_ids=OCCURRENCES)
+    found = PromptLookup(request, settings).look_up(Sequence(request), 4)
+    assert (found.tokens.tolist(), found.tokens.dtype) == (draft, np.int32)
+    assert found.drafter == "prompt_lookup"
+
+
+def test_lookup_alone_takes_a_match_of_one_token():
+    request = request_of("prompt_lookup", prompt_ids=ids(1, 5, 2, 1))
+    assert PromptLookup(request, SETTINGS).look_up(Sequence(request), 4).tokens.tolist() == [
+        5,
+        2,
+        1,
+    ]
+
+
+def test_a_match_makes_the_next_miss_the_first_again():
+    request = request_of("prompt_lookup", prompt_ids=ids(0))
+    lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
+    plain = []
+    for token in (1, 2, 3, 1, 4, 5):
+        plain.append(lookup.look_up(sequence, 4).plain_tokens)
+        sequence.append(ids(token))
+    plain.append(lookup.look_up(sequence, 4).plain_tokens)
+    assert plain == [1, 2, 3, 4, 1, 1, 2]
 
 
 def test_lookup_drafts_end_with_an_end_of_sequence():
@@ -134,6 +175,7 @@ def test_a_refused_draft_call_ends_drafting_for_its_request_alone():
     decoding = decoding_of(request_of("draft_model"), health=health)
     play(decoding, Target(ENDLESS), draft)
     assert (len(draft.calls), health.refusals, health.failures) == (1, 1, 0)
+    assert health.errors == ["model 'draft' failed: scripted refusal"]
     assert decoding.statistics.num_drafter_failures == 1
     assert decoding.sequence.output.tolist() == expected(decoding.request, ENDLESS)[0]
 
@@ -146,6 +188,7 @@ def test_a_failed_draft_call_lets_the_engine_rest():
     draft, health = Draft(ENDLESS, (None,)), Health(patience=2)
     play(decoding_of(request_of("draft_model"), health=health), Target(ENDLESS), draft)
     assert (len(draft.calls), health.refusals, health.failures) == (2, 0, 2)
+    assert health.errors == ["model 'draft' failed: scripted failure"] * 2
 
 
 def test_hybrid_copies_where_the_model_refused():

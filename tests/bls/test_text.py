@@ -72,6 +72,25 @@ def test_a_stopped_text_has_no_rest():
     assert run(so_far.finish(ids(4, 0, 1, 0))) == ""
 
 
+def test_the_token_that_completes_a_stop_string_is_found_one_by_one():
+    *_, texts, kept, windows = told([[0], [0, 0, 1, 0, 0]], stops=("ba",))
+    assert (texts, kept) == (["a", "aa"], [1, 4])
+    assert windows == [
+        ([0], 0),
+        ([0, 0, 0, 1, 0, 0], 1),
+        ([0, 0], 1),
+        ([0, 0, 0], 1),
+        ([0, 0, 0, 1], 1),
+        ([0, 0, 0, 1, 0], 1),
+    ]
+
+
+def test_a_stop_string_that_the_last_token_completes_keeps_all():
+    *_, texts, kept, windows = told([[0], [0, 1, 0]], stops=("ba",))
+    assert (texts, kept) == (["a", "a"], [1, 3])
+    assert [len(window) for window, _ in windows] == [1, 4, 2, 3]
+
+
 def chunks_of(count):
     finish = [None] * (count - 1) + ["length"]
     return [Chunk(ids(at % 6, 0), "", reason, TOTALS) for at, reason in enumerate(finish)]

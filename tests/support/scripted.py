@@ -127,6 +127,7 @@ class Health:
     patience: int = 10**9
     failures: int = 0
     refusals: int = 0
+    errors: list[str] = field(default_factory=list)
 
     @property
     def available(self) -> bool:
@@ -134,9 +135,11 @@ class Health:
 
     def failed(self, error: EngineError) -> None:
         self.failures += 1
+        self.errors.append(str(error))
 
     def refused(self, error: EngineRefused) -> None:
         self.refusals += 1
+        self.errors.append(str(error))
 
 
 def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None) -> Decoding:
