@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 
 from bls.drafters.draft_model import DrafterHealth
-from bls.errors import BadRequest, EngineError, Overloaded
+from bls.errors import BadRequest, EngineError, EngineRefused, Overloaded
 from bls.request import Request
 from bls.settings import LoopSettings
 
@@ -216,6 +216,10 @@ class DraftRoom:
     def failed(self, error: EngineError) -> None:
         """Let the draft model rest."""
         self._health.failed(error)
+
+    def refused(self, error: EngineRefused) -> None:
+        """Hear that it would not take this sequence's call."""
+        self._health.refused(error)
 
 
 def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:

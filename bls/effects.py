@@ -76,7 +76,8 @@ class EngineCall(NamedTuple):
     max_new_tokens: int
     seed: int
     draft: Draft = NO_DRAFT
-    end_id: int | None = None
+    end_id: int | None = None  # ends the call, and is not in its answer
+    stop_ids: tuple[int, ...] = ()  # end it too, and are in it
     ban_end_ids: bool = False
     wants_logits: bool = False
     wants_log_probs: bool = False
@@ -104,8 +105,9 @@ class EngineAnswer(NamedTuple):
     num_draft_tokens: int = 0  # of an engine that drafts by itself
     num_accepted_tokens: int = 0
     log_probs: NDArray[np.float32] | None = None  # [n]
-    logits: Any = None  # [1, n, vocab_size], as the engine sent it
-    context_logits: Any = None
+    # The target's [n, vocab_size]; the draft's as it sent them, [1, n, vocab_size], or a loan
+    logits: Any = None
+    context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
     kv_blocks: KvBlocks | None = None
 
 

@@ -51,6 +51,7 @@ def figures_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
     for name, value in (
         ("tandem_output_tokens_total", timeline.num_tokens),
         ("tandem_drafter_failures_total", statistics.num_drafter_failures),
+        ("tandem_unverified_draft_tokens_total", statistics.num_unverified_draft_tokens),
         ("tandem_recomputed_tokens_total", statistics.num_recomputed_tokens),
     ):
         figures.count(name, value, drafter=drafter)

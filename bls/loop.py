@@ -30,7 +30,7 @@ from bls.effects import (
 from bls.errors import EngineError
 from bls.pace import Pace
 from bls.request import Request
-from bls.seeds import verification_seed
+from bls.seeds import lengths_decide_text, verification_seed
 from bls.sequence import Sequence
 from bls.settings import LoopSettings
 from bls.statistics import Round, Statistics
@@ -48,8 +48,8 @@ class Decoding:
         self.statistics = Statistics()
         self.finish_reason: FinishReason | None = None
         self.log_probs: list[NDArray[np.float32]] = []
-        self.generation_logits: list[Any] = []
-        self.context_logits: Any = None
+        self.generation_logits: list[NDArray[np.float32]] = []  # [n, vocab_size] each
+        self.context_logits: NDArray[np.float32] | None = None  # [num_input_tokens, vocab_size]
         self.prompt_kv_blocks: KvBlocks | None = None  # of the first target call
         self.kv_blocks: KvBlocks | None = None  # of the last one
         self._settings = settings
@@ -58,21 +58,24 @@ class Decoding:
         self._pace = Pace(
             steady=request.streams_text or request.needs_text_each_round,
             whole=request.drafter == "engine",
+            timed=not lengths_decide_text(request, settings),
         )
+        self._plain_tokens_due = 0  # before it is worth asking the drafter again
         self._reusable_tokens = 0
 
     def decode(self) -> Steps:
         """Yield effects until the answer is complete."""
         while self.finish_reason is None:
-            if self._drafter.can_draft(self.sequence):
-                yield from self._round()
-            else:
+            if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
                 yield from self._target_alone()
+            else:
+                yield from self._round()
 
     def _round(self) -> Steps:
         draft = yield from self._propose()
         if not len(draft):
-            yield from self._target_alone(draft.plain_tokens)
+            self._plain_tokens_due = draft.plain_tokens
+            yield from self._target_alone()
             return
         answer = yield self._verification(draft)
         end = self.sequence.first_end(answer.tokens)
@@ -96,11 +99,15 @@ class Decoding:
         It gets no end id: an engine that stops there drops the token from its count, and an
         accepted end of sequence could not be told from a correction.
         """
-        return self._target_call(len(draft) + 1, with_end_id=False, draft=draft)
+        return self._target_call(len(draft) + 1, ends=(), draft=draft)
 
     def _target_call(
-        self, max_new_tokens: int, *, with_end_id: bool, draft: Draft = NO_DRAFT
+        self, max_new_tokens: int, *, ends: tuple[int, ...], draft: Draft = NO_DRAFT
     ) -> EngineCall:
+        """Return a call that any of ``ends`` ends: a call has one end id, the others are stop ids.
+
+        The engine keeps those in its answer, and ``_emit`` cuts them off.
+        """
         owed = self.sequence.tokens_owed > 0
         context = self.sequence.context
         return EngineCall(
@@ -113,7 +120,8 @@ class Decoding:
                 keyed=self._settings.target_keyed_randomness,
             ),
             draft=draft,
-            end_id=self.request.end_ids[0] if with_end_id and self.request.end_ids else None,
+            end_id=ends[0] if ends else None,
+            stop_ids=() if owed else ends[1:],
             ban_end_ids=owed,
             wants_logits=self.request.wants_generation_logits,
             whole=self.request.drafter == "engine",
@@ -134,36 +142,54 @@ class Decoding:
         accepted = count - 1 if end is None else min(count - 1, end + 1)
         self._drafter.verified(draft, accepted, answer.seconds)
         self.statistics.add(_round_of(draft, accepted, answer))
+        self.statistics.num_unverified_draft_tokens += self._unverified(draft, answer)
         self._count_blocks(answer)
 
-    def _target_alone(self, most: int | None = None) -> Steps:
-        """A call without drafts, for ``most`` tokens or as many as are due at this pace.
+    def _unverified(self, draft: Draft, answer: EngineAnswer) -> int:
+        """How many draft tokens the target dropped without a look, as far as its answer tells.
+
+        A verified draft token is kept, and one more follows, or it is replaced by another. So the
+        target has not looked at one that its answer ends with. Where its own token is another one,
+        dropped and rejected look alike: the count is a lower bound. A threshold may reject a token
+        and draw it again.
+        """
+        last = len(answer.tokens) - 1
+        if self.request.draft_acceptance_threshold is not None or last == len(draft):
+            return 0
+        return len(draft) - last if answer.tokens[last] == draft.tokens[last] else 0
+
+    def _target_alone(self) -> Steps:
+        """A call without drafts, for as many tokens as are due at this pace.
 
         One streaming call for the whole answer would be cheaper, but Triton's Python backend
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
-        wanted = min(self.sequence.tokens_left, most or self._pace.tokens)
-        if self.sequence.tokens_owed:
-            wanted = min(wanted, self.sequence.tokens_owed)
-        answer = yield self._target_call(wanted, with_end_id=True)
-        if most is None:
-            self._pace.adapt(len(answer.tokens), answer.seconds)
-        self._drafter.went_alone(len(answer.tokens), answer.seconds)
-        self._count_blocks(answer)
-        self._count_alone(answer)
-        end = self.sequence.first_end(answer.tokens)
-        yield from self._emit(answer, end, ended=len(answer.tokens) < wanted)
-
-    def _count_alone(self, answer: EngineAnswer) -> None:
+        wanted = min(self.sequence.tokens_left, self._pace.tokens)
+        for bound in (self._plain_tokens_due, self.sequence.tokens_owed):
+            wanted = min(wanted, bound) if bound else wanted
+        answer = yield self._target_call(wanted, ends=self.request.end_ids)
         count = len(answer.tokens)
-        if count and not answer.num_draft_tokens:
-            self.statistics.add(Round(num_plain_tokens=count, target_seconds=answer.engine_seconds))
-            return
-        self.statistics.target_seconds += answer.engine_seconds
+        self._plain_tokens_due = max(0, self._plain_tokens_due - count)
+        self._pace.adapt(count, answer.seconds)
+        self._drafter.went_alone(count, answer.seconds)
+        self._count_blocks(answer)
+        end = self.sequence.first_end(answer.tokens)
+        self._count_alone(answer, end)
+        yield from self._emit(answer, end, ended=count < wanted)
+
+    def _count_alone(self, answer: EngineAnswer, end: int | None) -> None:
+        """Count the target's own steps up to an end of sequence, or the rounds that it had."""
         if answer.num_draft_tokens:
+            self.statistics.target_seconds += answer.engine_seconds
             self.statistics.add_own_drafts(
-                count, answer.num_draft_tokens, answer.num_accepted_tokens
+                len(answer.tokens), answer.num_draft_tokens, answer.num_accepted_tokens
             )
+            return
+        count = len(answer.tokens[:end])
+        if count:
+            self.statistics.add(Round(num_plain_tokens=count, target_seconds=answer.engine_seconds))
+        else:
+            self.statistics.target_seconds += answer.engine_seconds
 
     def _emit(self, answer: EngineAnswer, end: int | None, *, ended: bool = False) -> Steps:
         """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.
@@ -173,7 +199,7 @@ class Decoding:
         """
         tokens = answer.tokens[:end][: self.sequence.tokens_left]
         ended = ended or end is not None
-        text, cut = yield from self._text.extend(self.sequence.output, tokens)
+        text, cut = yield from self._text.extend(tokens)
         tokens = tokens[:cut]
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
@@ -186,12 +212,16 @@ class Decoding:
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
+        """Copy what belongs to the ``count`` tokens that are kept: the answer's memory is shared.
+
+        A view would hold it, and all its rows, until the request ends.
+        """
         if self.request.wants_log_probs and answer.log_probs is not None:
-            self.log_probs.append(answer.log_probs[:count])
+            self.log_probs.append(answer.log_probs[:count].copy())
         if self.request.wants_generation_logits and answer.logits is not None:
-            self.generation_logits.append((answer.logits, count))
+            self.generation_logits.append(answer.logits[:count].copy())
         if answer.context_logits is not None:
-            self.context_logits = answer.context_logits
+            self.context_logits = answer.context_logits.copy()
 
     def _count_blocks(self, answer: EngineAnswer) -> None:
         """Compare the KV blocks that this call reused with those that the last one left behind.

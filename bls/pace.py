@@ -7,13 +7,15 @@ MOST_TOKENS = 32
 WHOLE_ANSWER = 2**31 - 1
 # Where somebody reads along, a piece comes about as often; a call costs a millisecond of it.
 SECONDS_A_PIECE = 0.05
+# A piece that somebody reads along, where its size must not follow from times.
+FIXED_PIECE = 4
 
 
 class Pace:
     """Sizes the pieces of an answer; ``steady`` ones take equal times, as fast as the target is.
 
     whole: an engine that drafts by itself gets the whole answer in one piece, where nobody reads
-    along: a call in pieces would end its drafts early.
+    along: a call in pieces would end its drafts early. timed: pieces may follow from times.
 
     >>> pace = Pace(steady=True)
     >>> for _ in range(4):
@@ -25,12 +27,15 @@ class Pace:
     8
     """
 
-    def __init__(self, *, steady: bool, whole: bool = False) -> None:
-        self._steady = steady
-        self.tokens = 1 if steady else WHOLE_ANSWER if whole else MOST_TOKENS
+    def __init__(self, *, steady: bool, whole: bool = False, timed: bool = True) -> None:
+        self._adapts = steady and timed
+        if steady:
+            self.tokens = 1 if timed else FIXED_PIECE
+        else:
+            self.tokens = WHOLE_ANSWER if whole else MOST_TOKENS
 
     def adapt(self, tokens: int, seconds: float) -> None:
         """Hear how long a piece of ``tokens`` took."""
-        if self._steady and tokens:
+        if self._adapts and tokens:
             affordable = int(SECONDS_A_PIECE * tokens / max(seconds, 1e-6))
             self.tokens = max(1, min(affordable, 2 * self.tokens, MOST_TOKENS))

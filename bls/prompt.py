@@ -101,6 +101,7 @@ def request_of(prompt: Prompt, tokens: Tokens, options: Options, settings: LoopS
             embedding_bias=tokens.embedding_bias,
         ),
         end_ids=_end_ids(prompt, tokens, settings),
+        seeded=prompt.seed is not None,
         stop_strings=_stop_strings(prompt, tokens),
         **prompt.drafting._asdict(),
         max_draft_len=settings.max_draft_len,

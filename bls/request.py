@@ -53,6 +53,7 @@ class Request:
     max_matching_ngram_size: int = 1
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
+    seeded: bool = False  # the client chose the seed, and so expects to see the text again
     streams_text: bool = False  # text is wanted round by round, not only at the end
     wants_log_probs: bool = False
     wants_context_logits: bool = False

@@ -9,9 +9,9 @@ numbers again.
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
 
-Purpose = Literal["propose", "verify"]
+from bls.request import Request
+from bls.settings import LoopSettings
 
 
 def derived_seed(seed: int, *key: int | str) -> int:
@@ -34,3 +34,15 @@ def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bo
     if not keyed:
         return derived_seed(seed, "propose", position)
     return derived_seed(seed, "propose") if use_draft_logits else seed
+
+
+def lengths_decide_text(request: Request, settings: LoopSettings) -> bool:
+    """Whether a seed repeats a text only if each call has the length that it had before.
+
+    In logits mode it depends on the draft's length which noise a token is drawn with; a fresh
+    generator a call draws by the call's beginning. Such lengths must not follow from times.
+    """
+    if request.sampling.greedy or not request.seeded:
+        return False
+    drafts = request.drafter not in ("none", "engine")
+    return not settings.target_keyed_randomness or (drafts and request.use_draft_logits)

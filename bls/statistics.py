@@ -88,6 +88,7 @@ class Statistics(Drafted):
 
     num_rounds: int = 0
     num_drafter_failures: int = 0
+    num_unverified_draft_tokens: int = 0  # at least so many
     num_recomputed_tokens: int = 0
     draft_seconds: float = 0.0  # as the engines worked, by their own clocks
     target_seconds: float = 0.0
@@ -103,6 +104,7 @@ class Statistics(Drafted):
             **super().as_dict(),
             "num_rounds": self.num_rounds,
             "num_drafter_failures": self.num_drafter_failures,
+            "num_unverified_draft_tokens": self.num_unverified_draft_tokens,
             "draft_seconds": self.draft_seconds,
             "target_seconds": self.target_seconds,
             "by_drafter": by_drafter,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
+
 
 class StopStrings:
     """Holds back text that may be the beginning of a stop string.
+
+    A character costs the same however many stop strings there are and however much is held.
 
     >>> stops = StopStrings(("END",))
     >>> stops.feed("the E"), stops.feed("N"), stops.feed("D!")
@@ -14,33 +19,108 @@ class StopStrings:
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
-        self._stops = stops
-        self._held = ""
+        self._automaton = Automaton(stops)
+        self._node = 0  # where the text so far has led
+        self._held: deque[str] = deque()
+        self._held_length = 0
         self.found = False
 
     def feed(self, text: str) -> str:
         """Return what of the text so far may be shown; nothing after a stop string ever is."""
-        text = self._held + text
-        starts = [at for at in map(text.find, self._stops) if at >= 0]
-        if starts:
-            self.found, self._held = True, ""
-            return text[: min(starts)]
-        shown = len(text) - self._longest_beginning_at_end_of(text)
-        self._held = text[shown:]
-        return text[:shown]
+        node, start = self._automaton.search(self._node, text)
+        self._node = node
+        self._held.append(text)
+        self._held_length += len(text)
+        if start is None:
+            return self._release(self._held_length - self._automaton.depth(node))
+        self.found = True
+        shown = self._release(self._held_length - len(text) + start)
+        self._held.clear()
+        self._held_length = 0
+        return shown
 
     def flush(self) -> str:
         """Return what was held back, at the end of an answer that met no stop string."""
-        text, self._held = self._held, ""
-        return text
+        return self._release(self._held_length)
 
     def would_find(self, text: str) -> bool:
         """Whether a stop string would be complete after ``text``; nothing is taken over."""
-        return any(stop in self._held + text for stop in self._stops)
+        return self._automaton.search(self._node, text)[1] is not None
 
-    def _longest_beginning_at_end_of(self, text: str) -> int:
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
+    def _release(self, length: int) -> str:
+        """Hold the first ``length`` characters no longer; return them."""
+        self._held_length -= length
+        released = []
+        while length:
+            piece = self._held.popleft()
+            if len(piece) > length:
+                self._held.appendleft(piece[length:])
+                piece = piece[:length]
+            released.append(piece)
+            length -= len(piece)
+        return "".join(released)
+
+
+class Automaton:
+    """Finds any of some strings in a text that comes in pieces, one step a character.
+
+    A node is a beginning of a string; node 0 is the empty one. A text leads to the longest node
+    that it ends with.
+
+    Source: Aho and Corasick, "Efficient string matching", 1975.
+    """
+
+    def __init__(self, strings: tuple[str, ...]) -> None:
+        self._children: dict[tuple[int, str], int] = {}
+        self._depth = array("i", [0])  # length of a node's text
+        self._shorter = array("i", [0])  # node -> the longest other node that its text ends with
+        self._found = array("i", [0])  # length of the longest string that its text ends with, or 0
+        self._add(set(strings) - {""})
+
+    def search(self, node: int, text: str) -> tuple[int, int | None]:
+        """Go on from a node; return the next one and where the first string in the text begins.
+
+        None: no string is complete in it. A negative index lies in the text before.
+        """
+        if not self._children:
+            return 0, None
+        first = None
+        for end, char in enumerate(text, start=1):
+            node = self._next(node, char)
+            length = self._found[node]
+            if length:
+                first = end - length if first is None else min(first, end - length)
+        return node, first
+
+    def depth(self, node: int) -> int:
+        """How many characters at the end of the text may be the beginning of a string."""
+        return self._depth[node]
+
+    def _next(self, node: int, char: str) -> int:
+        while (child := self._children.get((node, char))) is None:
+            if not node:
+                return 0
+            node = self._shorter[node]
+        return child
+
+    def _add(self, strings: set[str]) -> None:
+        """Add all strings, a character of each at a time: what is shorter is complete before."""
+        nodes = [(string, 0) for string in strings]
+        depth = 0
+        while nodes:
+            nodes = [(string, self._child(node, string[depth])) for string, node in nodes]
+            depth += 1
+            for string, node in nodes:
+                if len(string) == depth:
+                    self._found[node] = depth
+            nodes = [(string, node) for string, node in nodes if len(string) > depth]
+
+    def _child(self, node: int, char: str) -> int:
+        child = self._children.get((node, char))
+        if child is None:
+            shorter = self._next(self._shorter[node], char)
+            child = self._children[node, char] = len(self._depth)
+            self._depth.append(self._depth[node] + 1)
+            self._shorter.append(shorter)
+            self._found.append(self._found[shorter])
+        return child

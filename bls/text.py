@@ -25,34 +25,27 @@ class TextSoFar:
     def __init__(self, stop_strings: tuple[str, ...] = (), *, each_round: bool) -> None:
         self._each_round = each_round
         self._stops = StopStrings(stop_strings)
-        self._window_start = 0
-        self._shown = 0  # output tokens that have been decoded
-        self._length = 0  # characters received for them
+        self._window = NO_TOKENS  # output tokens that may share a character with the next ones
+        self._length = 0  # characters received
 
     @property
     def stopped(self) -> bool:
         """Whether a stop string has ended the answer."""
         return self._stops.found
 
-    def extend(
-        self, output: TokenIds, tokens: TokenIds
-    ) -> Generator[TextCall, str, tuple[str, int]]:
+    def extend(self, tokens: TokenIds) -> Generator[TextCall, str, tuple[str, int]]:
         """Return what ``tokens`` add to the visible text, and how many of them the answer keeps.
 
-        output: the answer before them, [num_output_tokens]. The token that completes a stop string
-        is the last one kept.
+        The token that completes a stop string is the last one kept.
         """
         if not self._each_round or len(tokens) == 0:
             return "", len(tokens)
-        window = np.concatenate([output[self._window_start :], tokens])
-        context_length = self._shown - self._window_start
+        window, context_length = np.concatenate([self._window, tokens]), len(self._window)
         text = yield TextCall(window, context_length)
         if self._stops.would_find(text):
             text, kept = yield from self._until_stop(window, context_length, text)
             return self._stops.feed(text), kept
-        if text:
-            self._window_start = self._shown
-        self._shown += len(tokens)
+        self._window = tokens if text else window
         self._length += len(text)
         return self._stops.feed(text), len(tokens)
 
@@ -83,12 +76,13 @@ def narration() -> Generator[Listen | TextCall | Chunk, Any, None]:
     Nothing in it decides how the answer goes on, so no round waits for its text.
     """
     text_so_far = TextSoFar(each_round=True)
-    output, ended = NO_TOKENS, False
+    output: list[TokenIds] = []
+    ended = False
     while not ended:
         chunk = yield Listen()
-        text, _ = yield from text_so_far.extend(output, chunk.tokens)
-        output = np.concatenate([output, chunk.tokens])
+        text, _ = yield from text_so_far.extend(chunk.tokens)
+        output.append(chunk.tokens)
         ended = chunk.finish_reason is not None
         if ended:
-            text += yield from text_so_far.finish(output)
+            text += yield from text_so_far.finish(np.concatenate(output))
         yield chunk._replace(text=text)

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
-NONE = -1
+ROOT = 0  # the node of no token
 
 
 class Match(NamedTuple):
@@ -19,9 +19,11 @@ class Match(NamedTuple):
 class NgramIndex:
     """Finds what followed the row's tail before, longest n-gram first; never rescans the row.
 
-    Each n-gram is a node of a trie: the n-gram of one token less that ends one position earlier,
-    and the token that extends it. A token costs one step in the trie for each n-gram size, in time
-    and in memory, however long the row is.
+    Each n-gram is a node of a trie, whose keys are read backwards: the n-gram of one token less
+    that ends at the same position, and the token before it. An n-gram that occurred once is a leaf,
+    and stands for the longer ones that end there, which the row itself tells; they become nodes
+    when it occurs again. So a token costs a step for each n-gram that it repeats and one more,
+    however long the row is and whatever n-gram sizes are looked up.
 
     keep_all: every occurrence is kept, so that of the newest ones the first with a whole draft
     behind it is chosen; otherwise only the newest (or, with use_oldest, the oldest) is.
@@ -41,57 +43,98 @@ class NgramIndex:
     ) -> None:
         self._keep_all = keep_all and not use_oldest
         self._use_oldest = use_oldest
-        self._row = array("i")
-        self._nodes: dict[tuple[int, int], int] = {}  # (shorter n-gram's node, token) -> node
-        self._follower = array("i", [NONE])  # node -> position of the token behind its occurrence
-        self._tail = [0]  # n-gram size -> node of the row's last so many tokens
         self._max_ngram_size = max_ngram_size
-        # n-gram size -> position -> the position behind the occurrence before
-        self._earlier = [array("i") for _ in range(max_ngram_size + 1 if self._keep_all else 0)]
+        self._row = array("i")
+        self._nodes: dict[int, int] = {}  # key of (shorter n-gram's node, token before it) -> node
+        self._follower = array("i", [0])  # node -> position of the token behind its occurrence
+        self._once = bytearray(1)  # node -> whether its n-gram occurred once
+        # The position behind the oldest occurrence of the longest n-gram of the tail; 0: none, or
+        # newer ones matter. While the row repeats what follows there, it brings no new n-gram.
+        self._copied = 0
+        # (node, position behind an occurrence) -> position behind the occurrence before
+        self._earlier: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self._row)
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append tokens to the row."""
+        row = self._row
         for token in tokens:
-            self._note_follower()
-            self._row.append(token)
-            self._advance_tail(token)
+            if not self._copied:
+                self._add_ngrams()  # which end here, now that a token follows them
+            if self._copied:
+                self._copied = self._copied + 1 if row[self._copied] == token else 0
+            row.append(token)
 
     def lookup(self, limit: int) -> Match | None:
         """Return at most ``limit`` tokens that followed the row's tail before."""
-        for size in range(len(self._tail) - 1, 0, -1):
-            start = self._follower[self._tail[size]]
-            if start != NONE:
-                start = self._with_whole_draft(size, start, limit)
-                return Match(self._row[start : start + limit].tolist(), size)
-        return None
+        row, end = self._row, len(self._row)
+        node, size = ROOT, 0
+        while size < min(self._max_ngram_size, end):
+            longer = self._nodes.get(_key(node, row[end - size - 1]))
+            if longer is None:
+                break
+            node, size = longer, size + 1
+            if self._once[node]:
+                size = self._matching(self._follower[node], size)
+                break
+        if node == ROOT:
+            return None
+        start = self._with_whole_draft(node, limit)
+        return Match(row[start : start + limit].tolist(), size)
 
-    def _note_follower(self) -> None:
-        """The next token follows every n-gram that ends here."""
-        position, follower = len(self._row), self._follower
-        for size in range(1, len(self._tail)):
-            node = self._tail[size]
+    def _matching(self, follower: int, size: int) -> int:
+        """How many tokens before a position are the row's last ones; ``size`` are known to be."""
+        row, end = self._row, len(self._row)
+        most = min(self._max_ngram_size, follower)
+        while size < most and row[follower - size - 1] == row[end - size - 1]:
+            size += 1
+        return size
+
+    def _add_ngrams(self) -> None:
+        """Add the n-grams that the row ends with, up to the first that is new."""
+        row, nodes, follower = self._row, self._nodes, self._follower
+        position, node = len(row), ROOT
+        for size in range(1, min(self._max_ngram_size, position) + 1):
+            key = _key(node, row[position - size])
+            longer = nodes.get(key)
+            if longer is None:
+                self._add_leaf(key, position)
+                return
+            node = longer
+            if self._once[node]:
+                self._open(node, size)
             if self._keep_all:
-                self._earlier[size].append(follower[node])
-            if follower[node] == NONE or not self._use_oldest:
+                self._earlier[node, position] = follower[node]
+            if not self._use_oldest:
                 follower[node] = position
+            elif size == self._max_ngram_size:
+                self._copied = follower[node]
 
-    def _advance_tail(self, token: int) -> None:
-        tail, nodes = [0], self._nodes
-        for shorter in self._tail[: self._max_ngram_size]:
-            node = nodes.setdefault((shorter, token), len(self._follower))
-            if node == len(self._follower):
-                self._follower.append(NONE)
-            tail.append(node)
-        self._tail = tail
+    def _open(self, leaf: int, size: int) -> None:
+        """Make a leaf of the longer n-gram for which this one stood."""
+        self._once[leaf] = False
+        follower = self._follower[leaf]
+        if size < min(self._max_ngram_size, follower):
+            self._add_leaf(_key(leaf, self._row[follower - size - 1]), follower)
 
-    def _with_whole_draft(self, size: int, start: int, limit: int) -> int:
+    def _add_leaf(self, key: int, follower: int) -> None:
+        self._nodes[key] = len(self._follower)
+        self._follower.append(follower)
+        self._once.append(True)
+
+    def _with_whole_draft(self, node: int, limit: int) -> int:
         """Go back to an occurrence with ``limit`` tokens behind it: at most ``limit`` steps."""
+        start = self._follower[node]
         while self._keep_all and len(self._row) - start < limit:
-            earlier = self._earlier[size][start - size]
-            if earlier == NONE:
+            earlier = self._earlier.get((node, start))
+            if earlier is None:
                 break
             start = earlier
         return start
+
+
+def _key(node: int, token: int) -> int:
+    """Return a key of both; cheaper than a pair."""
+    return node << 32 | token

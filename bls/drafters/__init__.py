@@ -8,7 +8,11 @@ from bls.drafters.drafter import Drafter, NoDrafter
 from bls.drafters.hybrid import Hybrid
 from bls.drafters.prompt_lookup import PromptLookup
 from bls.request import Request
+from bls.seeds import lengths_decide_text
 from bls.settings import AUTO, LoopSettings
+
+# Instead of AUTO, where a seed has to repeat a text and lengths would change it: see `bls.seeds`.
+SEEDED_LENGTH = 5
 
 
 def drafter_of(
@@ -22,13 +26,16 @@ def drafter_of(
         return PromptLookup(request, settings)
     if request.drafter not in ("draft_model", "hybrid"):
         return NoDrafter()
-    draft_model = DraftModel(settings, health, _length_of(request, experience))
+    length = _length_of(request, settings, experience)
+    draft_model = DraftModel(settings, health, length)
     if request.drafter == "hybrid":
         return Hybrid(PromptLookup(request, settings), draft_model, settings)
     return draft_model
 
 
-def _length_of(request: Request, experience: Experience) -> DraftLength:
-    if request.draft_len == AUTO:
-        return AdaptiveLength(experience)
-    return FixedLength(request.draft_len)
+def _length_of(request: Request, settings: LoopSettings, experience: Experience) -> DraftLength:
+    if request.draft_len != AUTO:
+        return FixedLength(request.draft_len)
+    if lengths_decide_text(request, settings):
+        return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
+    return AdaptiveLength(experience)

@@ -7,7 +7,7 @@ from typing import Protocol
 from bls.draft_length import DraftLength
 from bls.drafters.drafter import Drafter, Proposal
 from bls.effects import Draft, EngineCall
-from bls.errors import EngineError
+from bls.errors import EngineError, EngineRefused
 from bls.request import TokenIds
 from bls.seeds import proposal_seed
 from bls.sequence import Sequence
@@ -24,6 +24,9 @@ class DrafterHealth(Protocol):
     def failed(self, error: EngineError) -> None:
         """Let the draft model rest."""
 
+    def refused(self, error: EngineRefused) -> None:
+        """Hear that it would not take one request's call; it is well."""
+
 
 class DraftModel(Drafter):
     """A small model that shares the target's vocabulary (Leviathan et al., arXiv:2211.17192)."""
@@ -32,21 +35,30 @@ class DraftModel(Drafter):
         self._settings = settings
         self._health = health
         self._length = length
+        self._can_serve = True  # this request: what it cannot take once it never can
+        self._num_checked = 0  # tokens of the context that the draft engine is known to have
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether the draft engine is well and has room for one more token."""
-        return self._health.available and self._room(sequence) > 0
+        """Whether the draft engine is well, can take the context, and has room for one token."""
+        return (
+            self._health.available and self._room(sequence) > 0 and self._takes_context_of(sequence)
+        )
 
     def failed(self, error: EngineError) -> None:
-        """Let the draft model rest."""
-        self._health.failed(error)
+        """Let the draft model rest; where it refused the call, for this request alone."""
+        if isinstance(error, EngineRefused):
+            self._can_serve = False
+            self._health.refused(error)
+        else:
+            self._health.failed(error)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Ask the draft engine for the next tokens, as many as are worth it now.
 
         It is given no end id: an engine that stops there drops the token, and the target could not
-        confirm it. What was drafted behind an end of sequence is cut instead; not in logits mode,
-        where a token that was drawn is never dropped (the target's end of sequence ends it).
+        confirm it. Stop ids stay in its answer. What was drafted behind an end of sequence all the
+        same is cut; not in logits mode, where a token that was drawn is never dropped (the target's
+        end of sequence ends it).
         """
         request = sequence.request
         plan = self._length.plan(min(limit, self._room(sequence)))
@@ -62,13 +74,14 @@ class DraftModel(Drafter):
                 keyed=self._settings.draft_keyed_randomness,
                 use_draft_logits=request.use_draft_logits,
             ),
+            stop_ids=self._stop_ids(sequence),
             ban_end_ids=sequence.tokens_owed > 0,
             wants_logits=request.use_draft_logits,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
         )
         if request.use_draft_logits and answer.logits is None:
-            raise EngineError(
+            raise EngineRefused(
                 self._settings.draft_model or "", "its answer lacks generation_logits"
             )
         tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
@@ -83,6 +96,22 @@ class DraftModel(Drafter):
     def went_alone(self, num_tokens: int, seconds: float) -> None:
         """Let the next lengths follow from it."""
         self._length.went_alone(num_tokens, seconds)
+
+    def _stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
+        """Ends of sequence, at which a draft may end; the token is in it.
+
+        In logits mode an engine that ends early may bring other logits than those of its tokens.
+        """
+        request = sequence.request
+        return () if request.use_draft_logits or sequence.tokens_owed else request.end_ids
+
+    def _takes_context_of(self, sequence: Sequence) -> bool:
+        """Whether the draft engine has every id of the context; looks at new ones only."""
+        if self._settings.draft_vocab_size < self._settings.vocab_size:
+            new = sequence.context[self._num_checked :]
+            self._num_checked = len(sequence)
+            self._can_serve &= bool((new < self._settings.draft_vocab_size).all())
+        return self._can_serve
 
     def _within_vocabulary(self, tokens: TokenIds) -> TokenIds:
         """``tokens`` up to the first from padding that the target lacks; it cannot look that up."""

@@ -120,18 +120,9 @@ def _logits(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
     outputs = {}
     context = [p.decoding.context_logits for p in parts]
     if all(logits is not None for logits in context):
-        rows = [logits.as_numpy() for logits in context]
-        outputs[tensors.CONTEXT_LOGITS] = _stacked([r.reshape(-1, r.shape[-1]) for r in rows])
+        outputs[tensors.CONTEXT_LOGITS] = _stacked(context)
     if all(p.decoding.generation_logits for p in parts):
-        rows = [
-            np.concatenate(
-                [
-                    logits.as_numpy().reshape(-1, logits.shape()[-1])[:count]
-                    for logits, count in p.decoding.generation_logits
-                ]
-            )
-            for p in parts
-        ]
+        rows = [np.concatenate(p.decoding.generation_logits) for p in parts]
         outputs[tensors.GENERATION_LOGITS] = _stacked(rows)[:, np.newaxis]
     return outputs
 
@@ -165,7 +156,7 @@ def _padded(rows: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return array
 
 
-def _stacked(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _stacked(rows: Sequence[Any]) -> NDArray[Any]:
     """[b, longest, width]; shorter rows end in zeros."""
     array = np.zeros((len(rows), max(len(row) for row in rows), rows[0].shape[-1]), np.float32)
     for at, row in enumerate(rows):

@@ -161,7 +161,7 @@ class Carrier:
         engine = self._driver.engines[call.engine]
         requests = self._requests_to(call.engine)
         request_id = self._next_id()
-        timeout = self._driver.settings.request_timeout if call.whole else engine.timeout
+        timeout = engine.timeout_of(call)
         began = time.monotonic()
         request = requests.build(call, request_id)
         response = self._await(

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
 from bls.errors import EngineError
 from bls.lossless import drawn_by, may_ban, shown
+from bls.patience import draft_timeout
 from bls.request import Request, Sampling, TokenIds
 from bls.settings import LoopSettings
+from bls.word_lists import joined, known, one_token_words
 from contract import engine as tensors
 
 # TensorRT-LLM answers no call that does not ask for both.
@@ -33,6 +35,14 @@ class Engine:
         self.excludes_input = (
             settings.draft_excludes_input if draft else settings.target_excludes_input
         )
+
+    def timeout_of(self, call: EngineCall) -> float:
+        """How long to wait for a call's answer, in seconds."""
+        if call.whole:
+            return self.settings.request_timeout
+        if not self.is_draft:
+            return self.timeout
+        return draft_timeout(len(call.context), self.timeout, at_most=self.settings.target_timeout)
 
     def stop_request(self, request_id: str) -> Any:
         """The call that makes the engine give up ``request_id``; required inputs are dummies."""
@@ -67,8 +77,12 @@ class EngineRequests:
             sampling = drawn_by(request, engine.settings)
             self._may_ban = may_ban(request, engine.settings)
         self._sampling = _sampling_tensors(sampling, engine.vocab_size)
-        self._bad_words = sampling.bad_words
+        bad_words = known(sampling.bad_words, engine.vocab_size)
+        ends = self._one_token_words(request.end_ids if self._may_ban else ())
+        self._bad_words = _words(tensors.BAD_WORDS_LIST, bad_words)
+        self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}
+        self._stop_words: dict[tuple[int, ...], list[Any]] = {}
         on_loan = engine.is_draft and engine.settings.logits_on_loan
         self._logits_output = tensors.LOGITS_LOAN if on_loan else tensors.GENERATION_LOGITS
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
@@ -116,8 +130,8 @@ class EngineRequests:
             tokens=tokens,
             seconds=seconds,
             log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
-            logits=outputs.get(self._logits_output),
-            context_logits=outputs.get(tensors.CONTEXT_LOGITS),
+            logits=self._logits(outputs),
+            context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
             kv_blocks=_kv_blocks(outputs),
             engine_seconds=_engine_seconds(outputs),
         )
@@ -127,6 +141,22 @@ class EngineRequests:
             num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
             num_accepted_tokens=_count(outputs, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS),
         )
+
+    def _logits(self, outputs: dict[str, Any]) -> Any:
+        """Of a draft: the tensor itself, to be passed on. Of the target: [n, vocab_size]."""
+        logits = outputs.get(self._logits_output)
+        return logits if self._engine.is_draft else _rows(logits)
+
+    def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
+        """Those of the ids that the engine has."""
+        return known(one_token_words(token_ids), self._engine.vocab_size)
+
+    def _stop_words_of(self, call: EngineCall) -> list[Any]:
+        """A call's stop ids; they come again, and a tensor that was sent before is cheaper."""
+        if call.stop_ids not in self._stop_words:
+            words = self._one_token_words(call.stop_ids)
+            self._stop_words[call.stop_ids] = _words(tensors.STOP_WORDS_LIST, words)
+        return self._stop_words[call.stop_ids]
 
     def _output_len(self, tokens: int) -> Any:
         """The same few lengths come again: a tensor that was sent before is cheaper."""
@@ -151,6 +181,8 @@ class EngineRequests:
             inputs.append(_scalar(tensors.SEED, call.seed))
         if call.end_id is not None:
             inputs.append(_scalar(tensors.END_ID, call.end_id))
+        if call.stop_ids:
+            inputs += self._stop_words_of(call)
         if call.wants_logits:
             inputs.append(_scalar(tensors.RETURN_GENERATION_LOGITS, True))
         if self._wants_log_probs(call):
@@ -159,10 +191,7 @@ class EngineRequests:
             inputs.append(_scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability))
         if call.engine == "target":
             inputs += self._of_target(call)
-        bad_words = self._banned(ban_end_ids=call.ban_end_ids)
-        if bad_words is not None:
-            inputs.append(pb_utils.Tensor(tensors.BAD_WORDS_LIST, bad_words[np.newaxis]))
-        return inputs
+        return inputs + (self._bad_words_and_ends if call.ban_end_ids else self._bad_words)
 
     def _of_target(self, call: EngineCall) -> list[Any]:
         inputs = []
@@ -198,19 +227,18 @@ class EngineRequests:
         request = self._request
         return request.wants_context_logits and len(call.context) == len(request.prompt_ids)
 
-    def _banned(self, *, ban_end_ids: bool) -> TokenIds | None:
-        """Bad words, [2, n], with the end ids among them while tokens are owed."""
-        ends = self._request.end_ids if ban_end_ids and self._may_ban else ()
-        if not ends:
-            return self._bad_words
-        ids = list(ends)
-        offsets = list(range(1, len(ends) + 1))
-        if self._bad_words is not None:
-            kept = self._bad_words[1] >= 0
-            offsets += (self._bad_words[1][kept] + len(ends)).tolist()
-            ids += self._bad_words[0][: max(self._bad_words[1])].tolist()
-        offsets += [-1] * (len(ids) - len(offsets))
-        return np.array([ids, offsets], np.int32)
+
+def _words(tensor: Any, table: TokenIds | None) -> list[Any]:
+    """The tensor of a list of words, where there is a word."""
+    return [] if table is None else [_row(tensor, table)]
+
+
+def _rows(logits: Any) -> Any:
+    """A tensor of logits as an array [n, vocab_size], where there is one."""
+    if logits is None:
+        return None
+    array = logits.as_numpy()
+    return array.reshape(-1, array.shape[-1])
 
 
 def _kv_blocks(outputs: dict[str, Any]) -> KvBlocks | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from bls.errors import EngineError
+from bls.errors import EngineError, EngineRefused
 from bls.triton.background import in_background
 from bls.triton.calls import Calls
 from bls.triton.engine import Engine
@@ -27,6 +27,7 @@ class DraftHealth:
         self._calls = calls
         self._pause = pause
         self._lock = threading.Lock()
+        self._last_refusal = ""
         self.available = True
 
     def failed(self, error: EngineError) -> None:
@@ -37,6 +38,12 @@ class DraftHealth:
             self.available = False
         pb_utils.Logger.log_warn(f"tandem: answers go on without drafts: {error}")
         in_background(self._probe_until_well)
+
+    def refused(self, error: EngineRefused) -> None:
+        """Say once in the log why a request goes on without drafts; others keep theirs."""
+        if self._last_refusal != str(error):
+            self._last_refusal = str(error)
+            pb_utils.Logger.log_warn(f"tandem: a request goes on without drafts: {error}")
 
     def _probe_until_well(self) -> None:
         while True:
@@ -63,4 +70,7 @@ class NoDraftEngine:
     available = False
 
     def failed(self, error: Any) -> None:
+        """Nothing was called."""
+
+    def refused(self, error: Any) -> None:
         """Nothing was called."""

@@ -16,6 +16,9 @@ COUNTERS = {
         "is the rest, from a sequence's start to its last token"
     ),
     "tandem_drafter_failures_total": "Draft calls that failed",
+    "tandem_unverified_draft_tokens_total": (
+        "Draft tokens that the target dropped without verifying them; at least so many"
+    ),
     "tandem_recomputed_tokens_total": "Context tokens computed again after an eviction",
 }
 GAUGES = {

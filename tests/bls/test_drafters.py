@@ -2,9 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from scripted import SETTINGS, Draft, Health, Language, Target, decoding_of, expected, ids, play
 
-from bls.request import Request
+from bls import effects
+from bls.draft_length import Experience, FixedLength
+from bls.drafters import SEEDED_LENGTH, drafter_of
+from bls.drafters.draft_model import DraftModel
+from bls.drafters.prompt_lookup import PromptLookup
+from bls.effects import EngineAnswer
+from bls.request import Request, Sampling
+from bls.sequence import Sequence
+from bls.settings import AUTO
 
 ENDLESS = Language(end_every=10**9)
 
@@ -47,6 +57,46 @@ def test_lookup_without_a_match_drafts_nothing_and_asks_less_and_less_often():
     play(decoding_of(request_of("prompt_lookup", prompt_ids=ids(0))), target)
     assert all(len(call.draft) == 0 for call in target.calls)
     assert [call.max_new_tokens for call in target.calls] == [1, 2, 3, 4, 5, 6, 7, 8, 4]
+
+
+OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("keeps_all", "uses_oldest", "draft"),
+    [
+        (True, True, [10, 11, 12, 1]),
+        (False, True, [10, 11, 12, 1]),
+        (True, False, [20, 21, 22, 1]),
+        (False, False, [30, 1, 2]),
+    ],
+)
+def test_the_profile_chooses_among_occurrences(keeps_all, uses_oldest, draft):
+    settings = replace(SETTINGS, lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
+    request = request_of("prompt_lookup", prompt_ids=OCCURRENCES)
+    found = PromptLookup(request, settings).look_up(Sequence(request), 4)
+    assert (found.tokens.tolist(), found.tokens.dtype) == (draft, np.int32)
+    assert found.drafter == "prompt_lookup"
+
+
+def test_lookup_alone_takes_a_match_of_one_token():
+    request = request_of("prompt_lookup", prompt_ids=ids(1, 5, 2, 1))
+    assert PromptLookup(request, SETTINGS).look_up(Sequence(request), 4).tokens.tolist() == [
+        5,
+        2,
+        1,
+    ]
+
+
+def test_a_match_makes_the_next_miss_the_first_again():
+    request = request_of("prompt_lookup", prompt_ids=ids(0))
+    lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
+    plain = []
+    for token in (1, 2, 3, 1, 4, 5):
+        plain.append(lookup.look_up(sequence, 4).plain_tokens)
+        sequence.append(ids(token))
+    plain.append(lookup.look_up(sequence, 4).plain_tokens)
+    assert plain == [1, 2, 3, 4, 1, 1, 2]
 
 
 def test_lookup_drafts_end_with_an_end_of_sequence():
@@ -120,8 +170,138 @@ def test_what_such_an_engine_says_of_its_drafts_is_counted_under_engine():
     assert decoding.statistics.by_drafter["engine"].draft_acceptance_rate == 0.5
 
 
+def test_a_refused_draft_call_ends_drafting_for_its_request_alone():
+    draft, health = Draft(ENDLESS, refuses=True), Health()
+    decoding = decoding_of(request_of("draft_model"), health=health)
+    play(decoding, Target(ENDLESS), draft)
+    assert (len(draft.calls), health.refusals, health.failures) == (1, 1, 0)
+    assert health.errors == ["model 'draft' failed: scripted refusal"]
+    assert decoding.statistics.num_drafter_failures == 1
+    assert decoding.sequence.output.tolist() == expected(decoding.request, ENDLESS)[0]
+
+    other = Draft(ENDLESS)
+    play(decoding_of(request_of("draft_model"), health=health), Target(ENDLESS), other)
+    assert len(other.calls) > 5
+
+
+def test_a_failed_draft_call_lets_the_engine_rest():
+    draft, health = Draft(ENDLESS, (None,)), Health(patience=2)
+    play(decoding_of(request_of("draft_model"), health=health), Target(ENDLESS), draft)
+    assert (len(draft.calls), health.refusals, health.failures) == (2, 0, 2)
+    assert health.errors == ["model 'draft' failed: scripted failure"] * 2
+
+
+def test_hybrid_copies_where_the_model_refused():
+    draft = Draft(Repeats(), refuses=True)
+    decoding = decoding_of(request_of("hybrid"))
+    play(decoding, Target(Repeats()), draft)
+    assert len(draft.calls) == 1
+    assert decoding.statistics.by_drafter.keys() == {"prompt_lookup"}
+
+
+SMALL_DRAFT = replace(SETTINGS, draft_vocab_size=4)
+
+
+@pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
+def test_a_context_with_an_id_that_the_draft_lacks_is_not_sent_to_it(prompt, asks):
+    class Zeros(Language):
+        def next(self, context, banned=()):
+            return 0
+
+    draft = Draft(Zeros())
+    decoding = decoding_of(request_of("draft_model", prompt_ids=ids(*prompt)), SMALL_DRAFT)
+    play(decoding, Target(Zeros()), draft)
+    assert bool(draft.calls) == asks
+    assert decoding.statistics.num_drafter_failures == 0
+
+
+def test_an_id_that_the_draft_lacks_ends_drafting_where_it_comes_up():
+    class Counts(Language):
+        def next(self, context, banned=()):
+            return 4 if len(context) == 12 else 1
+
+    draft = Draft(Counts(), (False,))
+    play(decoding_of(request_of("draft_model"), SMALL_DRAFT), Target(Counts()), draft)
+    assert [len(call.context) for call in draft.calls] == list(range(3, 13))
+
+
+def test_only_new_ids_of_a_context_are_compared_with_the_drafts_vocabulary():
+    compared = []
+
+    class Row(np.ndarray):
+        def __lt__(self, other):
+            compared.append(self.size)
+            return np.asarray(self) < other
+
+    sequence = Sequence(request_of("draft_model"))
+    sequence._row = sequence._row.view(Row)
+    drafter = DraftModel(SMALL_DRAFT, Health(), FixedLength(3))
+    for _ in range(3):
+        assert drafter.can_draft(sequence)
+        sequence.append(ids(1, 2))
+    assert compared == [3, 2, 2]
+
+
+def test_the_model_is_asked_only_where_it_has_room():
+    drafter = DraftModel(replace(SETTINGS, draft_max_seq_len=4), Health(), FixedLength(3))
+    sequence = Sequence(request_of("draft_model"))
+    assert drafter.can_draft(sequence)
+    sequence.append(ids(1))
+    assert not drafter.can_draft(sequence)
+
+
+def test_a_draft_of_the_last_token_that_the_target_has_is_kept():
+    settings = replace(SETTINGS, vocab_size=6)
+
+    class Strays(Draft):
+        def answers(self, call):
+            yield EngineAnswer(ids(5, 6, 2)[: call.max_new_tokens])
+
+    target = Target(ENDLESS)
+    play(decoding_of(request_of("draft_model"), settings), target, Strays(ENDLESS))
+    assert target.calls[0].draft.tokens.tolist() == [5]
+
+
+def learning(**changes):
+    """A hybrid whose draft model learns, and what it learned."""
+    experience = Experience(16, rated=False)
+    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, **changes)
+    return drafter_of(request, SETTINGS, Health(), experience), experience
+
+
+def test_hybrid_tells_the_model_of_its_own_drafts_alone():
+    drafter, experience = learning()
+    copied = effects.Draft(ids(1, 2), drafter="prompt_lookup")
+    drafter.verified(copied, 1, 0.1)
+    assert experience.arms.rounds == 0
+    drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
+    drafter.verified(drafted, 1, 0.1)
+    assert experience.arms.rounds == 1
+
+
+@pytest.mark.parametrize("draft_len", [AUTO, 3])
+@pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize("use_draft_logits", [True, False])
+def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
+    draft_len, seeded, use_draft_logits
+):
+    request = request_of(
+        "draft_model",
+        draft_len=draft_len,
+        max_draft_len=16,
+        max_tokens=200,
+        sampling=Sampling(top_k=0),
+        seeded=seeded,
+        use_draft_logits=use_draft_logits,
+    )
+    drafter = drafter_of(request, SETTINGS, Health(), Experience(16, rated=True))
+    first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
+    fixed = SEEDED_LENGTH if seeded and use_draft_logits else 16  # AUTO begins at full length
+    assert first == (3 if draft_len == 3 else fixed)
+
+
 def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_them():
-    health = Health(patience=1)
+    health = Health()
     request = request_of("draft_model", use_draft_logits=True)
     decoding = decoding_of(request, health=health)
 
@@ -130,5 +310,5 @@ def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_
             yield next(super().answers(call))._replace(logits=None)
 
     play(decoding, Target(ENDLESS), Forgets(ENDLESS))
-    assert decoding.statistics.num_drafter_failures == 1
+    assert decoding.statistics.num_drafter_failures == health.refusals == 1
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]

@@ -21,7 +21,7 @@ from scripted import (
     text_of,
 )
 
-from bls.effects import KvBlocks
+from bls.effects import EngineAnswer, KvBlocks
 from bls.errors import EngineError
 from bls.request import Request, Sampling
 from bls.text import narration
@@ -54,6 +54,7 @@ requests = st.builds(
     streams_text=st.booleans(),
 )
 languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 50]))
+verified = st.sampled_from([10**9, 0, 1, 3])
 scripts = st.lists(st.sampled_from([True, True, False, None]), min_size=1, max_size=9).map(tuple)
 
 
@@ -67,12 +68,14 @@ lookups = st.builds(
 
 
 @settings(max_examples=10_000, deadline=None)
-@given(requests, languages, scripts, st.integers(1, 3), lookups)
+@given(requests, languages, scripts, lookups, st.tuples(st.integers(1, 3), verified))
 def test_output_is_the_targets_own_whatever_the_drafter_does(
-    request, language, script, patience, settings_
+    request, language, script, settings_, trouble
 ):
+    patience, verified = trouble
     decoding = decoding_of(request, settings_, Health(patience))
-    chunks = play(decoding, Target(language, request.end_ids), Draft(language, script))
+    target = Target(language, request.end_ids, verified)
+    chunks = play(decoding, target, Draft(language, script))
 
     tokens, text, reason = expected(request, language)
     assert decoding.sequence.output.tolist() == tokens
@@ -91,6 +94,7 @@ def test_output_is_the_targets_own_whatever_the_drafter_does(
     assert sum(e.num_draft_tokens for e in earned) == figures.num_draft_tokens
     assert sum(e.num_accepted_draft_tokens for e in earned) == accepted
     assert figures.num_rounds + accepted >= len(tokens)
+    assert verified < 10**9 or figures.num_unverified_draft_tokens == 0
 
 
 @given(requests.filter(lambda request: request.stop_strings == ()), languages)
@@ -133,6 +137,88 @@ def test_calls_with_drafts_carry_no_end_id_and_calls_without_carry_it():
     target = Target(language)
     play(decoding_of(request_of(max_tokens=6)), target, Draft(language))
     assert all((call.end_id is None) == (len(call.draft) > 0) for call in target.calls)
+
+
+class Says(Language):
+    """The tokens 1 to 5 in turn, and at one position an end of sequence."""
+
+    def __init__(self, end=END, at=10):
+        super().__init__()
+        object.__setattr__(self, "end", (at, end))
+
+    def next(self, context, banned=()):
+        at, end = self.end
+        return end if len(context) == at else len(context) % 5 + 1
+
+
+@pytest.mark.parametrize("drafter", ["none", "engine"])
+@pytest.mark.parametrize("end", [END, 6])
+def test_any_end_of_sequence_ends_a_call_without_drafts(drafter, end):
+    answered = []
+
+    class Notes(Target):
+        def answers(self, call):
+            for answer in super().answers(call):
+                answered.append(answer.tokens.tolist())
+                yield answer
+
+    target = Notes(Says(end))
+    decoding = decoding_of(request_of(drafter=drafter, max_tokens=300))
+    play(decoding, target)
+    kept = [] if end == END else [end]  # the end id's token is not in the answer, a stop id's is
+    assert answered == [[*decoding.sequence.output, *kept]]
+    assert [(call.end_id, call.stop_ids) for call in target.calls] == [(END, (6,))]
+    assert decoding.finish_reason == "stop"
+    assert decoding.statistics.num_rounds == decoding.sequence.num_output_tokens == 7
+
+
+def test_an_end_of_sequence_alone_is_no_round():
+    for end in (END, 6):
+        decoding = decoding_of(request_of(drafter="none"))
+        play(decoding, Target(Says(end, at=3)))
+        assert (decoding.statistics.num_rounds, decoding.finish_reason) == (0, "stop")
+
+
+def test_time_of_a_call_that_brought_nothing_is_counted():
+    class Slow(Target):
+        def answers(self, call):
+            yield next(super().answers(call))._replace(engine_seconds=0.25)
+
+    decoding = decoding_of(request_of(drafter="none"))
+    play(decoding, Slow(Says(at=3)))
+    assert decoding.statistics.target_seconds == 0.25
+
+
+def test_no_stop_id_ends_a_call_while_tokens_are_owed():
+    language = Language(end_every=2)
+    target, draft = Target(language), Draft(language)
+    play(decoding_of(request_of(min_tokens=6, max_tokens=30)), target, draft)
+    for call in target.calls + draft.calls:
+        assert not (call.ban_end_ids and call.stop_ids)
+
+
+def test_calls_with_drafts_are_ended_by_nothing():
+    target = Target(ENDLESS)
+    play(decoding_of(request_of(max_tokens=6)), target, Draft(ENDLESS))
+    assert {(len(call.draft) > 0, call.stop_ids) for call in target.calls} == {
+        (True, ()),
+        (False, (6,)),
+    }
+
+
+def test_a_draft_may_end_with_any_end_of_sequence():
+    target, draft = Target(Says(6, at=5)), Draft(Says(6, at=5))
+    play(decoding_of(request_of()), target, draft)
+    assert draft.calls[0].stop_ids == (END, 6)
+    assert draft.calls[0].end_id is None
+    assert [call.draft.tokens.tolist() for call in target.calls] == [[4, 5, 6]]
+
+
+def test_logits_come_of_whole_drafts():
+    draft = Draft(ENDLESS)
+    request = request_of(sampling=Sampling(top_k=0), use_draft_logits=True)
+    play(decoding_of(request), Target(ENDLESS), draft)
+    assert {call.stop_ids for call in draft.calls} == {()}
 
 
 def test_a_draft_is_cut_behind_an_end_of_sequence():
@@ -224,6 +310,27 @@ def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
     assert decoding.statistics.num_recomputed_tokens == 4
 
 
+def test_kept_logits_hold_no_memory_of_an_answer():
+    width, lent = 8, []
+
+    class Lends(Target):
+        def answers(self, call):
+            for answer in super().answers(call):
+                logits = np.repeat(answer.tokens[:, np.newaxis].astype(np.float32), width, axis=1)
+                context = np.ones((len(call.context), width), np.float32)
+                lent.extend([logits, context])
+                yield answer._replace(logits=logits, context_logits=context)
+
+    decoding = decoding_of(request_of(wants_generation_logits=True, max_tokens=30))
+    play(decoding, Lends(Says(at=17)), Draft(Says(at=17), (True, False)))
+    kept = decoding.generation_logits
+    assert np.concatenate(kept)[:, 0].tolist() == decoding.sequence.output.tolist()
+    assert decoding.context_logits.shape[1] == width
+    for array in (*kept, decoding.context_logits):
+        assert array.base is None
+        assert not any(np.shares_memory(array, other) for other in lent)
+
+
 def test_log_probs_line_up_with_the_tokens():
     class Rated(Target):
         def answers(self, call):
@@ -267,12 +374,12 @@ def test_a_forked_sequence_goes_its_own_way():
 
 
 def test_streamed_text_withholds_what_may_become_a_stop_string():
-    class Says(Language):
+    class Recites(Language):
         def next(self, context, banned=()):
             return [0, 1, 2, 4, 0, 3][len(context) - 3]
 
     decoding = decoding_of(request_of(max_tokens=6, stop_strings=(" aba",), streams_text=True))
-    chunks = play(decoding, Target(Says()), Draft(Says(), (False,)))
+    chunks = play(decoding, Target(Recites()), Draft(Recites(), (False,)))
     assert text_of([0, 1, 2, 4, 0, 3]) == "abab aba"
     assert "".join(chunk.text for chunk in chunks) == "abab"
     assert chunks[-1].finish_reason == "stop"
@@ -293,3 +400,34 @@ def test_a_streams_text_keeps_no_round_waiting():
     told = perform(narration(), heard=chunks)
     assert "".join(chunk.text for chunk in told) == expected(request, ENDLESS)[1]
     assert [chunk.totals for chunk in told] == [chunk.totals for chunk in chunks]
+
+
+def test_draft_tokens_that_came_back_unverified_are_counted():
+    target, draft = Target(Says(at=100), verifies=2), Draft(Says(at=100))
+    decoding = decoding_of(request_of(max_tokens=15))
+    play(decoding, target, draft)
+    # Of 4 draft tokens 2 are verified; the target's own third is the one that was drafted.
+    assert [len(call.draft) for call in target.calls] == [4, 4, 4, 4, 2]
+    assert decoding.statistics.num_unverified_draft_tokens == 4 * 2
+    assert decoding.statistics.as_dict()["num_unverified_draft_tokens"] == 8
+    assert decoding.statistics.num_accepted_draft_tokens == 5 * 2
+
+
+@pytest.mark.parametrize("script", [(True,), (False,), (True, False), (True, True, True, False)])
+def test_verified_draft_tokens_are_not_counted_as_dropped(script):
+    decoding = decoding_of(request_of(max_tokens=40))
+    play(decoding, Target(ENDLESS), Draft(ENDLESS, script))
+    assert decoding.statistics.num_unverified_draft_tokens == 0
+
+
+def test_a_threshold_may_reject_a_token_and_draw_it_again():
+    class DrawsAgain(Target):
+        def answers(self, call):
+            yield EngineAnswer(call.draft.tokens[:1] if len(call.draft) else ids(1))
+
+    request = request_of(
+        sampling=Sampling(top_k=0), use_draft_logits=True, draft_acceptance_threshold=0.9
+    )
+    decoding = decoding_of(request)
+    play(decoding, DrawsAgain(ENDLESS), Draft(ENDLESS))
+    assert decoding.statistics.num_unverified_draft_tokens == 0

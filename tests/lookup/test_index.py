@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookup.index import NgramIndex
@@ -68,6 +68,69 @@ def test_a_draft_is_what_followed_the_longest_ngram_that_occurred(
             assert match.tokens == row[ends[0] : ends[0] + limit] or not use_oldest
             return
     assert match is None
+
+
+# What a text repeats it repeats for a while
+repeated = st.lists(st.integers(0, 3), min_size=1, max_size=8).flatmap(
+    lambda text: st.lists(
+        st.tuples(st.integers(0, len(text) - 1), st.integers(1, 8)), max_size=9
+    ).map(lambda cuts: [token for at, size in cuts for token in text[at : at + size]])
+)
+
+
+@settings(max_examples=1_000)
+@given(repeated, st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans())
+def test_which_occurrence_is_drafted_from_follows_from_the_switches(
+    row, ngram, limit, keep_all, use_oldest
+):
+    match = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest).lookup(limit)
+    for size in range(min(ngram, len(row) - 1), 0, -1):
+        ends = [at for at in range(size, len(row)) if row[at - size : at] == row[-size:]]
+        if not ends:
+            continue
+        whole = [at for at in ends if len(row) - at >= limit]
+        if use_oldest:
+            start = ends[0]
+        elif keep_all:
+            start = whole[-1] if whole else ends[0]
+        else:
+            start = ends[-1]
+        assert match == (row[start : start + limit], size)
+        return
+    assert match is None
+
+
+class Counted(dict):
+    """Counts look-ups."""
+
+    count = 0
+
+    def get(self, key):
+        self.count += 1
+        return super().get(key)
+
+
+@pytest.mark.parametrize("ngram", [2, 16])
+def test_what_is_new_costs_a_step_a_token_whatever_sizes_are_looked_up(ngram):
+    index = NgramIndex(ngram)
+    nodes = index._nodes = Counted()
+    index.extend(range(10_000))
+    assert nodes.count <= 10_000
+    assert len(nodes) <= 10_000
+
+
+def test_what_is_repeated_costs_no_step_at_all():
+    index = NgramIndex(16)
+    index.extend([*range(1_000)] * 2)
+    nodes = index._nodes = Counted(index._nodes)
+    index.extend([*range(1_000)] * 10)
+    assert nodes.count <= 2 * 16
+
+
+def test_a_tail_is_compared_with_the_row_where_it_occurred_once():
+    assert index_of([9, 1, 2, 3, 4, 8, 1, 2, 3], ngram=16).lookup(2) == ([4, 8], 3)
+    assert index_of([1, 2, 3, 4, 1, 2, 3], ngram=16).lookup(2) == ([4, 1], 3)
+    assert index_of([9, 1, 2, 3, 4, 9, 1, 2, 3], ngram=3).lookup(2) == ([4, 9], 3)
 
 
 @given(st.lists(rows, max_size=6), st.integers(1, 4))

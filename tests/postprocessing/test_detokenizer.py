@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, byte_fallback, byte_level, metaspace
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from postprocessing.detokenizer import chunk, make_detokenizer
+from postprocessing.detokenizer import _BYTE_OF_LETTER, chunk, make_detokenizer
 from preprocessing.errors import TokenizerError
 
 # Starts, middles and ends of characters, a genuine U+FFFD, and bytes that are none of these.
@@ -91,6 +91,15 @@ def test_no_chunk_of_valid_text_has_a_replacement_character(kind, text, cuts):
         rounds, ids = [*rounds, ids[:size]], ids[size:]
     chunks = stream(detokenizer_of(kind, skip=False), rounds)
     assert "\ufffd" not in "".join(chunks)
+
+
+def test_every_letter_of_the_alphabet_is_the_byte_that_the_library_reads():
+    library = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for code in (*range(0x800), 0xFFFF, 0x10FFFF, *range(0x1000, 0xD000, 0x1000)):
+        ((letters, _),) = library.pre_tokenize_str(chr(code))
+        assert bytes(map(_BYTE_OF_LETTER.__getitem__, letters)) == chr(code).encode()
+    assert _BYTE_OF_LETTER.keys() == set(library.alphabet())
+    assert sorted(_BYTE_OF_LETTER.values()) == list(range(256))
 
 
 def test_character_of_several_ids_is_withheld_until_it_is_complete():

@@ -8,7 +8,7 @@ import numpy as np
 from bls.draft_length import Experience
 from bls.drafters import drafter_of
 from bls.effects import Chunk, EngineAnswer, EngineCall, Listen, TextCall
-from bls.errors import EngineError
+from bls.errors import EngineError, EngineRefused
 from bls.loop import Decoding
 from bls.request import Request
 from bls.settings import LoopSettings
@@ -60,38 +60,49 @@ class Language:
 
 @dataclass
 class Target:
-    """Answers as a TensorRT-LLM engine does: an end id given to it stops it and is not returned."""
+    """Answers as a TensorRT-LLM engine does: an end id given to it stops it and is not returned.
+
+    A stop id stops it too, and is returned. verifies: of longer drafts it drops the rest.
+    """
 
     language: Language
     end_ids: tuple[int, ...] = (END, 6)
+    verifies: int = 10**9
     calls: list[EngineCall] = field(default_factory=list)
 
     def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         self.calls.append(call)
         banned = self.end_ids if call.ban_end_ids else ()
         context, new = list(call.context), []
-        for at in range(call.max_new_tokens):
+        draft = call.draft.tokens[: self.verifies].tolist()
+        for at in range(len(draft) + 1 if draft else call.max_new_tokens):
             token = self.language.next(context, banned)
             if token == call.end_id:
                 break
             context.append(token)
             new.append(token)
-            if at < len(call.draft) and token != call.draft.tokens[at]:
+            if token in call.stop_ids or (at < len(draft) and token != draft[at]):
                 break
         yield EngineAnswer(ids(*new))
 
 
 @dataclass
 class Draft:
-    """Agrees with the target where its script says so; `None` in the script is a failure."""
+    """Agrees with the target where its script says so; `None` in the script is a failure.
+
+    refuses: it will not take any call.
+    """
 
     language: Language
     script: tuple[bool | None, ...] = (True,)
     calls: list[EngineCall] = field(default_factory=list)
     drafted: int = 0
+    refuses: bool = False
 
     def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         self.calls.append(call)
+        if self.refuses:
+            raise EngineRefused("draft", "scripted refusal")
         context, new = list(call.context), []
         banned = (END, 6) if call.ban_end_ids else ()
         for _ in range(call.max_new_tokens):
@@ -103,6 +114,8 @@ class Draft:
             token = token if agrees else (token + 1) % (VOCAB - 2)
             context.append(token)
             new.append(token)
+            if token in call.stop_ids:
+                break
         logits = np.zeros((1, len(new), VOCAB), np.float32) if call.wants_logits else None
         yield EngineAnswer(ids(*new), logits=logits)
 
@@ -113,6 +126,8 @@ class Health:
 
     patience: int = 10**9
     failures: int = 0
+    refusals: int = 0
+    errors: list[str] = field(default_factory=list)
 
     @property
     def available(self) -> bool:
@@ -120,6 +135,11 @@ class Health:
 
     def failed(self, error: EngineError) -> None:
         self.failures += 1
+        self.errors.append(str(error))
+
+    def refused(self, error: EngineRefused) -> None:
+        self.refusals += 1
+        self.errors.append(str(error))
 
 
 def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None) -> Decoding:

@@ -1,0 +1,54 @@
+"""Words of token ids as engines take them: NVIDIA's `bad_words_list` and `stop_words_list`.
+
+A table [2, n]: row 0 holds the ids of all words one after the other, row 1 where each word ends in
+it, padded with -1. Words [7, 8] and [9] are [[7, 8, 9], [2, 3, -1]].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from bls.request import TokenIds
+
+
+def one_token_words(token_ids: Iterable[int]) -> TokenIds:
+    """Return the table of words of one token each."""
+    ids = list(token_ids)
+    return np.array([ids, range(1, len(ids) + 1)], np.int32)
+
+
+def joined(first: TokenIds | None, second: TokenIds | None) -> TokenIds | None:
+    """Return the words of two tables as one; None is a table without words."""
+    if first is None or second is None:
+        return second if first is None else first
+    (ids, ends), (more_ids, more_ends) = _parts(first), _parts(second)
+    return _table(np.concatenate([ids, more_ids]), np.concatenate([ends, more_ends + len(ids)]))
+
+
+def known(table: TokenIds | None, vocab_size: int) -> TokenIds | None:
+    """Return the words that an engine of so many tokens can say; it never says the others."""
+    if table is None:
+        return None
+    ids, ends = _parts(table)
+    if not len(ends):
+        return None
+    if (ids < vocab_size).all():
+        return table
+    lengths = np.diff(ends, prepend=0)
+    unknown = np.add.reduceat(ids >= vocab_size, ends - lengths) > 0
+    kept_ids = ids[np.repeat(~unknown, lengths)]
+    return _table(kept_ids, np.cumsum(lengths[~unknown])) if len(kept_ids) else None
+
+
+def _parts(table: TokenIds) -> tuple[TokenIds, TokenIds]:
+    """Return the ids of all words, and their ends, without padding."""
+    ends = table[1][table[1] >= 0]
+    return table[0][: ends[-1] if len(ends) else 0], ends
+
+
+def _table(ids: TokenIds, ends: TokenIds) -> TokenIds:
+    table = np.full((2, len(ids)), -1, np.int32)
+    table[0], table[1, : len(ends)] = ids, ends
+    return table

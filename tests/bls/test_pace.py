@@ -1,0 +1,127 @@
+"""How many tokens the target is asked for at once, so that a reader never waits long."""
+
+from dataclasses import replace
+
+import pytest
+from scripted import SETTINGS, Health, ids, play
+from timed import Text, Times, World
+
+from bls.draft_length import Experience
+from bls.drafters import drafter_of
+from bls.loop import Decoding
+from bls.pace import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, Pace
+from bls.request import Request, Sampling
+from bls.settings import AUTO
+
+
+def pieces(pace, seconds_a_token, count=8):
+    sizes = []
+    for _ in range(count):
+        sizes.append(pace.tokens)
+        pace.adapt(pace.tokens, seconds_a_token * pace.tokens)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_token", "sizes"),
+    [
+        (0.006, [1, 2, 4, 8, 8, 8, 8, 8]),
+        (0.020, [1, 2, 2, 2, 2, 2, 2, 2]),
+        (0.200, [1] * 8),
+        (0.0, [1, 2, 4, 8, 16, 32, 32, 32]),
+        (0.0001, [1, 2, 4, 8, 16, 32, 32, 32]),
+    ],
+)
+def test_steady_pieces_take_about_fifty_milliseconds(seconds_a_token, sizes):
+    assert pieces(Pace(steady=True), seconds_a_token) == sizes
+
+
+def test_a_target_that_became_slow_is_asked_for_less_at_once():
+    pace = Pace(steady=True)
+    pieces(pace, 0.001)
+    pace.adapt(pace.tokens, 0.1 * pace.tokens)
+    assert pace.tokens == 1
+
+
+def test_a_piece_without_tokens_tells_nothing():
+    pace = Pace(steady=True)
+    pace.adapt(1, 0.01)
+    pace.adapt(0, 5.0)
+    assert pace.tokens == 2
+
+
+def test_nobody_reading_along_there_is_no_hurry():
+    assert pieces(Pace(steady=False), 1.0) == [MOST_TOKENS] * 8
+    assert pieces(Pace(steady=False, whole=True), 1.0) == [WHOLE_ANSWER] * 8
+
+
+def test_whole_answers_come_in_pieces_where_somebody_reads_along():
+    assert Pace(steady=True, whole=True).tokens == 1
+
+
+def test_pieces_that_must_not_follow_from_times_are_of_one_size():
+    assert pieces(Pace(steady=True, timed=False), 0.001) == [FIXED_PIECE] * 8
+    assert Pace(steady=False, timed=False).tokens == MOST_TOKENS
+
+
+class Notes(World):
+    """Notes how long each call without drafts took, and how many tokens it was asked for."""
+
+    def target(self, call):
+        before = self.seconds
+        answer = super().target(call)
+        if not len(call.draft):
+            self.plain.append((call.max_new_tokens, self.seconds - before))
+        return answer
+
+
+def play_auto(times, **changes):
+    world = Notes(Text.of((0.3,), (1.0,)), times)
+    world.plain = []
+    settings = replace(SETTINGS, max_seq_len=10**6, draft_max_seq_len=10**6)
+    request = Request(
+        prompt_ids=ids(1),
+        max_tokens=600,
+        drafter="draft_model",
+        draft_len=AUTO,
+        max_draft_len=16,
+        **changes,
+    )
+    drafter = drafter_of(request, settings, Health(), Experience(16, rated=True))
+    play(Decoding(request, settings, drafter), world, world)
+    return world
+
+
+DEAR_DRAFTS = Times(target=0.030, verify_slope=0.3, draft=0.030)
+
+
+def test_a_stream_hears_from_a_target_whose_drafts_rest_as_often_as_from_any():
+    world = play_auto(DEAR_DRAFTS, streams_text=True)
+    assert sum(tokens for tokens, _ in world.plain) > 400  # drafts rest most of the time
+    assert max(seconds for _, seconds in world.plain) < 0.1
+
+
+def test_drafts_that_rest_are_not_asked_for_in_between():
+    streamed, whole = (play_auto(DEAR_DRAFTS, streams_text=s) for s in (True, False))
+    assert len(streamed.drafted) < 30
+    assert len(streamed.drafted) <= len(whole.drafted) + 8
+    assert max(tokens for tokens, _ in whole.plain) == MOST_TOKENS
+
+
+def test_a_seeded_stream_of_an_unkeyed_engine_has_pieces_of_one_size():
+    class Streams(Notes):
+        pass
+
+    world = Streams(Text.of((0.3,), (1.0,)), Times(0.01, 0.1, 0.01))
+    world.plain = []
+    settings = replace(SETTINGS, target_keyed_randomness=False)
+    request = Request(
+        prompt_ids=ids(1),
+        max_tokens=20,
+        sampling=Sampling(top_k=0, seed=3),
+        seeded=True,
+        streams_text=True,
+    )
+    drafter = drafter_of(request, settings, Health(), Experience(16, rated=True))
+    play(Decoding(request, settings, drafter), world, world)
+    assert [tokens for tokens, _ in world.plain] == [FIXED_PIECE] * 5
