@@ -15,6 +15,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from contract import engine as tensors
+from contract.errors import ErrorCode, coded
 from engines.decoding import decode, flag
 from engines.encoding import encode, nothing
 from engines.engine import Engine, Preparing, Send
@@ -81,7 +82,7 @@ class EngineModel:
             respond = _Responder(self._name, call, way, wanted, self._lender)
             self._engine.submit(call, respond)
         except RequestError as error:
-            self._refuse(way, str(error))
+            self._refuse(way, str(error), "INVALID_ARG")
         except Exception as error:
             log.exception("a call could not be started")
             self._refuse(way, f"the call failed: {type(error).__name__}")
@@ -111,8 +112,8 @@ class EngineModel:
                 f"{tensors.STREAMING} needs `decoupled: true` in the engine's profile"
             )
 
-    def _refuse(self, way: _WayBack, message: str) -> None:
-        way.send(_error(self._name, message), final=True)
+    def _refuse(self, way: _WayBack, message: str, code: ErrorCode = "INTERNAL") -> None:
+        way.send(_error(self._name, message, code), final=True)
 
 
 class _Responder(Preparing):
@@ -234,5 +235,7 @@ def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
     return pb_utils.InferenceResponse(output_tensors=outputs)
 
 
-def _error(model: str, message: str) -> Any:
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"model '{model}': {message}"))
+def _error(model: str, message: str, code: ErrorCode = "INTERNAL") -> Any:
+    line = coded(code, f"model '{model}': {message}")
+    error = pb_utils.TritonError(line, getattr(pb_utils.TritonError, code))
+    return pb_utils.InferenceResponse(error=error)
