@@ -9,7 +9,6 @@ import triton_python_backend_utils as pb_utils
 
 sys.path.insert(0, str(Path(__file__).parent))  # before anything else that bears our names
 
-from contract.errors import coded
 from contract.parameters import decode
 from preprocessing.errors import InputError
 from preprocessing.preprocessor import Preprocessor
@@ -33,8 +32,8 @@ class TritonPythonModel:
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             outputs = self._preprocessor.answer(inputs, request.requested_output_names())
         except InputError as error:
-            line, code = coded("INVALID_ARG", str(error)), pb_utils.TritonError.INVALID_ARG
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(line, code))
+            wrong = pb_utils.TritonError(error.coded, pb_utils.TritonError.INVALID_ARG)
+            return pb_utils.InferenceResponse(error=wrong)
         except Exception:  # noqa: BLE001 - whatever it is, the client gets one line
             pb_utils.Logger.log_error(traceback.format_exc())
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("preprocessing failed"))
