@@ -88,9 +88,9 @@ def test_what_does_not_get_through_comes_later_and_once(metrics, shown, pb):
 
 def test_one_metric_that_fails_holds_no_other_up(metrics, shown, pb):
     metrics.publish(**GAUGES)
-    key = "tandem_rounds_total", frozenset({"model": "bls_stream", "drafter": "draft_model"}.items())
-    pb.MetricFamily.metrics[key].kind = None
-    pb.MetricFamily.metrics[key].increment = None  # calling it raises
+    labels = {"model": "bls_stream", "drafter": "draft_model"}
+    metric = pb.MetricFamily.metrics["tandem_rounds_total", frozenset(labels.items())]
+    metric.increment = None  # calling it raises
     metrics.count("draft_model", *ended(ROUND))
     with pytest.raises(TypeError):
         metrics.publish(**GAUGES | {"waiting": 9})
@@ -99,13 +99,14 @@ def test_one_metric_that_fails_holds_no_other_up(metrics, shown, pb):
 
 
 def test_the_heart_beats_once_a_second(pb, monkeypatch):
-    at = 100.0
-    monkeypatch.setattr("bls.triton.metrics.time.monotonic", lambda: at)
-    monkeypatch.setattr("bls.triton.metrics.time.time", lambda: 5000 + at)
+    clock = [100.0]
+    monkeypatch.setattr("bls.triton.metrics.time.monotonic", lambda: clock[-1])
+    monkeypatch.setattr("bls.triton.metrics.time.time", lambda: 5000 + clock[-1])
     heart = Heartbeat("bls")
     [metric] = pb.MetricFamily.metrics.values()
     seen = []
     for at in (100.0, 100.5, 100.99, 101.0, 103.0):
+        clock.append(at)
         heart.beat()
         seen.append(metric.value)
     assert seen == [5100, 5100, 5100, 5101, 5103]
