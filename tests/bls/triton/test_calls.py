@@ -68,6 +68,11 @@ def test_a_stack_stays_in_the_log(fails):
     assert fails("it broke\n\nAt:\n  /models/x.py(3): f").what == "it broke"
 
 
+def test_our_own_line_about_shared_memory_is_as_it_was(fails):
+    line = "the answer does not fit into the server's shared memory (/dev/shm; docker's --shm-size)"
+    assert fails(line).what == line
+
+
 def test_a_line_that_begins_like_no_code_is_as_it_was():
     assert decoded("input 'x': wrong") == (None, "input 'x': wrong")
     assert decoded("INVALID: wrong") == (None, "INVALID: wrong")
