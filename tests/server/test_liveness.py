@@ -10,7 +10,7 @@ import pytest
 import tritonclient.grpc as client
 from crowd import Crowd, ask, eventually, idle, metric, told
 from entries import ask_one, inputs, streaming
-from metrics import scrape, until
+from metrics import scrape, total, until
 from tandem import deployment
 from tandem.kinds.lookup import Lookup
 from tandem.profile import Decoding
@@ -80,6 +80,10 @@ def test_an_end_of_sequence_among_an_engines_own_drafts_makes_no_counter_fall(in
         stream = {"stream": False} if entry == "bls_stream" else {}
         answer = ask(in_engine, prompt, model=entry, end_id=0, max_tokens=16, **stream, **bias)
         assert (answer.error, answer.ids) == ("", ())
+    drafted = "spec_decode_num_draft_tokens_total"
+    until(
+        lambda: total(in_engine, drafted) > sum(before[key] for key in before if key[0] == drafted)
+    )
     assert still_looked_after(in_engine)
     now = counters(in_engine)
     assert [key for key, value in before.items() if now[key] < value] == []
