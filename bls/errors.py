@@ -1,41 +1,63 @@
-"""What can go wrong in the loop, and who hears of it.
+"""What can go wrong in the loop, who hears of it, and under which of Triton's error codes.
 
-TandemError             one line that a client may read
-├── BadRequest          an input is missing, out of bounds or contradicts another
-├── Overloaded          no room, and the queue is full
-├── DeadlineExceeded    the request ran out of its time
-└── EngineError         an engine failed: the draft costs only speed, the target the request
-    ├── EngineTimeout   an engine did not answer in time
-    └── EngineRefused   an engine will not take this call; the same one would be refused again
-Cancelled               the client has gone; nobody hears of it
+TandemError                  INTERNAL     one line that a client may read
+├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
+├── Overloaded               UNAVAILABLE  no room, and the queue is full
+├── DeadlineExceeded         INTERNAL     the request ran out of its time
+├── AnswerNotSent            INTERNAL     the answer does not fit into shared memory
+└── EngineError              the code it  an engine failed: the draft costs only speed, the target
+    │                        came with    the request
+    ├── EngineTimeout        INTERNAL     an engine did not answer in time
+    ├── EngineUnavailable    UNAVAILABLE  an engine is called no more
+    └── EngineRefused        INVALID_ARG  an engine will not take this call, now or later
+Cancelled                    CANCELLED    the client has gone; nobody hears of it
+
+UNAVAILABLE is what balancers and clients send again by themselves: so it means that nothing was
+begun. Triton has no code for a deadline. A request that used its time up is INTERNAL, because
+proxies retry CANCELLED too, and it would use its time up again.
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
+
+from contract.errors import ErrorCode
 
 
 class TandemError(Exception):
     """An error whose text is one line, fit for a client: what, where, and how to mend it."""
 
+    code: ErrorCode = "INTERNAL"
+
 
 class BadRequest(TandemError):
     """A request that cannot be served as it is; the text names the input."""
 
+    code = "INVALID_ARG"
+
 
 class Overloaded(TandemError):
     """The server has as many requests as it can carry."""
+
+    code = "UNAVAILABLE"
 
 
 class DeadlineExceeded(TandemError):
     """The time that the client or the profile gave the request has passed."""
 
 
-class EngineError(TandemError):
-    """An engine call failed. ``model`` is the Triton model's name."""
+class AnswerNotSent(TandemError):
+    """An answer is there and could not be handed to Triton."""
 
-    def __init__(self, model: str, what: str) -> None:
+
+class EngineError(TandemError):
+    """An engine call failed. ``model`` is the Triton model's name, ``what`` its own words."""
+
+    def __init__(self, model: str, what: str, code: ErrorCode = "INTERNAL") -> None:
         super().__init__(f"model '{model}' failed: {what}")
         self.model = model
         self.what = what
+        self.code = code
 
 
 class EngineTimeout(EngineError):
@@ -45,9 +67,28 @@ class EngineTimeout(EngineError):
         super().__init__(model, f"no answer within {seconds:g} s")
 
 
+class EngineUnavailable(EngineError):
+    """Too many calls of this engine were given up: it is not called again."""
+
+    def __init__(self, model: str, what: str) -> None:
+        super().__init__(model, what, "UNAVAILABLE")
+
+
 class EngineRefused(EngineError):
     """The engine is well and refused the call's arguments: nothing is wrong for other requests."""
+
+    def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
+        super().__init__(model, what, code)
 
 
 class Cancelled(Exception):
     """The client cancelled or disconnected."""
+
+    code: ErrorCode = "CANCELLED"
+
+    def __str__(self) -> str:
+        return "the request was cancelled"
+
+
+# What a request can end with before its natural end.
+Failure: TypeAlias = TandemError | Cancelled

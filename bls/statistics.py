@@ -115,13 +115,17 @@ class Statistics(Drafted):
         """Count what an engine that drafts by itself did in one call, which brought the tokens.
 
         Each of its rounds emitted one token more than it accepted. How many it accepted in which
-        round it does not tell, so there is no histogram.
+        round it does not tell, so there is no histogram. The figures are its own word, and counters
+        must not fall: it accepted no more than it drafted, nor more than came with the end of
+        sequence that it kept to itself, and a call is a round at least.
         """
-        rounds = num_tokens - num_accepted
+        drafted = max(0, num_draft_tokens)
+        accepted = min(max(0, num_accepted), drafted, num_tokens + 1)
+        rounds = max(1, num_tokens - accepted)
         for figures in (self, self.by_drafter["engine"]):
             figures.num_spec_steps += rounds
-            figures.num_draft_tokens += num_draft_tokens
-            figures.num_accepted_draft_tokens += num_accepted
+            figures.num_draft_tokens += drafted
+            figures.num_accepted_draft_tokens += accepted
         self.num_rounds += rounds
 
     @property

@@ -10,29 +10,15 @@ EngineError
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import ClassVar
 
-
-class Code(Enum):
-    """What kind of error a call ends with, named as Triton's codes are.
-
-    INVALID_ARG, UNSUPPORTED: the same call would be refused again, and the engine is well.
-    UNAVAILABLE: it may be served later, or elsewhere. CANCELLED: somebody ended it. INTERNAL:
-    something broke.
-    """
-
-    INVALID_ARG = "INVALID_ARG"
-    UNSUPPORTED = "UNSUPPORTED"
-    UNAVAILABLE = "UNAVAILABLE"
-    CANCELLED = "CANCELLED"
-    INTERNAL = "INTERNAL"
+from contract.errors import ErrorCode
 
 
 class EngineError(Exception):
     """Anything an engine reports on purpose."""
 
-    code: ClassVar[Code] = Code.INTERNAL
+    code: ClassVar[ErrorCode] = "INTERNAL"
 
 
 class LoadError(EngineError):
@@ -42,19 +28,19 @@ class LoadError(EngineError):
 class RequestError(EngineError):
     """One call cannot be served; other calls are not concerned."""
 
-    code = Code.INVALID_ARG
+    code: ClassVar[ErrorCode] = "INVALID_ARG"
 
 
 class UnsupportedError(RequestError):
     """One call asked for what this engine does not do."""
 
-    code = Code.UNSUPPORTED
+    code: ClassVar[ErrorCode] = "UNSUPPORTED"
 
 
 class ClosingError(RequestError):
     """The engine takes no more calls, and ends those that it has."""
 
-    code = Code.UNAVAILABLE
+    code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
     def __init__(self) -> None:
         super().__init__("the engine is shutting down")
@@ -63,4 +49,4 @@ class ClosingError(RequestError):
 class CancelledError(EngineError):
     """What the engine runs on gave the call up."""
 
-    code = Code.CANCELLED
+    code: ClassVar[ErrorCode] = "CANCELLED"

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.errors import Code
+from contract.errors import ErrorCode
 from engines.words import NO_WORDS, Words
 
 Ids: TypeAlias = NDArray[np.int32]  # [n]
@@ -105,7 +105,7 @@ class EngineAnswer(NamedTuple):
     final: bool = True
     first: bool = True
     error: str | None = None
-    code: Code = Code.INTERNAL
+    code: ErrorCode = "INTERNAL"
     log_probs: Floats | None = None
     cum_log_prob: float = 0.0
     context_logits: Floats | None = None

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from engines.errors import Code, EngineError
+from contract.errors import ErrorCode
+from engines.errors import EngineError
 
 SHARED_MEMORY = Path("/dev/shm")
 SMALL_BYTES = 2**20  # what a process has from its start
@@ -16,7 +17,7 @@ SPARE_BYTES = 2**20  # for the rest of a message, and for others that grow meanw
 class ResponseError(EngineError):
     """A response cannot leave; its call ends."""
 
-    code: ClassVar[Code] = Code.UNAVAILABLE
+    code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
 
 def check_room(num_bytes: int) -> None:

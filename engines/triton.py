@@ -15,10 +15,11 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from contract import engine as tensors
+from contract.errors import ErrorCode, coded
 from engines.decoding import decode, flag
 from engines.encoding import encode, nothing
 from engines.engine import Engine, Preparing, Send
-from engines.errors import Code, EngineError, RequestError, UnsupportedError
+from engines.errors import EngineError, RequestError, UnsupportedError
 from engines.load import excludes_input, load_engine
 from engines.loans import Borrower, Lender
 from engines.request import NO_IDS, EngineAnswer, EngineRequest
@@ -86,7 +87,7 @@ class EngineModel:
             self._refuse(way, str(error), error.code)
         except Exception as error:
             log.exception("a call could not be started")
-            self._refuse(way, f"the call failed: {type(error).__name__}", Code.INTERNAL)
+            self._refuse(way, f"the call failed: {type(error).__name__}", "INTERNAL")
         return way
 
     def _take_loan(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
@@ -113,7 +114,7 @@ class EngineModel:
                 f"{tensors.STREAMING} needs `decoupled: true` in the engine's profile"
             )
 
-    def _refuse(self, way: _WayBack, message: str, code: Code) -> None:
+    def _refuse(self, way: _WayBack, message: str, code: ErrorCode) -> None:
         way.send(_error(self._name, message, code), final=True)
 
 
@@ -149,7 +150,7 @@ class _Responder(Preparing):
         except Exception as error:
             log.exception("a response could not be made")
             message = f"its answer could not be made: {type(error).__name__}"
-            return self._sends_error(message, Code.INTERNAL, final=answer.final)
+            return self._sends_error(message, "INTERNAL", final=answer.final)
         last_token = arrays.get(tensors.LAST_TOKEN_TIME_NS)
 
         def send(last_token_ns: int) -> None:
@@ -165,7 +166,7 @@ class _Responder(Preparing):
             arrays[tensors.LOGITS_LOAN] = self._lender.lend(answer.generation_logits)[None]
         return arrays
 
-    def _sends_error(self, message: str, code: Code, *, final: bool) -> Send:
+    def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:
         def send(_last_token_ns: int) -> None:
             self._way.send(_error(self._model, message, code), final=True)
             if not final:
@@ -213,7 +214,7 @@ class _WayBack:
             if not final:
                 self._end()
                 message = "its answer could not be sent; see the log"
-                self._sender.send(_error(self._model, message, Code.INTERNAL), flags=FINAL)
+                self._sender.send(_error(self._model, message, "INTERNAL"), flags=FINAL)
             raise
 
     def _end(self) -> None:
@@ -278,7 +279,7 @@ def _response(arrays: Iterable[tuple[str, NDArray[Any]]]) -> Any:
     return pb_utils.InferenceResponse(output_tensors=outputs)
 
 
-def _error(model: str, message: str, code: Code) -> Any:
-    number = getattr(pb_utils.TritonError, code.value)  # not there yet while modules are imported
-    error = pb_utils.TritonError(f"model '{model}': {message}", number)
+def _error(model: str, message: str, code: ErrorCode) -> Any:
+    number = getattr(pb_utils.TritonError, code)  # not there yet while modules are imported
+    error = pb_utils.TritonError(coded(code, f"model '{model}': {message}"), number)
     return pb_utils.InferenceResponse(error=error)

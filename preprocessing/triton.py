@@ -35,7 +35,7 @@ class PreprocessingModel:
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             outputs = self._preprocessor.answer(inputs, request.requested_output_names())
         except InputError as error:
-            wrong = pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG)
+            wrong = pb_utils.TritonError(error.coded, pb_utils.TritonError.INVALID_ARG)
             return pb_utils.InferenceResponse(error=wrong)
         except Exception:  # noqa: BLE001  whatever it is, the client gets one line
             pb_utils.Logger.log_error(traceback.format_exc())

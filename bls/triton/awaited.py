@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
-from bls.errors import EngineError
+from bls.errors import EngineUnavailable
 
 # Threads that may be lost in a model that does not answer, before it is called no more.
 MAX_LOST_CALLS = 32
@@ -43,9 +43,9 @@ class LostCalls:
         return dict(self._by_model)
 
     def refuse_if_too_many(self, model: str) -> None:
-        """Raise EngineError rather than lose yet another thread."""
+        """Raise EngineUnavailable rather than lose yet another thread."""
         if self._by_model.get(model, 0) >= MAX_LOST_CALLS:
-            raise EngineError(
+            raise EngineUnavailable(
                 model, f"it has left {MAX_LOST_CALLS} calls unanswered; restart the server"
             )
 

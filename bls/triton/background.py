@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,9 @@ def in_background(work: Callable[[], None]) -> None:
 
 
 def log_exception(what: str, error: BaseException) -> None:
-    """Write a traceback to the server's log; clients get one line without it."""
-    text = "".join(traceback.format_exception(error))
-    pb_utils.Logger.log_error(f"tandem: {what}\n{text}")
+    """Write a traceback to the server's log; clients get one line without it. Never raises."""
+    text = f"tandem: {what}\n{''.join(traceback.format_exception(error))}"
+    try:
+        pb_utils.Logger.log_error(text)
+    except Exception:  # noqa: BLE001  it goes through shared memory, which may be full
+        sys.stderr.write(text)

@@ -13,6 +13,8 @@ and nowhere else (measured with Triton 2.51):
   upstream in r25.01): it is kept alive for a second after its answer.
 - There is no way to cancel a call, and dropping the iterator stops nothing: a second call with the
   same request id and ``stop`` tells the engine.
+- An error loses its code (fixed in r25.04): models of ours write it before the line
+  (``contract.errors``).
 - ``trace=request.trace()`` crashes decoupled models: no call passes it.
 
 The hazard of the way back, to the client, is guarded in ``bls.triton.sender``.
@@ -29,6 +31,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from bls.errors import EngineError
+from bls.triton.background import log_exception
+from bls.triton.failures import NO_MEMORY, failure
+from contract.errors import CODES, ErrorCode
 
 KEEP_SECONDS = 1.0
 
@@ -44,14 +49,15 @@ class Calls:
         """Make a call that has one answer; return that response.
 
         decoupled: whether the model is; it must be said, and costs the call another thread.
-        Raises EngineError with the model's own words where the call failed.
+        Raises EngineError with the model's own words where the call failed, EngineRefused where
+        they say that the call itself is at fault.
         """
         try:
             if not decoupled:
                 return _answer(model, [request.exec()])
             responses = request.exec(decoupled=True)
         except pb_utils.TritonModelException as error:
-            raise EngineError(model, _one_line(error)) from error
+            raise _failure(model, error) from error
         try:
             return _answer(model, responses)
         finally:
@@ -70,12 +76,24 @@ def _answer(model: str, responses: Iterable[Any]) -> Any:
     """The response that holds the answer; Python models may add an empty one."""
     for response in responses:
         if response.has_error():
-            raise EngineError(model, _one_line(response.error().message()))
+            error = response.error()
+            raise _failure(model, error.message(), _code(error))
         if response.output_tensors():
             return response
     raise EngineError(model, "it ended the call without an answer")
 
 
-def _one_line(error: object) -> str:
-    """The first line: where a model raised, Triton and engines add a stack, which they log."""
-    return str(error).strip().partition("\n")[0]
+def _failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineError:
+    """The error for the caller; what no client may read is in the log."""
+    error = failure(model, said, code)
+    if error.what == NO_MEMORY:
+        log_exception(f"model '{model}' could not be called", RuntimeError(str(said)))
+    return error
+
+
+def _code(error: Any) -> ErrorCode:
+    """The code of Triton's own error, which is always INTERNAL before Triton 25.04."""
+    for code in CODES:
+        if error.code() == getattr(pb_utils.TritonError, code):
+            return code
+    return "INTERNAL"

@@ -17,7 +17,7 @@ from bls.effects import (
     EngineRole,
     TextCall,
 )
-from bls.errors import Cancelled, EngineError, EngineTimeout, TandemError
+from bls.errors import Cancelled, EngineError, EngineTimeout, Failure, TandemError
 from bls.request import Request
 from bls.triton import request_ids
 from bls.triton.awaited import Lost, Wait
@@ -28,9 +28,6 @@ from bls.triton.tokenizers import text_of, text_request
 
 Steps: TypeAlias = Generator[Effect, Any, None]
 
-# An engine gets this long to give up a call that nobody wants any more.
-SECONDS_TO_STOP = 2.0
-
 
 class Outlet(Protocol):
     """Where what the steps make final goes."""
@@ -38,7 +35,7 @@ class Outlet(Protocol):
     def deliver(self, chunk: Chunk) -> None:
         """Take tokens and text that became final."""
 
-    def ended(self, error: Exception | None) -> None:
+    def ended(self, error: Failure | None) -> None:
         """Hear that nothing more will come; ``error`` says why where it was not the natural end."""
 
 
@@ -91,14 +88,18 @@ class Carrier:
         self._name = request_ids.fresh()
         self._calls_made = 0
         self._wait = Wait(driver.lost)
-        self._interruption: Exception | None = None
+        self._interruption: Failure | None = None
 
     def start(self) -> None:
         """Begin on a new thread."""
         in_background(lambda: self._carry(lambda: next(self._steps)))
 
-    def interrupt(self, reason: Exception) -> None:
-        """End the decoding with ``reason`` at the next moment, and stop the call under way."""
+    def interrupt(self, reason: Failure) -> None:
+        """End the decoding with ``reason`` at the next moment, and stop the call under way.
+
+        An engine in the middle of a long step does not hear of it before the end of the step. The
+        sequence keeps its place until then: the engine is at work for it, and is well.
+        """
         if self._interruption is not None:
             return
         self._interruption = reason
@@ -106,7 +107,6 @@ class Carrier:
             self._inbox.interrupt()
         call = self._wait.call
         if call is not None:
-            call.deadline = min(call.deadline, time.monotonic() + SECONDS_TO_STOP)
             self._driver.stop(call.model, call.request_id)
 
     def check(self, now: float) -> None:
@@ -136,7 +136,7 @@ class Carrier:
 
     def _after(self, effect: Effect) -> Effect:
         """Perform an effect; return what the decoding wants after its outcome."""
-        failure: Exception | None = None
+        failure: Failure | None = None
         answer = None
         try:
             answer = self._perform(effect)

@@ -14,13 +14,20 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from bls.errors import BadRequest, EngineError, EngineTimeout, TandemError
+from bls.errors import (
+    BadRequest,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    TandemError,
+)
 from bls.reader import check_sizes, refuse_unknown
 from bls.settings import ForwarderSettings
 from bls.triton import request_ids
 from bls.triton.awaited import Lost, LostCalls, Wait
 from bls.triton.background import in_background, log_exception
 from bls.triton.calls import Calls
+from bls.triton.metrics import Heartbeat
 from bls.triton.sender import Sender
 from bls.triton.watcher import Watcher
 from contract import entry as tensors
@@ -29,7 +36,8 @@ from contract.strings import Strings
 
 # `bls_stream` keeps the deadline; only if it should fail to is the call given up, this much later.
 SECONDS_OF_GRACE = 10.0
-# A `stop` that overtakes its request finds nothing to stop; so it is sent until that has ended.
+# A `stop` that overtakes its request finds nothing to stop; so it is sent until that has ended,
+# one at a time: an entry that hangs answers none of them.
 SECONDS_BETWEEN_STOPS = 0.2
 
 
@@ -42,7 +50,7 @@ class ForwardEntry:
         self._settings = decode(ForwarderSettings, json.loads(args["model_config"]))
         self._calls = Calls()
         self._lost = LostCalls()
-        self._watcher = Watcher()
+        self._watcher = Watcher(Heartbeat(args["model_name"]).beat)
 
     def execute(self, requests: list[Any]) -> None:
         """Forward each request on a thread of its own."""
@@ -63,12 +71,13 @@ class _Forwarded:
         self, request: Any, settings: ForwarderSettings, calls: Calls, lost: LostCalls
     ) -> None:
         self._request = request
-        self._sender = Sender(request)
+        self._sender = Sender(request, decoupled=False)
         self._settings = settings
         self._calls = calls
         self._id = request_ids.fresh_forwarded()
         self._wait = Wait(lost)
         self._next_stop = 0.0
+        self._stopping = False
 
     @property
     def closed(self) -> bool:
@@ -81,22 +90,27 @@ class _Forwarded:
             self._answer(self._call())
         except Lost:
             return
+        except EngineUnavailable as error:
+            self._sender.refuse(str(error), error.code)
         except EngineError as error:
-            self._sender.refuse(error.what)
+            self._sender.refuse(error.what, error.code)  # what `bls_stream` said, as it said it
         except TandemError as error:
-            self._sender.refuse(str(error))
+            self._sender.refuse(str(error), error.code)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be forwarded", error)
             self._sender.refuse("internal error while forwarding; see the server's log")
 
     def check(self, now: float) -> None:
         """Pass a cancellation on; give the call up if its deadline was ignored."""
-        if now >= self._next_stop and self._sender.is_cancelled():
+        due = now >= self._next_stop and not self._stopping
+        if due and self._sender.is_cancelled():
             self._next_stop = now + SECONDS_BETWEEN_STOPS
+            self._stopping = True
             in_background(self._stop)
         call = self._wait.give_up_if_overdue(now)
         if call is not None:
-            self._sender.refuse(str(EngineTimeout(call.model, call.timeout)))
+            timeout = EngineTimeout(call.model, call.timeout)
+            self._sender.refuse(str(timeout), timeout.code)
 
     def _call(self) -> Any:
         refuse_unknown(self._request.parameters())
@@ -146,8 +160,11 @@ class _Forwarded:
             requested_output_names=[],
             inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
         )
-        with suppress(EngineError):  # it answers with nothing but the end of the call
-            self._calls.once(model, request, decoupled=True)
+        try:
+            with suppress(EngineError):  # it answers with nothing but the end of the call
+                self._calls.once(model, request, decoupled=True)
+        finally:
+            self._stopping = False
 
 
 _SCALARS = frozenset(tensor for tensor in tensors.INPUTS if tensor.scalar)

@@ -11,7 +11,7 @@ import numpy as np
 
 from bls.admission import Admission, Places, Ticket
 from bls.effects import Chunk, FinishReason
-from bls.errors import Cancelled, DeadlineExceeded, EngineTimeout
+from bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure
 from bls.loop import Decoding
 from bls.prompt import Options
 from bls.request import Request
@@ -52,8 +52,9 @@ class Job:
         self._timeout = timeout
         self._lanes: Sequence[Lane] = ()
         self._unfinished = 0
-        self._failure: Exception | None = None
-        self._lock = threading.Lock()
+        self._failure: Failure | None = None
+        self._lock = threading.Lock()  # the watcher takes it: nobody may wait with it held
+        self._telling = threading.Lock()  # parts go out one after the other, the last one last
 
     @property
     def closed(self) -> bool:
@@ -90,8 +91,11 @@ class Job:
         for lane in self._lanes:
             lane.check(now)
 
-    def fail(self, error: Exception) -> None:
-        """End the whole request: one line to the client, every prompt's decoding interrupted."""
+    def fail(self, error: Failure) -> None:
+        """End the whole request: one line to the client, every prompt's decoding interrupted.
+
+        It waits for nobody.
+        """
         with self._lock:
             if self._failure is not None or self._sender.closed:
                 return
@@ -102,12 +106,11 @@ class Job:
         self.places.give_back()
         for lane in lanes:
             lane.interrupt(error)
-        gone = isinstance(error, Cancelled)
-        self._sender.refuse("the request was cancelled" if gone else str(error))
+        self._sender.refuse(str(error), error.code)
 
     def lane_moved(self, part: Part) -> None:
         """Hear of a prompt's progress: send a chunk, or the whole answer once all are complete."""
-        with self._lock:
+        with self._telling:
             self._unfinished -= part.finish_reason is not None
             last = self._unfinished == 0
             if self.options.stream:
@@ -135,7 +138,7 @@ class Lane:
         self._carrier: Carrier | None = None
         self._ticket: Ticket | None = None
         self._admission: Admission | None = None
-        self._interruption: Exception | None = None
+        self._interruption: Failure | None = None
         self._ended = False
         self._timeline = Timeline(job.arrival_ns)
         self._lock = threading.Lock()
@@ -160,7 +163,7 @@ class Lane:
         if self._narrator is not None:
             self._narrator.check(now)
 
-    def interrupt(self, reason: Exception) -> None:
+    def interrupt(self, reason: Failure) -> None:
         """Stop decoding, or leave the queue."""
         with self._lock:
             self._interruption = reason
@@ -192,7 +195,7 @@ class Lane:
             self._unsent_text, self._unsent_tokens = "", []
             self._job.lane_moved(part)
 
-    def ended(self, error: Exception | None) -> None:
+    def ended(self, error: Failure | None) -> None:
         """Make room for others; an error ends the whole job."""
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
@@ -207,7 +210,7 @@ class Lane:
         decoding = self._decoding
         return self._part("".join(self._text), decoding.sequence.output, decoding.statistics.totals)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Failure) -> None:
         """End the whole job."""
         self._job.fail(error)
 
@@ -251,7 +254,7 @@ class Narrator:
         if self._carrier is not None:
             self._carrier.check(now)
 
-    def interrupt(self, reason: Exception) -> None:
+    def interrupt(self, reason: Failure) -> None:
         """Stop telling."""
         if self._carrier is not None:
             self._carrier.interrupt(reason)
@@ -260,7 +263,7 @@ class Narrator:
         """Show what has its text."""
         self._lane.show(chunk)
 
-    def ended(self, error: Exception | None) -> None:
+    def ended(self, error: Failure | None) -> None:
         """Pass an error on."""
         self.done = True
         if error is not None:

@@ -27,6 +27,11 @@ GAUGES = {
     "tandem_kv_reserved_ratio": "Share of the KV cache that running sequences may come to need",
     "tandem_lost_calls": "Engine calls given up without an answer",
 }
+# Of every model that has a watcher: cancellations, deadlines and these figures hang on it.
+HEARTBEAT = (
+    "tandem_watcher_last_look_timestamp_seconds",
+    "When the thread that watches over the model's requests was last at work, in Unix time",
+)
 
 
 class Histogram(NamedTuple):

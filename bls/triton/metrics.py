@@ -3,11 +3,16 @@
 Two threads that change one metric at the same time crash the server (Triton 2.51: a metric keeps
 the message that carries its change in itself). So the threads that decode only add to numbers
 here, and one thread publishes them.
+
+A change that Triton refuses (a counter that would fall) raises, and can bring the whole server
+down: none is sent. One that does not get through is made up for at the next chance.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +22,10 @@ from bls.figures import Figures, Key, figures_of, key_of, zeros
 from bls.settings import DrafterName
 from bls.statistics import Statistics
 from bls.timeline import Timeline
-from bls.triton.metric_names import COUNTERS, GAUGES, HISTOGRAMS
+from bls.triton.background import log_exception
+from bls.triton.metric_names import COUNTERS, GAUGES, HEARTBEAT, HISTOGRAMS
+
+HEARTBEAT_SECONDS = 1.0
 
 
 class Metrics:
@@ -46,25 +54,56 @@ class Metrics:
     def publish(
         self, *, running: int, waiting: int, kv_reserved: float, lost: Mapping[str, int]
     ) -> None:
-        """Bring ``/metrics`` up to date. One thread only."""
+        """Bring ``/metrics`` up to date. One thread only.
+
+        Raises the first error that it met, after all that could be published.
+        """
         with self._lock:
             figures, self._unpublished = self._unpublished, Figures()
-        for key, value in figures.counts.items():
-            if value or key not in self._metrics:  # each change is a trip to the server process
-                self._metric(key).increment(value)
-        for key, value in figures.observations:
-            self._metric(key).observe(value)
-        self._show(key_of("tandem_requests_running"), running)
-        self._show(key_of("tandem_requests_waiting"), waiting)
-        self._show(key_of("tandem_kv_reserved_ratio"), kv_reserved)
-        for engine, calls in lost.items():
-            self._show(key_of("tandem_lost_calls", engine=engine), calls)
+        gauges = {
+            key_of("tandem_requests_running"): running,
+            key_of("tandem_requests_waiting"): waiting,
+            key_of("tandem_kv_reserved_ratio"): kv_reserved,
+            **{key_of("tandem_lost_calls", engine=engine): calls for engine, calls in lost.items()},
+        }
+        errors = [*self._publish(figures), *self._show(gauges)]
+        if errors:
+            raise errors[0]
 
-    def _show(self, key: Key, value: float) -> None:
-        """Set a gauge, if it changed."""
-        if self._shown.get(key) != value:
-            self._shown[key] = value
-            self._metric(key).set(value)
+    def _publish(self, figures: Figures) -> Iterator[Exception]:
+        """Let counters and histograms grow; what did not get through is kept. Yield the errors."""
+        left = Figures()
+        for key, value in figures.counts.items():
+            if not _grows(key, value):
+                continue
+            try:
+                if value or key not in self._metrics:  # a change is a trip to the server process
+                    self._metric(key).increment(value)
+            except Exception as error:  # noqa: BLE001  the others are not concerned
+                left.counts[key] = value
+                yield error
+        for key, value in figures.observations:
+            if not _grows(key, value):
+                continue
+            try:
+                self._metric(key).observe(value)
+            except Exception as error:  # noqa: BLE001
+                left.observations.append((key, value))
+                yield error
+        with self._lock:
+            self._unpublished.add(left)
+
+    def _show(self, gauges: Mapping[Key, float]) -> Iterator[Exception]:
+        """Set the gauges that changed; yield the errors."""
+        for key, value in gauges.items():
+            if self._shown.get(key) == value:
+                continue
+            try:
+                self._metric(key).set(value)
+            except Exception as error:  # noqa: BLE001  the others are not concerned
+                yield error
+            else:
+                self._shown[key] = value
 
     def _metric(self, key: Key) -> Any:
         if key not in self._metrics:
@@ -73,6 +112,33 @@ class Metrics:
             of_model = {"model": self._model, **dict(labels)}
             self._metrics[key] = self._families[name].Metric(labels=of_model, **more)
         return self._metrics[key]
+
+
+class Heartbeat:
+    """When a model's watcher was last at work: what a liveness probe asks."""
+
+    def __init__(self, model: str) -> None:
+        name, text = HEARTBEAT
+        kind = pb_utils.MetricFamily.GAUGE
+        # A metric dies with its family.
+        self._family = pb_utils.MetricFamily(name=name, description=text, kind=kind)
+        self._metric = self._family.Metric(labels={"model": model})
+        self._next = 0.0
+
+    def beat(self) -> None:
+        """Show that the watcher looks; a trip to the server process now and then is enough."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._metric.set(time.time())
+            self._next = now + HEARTBEAT_SECONDS
+
+
+def _grows(key: Key, value: float) -> bool:
+    """Whether a counter may take the value; one that may not is a fault of ours, and left out."""
+    if math.isfinite(value) and value >= 0:
+        return True
+    log_exception(f"{value} is no growth of {key[0]}", ValueError(value))
+    return False
 
 
 def _families() -> Iterator[tuple[str, Any]]:

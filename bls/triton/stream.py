@@ -28,7 +28,7 @@ from bls.triton.background import in_background, log_exception
 from bls.triton.driver import Driver
 from bls.triton.health import DraftHealth, NoDraftEngine
 from bls.triton.job import Job, Lane
-from bls.triton.metrics import Metrics
+from bls.triton.metrics import Heartbeat, Metrics
 from bls.triton.sender import Sender
 from bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from bls.triton.watcher import Watcher
@@ -64,16 +64,20 @@ class StreamEntry:
         self._turns = Turns(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._jobs: dict[str, Job] = {}
         self._jobs_lock = threading.Lock()
-        self._watcher = Watcher(after_each_look=self._publish)
+        self._watcher = Watcher(Heartbeat(args["model_name"]).beat, self._publish)
 
     def execute(self, requests: list[Any]) -> None:
         """Take requests in and return at once; answers follow from other threads."""
         for request in requests:
-            sender = Sender(request)
+            sender = Sender(
+                request,
+                decoupled=True,
+                codes_errors=request_ids.is_forwarded(request.request_id()),
+            )
             try:
                 self._take(request, sender)
             except TandemError as error:
-                sender.refuse(str(error))
+                sender.refuse(str(error), error.code)
             except Exception as error:  # noqa: BLE001  the client must not wait for ever
                 log_exception("a request could not be read", error)
                 sender.refuse("internal error while reading the request; see the server's log")

@@ -1,7 +1,8 @@
 """The one thread that looks after all requests: gone clients, deadlines, overdue engine calls.
 
 Triton tells nobody that a client has left; a model has to ask, and each question costs a trip to
-the server process. One thread asks for all.
+the server process. One thread asks for all. Without it nobody is cancelled, nothing is overdue and
+no figure grows: so it outlives every error, and waits for nobody.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from bls.triton.background import log_exception
@@ -16,6 +18,7 @@ from bls.triton.background import log_exception
 INTERVAL = 0.02  # seconds between two looks at everybody,
 INTERVAL_EACH = 0.002  # or more where there are many: 64 then still get a look within a round
 IDLE_INTERVAL = 0.5  # and while there is nobody
+LOG_INTERVAL = 10.0  # between two tracebacks of what may go wrong in look after look
 
 
 class Watched(Protocol):
@@ -30,14 +33,15 @@ class Watched(Protocol):
 
 
 class Watcher:
-    """Checks whatever was added, until it is closed."""
+    """Checks whatever was added, until it is closed; then does what is due after each look."""
 
-    def __init__(self, after_each_look: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, *after_each_look: Callable[[], None]) -> None:
         self._watched: set[Watched] = set()
         self._after_each_look = after_each_look
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
+        self._may_log: dict[str, float] = {}
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -65,13 +69,27 @@ class Watcher:
     def _look(self) -> int:
         """Check everybody once; return how many there were."""
         with self._lock:
-            self._watched = {w for w in self._watched if not w.closed}
             everybody = list(self._watched)
         now = time.monotonic()
         for watched in everybody:
-            try:
-                watched.check(now)
-            except Exception as error:  # noqa: BLE001  the others must still be looked after
-                log_exception("looking after a request failed", error)
-        self._after_each_look()
+            self._try("looking after a request failed", partial(self._check, watched, now))
+        for due in self._after_each_look:
+            self._try("publishing figures failed", due)
         return len(everybody)
+
+    def _check(self, watched: Watched, now: float) -> None:
+        if watched.closed:
+            with self._lock:
+                self._watched.discard(watched)
+        else:
+            watched.check(now)
+
+    def _try(self, what: str, work: Callable[[], None]) -> None:
+        """Do the work; whatever it raises ends neither this thread nor the look."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  the others must still be looked after
+            now = time.monotonic()
+            if now >= self._may_log.get(what, 0.0):
+                self._may_log[what] = now + LOG_INTERVAL
+                log_exception(what, error)

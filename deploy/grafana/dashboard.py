@@ -176,12 +176,21 @@ def rows() -> Iterator[list[dict[str, Any]]]:
             "short",
             {"{{drafter}}": rate("tandem_drafter_failures_total", "drafter")},
         ),
+    ]
+    yield [
         panel(
             "Lost calls",
             "Engine calls given up and still unanswered. At 32 an engine is called no more until "
             "the server is restarted.",
             "short",
             {"{{engine}}": 'sum by (engine) (tandem_lost_calls{model=~"$model"})'},
+        ),
+        panel(
+            "Since the last look",
+            "How long ago each model last looked after its requests. Where it grows, nobody is "
+            "cancelled and no time-out ends a call: restart the server.",
+            "s",
+            {"{{model}}": "time() - min by (model) (tandem_watcher_last_look_timestamp_seconds)"},
         ),
     ]
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from contract.errors import ErrorCode
 from engines.ending import cut
 from engines.engine import Respond
-from engines.errors import CancelledError, Code, EngineError
+from engines.errors import CancelledError, EngineError
 from engines.llmapi.arguments import stops_by_itself
 from engines.request import EngineAnswer, EngineRequest, Floats, Usage
 
@@ -93,7 +94,7 @@ class Call:
         )
         self._first_answer = False
 
-    def fail(self, message: str, code: Code = Code.INTERNAL) -> None:
+    def fail(self, message: str, code: ErrorCode = "INTERNAL") -> None:
         """Send the error as the final answer."""
         self._send(EngineAnswer(error=message, code=code, usage=self.usage))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from engines.admission import check
 from engines.engine import Respond
-from engines.errors import ClosingError, Code, EngineError, LoadError
+from engines.errors import ClosingError, EngineError, LoadError
 from engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
 from engines.llmapi.call import Call
 from engines.llmapi.settings import LlmApiSettings
@@ -97,7 +97,7 @@ class LlmApiEngine:
             call.fail("the engine failed: TensorRT-LLM's answer has no end")
         except Exception as error:
             log.exception("a call failed")
-            code = error.code if isinstance(error, EngineError) else Code.INTERNAL
+            code = error.code if isinstance(error, EngineError) else "INTERNAL"
             call.fail(f"the engine failed: {_line(error)}", code)
         finally:
             call.abort()

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from contract.errors import ErrorCode
 from engines.admission import check
 from engines.engine import Respond
-from engines.errors import ClosingError, Code, RequestError
+from engines.errors import ClosingError, RequestError
 from engines.request import EngineRequest
 from engines.torch.attention import Segment
 from engines.torch.drafter import Drafters
@@ -190,11 +191,11 @@ class TorchEngine:
         if self._drafters and sequence.drafter:
             self._drafters.keep(sequence.drafter)
 
-    def _end(self, sequence: Sequence, error: str, code: Code = Code.INTERNAL) -> None:
+    def _end(self, sequence: Sequence, error: str, code: ErrorCode = "INTERNAL") -> None:
         self._scheduler.remove(sequence, keep=False)
         sequence.fail(error, code)
 
-    def _end_all(self, error: str, code: Code = Code.INTERNAL) -> None:
+    def _end_all(self, error: str, code: ErrorCode = "INTERNAL") -> None:
         for sequence in self._scheduler.calls:
             self._end(sequence, error, code)
 

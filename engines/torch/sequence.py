@@ -8,9 +8,9 @@ import time
 import numpy as np
 import torch
 
+from contract.errors import ErrorCode
 from engines.ending import cut
 from engines.engine import Respond
-from engines.errors import Code
 from engines.request import EngineAnswer, EngineRequest, Floats, Usage
 from engines.torch.drafter import LookupDrafter
 from engines.torch.kv_cache import KVEntry
@@ -152,7 +152,7 @@ class Sequence:
         )
         self._first_answer = False
 
-    def fail(self, message: str, code: Code) -> None:
+    def fail(self, message: str, code: ErrorCode) -> None:
         """Send the error as the final answer."""
         self._send(EngineAnswer(error=message, code=code, usage=self._usage()))
 

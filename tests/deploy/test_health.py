@@ -10,6 +10,7 @@ import pytest
 
 from bls.admission import Admission, Ticket
 from bls.errors import Overloaded
+from bls.triton.metric_names import HEARTBEAT
 
 ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
 
@@ -23,11 +24,15 @@ class Triton:
         self.calls_a_scrape = 0
         self.calls = 3
         self.running = self.waiting = 0
+        self.looked = {"bls": 0.0, "bls_stream": 0.0}  # seconds ago
 
     @property
     def metrics(self):
         self.calls += self.calls_a_scrape
-        return (
+        return "".join(
+            f'tandem_watcher_last_look_timestamp_seconds{{model="{model}"}} {time.time() - ago}\n'
+            for model, ago in self.looked.items()
+        ) + (
             "# TYPE tandem_requests_running gauge\n"
             f'tandem_requests_running{{model="bls_stream"}} {self.running}\n'
             f'tandem_requests_waiting{{model="bls_stream"}} {self.waiting}\n'
@@ -117,6 +122,33 @@ def test_a_server_that_stands_still_is_not(ailment, triton):
 def test_a_server_that_is_gone_is_not(program):
     gone = "http://127.0.0.1:9"
     assert "refused" in program("health").ailment(gone, gone, "target", 1.0)
+
+
+@pytest.fixture
+def blindness(program, triton):
+    def ask():
+        with serving(triton) as url:
+            return program("health").blindness(f"{url}/metrics")
+
+    return ask
+
+
+def test_a_server_that_looks_after_its_requests_is_alive(blindness, triton):
+    triton.looked = {"bls": 3.0, "bls_stream": 20.0}
+    assert blindness() is None
+
+
+def test_a_watcher_that_has_stopped_is_no_life(blindness, triton):
+    triton.looked["bls_stream"] = 90.0
+    assert blindness() == 'nobody has looked after the requests of model="bls_stream" for 90 s'
+
+
+def test_a_server_that_does_not_answer_says_nothing_about_its_watchers(program):
+    assert program("health").blindness("http://127.0.0.1:9/metrics") is None
+
+
+def test_the_metric_of_the_probe_is_the_watchers(program):
+    assert HEARTBEAT[0] == program("health").LAST_LOOK
 
 
 def test_drained_waits_for_what_runs_and_what_waits(program, triton):

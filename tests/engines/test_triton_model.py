@@ -13,9 +13,9 @@ import pytest
 from backend_utils import Request, Sender, TritonError
 from emulated import settings
 
+from contract.errors import decoded
 from contract.parameters import encode
 from engines import room
-from engines.errors import Code
 from engines.loans import Lender
 from engines.request import EngineAnswer
 
@@ -97,7 +97,8 @@ def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
 
 
 def told(response):
-    return response.error.message(), response.error.code()
+    _, line = decoded(response.error.message())  # its code is before it as well
+    return line, response.error.code()
 
 
 def answer(**given):
@@ -137,14 +138,14 @@ def test_a_crash_is_internal_and_tells_no_more_than_its_kind(begin):
     assert told(response) == ("model 'target': the call failed: MemoryError", TritonError.INTERNAL)
 
 
-@pytest.mark.parametrize("code", list(Code))
+@pytest.mark.parametrize("code", ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"])
 def test_an_error_answer_has_its_code(begin, code):
     engine = Scripted()
     response, sender = ask(begin(engine))
     assert response is None
     engine.calls[0][1](EngineAnswer(error="it went wrong", code=code))
     ((sent, flags),) = sender.sent
-    assert told(sent) == ("model 'target': it went wrong", getattr(TritonError, code.name))
+    assert told(sent) == ("model 'target': it went wrong", getattr(TritonError, code))
     assert flags == FINAL
 
 

@@ -42,18 +42,26 @@ def serve(tmp_path_factory) -> Iterator[Callable[[Path | Deployment], TritonServ
 
 
 @pytest.fixture(scope="session")
-def fallible(tmp_path_factory) -> Callable[..., AbstractContextManager[TritonServer]]:
+def fallible_pair(tmp_path_factory) -> Path:
+    """Small random checkpoints, and their tokenizer."""
+    pair = tmp_path_factory.mktemp("pair")
+    write_pair(pair)
+    return pair
+
+
+@pytest.fixture(scope="session")
+def fallible(
+    fallible_pair: Path, tmp_path_factory
+) -> Callable[..., AbstractContextManager[TritonServer]]:
     """Serve small random checkpoints by models that fail when told to (`server.faults`).
 
     Keywords are sections of the profile.
     """
-    pair = tmp_path_factory.mktemp("pair")
-    write_pair(pair)
 
     @contextmanager
     def start(**sections: Any) -> Iterator[TritonServer]:
         folder = tmp_path_factory.mktemp("fallible")
-        profile = small.write_profile(pair, folder / "profile.yaml", **sections)
+        profile = small.write_profile(fallible_pair, folder / "profile.yaml", **sections)
         stopped = serving(deployment.load(profile), folder)
         faulty.plant(stopped.repository)
         stopped.faults = faulty.Faults(stopped.repository)

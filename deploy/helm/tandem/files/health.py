@@ -19,6 +19,8 @@ import urllib.request
 
 OVERLOADED = "overloaded:"  # how the loop refuses a request when its queue is full
 IN_FLIGHT = ("tandem_requests_running", "tandem_requests_waiting")
+LAST_LOOK = "tandem_watcher_last_look_timestamp_seconds"  # of each model that has a watcher
+SECONDS_WITHOUT_A_LOOK = 30.0  # it looks twice a second, a server that is short of time more rarely
 CALLS = "nv_inference_request_success"  # Triton's own; the loop makes some in every round
 QUESTION = json.dumps({"text_input": ".", "max_tokens": 1}).encode()
 POLL_SECONDS = 1.0
@@ -32,7 +34,7 @@ def main() -> int:
         wait_until_drained(metrics, options.notice, options.limit)
         return 0
     generate = f"http://{options.host}:{options.http_port}/v2/models/{options.entry}/generate"
-    problem = ailment(generate, metrics, options.target, options.patience)
+    problem = ailment(generate, metrics, options.target, options.patience) or blindness(metrics)
     if problem:
         sys.stderr.write(f"{problem}\n")  # kubelet shows it in the pod's events
     return int(problem is not None)
@@ -76,6 +78,18 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
     return None if "text_output" in said else f"no text in {said!r}"
 
 
+def blindness(metrics: str) -> str | None:
+    """Return which model's watcher has stopped, or None.
+
+    Without it requests are answered still, but nobody is cancelled and no time-out ends a call.
+    """
+    now = time.time()
+    for labels, seen in samples(metrics, LAST_LOOK):
+        if now - seen > SECONDS_WITHOUT_A_LOOK:
+            return f"nobody has looked after the requests of {labels} for {now - seen:.0f} s"
+    return None
+
+
 def wait_until_drained(metrics: str, notice: float, limit: float) -> None:
     """Return when nothing is in flight, or the limit (seconds) has passed.
 
@@ -90,12 +104,18 @@ def wait_until_drained(metrics: str, notice: float, limit: float) -> None:
 
 def total(metrics: str, name: str, **labels: str) -> float:
     """Return a metric's sum over all samples with these labels; 0 where there is none."""
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    found = samples(metrics, name)
+    return sum(value for given, value in found if all(pair in given for pair in wanted))
+
+
+def samples(metrics: str, name: str) -> list[tuple[str, float]]:
+    """Return a metric's labels and values; none where nobody answers."""
     text = ""
     with contextlib.suppress(OSError), urllib.request.urlopen(metrics, timeout=5) as answer:
         text = answer.read().decode()
-    samples = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE)
-    wanted = [f'{label}="{value}"' for label, value in labels.items()]
-    return sum(float(value) for found, value in samples if all(pair in found for pair in wanted))
+    found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE)
+    return [(labels, float(value)) for labels, value in found]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,113 @@
+"""Figures on their way to /metrics: none makes a counter fall, none is lost, none comes twice."""
+
+import pytest
+
+from bls.figures import Figures
+from bls.statistics import Round, Statistics
+from bls.timeline import Timeline
+from bls.triton.metric_names import HEARTBEAT
+from bls.triton.metrics import Heartbeat, Metrics
+
+GAUGES = {"running": 2, "waiting": 1, "kv_reserved": 0.5, "lost": {"target": 3}}
+
+
+@pytest.fixture
+def metrics():
+    return Metrics("bls_stream", ["draft_model"])
+
+
+@pytest.fixture
+def shown(pb):
+    """shown(name, **labels) is what a metric of the model says."""
+
+    def value(name, **labels):
+        key = name, frozenset({"model": "bls_stream", **labels}.items())
+        metric = pb.MetricFamily.metrics[key]
+        return metric.observed if metric.kind == "histogram" else metric.value
+
+    return value
+
+
+def ended(*rounds):
+    """A sequence that had these rounds."""
+    statistics, timeline = Statistics(), Timeline(arrival=1)
+    timeline.scheduled()
+    for round_ in rounds:
+        statistics.add(round_)
+        timeline.delivered(round_.num_accepted_tokens + 1)
+    return statistics, timeline
+
+
+ROUND = Round(num_draft_tokens=4, num_accepted_tokens=3, drafter="draft_model")
+
+
+def test_counters_and_gauges_say_what_happened(metrics, shown):
+    metrics.count("draft_model", *ended(ROUND, ROUND))
+    metrics.publish(**GAUGES)
+    assert shown("tandem_rounds_total", drafter="draft_model") == 2
+    assert shown("spec_decode_num_accepted_tokens_total", drafter="draft_model") == 6
+    assert shown("tandem_requests_running") == 2
+    assert shown("tandem_lost_calls", engine="target") == 3
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
+def test_a_counter_takes_no_value_that_is_no_growth(metrics, shown, pb, value):
+    """Triton answers a negative increment with an exception, or with the server's end."""
+    wrong = Figures()
+    wrong.count("tandem_rounds_total", value, drafter="draft_model")
+    wrong.count("tandem_output_tokens_total", 5, drafter="draft_model")
+    wrong.observe("tandem_round_seconds", value, drafter="draft_model")
+    metrics.publish(**GAUGES)
+    metrics._unpublished.add(wrong)
+    metrics.publish(**GAUGES)
+    assert shown("tandem_rounds_total", drafter="draft_model") == 0
+    assert shown("tandem_output_tokens_total", drafter="draft_model") == 5
+    assert any("tandem_rounds_total" in line for line in pb.Logger.lines)
+    metrics.count("draft_model", *ended(ROUND))
+    metrics.publish(**GAUGES)
+    assert shown("tandem_rounds_total", drafter="draft_model") == 1
+    assert len(shown("tandem_round_seconds", drafter="draft_model")) == 1
+
+
+def test_what_does_not_get_through_comes_later_and_once(metrics, shown, pb):
+    metrics.publish(**GAUGES)
+    metrics.count("draft_model", *ended(ROUND))
+    pb.MetricFamily.full = True
+    for _ in range(3):
+        with pytest.raises(pb.TritonModelException):
+            metrics.publish(**GAUGES | {"running": 7})
+    metrics.count("draft_model", *ended(ROUND))
+    pb.MetricFamily.full = False
+    for _ in range(2):
+        metrics.publish(**GAUGES | {"running": 7})
+    assert shown("tandem_rounds_total", drafter="draft_model") == 2
+    assert shown("spec_decode_num_draft_tokens_total", drafter="draft_model") == 8
+    assert len(shown("tandem_round_seconds", drafter="draft_model")) == 2
+    assert shown("tandem_requests_running") == 7
+
+
+def test_one_metric_that_fails_holds_no_other_up(metrics, shown, pb):
+    metrics.publish(**GAUGES)
+    labels = {"model": "bls_stream", "drafter": "draft_model"}
+    metric = pb.MetricFamily.metrics["tandem_rounds_total", frozenset(labels.items())]
+    metric.increment = None  # calling it raises
+    metrics.count("draft_model", *ended(ROUND))
+    with pytest.raises(TypeError):
+        metrics.publish(**GAUGES | {"waiting": 9})
+    assert shown("tandem_output_tokens_total", drafter="draft_model") == 4
+    assert shown("tandem_requests_waiting") == 9
+
+
+def test_the_heart_beats_once_a_second(pb, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("bls.triton.metrics.time.monotonic", lambda: clock[-1])
+    monkeypatch.setattr("bls.triton.metrics.time.time", lambda: 5000 + clock[-1])
+    heart = Heartbeat("bls")
+    [metric] = pb.MetricFamily.metrics.values()
+    seen = []
+    for at in (100.0, 100.5, 100.99, 101.0, 103.0):
+        clock.append(at)
+        heart.beat()
+        seen.append(metric.value)
+    assert seen == [5100, 5100, 5100, 5101, 5103]
+    assert HEARTBEAT[0].endswith("_timestamp_seconds")

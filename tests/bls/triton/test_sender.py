@@ -1,0 +1,159 @@
+"""Responses that do not fit, ends that must not be lost, and a watcher that never waits."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from live_triton import eventually
+
+from bls.errors import AnswerNotSent
+from bls.triton import sender as module
+from bls.triton.sender import LARGE_BYTES, Sender
+
+FINAL = 1
+
+
+class Request:
+    def __init__(self, sender):
+        self.get_response_sender = lambda: sender
+
+
+@pytest.fixture
+def answer(pb):
+    def of_bytes(size):
+        return pb.InferenceResponse([pb.Tensor("Y", np.zeros(size, np.uint8))])
+
+    return of_bytes
+
+
+@pytest.fixture
+def made(pb):
+    """made(decoupled=..., fits=...) is Triton's sender and ours around it."""
+
+    def make(*, decoupled=True, codes_errors=False, **given):
+        triton = pb.ResponseSender(**given)
+        return triton, Sender(Request(triton), decoupled=decoupled, codes_errors=codes_errors)
+
+    return make
+
+
+def large(response):
+    return response is not None and any(t.as_numpy().nbytes for t in response.output_tensors())
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_small_answer_goes_with_the_final_flag(made, answer, decoupled):
+    triton, sender = made(decoupled=decoupled)
+    sender.send(answer(8), final=True)
+    assert [sent.flags for sent in triton.sent] == [FINAL]
+    assert sender.closed
+
+
+def test_a_large_answer_goes_ahead_of_the_final_flag(made, answer):
+    triton, sender = made()
+    sender.send(answer(LARGE_BYTES + 1), final=True)
+    [data, end] = triton.sent
+    assert (data.flags, end.flags, end.response) == (0, FINAL, None)
+    assert sender.closed
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_a_request_ends_with_one_line_when_its_answer_does_not_fit(made, answer, final):
+    triton, sender = made(fits=lambda response: not large(response))
+    with pytest.raises(AnswerNotSent, match="does not fit into the server's shared memory"):
+        sender.send(answer(LARGE_BYTES + 1), final=final)
+    assert not sender.closed
+    assert not sender.is_cancelled()
+    sender.refuse("it does not fit")
+    assert eventually(lambda: sender.closed)
+    [end] = triton.sent
+    assert (end.line, end.flags) == ("it does not fit", FINAL)
+
+
+def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, monkeypatch):
+    """Triton closes its sender before it knows whether the response fits."""
+    monkeypatch.setattr(module, "_memory_for_the_end", lambda: False)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
+    triton, sender = made(decoupled=False)
+    with pytest.raises(AnswerNotSent):
+        sender.send(answer(8), final=True)
+    sender.refuse("no memory")
+    assert not sender.closed
+    assert triton.sent == []
+    monkeypatch.setattr(module, "_memory_for_the_end", lambda: True)
+    assert eventually(lambda: sender.closed)
+    assert [sent.line for sent in triton.sent] == ["no memory"]
+
+
+def test_memory_that_triton_holds_or_may_take_will_do(pb, monkeypatch):
+    class Pool:
+        free = 0
+
+        def free_memory(self):
+            return self.free
+
+    monkeypatch.setattr(pb, "shared_memory", Pool(), raising=False)
+    monkeypatch.setattr(module, "GROWTH_BYTES", 0)
+    assert module._memory_for_the_end()
+    monkeypatch.setattr(module, "GROWTH_BYTES", 2**62)
+    assert not module._memory_for_the_end()
+    Pool.free = module.SPARE_BYTES
+    assert module._memory_for_the_end()
+
+
+def test_an_end_that_triton_does_not_take_is_logged_and_tried_no_more(made, answer, pb):
+    _, sender = made(fits=lambda response: False)
+    sender.send(answer(8), final=True)
+    assert sender.closed
+    assert any("the end of a request could not be sent" in line for line in pb.Logger.lines)
+
+
+def test_nobody_who_refuses_or_asks_waits_for_a_response_under_way(made, answer):
+    go_on = threading.Event()
+    triton, sender = made(hold=go_on.wait)
+    sending = threading.Thread(target=lambda: sender.send(answer(8), final=False))
+    sending.start()
+    assert eventually(sender._lock.locked)
+    began = time.monotonic()
+    assert not sender.is_cancelled()
+    sender.refuse("time is up")
+    assert time.monotonic() - began < 5  # it would have been for ever
+    assert triton.sent == []
+    go_on.set()
+    sending.join()
+    assert eventually(lambda: sender.closed)
+    assert [sent.flags for sent in triton.sent] == [0, FINAL]
+
+
+def test_the_first_refusal_is_the_one(made):
+    go_on = threading.Event()
+    triton, sender = made(hold=go_on.wait)
+    sender.refuse("first")
+    sender.refuse("second")
+    sender.close()
+    go_on.set()
+    assert eventually(lambda: sender.closed)
+    assert [sent.line for sent in triton.sent] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("codes_errors", "line"), [(False, "try later"), (True, "UNAVAILABLE: try later")]
+)
+def test_a_refusal_has_its_code(made, pb, codes_errors, line):
+    triton, sender = made(codes_errors=codes_errors)
+    sender.refuse("try later", "UNAVAILABLE")
+    assert eventually(lambda: sender.closed)
+    [sent] = triton.sent
+    assert (sent.line, sent.response.error().code()) == (line, pb.TritonError.UNAVAILABLE)
+
+
+def test_nothing_is_asked_or_said_after_the_end(made, answer):
+    triton, sender = made()
+    triton.cancelled = True
+    assert sender.is_cancelled()
+    sender.send(answer(8), final=True)
+    assert not sender.is_cancelled()
+    sender.send(answer(8), final=True)
+    sender.refuse("too late")
+    assert len(triton.sent) == 1

@@ -1,0 +1,107 @@
+"""The watcher outlives whatever it looks at, and waits for nobody."""
+
+import threading
+
+import pytest
+
+from bls.triton.watcher import Watcher
+
+
+class Looked:
+    """Something watched: it counts the looks, and may raise."""
+
+    def __init__(self, error=None):
+        self._error = error
+        self.closed = False
+        self.looks = 0
+        self._looked = threading.Condition()
+
+    def check(self, now):
+        with self._looked:
+            self.looks += 1
+            self._looked.notify_all()
+        if self._error:
+            raise self._error
+
+    def wait_for(self, looks):
+        with self._looked:
+            return self._looked.wait_for(lambda: self.looks >= looks, 30)
+
+
+class Unknowable(Looked):
+    """It cannot even be asked whether it is closed."""
+
+    def __init__(self):
+        self.asked = 0
+
+    @property
+    def closed(self):
+        self.asked += 1
+        raise RuntimeError("who knows")
+
+
+@pytest.fixture
+def watch():
+    """watch(*after_each_look) starts a watcher that ends with the test."""
+    started = []
+
+    def start(*after_each_look):
+        started.append(Watcher(*after_each_look))
+        return started[-1]
+
+    yield start
+    for watcher in started:
+        watcher.stop()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), MemoryError(), ValueError("nan")])
+def test_an_error_of_a_look_ends_neither_the_watcher_nor_that_request(watch, error):
+    watcher, failing, other = watch(), Looked(error), Looked()
+    watcher.add(failing)
+    watcher.add(other)
+    assert failing.wait_for(3)
+    assert other.wait_for(3)
+
+
+def test_an_error_of_publishing_ends_neither_the_watcher_nor_what_comes_after_it(watch):
+    after = Looked()
+
+    def refused():
+        raise RuntimeError("a counter only grows")
+
+    watcher, request = watch(refused, lambda: after.check(0)), Looked()
+    watcher.add(request)
+    assert request.wait_for(3)
+    assert after.wait_for(3)
+
+
+def test_what_cannot_be_asked_whether_it_is_closed_is_asked_again(watch):
+    watcher, unknowable, other = watch(), Unknowable(), Looked()
+    watcher.add(unknowable)
+    watcher.add(other)
+    assert other.wait_for(3)
+    assert unknowable.asked > 1
+
+
+def test_the_log_may_fail_too(watch, pb, capsys):
+    pb.Logger.full = True
+    watcher, failing = watch(), Looked(RuntimeError("boom"))
+    watcher.add(failing)
+    assert failing.wait_for(3)
+    assert "boom" in capsys.readouterr().err
+
+
+def test_an_error_in_look_after_look_is_logged_once(watch, pb):
+    watcher, failing = watch(), Looked(RuntimeError("boom"))
+    watcher.add(failing)
+    assert failing.wait_for(5)
+    assert sum("boom" in line for line in pb.Logger.lines) == 1
+
+
+def test_what_is_closed_is_not_looked_at_again(watch):
+    watcher, closed, other = watch(), Looked(), Looked()
+    closed.closed = True
+    watcher.add(closed)
+    watcher.add(other)
+    assert other.wait_for(3)
+    assert closed.looks == 0

@@ -1,0 +1,147 @@
+"""The code of every error, as each kind of client sees it, through every entry."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import faulty
+import pytest
+import tritonclient.grpc as client
+import yaml
+from crowd import Crowd, eventually, idle, metric
+from entries import inputs, streaming
+from tandem import deployment
+from tritonclient.utils import InferenceServerException
+
+from .conftest import serving
+
+PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
+ENTRIES = ["bls", "ensemble"]
+TOO_LONG = {"max_tokens": 10**6}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Emulated engines that fail when told to, and room for one request."""
+    profile = yaml.safe_load(
+        PROFILE.read_text().replace("../demo", str(PROFILE.parents[1] / "demo"))
+    )
+    profile |= {"admission": {"max_requests": 1, "max_queue": 0}, "timeouts": {"target": 30.0}}
+    folder = tmp_path_factory.mktemp("codes")
+    file = folder / "profile.yaml"
+    file.write_text(yaml.safe_dump(profile))
+    stopped = serving(deployment.load(file), folder)
+    faulty.plant(stopped.repository)
+    stopped.faults = faulty.Faults(stopped.repository)
+    with stopped as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def at_rest(server):
+    yield
+    assert eventually(lambda: idle(server))
+
+
+def over_grpc(server, entry, **values):
+    """The status and the line of a plain `infer`."""
+    timeout = values.pop("timeout", None)
+    with (
+        client.InferenceServerClient(server.grpc_url) as connection,
+        pytest.raises(InferenceServerException) as refused,
+    ):
+        connection.infer(entry, inputs("x", **{"max_tokens": 4} | values), timeout=timeout)
+    return refused.value.status().removeprefix("StatusCode."), refused.value.message()
+
+
+def over_http(server, entry, **values):
+    """The status and the line of a plain `infer`."""
+    parameters = {"timeout": values.pop("timeout")} if "timeout" in values else {}
+    tensors = {"text_input": ("BYTES", "x"), "max_tokens": ("INT32", values.get("max_tokens", 4))}
+    if "drafter" in values:
+        tensors["drafter"] = ("BYTES", values["drafter"])
+    body = {
+        "parameters": parameters,
+        "inputs": [
+            {"name": name, "shape": [1, 1], "datatype": kind, "data": [value]}
+            for name, (kind, value) in tensors.items()
+        ],
+    }
+    url = f"http://{server.http_url}/v2/models/{entry}/infer"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()))
+    with refused.value as answer:
+        return answer.code, json.loads(answer.read())["error"]
+
+
+def over_a_stream(server, **values):
+    """The status and the line of a streamed request, of a client that asks for the status."""
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        arrived = []
+        connection.start_stream(
+            lambda result, error: arrived.append(error), headers={"triton_grpc_error": "true"}
+        )
+        connection.async_stream_infer(
+            "bls_stream", inputs("x", **{"max_tokens": 4, "stream": True} | values)
+        )
+        assert eventually(lambda: arrived)
+        connection.stop_stream(cancel_requests=True)
+    return arrived[0].status().removeprefix("StatusCode."), arrived[0].message()
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_bad_request_is_an_invalid_argument(server, entry):
+    line = "input 'max_tokens': 1000000 given, must lie in 1..8192"
+    assert over_grpc(server, entry, **TOO_LONG) == ("INVALID_ARGUMENT", line)
+    assert over_http(server, entry, **TOO_LONG) == (400, line)
+    assert over_a_stream(server, **TOO_LONG) == ("INVALID_ARGUMENT", line)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_full_server_is_unavailable(server, entry):
+    with (
+        server.faults.of("target", "hold"),
+        streaming(server, "x", max_tokens=4),
+        Crowd(server, 1),
+    ):
+        assert eventually(lambda: metric(server, "tandem_requests_running") == 1)
+        for status, line in (
+            over_grpc(server, entry),
+            over_http(server, entry),
+            over_a_stream(server),
+        ):
+            assert status in ("UNAVAILABLE", 503)
+            assert line.startswith("overloaded: ")
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_request_that_used_its_time_up_is_nothing_to_send_again(server, entry):
+    line = "the request took longer than 0.2 s, which is its time-out"
+    with server.faults.of("target", "hold"):
+        assert over_grpc(server, entry, timeout=200_000) == ("INTERNAL", line)
+    assert eventually(lambda: idle(server))
+    with server.faults.of("target", "hold"):
+        assert over_http(server, entry, timeout=200_000) == (500, line)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_target_that_failed_is_an_internal_error(server, entry):
+    with server.faults.of("target", "raise"):
+        for status, line in (
+            over_grpc(server, entry, drafter="none"),
+            over_http(server, entry, drafter="none"),
+            over_a_stream(server, drafter="none"),
+        ):
+            assert status in ("INTERNAL", 500)
+            assert line.startswith("model 'target' failed: ")
+
+
+def test_what_the_target_refuses_is_an_invalid_argument(server):
+    """The emulated language has no penalties."""
+    for entry in ENTRIES:
+        status, line = over_grpc(server, entry, repetition_penalty=1.5, drafter="none")
+        assert status == "INVALID_ARGUMENT"
+        assert line.startswith("model 'target' failed: model 'target': repetition_penalty")
+    status, _ = over_a_stream(server, repetition_penalty=1.5, drafter="none")
+    assert status == "INVALID_ARGUMENT"

@@ -1,0 +1,163 @@
+"""What a model's process knows of Triton, without a server: small, and as strict as Triton 2.51."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+
+
+class TritonModelException(Exception):
+    pass
+
+
+class TritonError:
+    INTERNAL, INVALID_ARG, UNAVAILABLE, UNSUPPORTED = "internal", "invalid", "unavailable", "no"
+    NOT_FOUND, CANCELLED = "not found", "cancelled"
+
+    def __init__(self, message: str, code: str = INTERNAL) -> None:
+        self._message, self._code = message, code
+
+    def message(self) -> str:
+        return self._message
+
+    def code(self) -> str:
+        return self._code
+
+
+class Tensor:
+    def __init__(self, name: str, array: Any) -> None:
+        self._name, self._array = str(name), array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> Any:
+        return self._array
+
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
+
+
+class InferenceResponse:
+    def __init__(self, output_tensors: Any = (), error: TritonError | None = None) -> None:
+        self._tensors, self._error = list(output_tensors), error
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+
+class InferenceRequest:
+    """A call of another model; `answer` of the class says what comes back."""
+
+    answer: Any = None
+
+    def __init__(self, model_name: str, **given: Any) -> None:
+        self.model_name, self.given = model_name, given
+
+    def exec(self, *, decoupled: bool = False) -> Any:
+        response = InferenceRequest.answer(self)
+        return [response] if decoupled else response
+
+
+class Sent(NamedTuple):
+    """What a client got."""
+
+    response: InferenceResponse | None
+    flags: int
+
+    @property
+    def line(self) -> str:
+        return self.response.error().message()
+
+
+class ResponseSender:
+    """Notes what is sent. As Triton's, it takes nothing after a final flag, sent or not.
+
+    fits: whether a response finds shared memory. hold: what a response waits for on its way.
+    """
+
+    def __init__(self, fits: Any = lambda response: True, hold: Any = lambda: None) -> None:
+        self.sent: list[Sent] = []
+        self.cancelled = False
+        self._fits, self._hold = fits, hold
+        self._closed = False
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        if self._closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        self._closed = bool(flags)
+        self._hold()
+        if not self._fits(response):
+            raise TritonModelException("Failed to increase the shared memory pool size for key 'x'")
+        self.sent.append(Sent(response, flags))
+
+    def is_cancelled(self) -> bool:
+        assert not self._closed, "Triton 2.51 crashes here"
+        return self.cancelled
+
+
+class Logger:
+    lines: list[str] = []  # noqa: RUF012
+    full = False
+
+    @staticmethod
+    def log_error(line: str) -> None:
+        if Logger.full:
+            raise TritonModelException("Failed to increase the shared memory pool size")
+        Logger.lines.append(line)
+
+    log_warn = log_info = log_error
+
+
+class MetricFamily:
+    """Counters that refuse to fall, and metrics that get through while `full` is False."""
+
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+    metrics: dict[Any, Metric] = {}  # noqa: RUF012
+    full = False
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+
+    def Metric(self, labels: dict[str, str], **_: Any) -> Metric:  # noqa: N802
+        return MetricFamily.metrics.setdefault(
+            (self.name, frozenset(labels.items())), Metric(self.kind)
+        )
+
+
+class Metric:
+    def __init__(self, kind: str) -> None:
+        self.kind, self.value, self.observed = kind, 0.0, []
+
+    def increment(self, value: float) -> None:
+        self._reach()
+        if self.kind == MetricFamily.COUNTER and not value >= 0:
+            raise TritonModelException("TRITONSERVER_METRIC_KIND_COUNTER can only be increased")
+        self.value += value
+
+    def set(self, value: float) -> None:
+        self._reach()
+        self.value = value
+
+    def observe(self, value: float) -> None:
+        self._reach()
+        self.observed.append(value)
+
+    @staticmethod
+    def _reach() -> None:
+        if MetricFamily.full:
+            raise TritonModelException("Failed to increase the shared memory pool size")
+
+
+def reset() -> None:
+    """Forget what happened."""
+    Logger.lines, Logger.full = [], False
+    MetricFamily.metrics, MetricFamily.full = {}, False
+    InferenceRequest.answer = None
