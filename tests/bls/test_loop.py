@@ -248,6 +248,17 @@ def test_without_a_drafter_the_rest_comes_in_pieces():
     assert [call.max_new_tokens for call in target.calls] == [32, 32, 32, 4]
 
 
+def test_a_stream_without_a_drafter_comes_in_pieces_of_equal_times():
+    class Takes(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(seconds=0.01 * len(answer.tokens))
+
+    target = Takes(ENDLESS)
+    play(decoding_of(request_of(drafter="none", max_tokens=20, streams_text=True)), target)
+    assert [call.max_new_tokens for call in target.calls] == [1, 2, 4, 5, 5, 3]
+
+
 def test_a_failed_draft_costs_only_speed_and_drafts_come_back():
     language = Language(end_every=10**9)
     target, draft = Target(language), Draft(language, (None,))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, byte_fallback, byte_level, metaspace
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from postprocessing.detokenizer import _BYTE_OF_LETTER, chunk, make_detokenizer
+from postprocessing.detokenizer import _byte_letters, chunk, make_detokenizer
 from preprocessing.errors import TokenizerError
 
 # Starts, middles and ends of characters, a genuine U+FFFD, and bytes that are none of these.
@@ -95,11 +95,12 @@ def test_no_chunk_of_valid_text_has_a_replacement_character(kind, text, cuts):
 
 def test_every_letter_of_the_alphabet_is_the_byte_that_the_library_reads():
     library = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    byte_of = _byte_letters()
     for code in (*range(0x800), 0xFFFF, 0x10FFFF, *range(0x1000, 0xD000, 0x1000)):
         ((letters, _),) = library.pre_tokenize_str(chr(code))
-        assert bytes(map(_BYTE_OF_LETTER.__getitem__, letters)) == chr(code).encode()
-    assert _BYTE_OF_LETTER.keys() == set(library.alphabet())
-    assert sorted(_BYTE_OF_LETTER.values()) == list(range(256))
+        assert bytes(map(byte_of.__getitem__, letters)) == chr(code).encode()
+    assert byte_of.keys() == set(library.alphabet())
+    assert sorted(byte_of.values()) == list(range(256))
 
 
 def test_character_of_several_ids_is_withheld_until_it_is_complete():
@@ -140,6 +141,16 @@ def test_run_of_byte_ids_is_withheld_while_a_byte_may_spoil_it():
     ]
 
 
+def test_special_token_that_is_shown_ends_a_run_of_bytes():
+    ids = [
+        byte_fallback().token_to_id("o"),
+        *fallback_ids(0xFF),
+        byte_fallback().token_to_id("</s>"),
+    ]
+    assert detokenizer_of("byte_fallback", skip=False).complete(ids).endswith("</s>")
+    assert detokenizer_of("byte_fallback", skip=True).complete(ids) == "o"
+
+
 @pytest.mark.parametrize("make", [byte_fallback, metaspace])
 def test_space_before_a_word_survives_where_the_decoder_strips_the_first(make):
     tokenizer = make()
@@ -171,6 +182,6 @@ def test_decoder_that_mixes_byte_level_with_others_is_refused_by_name():
 
 def test_byte_level_inside_a_sequence_is_byte_level():
     tokenizer = Tokenizer.from_str(byte_level().to_str())
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel()])
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()])
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
     assert detokenizer.complete(byte_ids(0x41, 0xE2)) == "A"

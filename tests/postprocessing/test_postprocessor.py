@@ -40,6 +40,16 @@ def test_whole_text_ends_at_the_sequence_length(postprocessor):
     assert output(postprocessor, [[[*HELLO, 5, 5]]], [[len(HELLO)]]) == [b"The dog"]
 
 
+@pytest.mark.parametrize(("skip", "text"), [(True, b"The dog"), (False, b"The dog</s>")])
+def test_special_tokens_are_shown_where_the_deployment_shows_them(tmp_path, skip, text):
+    write(byte_level(), tmp_path / "tokenizer")
+    shown = Postprocessor.load(DetokenizerSettings("tokenizer", skip_special_tokens=skip), tmp_path)
+    ids = [*HELLO, byte_level().token_to_id("</s>")]
+    answer = shown.answer(request([[ids]], [[len(ids)]]), [tensors.OUTPUT])[tensors.OUTPUT]
+    assert answer.tolist() == [text]
+    assert answer.dtype == object  # Triton's strings; a fixed width would drop trailing zeros
+
+
 def test_whole_text_writes_an_unfinished_character_as_replacement(postprocessor):
     assert output(postprocessor, [[EMOJI[:3]]], [[3]]) == ["\ufffd".encode()]
 

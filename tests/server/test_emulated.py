@@ -1,9 +1,11 @@
 """The emulated engines behind a live server: one text with and without drafts, alpha accepted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from entries import ask, ask_one, stream
+from entries import OUTPUTS, ask, ask_one, stream
+from metrics import computed
 from tandem import deployment
 
 from .conftest import serving
@@ -69,6 +71,35 @@ def test_min_tokens_and_stop_words_hold(server, control):
     stop = control[0].text[20:24]
     answer = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, stop_words=[stop], min_tokens=4)
     assert answer.text == control[0].text[: control[0].text.index(stop)]
+
+
+@pytest.fixture(scope="module")
+def second_end(control):
+    """A token of the control's text that ends it where it is an end of sequence as well."""
+    return control[0].ids[10]
+
+
+@pytest.fixture(scope="module")
+def with_two_ends(second_end, tmp_path_factory):
+    planned = deployment.load(PROFILE)
+    planned = replace(planned, end_ids=(*planned.end_ids, second_end))
+    with serving(planned, tmp_path_factory.mktemp("ends")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("drafter", ["none", "draft_model", "prompt_lookup"])
+def test_the_second_end_of_sequence_ends_the_answer_and_the_engines_work(
+    with_two_ends, control, second_end, drafter
+):
+    before = computed(with_two_ends, "target")
+    options = {"drafter": drafter, "return_num_input_tokens": True}
+    options["outputs"] = (*OUTPUTS, "num_input_tokens")
+    answer = ask_one(with_two_ends, "bls", PROMPTS[0], max_tokens=LENGTH, **options)
+    kept = control[0].ids.index(second_end)
+    assert (answer.ids, answer.finish_reason) == (control[0].ids[:kept], "stop")
+    if drafter == "none":
+        prompt = answer.number("num_input_tokens")
+        assert computed(with_two_ends, "target") - before <= prompt + kept
 
 
 def rate(answers) -> float:
