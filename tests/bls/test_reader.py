@@ -252,8 +252,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             (
-                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: a lookup has "
-                "no logits"
+                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: a lookup "
+                "has no logits"
             ),
         ),
         (
@@ -273,8 +273,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         (
             {"return_generation_logits": True, "max_tokens": 13},
             (
-                "input 'return_generation_logits': up to 5200 bytes of logits (1 prompts of 13 rows "
-                "of 100), an answer holds at most 4800; ask for fewer tokens or prompts"
+                "input 'return_generation_logits': up to 5200 bytes of logits (1 prompts of 13 "
+                "rows of 100), an answer holds at most 4800; ask for fewer tokens or prompts"
             ),
         ),
         (
@@ -286,8 +286,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             },
             (
                 "inputs 'return_context_logits' and 'return_generation_logits': up to 5200 bytes "
-                "of logits (1 prompts of 13 rows of 100), an answer holds at most 4800; ask for fewer "
-                "tokens or prompts"
+                "of logits (1 prompts of 13 rows of 100), an answer holds at most 4800; ask for "
+                "fewer tokens or prompts"
             ),
         ),
     ],
