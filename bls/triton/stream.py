@@ -15,7 +15,7 @@ from bls.draft_length import Experience
 from bls.drafters import drafter_of
 from bls.drafters.draft_model import DrafterHealth
 from bls.effects import TextCall
-from bls.errors import Cancelled, EngineRefused, TandemError
+from bls.errors import Cancelled, EngineError, TandemError
 from bls.loop import Decoding
 from bls.prompt import Options, Prompt, Tokens, check_logits, request_of
 from bls.reader import Reader
@@ -177,7 +177,7 @@ class StreamEntry:
         model = self._settings.preprocessing_model
         try:
             response = self._await(job, model, tokens_request(model, words))
-        except EngineRefused as error:
+        except EngineError as error:
             raise refusal(error) from error
         return [
             tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)
