@@ -118,12 +118,13 @@ class StreamEntry:
         def begin(turn: Turn | None = None) -> None:
             in_background(lambda: self._begin(job, prompts, turn))
 
-        if not any(_needs_tokenizer(prompt, job.options) for prompt in prompts):
-            begin()
-            return
         try:
-            job.turn = self._turns.take(begin, sum(sys.getsizeof(p.words.text) for p in prompts))
-        except TandemError:
+            if any(_needs_tokenizer(prompt, job.options) for prompt in prompts):
+                size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
+                job.turn = self._turns.take(begin, size)
+            else:
+                begin()
+        except Exception:
             job.places.give_back()
             raise
 
