@@ -15,7 +15,7 @@ from bls.draft_length import Experience
 from bls.drafters import drafter_of
 from bls.drafters.draft_model import DrafterHealth
 from bls.effects import TextCall
-from bls.errors import Cancelled, EngineRefused, TandemError
+from bls.errors import Cancelled, EngineError, TandemError
 from bls.loop import Decoding
 from bls.prompt import Options, Prompt, Tokens, check_logits, request_of
 from bls.reader import Reader
@@ -122,12 +122,13 @@ class StreamEntry:
         def begin(turn: Turn | None = None) -> None:
             in_background(lambda: self._begin(job, prompts, turn))
 
-        if not any(_needs_tokenizer(prompt, job.options) for prompt in prompts):
-            begin()
-            return
         try:
-            job.turn = self._turns.take(begin, sum(sys.getsizeof(p.words.text) for p in prompts))
-        except TandemError:
+            if any(_needs_tokenizer(prompt, job.options) for prompt in prompts):
+                size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
+                job.turn = self._turns.take(begin, size)
+            else:
+                begin()
+        except Exception:
             job.places.give_back()
             raise
 
@@ -181,7 +182,7 @@ class StreamEntry:
         model = self._settings.preprocessing_model
         try:
             response = self._await(job, model, tokens_request(model, words))
-        except EngineRefused as error:
+        except EngineError as error:
             raise refusal(error) from error
         return [
             tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)

@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from bls.effects import TextCall
-from bls.errors import BadRequest, EngineError, EngineRefused
+from bls.errors import BadRequest, EngineError, TandemError
 from bls.prompt import Tokens, Words
 from contract import entry, postprocessing, preprocessing
 
@@ -71,10 +71,10 @@ def tokens_of(response: Any, prompts: Sequence[Words]) -> list[Tokens]:
     ]
 
 
-def refusal(error: EngineRefused) -> BadRequest:
-    """Return what a tokenizer's refusal of the client's words is to the client."""
+def refusal(error: EngineError) -> TandemError:
+    """Return what the tokenizer's error is to the client: his own mistake, if it names an input."""
     name, _, rest = error.what.partition(": ")
-    return BadRequest(f"input '{INPUTS[name]}': {rest}" if name in INPUTS else error.what)
+    return BadRequest(f"input '{INPUTS[name]}': {rest}") if name in INPUTS else error
 
 
 def _special(ids: NDArray[np.int32], count: int) -> tuple[int | None, ...]:

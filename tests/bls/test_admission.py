@@ -135,6 +135,15 @@ def test_those_that_turn_out_too_long_to_wait_all_are_refused_together():
     assert queue.present == (1, 0)
 
 
+def test_of_a_batch_some_may_start_and_the_rest_wait():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    queue.enter(
+        *(queue.ticket(name, blocks) for name, blocks in zip("abcd", (4, 4, 8, 8), strict=True))
+    )
+    assert queue.started == ["a", "b"]
+    assert queue.present == (2, 2)
+
+
 def test_places_are_used_once():
     queue = Waiting()
     places = queue.admission.reserve(1)

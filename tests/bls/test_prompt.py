@@ -69,6 +69,7 @@ def test_a_request_without_a_seed_draws_its_own():
     [
         (None, (), (7, 6)),
         (3, (), (3,)),
+        (0, (), (0,)),
         (-1, (), ()),
         (None, (None, 5, None), (7, 6, 5)),
         (None, (6, 7, 6), (7, 6)),

@@ -548,6 +548,7 @@ def test_a_stop_is_told_from_a_request():
         ("temprature", "unknown input 'temprature'; did you mean 'temperature'?"),
         ("zzzzzzzz", "unknown input 'zzzzzzzz'"),
         ("a\\nb", "unknown input 'a\\nb'"),
+        ("z" * 40, f"unknown input '{'z' * 40}'"),
         ("z" * 41, f"unknown input '{'z' * 40}...'"),
     ],
 )

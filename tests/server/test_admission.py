@@ -88,3 +88,16 @@ def test_a_request_that_waits_ends_at_its_time_out(small):
         assert eventually(lambda: waiting(small) == 0)
         small.faults.end("target")
         assert not any(answer.error for answer in told(running))
+
+
+def test_a_small_draft_cache_keeps_nobody_waiting(fallible):
+    room_for_two = {"draft": {"max_seq_len": 512, "kv_cache_tokens": 512}}  # of 4 x 8 x 32 tokens
+    with fallible(engines=room_for_two) as server:
+        expected = controls(server, PROMPTS[:4], max_tokens=200)
+        with Crowd(server, 4) as crowd, server.faults.of("target", "hold"):
+            asked = crowd.ask(PROMPTS[:4], max_tokens=200)
+            assert eventually(lambda: metric(server, "tandem_requests_running") == 4)
+            server.faults.end("target")
+            answers = told(asked)
+        assert wrong(answers, expected) == []
+        assert any(answer.draft_tokens for answer in answers)
