@@ -17,12 +17,12 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from tandem import deployment, repository
-from tandem.client import Client
-from tandem.server import TritonServer
 
 from benchmarks.rounds import Rounds, play
-from contract import entry as tensors
+from tandem.contract import entry as tensors
+from tandem.tools import deployment, repository
+from tandem.tools.client import Client
+from tandem.tools.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parent / "wide-logits.yaml"
 CONTEXT = 64

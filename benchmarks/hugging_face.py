@@ -21,15 +21,15 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # as the engines: idle threads
 import torch
 from rich.console import Console
 from rich.table import Table
-from tandem import deployment, up
-from tandem.client import Client
-from tandem.demo import EMBEDDED
-from tandem.generate import inputs_for
 
-from contract import entry as tensors
-from demo.checkpoint import load_checkpoint
-from demo.evaluate import load_prompts
-from demo.tokens import load_tokenizer
+from tandem.contract import entry as tensors
+from tandem.demo.checkpoint import load_checkpoint
+from tandem.demo.evaluate import load_prompts
+from tandem.demo.tokens import load_tokenizer
+from tandem.tools import deployment, up
+from tandem.tools.client import Client
+from tandem.tools.demo import EMBEDDED
+from tandem.tools.generate import inputs_for
 
 PROMPTS, TOKENS, TURNS, DRAFT_LEN = 16, 96, 3, 4
 Answer = Callable[[str], int]  # answers a prompt; how many tokens it took

@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from tandem import deployment, repository
-from tandem.client import Client
-from tandem.server import TritonServer
 from tritonclient import grpc
 
 from benchmarks import bare
 from benchmarks.rounds import MODEL, MS, play
+from tandem.tools import deployment, repository
+from tandem.tools.client import Client
+from tandem.tools.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
 BARE = "thread_loop"

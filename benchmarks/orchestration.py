@@ -21,14 +21,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from tandem import deployment, repository
-from tandem.client import Client
-from tandem.profile import Admission, read_profile
-from tandem.server import TritonServer
 from tritonclient import grpc
 
 from benchmarks import bare, published_rows, rounds
 from benchmarks.simulation import Loop
+from tandem.tools import deployment, repository
+from tandem.tools.client import Client
+from tandem.tools.profile import Admission, read_profile
+from tandem.tools.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
 CONTEXTS, TOKENS_A_ROUND = (64, 2048), 5

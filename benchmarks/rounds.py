@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tandem.client import Client, Value
 
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.tools.client import Client, Value
 
 MODEL = "bls_stream"
 DRAFT_LEN = 10

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tandem import deployment
-from tandem.kinds.base import Engine as Planned
 
-from contract.parameters import decode
-from engines.emulated.engine import MS, EmulatedEngine
-from engines.emulated.settings import EmulatedSettings
-from engines.emulated.timers import VirtualTimer
-from engines.engine import Engine
-from engines.request import EngineAnswer, EngineRequest
+from tandem.contract.parameters import decode
+from tandem.engines.emulated.engine import MS, EmulatedEngine
+from tandem.engines.emulated.settings import EmulatedSettings
+from tandem.engines.emulated.timers import VirtualTimer
+from tandem.engines.engine import Engine
+from tandem.engines.request import EngineAnswer, EngineRequest
+from tandem.tools import deployment
+from tandem.tools.kinds.base import Engine as Planned
 
 PROMPT_LEN = 64
 ANSWER_LEN = 500

@@ -20,11 +20,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tandem import deployment, repository
-from tandem.client import Client
-from tandem.errors import TandemError
-from tandem.generate import inputs_for
-from tandem.server import TritonServer
+
+from tandem.tools import deployment, repository
+from tandem.tools.client import Client
+from tandem.tools.errors import TandemError
+from tandem.tools.generate import inputs_for
+from tandem.tools.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
 TOKENIZER = "/preprocessing/1/model.py"

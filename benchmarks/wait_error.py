@@ -18,10 +18,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from engines.emulated.engine import MS, EmulatedEngine
-from engines.emulated.settings import EmulatedSettings
-from engines.emulated.timers import WallTimer
-from engines.request import EngineRequest
+from tandem.engines.emulated.engine import MS, EmulatedEngine
+from tandem.engines.emulated.settings import EmulatedSettings
+from tandem.engines.emulated.timers import WallTimer
+from tandem.engines.request import EngineRequest
 
 STEPS_MS = (1.13, 11.3, 20.53, 31.38)
 AT_ONCE = (1, 4, 16)

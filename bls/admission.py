@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 
-from bls.drafters.draft_model import DrafterHealth
-from bls.errors import BadRequest, EngineError, EngineRefused, Overloaded
-from bls.request import Request
-from bls.settings import LoopSettings
+from tandem.bls.drafters.draft_model import DrafterHealth
+from tandem.bls.errors import BadRequest, EngineError, EngineRefused, Overloaded
+from tandem.bls.request import Request
+from tandem.bls.settings import LoopSettings
 
 
 class Ticket:

@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.effects import Draft, Plan
+from tandem.bls.effects import Draft, Plan
 
 Floats = NDArray[np.float64]
 

@@ -23,9 +23,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.request import TokenIds
-from bls.settings import DrafterName
-from bls.statistics import Totals
+from tandem.bls.request import TokenIds
+from tandem.bls.settings import DrafterName
+from tandem.bls.statistics import Totals
 
 EngineRole: TypeAlias = Literal["draft", "target"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from contract.errors import ErrorCode
+from tandem.contract.errors import ErrorCode
 
 
 class TandemError(Exception):

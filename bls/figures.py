@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bls.settings import DrafterName
-from bls.statistics import Drafted, Statistics
-from bls.timeline import Timeline
+from tandem.bls.settings import DrafterName
+from tandem.bls.statistics import Drafted, Statistics
+from tandem.bls.timeline import Timeline
 
 Labels = frozenset[tuple[str, str]]
 Key = tuple[str, Labels]

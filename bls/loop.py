@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.drafters.drafter import Drafter
-from bls.effects import (
+from tandem.bls.drafters.drafter import Drafter
+from tandem.bls.effects import (
     NO_DRAFT,
     Chunk,
     Draft,
@@ -27,14 +27,14 @@ from bls.effects import (
     FinishReason,
     KvBlocks,
 )
-from bls.errors import EngineError
-from bls.pace import Pace
-from bls.request import Request
-from bls.seeds import lengths_decide_text, verification_seed
-from bls.sequence import Sequence
-from bls.settings import LoopSettings
-from bls.statistics import Round, Statistics
-from bls.text import TextSoFar
+from tandem.bls.errors import EngineError
+from tandem.bls.pace import Pace
+from tandem.bls.request import Request
+from tandem.bls.seeds import lengths_decide_text, verification_seed
+from tandem.bls.sequence import Sequence
+from tandem.bls.settings import LoopSettings
+from tandem.bls.statistics import Round, Statistics
+from tandem.bls.text import TextSoFar
 
 Steps = Generator[Effect, Any, None]
 

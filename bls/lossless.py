@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.effects import Draft
-from bls.request import Request, Sampling
-from bls.settings import LoopSettings
-from bls.warping import certain, warped
+from tandem.bls.effects import Draft
+from tandem.bls.request import Request, Sampling
+from tandem.bls.settings import LoopSettings
+from tandem.bls.warping import certain, warped
 
 LOGITS_TYPES = {"FP32": np.float32, "FP16": np.float16}
 

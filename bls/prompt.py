@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.errors import BadRequest
-from bls.lossless import lossless
-from bls.request import Request, Sampling, TokenIds
-from bls.settings import DrafterName, LoopSettings
-from contract import entry as tensors
+from tandem.bls.errors import BadRequest
+from tandem.bls.lossless import lossless
+from tandem.bls.request import Request, Sampling, TokenIds
+from tandem.bls.settings import DrafterName, LoopSettings
+from tandem.contract import entry as tensors
 
 LOGITS_BYTES = 4  # answers hold them as FP32
 

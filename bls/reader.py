@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.errors import BadRequest
-from bls.prompt import Drafting, Options, Prompt, Words, check_logits
-from bls.request import TokenIds
-from bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.bls.errors import BadRequest
+from tandem.bls.prompt import Drafting, Options, Prompt, Words, check_logits
+from tandem.bls.request import TokenIds
+from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 # What a front end may send that is no input of ours: Triton's own request parameters.
 TRITON_PARAMETERS = frozenset(

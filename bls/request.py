@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.settings import AUTO, DrafterName
+from tandem.bls.settings import AUTO, DrafterName
 
 TokenIds = NDArray[np.int32]
 

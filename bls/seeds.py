@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 
-from bls.request import Request
-from bls.settings import LoopSettings
+from tandem.bls.request import Request
+from tandem.bls.settings import LoopSettings
 
 
 def derived_seed(seed: int, *key: int | str) -> int:

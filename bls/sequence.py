@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bls.request import Request, TokenIds
+from tandem.bls.request import Request, TokenIds
 
 
 class Sequence:

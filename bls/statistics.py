@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bls.settings import DrafterName
+from tandem.bls.settings import DrafterName
 
 
 class Round(NamedTuple):

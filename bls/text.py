@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from bls.effects import NO_TOKENS, Chunk, Listen, TextCall
-from bls.request import TokenIds
-from bls.stop_strings import StopStrings
+from tandem.bls.effects import NO_TOKENS, Chunk, Listen, TextCall
+from tandem.bls.request import TokenIds
+from tandem.bls.stop_strings import StopStrings
 
 
 class TextSoFar:

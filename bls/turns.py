@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from bls.errors import Overloaded
+from tandem.bls.errors import Overloaded
 
 
 class Turn:

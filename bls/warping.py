@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bls.request import Sampling, TokenIds
+from tandem.bls.request import Sampling, TokenIds
 
 Logits = NDArray[np.float32]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bls.request import TokenIds
+from tandem.bls.request import TokenIds
 
 
 def one_token_words(token_ids: Iterable[int]) -> TokenIds:

@@ -1,6 +1,6 @@
 """Tensors of `draft` and `target`: NVIDIA's `tensorrt_llm`, and what Tandem's own engines add."""
 
-from contract.tensor import Tensor
+from tandem.contract.tensor import Tensor
 
 INPUT_IDS = Tensor("input_ids", "INT32", (-1,), optional=True, ragged=True)
 ENCODER_INPUT_FEATURES = Tensor(

@@ -1,6 +1,6 @@
 """Tensors of the text entries: NVIDIA's `tensorrt_llm_bls`, and what Tandem adds."""
 
-from contract.tensor import Tensor
+from tandem.contract.tensor import Tensor
 
 TEXT_INPUT = Tensor("text_input", "STRING", (1,), optional=True)
 DECODER_TEXT_INPUT = Tensor("decoder_text_input", "STRING", (1,), optional=True)

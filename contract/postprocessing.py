@@ -1,6 +1,6 @@
 """Tensors of `postprocessing`: token ids to text."""
 
-from contract.tensor import Tensor
+from tandem.contract.tensor import Tensor
 
 TOKENS_BATCH = Tensor("TOKENS_BATCH", "INT32", (-1, -1))
 SEQUENCE_LENGTH = Tensor("SEQUENCE_LENGTH", "INT32", (-1,))

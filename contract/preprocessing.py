@@ -1,6 +1,6 @@
 """Tensors of `preprocessing`: text to token ids."""
 
-from contract.tensor import Tensor
+from tandem.contract.tensor import Tensor
 
 QUERY = Tensor("QUERY", "STRING", (1,))
 DECODER_QUERY = Tensor("DECODER_QUERY", "STRING", (1,), optional=True)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from demo.tokens import DEMO, TOKENIZER
-from demo.vocabulary import VOCABULARY_SIZE
+from tandem.demo.tokens import DEMO, TOKENIZER
+from tandem.demo.vocabulary import VOCABULARY_SIZE
 
 Role = Literal["target", "draft"]
 

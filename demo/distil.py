@@ -16,12 +16,12 @@ import torch
 from rich.console import Console
 from torch.nn import functional
 
-from demo.checkpoint import load_checkpoint, new_model, save_checkpoint
-from demo.optimizer import Optimizer, rate_share
-from demo.progress import JobProgress
-from demo.tokens import STATE, Ids, batch, load_corpus
-from demo.train import hidden_states, load_state, save_state, slices
-from demo.workers import Workers, compile_for_gpu, device
+from tandem.demo.checkpoint import load_checkpoint, new_model, save_checkpoint
+from tandem.demo.optimizer import Optimizer, rate_share
+from tandem.demo.progress import JobProgress
+from tandem.demo.tokens import STATE, Ids, batch, load_corpus
+from tandem.demo.train import hidden_states, load_state, save_state, slices
+from tandem.demo.workers import Workers, compile_for_gpu, device
 
 LENGTH, CONTEXT = 256, 32
 WRITERS, WRITTEN = 2048, 160  # rows written at once, and their length with the context

@@ -17,10 +17,10 @@ import torch
 from rich.console import Console
 from transformers import DynamicCache
 
-from demo.checkpoint import load_checkpoint
-from demo.simulate import repeated_share, rounds
-from demo.tokens import DEMO, load_corpus, load_tokenizer
-from demo.train import validation_loss
+from tandem.demo.checkpoint import load_checkpoint
+from tandem.demo.simulate import repeated_share, rounds
+from tandem.demo.tokens import DEMO, load_corpus, load_tokenizer
+from tandem.demo.train import validation_loss
 
 DRAFT_LEN = 4
 NEW_TOKENS = 128

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 from tokenizers import Tokenizer
 
-from demo.corpus import Document, documents
-from demo.tokens import DEMO, load_tokenizer
+from tandem.demo.corpus import Document, documents
+from tandem.demo.tokens import DEMO, load_tokenizer
 
 SHOWN = (
     (

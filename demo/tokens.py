@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 
-from demo.corpus import Document, documents
-from demo.vocabulary import END_OF_TEXT, save_tokenizer, train_tokenizer
+from tandem.demo.corpus import Document, documents
+from tandem.demo.vocabulary import END_OF_TEXT, save_tokenizer, train_tokenizer
 
 Ids = npt.NDArray[np.uint16]
 

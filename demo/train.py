@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 from torch.nn import functional
 
-from demo.checkpoint import new_model, save_checkpoint
-from demo.optimizer import Optimizer, rate_share
-from demo.progress import JobProgress
-from demo.tokens import STATE, Ids, batch, load_corpus
-from demo.workers import Workers, device
+from tandem.demo.checkpoint import new_model, save_checkpoint
+from tandem.demo.optimizer import Optimizer, rate_share
+from tandem.demo.progress import JobProgress
+from tandem.demo.tokens import STATE, Ids, batch, load_corpus
+from tandem.demo.workers import Workers, device
 
 NOTE_EVERY, SAVE_EVERY = 10, 500
 LOSS_ROWS = {"cpu": 1024, "cuda": 65_536}  # a CPU's caches hold the logits of so many positions
@@ -56,7 +56,7 @@ def token_loss(model: Any, rows: torch.Tensor) -> torch.Tensor:
 def validation_loss(model: Any, held_out: Ids, tokens: int = 131_072, length: int = 512) -> float:
     """Mean cross entropy on the first `tokens` of a fixed shuffle of the held-out stream."""
     model.eval()
-    rows = batch(held_out, 0, tokens // length, length).to(model.device).split(16)
+    rows = torch.split(batch(held_out, 0, tokens // length, length).to(model.device), 16)
     losses = [token_loss(model, part).item() * len(part) for part in rows]
     model.train()
     return sum(losses) / sum(map(len, rows))

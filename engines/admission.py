@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engines.errors import RequestError, UnsupportedError
-from engines.request import EngineRequest, Floats, Ids
+from tandem.engines.errors import RequestError, UnsupportedError
+from tandem.engines.request import EngineRequest, Floats, Ids
 
 
 class Limits(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.request import NO_IDS, EngineRequest, Ids
+from tandem.engines.request import NO_IDS, EngineRequest, Ids
 
 
 class Bans:

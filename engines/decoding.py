@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from contract import engine as tensors
-from engines.errors import RequestError, UnsupportedError
-from engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
-from engines.words import Words
+from tandem.contract import engine as tensors
+from tandem.engines.errors import RequestError, UnsupportedError
+from tandem.engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
+from tandem.engines.words import Words
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]

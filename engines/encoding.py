@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from contract import engine as tensors
-from engines.request import EngineAnswer, EngineRequest, Usage
+from tandem.contract import engine as tensors
+from tandem.engines.request import EngineAnswer, EngineRequest, Usage
 
 Array: TypeAlias = NDArray[Any]
 Encoder: TypeAlias = Callable[[EngineRequest, EngineAnswer], "Array | None"]

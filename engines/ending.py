@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engines.request import EngineRequest
+from tandem.engines.request import EngineRequest
 
 
 class Cut(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from contract.errors import ErrorCode
+from tandem.contract.errors import ErrorCode
 
 
 class EngineError(Exception):

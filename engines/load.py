@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from contract.engine import EXCLUDE_INPUT_IN_OUTPUT
-from engines.engine import Engine
-from engines.errors import LoadError
+from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
+from tandem.engines.engine import Engine
+from tandem.engines.errors import LoadError
 
 KINDS = ("torch", "emulated", "llmapi")
 
@@ -23,7 +23,7 @@ def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
     parameters.pop(EXCLUDE_INPUT_IN_OUTPUT, None)
     if kind not in KINDS:
         raise LoadError(f"parameter 'engine' is {kind!r}; known are {', '.join(KINDS)}")
-    engine: Engine = import_module(f"engines.{kind}.load").load(
+    engine: Engine = import_module(f"tandem.engines.{kind}.load").load(
         {**model_config, "parameters": parameters}, folder
     )
     return engine

@@ -24,7 +24,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.request import Floats
+from tandem.engines.request import Floats
 
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.request import Floats
+from tandem.engines.request import Floats
 
 _TINY = np.float32(np.finfo(np.float32).tiny)
 

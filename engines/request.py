@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.errors import ErrorCode
-from engines.words import NO_WORDS, Words
+from tandem.contract.errors import ErrorCode
+from tandem.engines.words import NO_WORDS, Words
 
 Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from contract.errors import ErrorCode
-from engines.errors import EngineError
+from tandem.contract.errors import ErrorCode
+from tandem.engines.errors import EngineError
 
 SHARED_MEMORY = Path("/dev/shm")
 SMALL_BYTES = 2**20  # what a process has from its start

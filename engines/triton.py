@@ -14,16 +14,16 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from contract import engine as tensors
-from contract.errors import ErrorCode, coded
-from engines.decoding import decode, flag
-from engines.encoding import encode, nothing
-from engines.engine import Engine, Preparing, Send
-from engines.errors import EngineError, RequestError, UnsupportedError
-from engines.load import excludes_input, load_engine
-from engines.loans import Borrower, Lender
-from engines.request import NO_IDS, EngineAnswer, EngineRequest
-from engines.room import ResponseError, check_room
+from tandem.contract import engine as tensors
+from tandem.contract.errors import ErrorCode, coded
+from tandem.engines.decoding import decode, flag
+from tandem.engines.encoding import encode, nothing
+from tandem.engines.engine import Engine, Preparing, Send
+from tandem.engines.errors import EngineError, RequestError, UnsupportedError
+from tandem.engines.load import excludes_input, load_engine
+from tandem.engines.loans import Borrower, Lender
+from tandem.engines.request import NO_IDS, EngineAnswer, EngineRequest
+from tandem.engines.room import ResponseError, check_room
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class EngineModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the engine. Raises TritonModelException with one line."""
-        logging.getLogger("engines").addHandler(_TritonLog())
+        logging.getLogger("tandem.engines").addHandler(_TritonLog())
         self._name = args["model_name"]
         model_config = json.loads(args["model_config"])
         self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)

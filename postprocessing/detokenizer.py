@@ -49,8 +49,8 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from preprocessing.errors import TokenizerError
-from preprocessing.tokenizer import special_token_ids
+from tandem.preprocessing.errors import TokenizerError
+from tandem.preprocessing.tokenizer import special_token_ids
 
 BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from contract import postprocessing as tensors
-from postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer
-from postprocessing.settings import DetokenizerSettings
-from preprocessing.errors import InputError
-from preprocessing.tokenizer import load_tokenizer
+from tandem.contract import postprocessing as tensors
+from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer
+from tandem.postprocessing.settings import DetokenizerSettings
+from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.tokenizer import load_tokenizer
 
 Array = npt.NDArray[Any]
 

@@ -7,7 +7,7 @@ ValueError
 
 from __future__ import annotations
 
-from contract.errors import coded
+from tandem.contract.errors import coded
 
 
 class InputError(ValueError):

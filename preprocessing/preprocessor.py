@@ -11,11 +11,16 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from contract import preprocessing as tensors
-from preprocessing.errors import InputError
-from preprocessing.settings import TokenizerSettings
-from preprocessing.tokenizer import load_tokenizer, special_token_ids
-from preprocessing.words import bad_word_lists, embedding_bias, special_stop_ids, stop_word_lists
+from tandem.contract import preprocessing as tensors
+from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.settings import TokenizerSettings
+from tandem.preprocessing.tokenizer import load_tokenizer, special_token_ids
+from tandem.preprocessing.words import (
+    bad_word_lists,
+    embedding_bias,
+    special_stop_ids,
+    stop_word_lists,
+)
 
 Array = npt.NDArray[Any]
 WordLists = Callable[[Tokenizer, Sequence[Sequence[str]]], npt.NDArray[np.int32]]

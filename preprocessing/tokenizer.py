@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from preprocessing.errors import TokenizerError
+from tandem.preprocessing.errors import TokenizerError
 
 GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
 GPT2_END = "<|endoftext|>"

@@ -9,11 +9,11 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from contract.parameters import decode
-from contract.strings import Strings
-from preprocessing.errors import InputError
-from preprocessing.preprocessor import Preprocessor
-from preprocessing.settings import TokenizerSettings
+from tandem.contract.parameters import decode
+from tandem.contract.strings import Strings
+from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.preprocessor import Preprocessor
+from tandem.preprocessing.settings import TokenizerSettings
 
 
 class PreprocessingModel:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from contract.preprocessing import EMBEDDING_BIAS_WORDS
-from preprocessing.errors import InputError
+from tandem.contract.preprocessing import EMBEDDING_BIAS_WORDS
+from tandem.preprocessing.errors import InputError
 
 Words = Sequence[Sequence[str]]  # [b][words of the prompt]
 

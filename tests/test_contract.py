@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import engine, entry, postprocessing, preprocessing
+from tandem.contract import engine, entry, postprocessing, preprocessing
 
 CONTRACT = Path(__file__).parent / "data" / "tensorrt_llm_contract.json"
 MODULES = {

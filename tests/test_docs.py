@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import entry
+from tandem.contract import entry
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

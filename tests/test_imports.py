@@ -18,7 +18,7 @@ ARROWS = {
     "preprocessing": {"preprocessing", "contract"},
     "preprocessing.triton": {"preprocessing", "contract", "triton"},
     "postprocessing": {"postprocessing", "preprocessing", "contract"},  # one tokenizer loader
-    "postprocessing.triton": {"postprocessing", "contract", "triton"},
+    "postprocessing.triton": {"postprocessing", "preprocessing", "contract", "triton"},
 }
 PACKAGES = {room.partition(".")[0] for room in ARROWS} | {"tools", "tandem", "demo"}
 MODULES = sorted(

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from contract.parameters import ParameterError, decode, encode
+from tandem.contract.parameters import ParameterError, decode, encode
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import serialize_byte_tensor
 
-from contract.strings import MOST_STRINGS, Strings
+from tandem.contract.strings import MOST_STRINGS, Strings
 
 
 def packed(strings):

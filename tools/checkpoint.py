@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from preprocessing.tokenizer import longest_token_bytes
+from tandem.preprocessing.tokenizer import longest_token_bytes
 
 WEIGHTS = ("*.safetensors", "*.bin")  # the second only where there is none of the first
 # Under which names architectures keep the same fact

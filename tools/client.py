@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from contract import entry as tensors
-from contract import postprocessing as detokenizer
-from contract.tensor import Tensor
+from tandem.contract import entry as tensors
+from tandem.contract import postprocessing as detokenizer
+from tandem.contract.tensor import Tensor
 
 from .errors import TandemError
 from .running import why_unreachable

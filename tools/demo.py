@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from contract import entry as tensors
+from tandem.contract import entry as tensors
 
 from . import deployment, up
 from .client import Answer, Client

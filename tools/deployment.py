@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from bls.settings import DrafterName, ForwarderSettings, LoopSettings
-from contract.strings import MOST_STRINGS
-from postprocessing.settings import DetokenizerSettings
-from preprocessing.settings import TokenizerSettings
+from tandem.bls.settings import DrafterName, ForwarderSettings, LoopSettings
+from tandem.contract.strings import MOST_STRINGS
+from tandem.postprocessing.settings import DetokenizerSettings
+from tandem.preprocessing.settings import TokenizerSettings
 
 from .checkpoint import CheckpointError, TokenizerFolder, has_tokenizer, read_tokenizer
 from .errors import TandemError

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 from . import deployment
 from .client import Inputs, Value

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from bls.settings import AUTO
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.bls.settings import AUTO
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 from .client import Answer, Chunk, Client, Inputs, Value
 from .explain import explanation

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
+from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
 
 from .errors import TandemError
 from .kinds.base import Folder, Place, Section, as_tuple

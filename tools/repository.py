@@ -12,16 +12,17 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from contract import engine, entry, postprocessing, preprocessing
-from contract.parameters import encode
-from contract.tensor import Tensor
+import tandem
+from tandem.contract import engine, entry, postprocessing, preprocessing
+from tandem.contract.parameters import encode
+from tandem.contract.tensor import Tensor
 
 from .deployment import TOKENIZER, Deployment
 from .errors import TandemError
 from .kinds.base import Engine
 from .rendered_readme import readme
 
-SOURCES = Path(__file__).resolve().parent.parent  # the checkout
+PACKAGE = Path(tandem.__file__).parent  # in a checkout its rooms are links
 MARKER = ".rendered-by-tandem"
 README = "README.md"
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
@@ -41,7 +42,7 @@ class Model:
     """One folder of the repository.
 
     source: the folder of model_repository/ whose model.py it runs, None where the backend needs
-    none. packages: what its version folder must carry. files: subfolder -> the files in it.
+    none. packages: the rooms of `tandem` that its version folder must carry. files: by subfolder.
     """
 
     name: str
@@ -209,25 +210,21 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
     (folder / "config.pbtxt").write_text(model.config())
     if model.source:
         shutil.copyfile(
-            _source("model_repository", model.source, "1", "model.py"), version / "model.py"
+            PACKAGE / "model_repository" / model.source / "1" / "model.py", version / "model.py"
         )
-    for package in model.packages:
+    if model.packages:
+        (version / PACKAGE.name).mkdir()
+        shutil.copyfile(PACKAGE / "__init__.py", version / PACKAGE.name / "__init__.py")
+    for room in model.packages:
         shutil.copytree(
-            _source(package), version / package, ignore=shutil.ignore_patterns("__pycache__")
+            PACKAGE / room,
+            version / PACKAGE.name / room,
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
     for subfolder, files in model.files.items():
         (version / subfolder).mkdir()
         for path in files:
             _place(path, version / subfolder / path.name, link=link)
-
-
-def _source(*parts: str) -> Path:
-    path = SOURCES.joinpath(*parts)
-    if not path.exists():
-        raise TandemError(
-            f"no {path}; tandem renders from a checkout: install it by pip install -e"
-        )
-    return path
 
 
 def _place(source: Path, target: Path, *, link: bool) -> None:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 from . import documents, up
 from .client import Client, Inputs

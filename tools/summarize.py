@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 from . import deployment, documents, up
 from .accuracy import Column, Comparison

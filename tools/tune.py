@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from bls.settings import AUTO
+from tandem.bls.settings import AUTO
 
 from .measure.figures import Figures
 from .measure.options import (

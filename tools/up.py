@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bls.settings import AUTO
+from tandem.bls.settings import AUTO
 
 from . import repository
 from .chosen import add_deployment, chosen_deployment

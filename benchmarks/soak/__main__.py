@@ -26,8 +26,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
-from tandem import deployment, repository
-from tandem.server import TritonServer
 
 from benchmarks import faulty
 from benchmarks.soak.asking import STREAM, Request, ask
@@ -36,6 +34,8 @@ from benchmarks.soak.faults import Trouble
 from benchmarks.soak.flatness import courses
 from benchmarks.soak.processes import Sample, is_at_rest, process_of, sample
 from benchmarks.soak.questions import Question, answered
+from tandem.tools import deployment, repository
+from tandem.tools.server import TritonServer
 
 PROFILE = Path(__file__).with_name("profile.yaml")
 CANCELS_AN_HOUR = 10_000

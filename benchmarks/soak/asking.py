@@ -12,7 +12,7 @@ import numpy as np
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from contract import entry as tensors
+from tandem.contract import entry as tensors
 
 CONTROL = "ensemble"
 STREAM = "bls_stream"

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, Outcome, Request, ask
 from benchmarks.soak.questions import Question
-from contract import entry as tensors
+from tandem.contract import entry as tensors
 
 ENTRIES = (STREAM, STREAM, "bls", CONTROL)
 DRAFTERS = (None, None, "draft_model", "prompt_lookup", "hybrid", "none")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.soak.asking import CONTROL, Request, ask
-from contract import entry as tensors
-from demo.prompts import SHOWN
+from tandem.contract import entry as tensors
+from tandem.demo.prompts import SHOWN
 
 MOST_TOKENS = 24
 BATCH = 3

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bls.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
-from bls.drafters.draft_model import DrafterHealth, DraftModel
-from bls.drafters.drafter import Drafter, NoDrafter
-from bls.drafters.hybrid import Hybrid
-from bls.drafters.prompt_lookup import PromptLookup
-from bls.request import Request
-from bls.seeds import lengths_decide_text
-from bls.settings import AUTO, LoopSettings
+from tandem.bls.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
+from tandem.bls.drafters.draft_model import DrafterHealth, DraftModel
+from tandem.bls.drafters.drafter import Drafter, NoDrafter
+from tandem.bls.drafters.hybrid import Hybrid
+from tandem.bls.drafters.prompt_lookup import PromptLookup
+from tandem.bls.request import Request
+from tandem.bls.seeds import lengths_decide_text
+from tandem.bls.settings import AUTO, LoopSettings
 
 # Instead of AUTO, where a seed has to repeat a text and lengths would change it: see `bls.seeds`.
 SEEDED_LENGTH = 5

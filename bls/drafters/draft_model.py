@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bls.draft_length import DraftLength
-from bls.drafters.drafter import Drafter, Proposal
-from bls.effects import Draft, EngineCall
-from bls.errors import EngineError, EngineRefused
-from bls.request import TokenIds
-from bls.seeds import proposal_seed
-from bls.sequence import Sequence
-from bls.settings import LoopSettings
+from tandem.bls.draft_length import DraftLength
+from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.effects import Draft, EngineCall
+from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.request import TokenIds
+from tandem.bls.seeds import proposal_seed
+from tandem.bls.sequence import Sequence
+from tandem.bls.settings import LoopSettings
 
 
 class DrafterHealth(Protocol):

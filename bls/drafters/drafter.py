@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from bls.effects import Draft, EngineAnswer, EngineCall
-from bls.errors import EngineError
-from bls.sequence import Sequence
+from tandem.bls.effects import Draft, EngineAnswer, EngineCall
+from tandem.bls.errors import EngineError
+from tandem.bls.sequence import Sequence
 
 Proposal = Generator[EngineCall, EngineAnswer, Draft]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bls.drafters.draft_model import DraftModel
-from bls.drafters.drafter import Drafter, Proposal
-from bls.drafters.prompt_lookup import PromptLookup
-from bls.effects import Draft
-from bls.errors import EngineError
-from bls.sequence import Sequence
-from bls.settings import LoopSettings
+from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.drafters.prompt_lookup import PromptLookup
+from tandem.bls.effects import Draft
+from tandem.bls.errors import EngineError
+from tandem.bls.sequence import Sequence
+from tandem.bls.settings import LoopSettings
 
 
 class Hybrid(Drafter):

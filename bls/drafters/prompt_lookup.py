@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from bls.drafters.drafter import Drafter, Proposal
-from bls.effects import Draft
-from bls.request import Request
-from bls.sequence import Sequence
-from bls.settings import LoopSettings
-from lookup.index import NgramIndex
+from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.effects import Draft
+from tandem.bls.request import Request
+from tandem.bls.sequence import Sequence
+from tandem.bls.settings import LoopSettings
+from tandem.lookup.index import NgramIndex
 
 # Without a match the target goes on alone for as many tokens as there were misses in a row, up to
 # so many: a call for one token each would pay a hop for every token of a text that repeats nothing.

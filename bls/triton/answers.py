@@ -11,14 +11,14 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from bls.effects import FinishReason
-from bls.loop import Decoding
-from bls.prompt import Options
-from bls.request import TokenIds
-from bls.statistics import Totals
-from bls.timeline import Timeline
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.bls.effects import FinishReason
+from tandem.bls.loop import Decoding
+from tandem.bls.prompt import Options
+from tandem.bls.request import TokenIds
+from tandem.bls.statistics import Totals
+from tandem.bls.timeline import Timeline
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 # Made only for a client that names them: most want the text, not every id of it.
 ON_REQUEST = frozenset(

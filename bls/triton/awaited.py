@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
-from bls.errors import EngineUnavailable
+from tandem.bls.errors import EngineUnavailable
 
 # Threads that may be lost in a model that does not answer, before it is called no more.
 MAX_LOST_CALLS = 32

@@ -30,10 +30,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from bls.errors import EngineError
-from bls.triton.background import log_exception
-from bls.triton.failures import NO_MEMORY, failure
-from contract.errors import CODES, ErrorCode
+from tandem.bls.errors import EngineError
+from tandem.bls.triton.background import log_exception
+from tandem.bls.triton.failures import NO_MEMORY, failure
+from tandem.contract.errors import CODES, ErrorCode
 
 KEEP_SECONDS = 1.0
 

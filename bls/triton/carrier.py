@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from bls.effects import (
+from tandem.bls.effects import (
     Chunk,
     Effect,
     EngineAnswer,
@@ -17,14 +17,14 @@ from bls.effects import (
     EngineRole,
     TextCall,
 )
-from bls.errors import Cancelled, EngineError, EngineTimeout, Failure, TandemError
-from bls.request import Request
-from bls.triton import request_ids
-from bls.triton.awaited import Lost, Wait
-from bls.triton.background import in_background, log_exception
-from bls.triton.driver import Driver
-from bls.triton.engine import EngineRequests
-from bls.triton.tokenizers import text_of, text_request
+from tandem.bls.errors import Cancelled, EngineError, EngineTimeout, Failure, TandemError
+from tandem.bls.request import Request
+from tandem.bls.triton import request_ids
+from tandem.bls.triton.awaited import Lost, Wait
+from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine import EngineRequests
+from tandem.bls.triton.tokenizers import text_of, text_request
 
 Steps: TypeAlias = Generator[Effect, Any, None]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bls.effects import EngineRole
-from bls.settings import LoopSettings
-from bls.triton.awaited import LostCalls
-from bls.triton.calls import Calls
-from bls.triton.engine import Engine
-from bls.triton.stops import Stops
+from tandem.bls.effects import EngineRole
+from tandem.bls.settings import LoopSettings
+from tandem.bls.triton.awaited import LostCalls
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.engine import Engine
+from tandem.bls.triton.stops import Stops
 
 
 class Driver:

@@ -8,14 +8,14 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
-from bls.errors import EngineError
-from bls.lossless import drawn_by, may_ban, shown
-from bls.patience import draft_timeout
-from bls.request import Request, Sampling, TokenIds
-from bls.settings import LoopSettings
-from bls.word_lists import joined, known, one_token_words
-from contract import engine as tensors
+from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
+from tandem.bls.errors import EngineError
+from tandem.bls.lossless import drawn_by, may_ban, shown
+from tandem.bls.patience import draft_timeout
+from tandem.bls.request import Request, Sampling, TokenIds
+from tandem.bls.settings import LoopSettings
+from tandem.bls.word_lists import joined, known, one_token_words
+from tandem.contract import engine as tensors
 
 # TensorRT-LLM answers no call that does not ask for both.
 REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]

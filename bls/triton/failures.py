@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from bls.errors import EngineError, EngineRefused
-from contract.errors import ErrorCode, decoded
+from tandem.bls.errors import EngineError, EngineRefused
+from tandem.contract.errors import ErrorCode, decoded
 
 REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 

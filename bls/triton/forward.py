@@ -14,25 +14,25 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from bls.errors import (
+from tandem.bls.errors import (
     BadRequest,
     EngineError,
     EngineTimeout,
     EngineUnavailable,
     TandemError,
 )
-from bls.reader import check_sizes, refuse_unknown
-from bls.settings import ForwarderSettings
-from bls.triton import request_ids
-from bls.triton.awaited import Lost, LostCalls, Wait
-from bls.triton.background import in_background, log_exception
-from bls.triton.calls import Calls
-from bls.triton.metrics import Heartbeat
-from bls.triton.sender import Sender
-from bls.triton.watcher import Watcher
-from contract import entry as tensors
-from contract.parameters import decode
-from contract.strings import Strings
+from tandem.bls.reader import check_sizes, refuse_unknown
+from tandem.bls.settings import ForwarderSettings
+from tandem.bls.triton import request_ids
+from tandem.bls.triton.awaited import Lost, LostCalls, Wait
+from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.metrics import Heartbeat
+from tandem.bls.triton.sender import Sender
+from tandem.bls.triton.watcher import Watcher
+from tandem.contract import entry as tensors
+from tandem.contract.parameters import decode
+from tandem.contract.strings import Strings
 
 # `bls_stream` keeps the deadline; only if it should fail to is the call given up, this much later.
 SECONDS_OF_GRACE = 10.0

@@ -8,10 +8,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from bls.errors import EngineError, EngineRefused
-from bls.triton.background import in_background
-from bls.triton.calls import Calls
-from bls.triton.engine import Engine
+from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.triton.background import in_background
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.engine import Engine
 
 
 class DraftHealth:

@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from bls.admission import Admission, Places, Ticket
-from bls.effects import Chunk, FinishReason
-from bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure
-from bls.loop import Decoding
-from bls.prompt import Options
-from bls.request import Request
-from bls.statistics import Totals
-from bls.text import narration
-from bls.timeline import Timeline
-from bls.triton.answers import Answers, Part
-from bls.triton.awaited import Wait
-from bls.triton.carrier import Carrier, Inbox
-from bls.triton.driver import Driver
-from bls.triton.metrics import Metrics
-from bls.triton.sender import Sender
-from bls.turns import Turn
+from tandem.bls.admission import Admission, Places, Ticket
+from tandem.bls.effects import Chunk, FinishReason
+from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure
+from tandem.bls.loop import Decoding
+from tandem.bls.prompt import Options
+from tandem.bls.request import Request
+from tandem.bls.statistics import Totals
+from tandem.bls.text import narration
+from tandem.bls.timeline import Timeline
+from tandem.bls.triton.answers import Answers, Part
+from tandem.bls.triton.awaited import Wait
+from tandem.bls.triton.carrier import Carrier, Inbox
+from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.metrics import Metrics
+from tandem.bls.triton.sender import Sender
+from tandem.bls.turns import Turn
 
 
 class Job:

@@ -18,12 +18,12 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from bls.figures import Figures, Key, figures_of, key_of, zeros
-from bls.settings import DrafterName
-from bls.statistics import Statistics
-from bls.timeline import Timeline
-from bls.triton.background import log_exception
-from bls.triton.metric_names import COUNTERS, GAUGES, HEARTBEAT, HISTOGRAMS
+from tandem.bls.figures import Figures, Key, figures_of, key_of, zeros
+from tandem.bls.settings import DrafterName
+from tandem.bls.statistics import Statistics
+from tandem.bls.timeline import Timeline
+from tandem.bls.triton.background import log_exception
+from tandem.bls.triton.metric_names import COUNTERS, GAUGES, HEARTBEAT, HISTOGRAMS
 
 HEARTBEAT_SECONDS = 1.0
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from bls.errors import AnswerNotSent
-from bls.triton.background import in_background, log_exception
-from contract.errors import ErrorCode, coded
+from tandem.bls.errors import AnswerNotSent
+from tandem.bls.triton.background import in_background, log_exception
+from tandem.contract.errors import ErrorCode, coded
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 LARGE_BYTES = 2**20  # of a response: it may have to wait for more shared memory

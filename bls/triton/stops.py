@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import queue
 
-from bls.errors import EngineError
-from bls.triton.background import in_background, log_exception
-from bls.triton.calls import Calls
-from bls.triton.engine import Engine
+from tandem.bls.errors import EngineError
+from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.engine import Engine
 
 # Few: an engine that hangs answers no `stop` either, and then has these threads for good.
 THREADS = 4

@@ -10,31 +10,31 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from bls.admission import Admission, DraftRoom, Ticket, blocks_of
-from bls.draft_length import Experience
-from bls.drafters import drafter_of
-from bls.drafters.draft_model import DrafterHealth
-from bls.effects import TextCall
-from bls.errors import Cancelled, EngineError, TandemError
-from bls.loop import Decoding
-from bls.prompt import Options, Prompt, Tokens, check_logits, request_of
-from bls.reader import Reader
-from bls.request import TokenIds
-from bls.settings import LoopSettings
-from bls.triton import request_ids
-from bls.triton.answers import Answers
-from bls.triton.awaited import Lost, Wait
-from bls.triton.background import in_background, log_exception
-from bls.triton.driver import Driver
-from bls.triton.health import DraftHealth, NoDraftEngine
-from bls.triton.job import Job, Lane
-from bls.triton.metrics import Heartbeat, Metrics
-from bls.triton.sender import Sender
-from bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
-from bls.triton.watcher import Watcher
-from bls.turns import Turn, Turns
-from contract.parameters import decode
-from contract.strings import Strings
+from tandem.bls.admission import Admission, DraftRoom, Ticket, blocks_of
+from tandem.bls.draft_length import Experience
+from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.draft_model import DrafterHealth
+from tandem.bls.effects import TextCall
+from tandem.bls.errors import Cancelled, EngineError, TandemError
+from tandem.bls.loop import Decoding
+from tandem.bls.prompt import Options, Prompt, Tokens, check_logits, request_of
+from tandem.bls.reader import Reader
+from tandem.bls.request import TokenIds
+from tandem.bls.settings import LoopSettings
+from tandem.bls.triton import request_ids
+from tandem.bls.triton.answers import Answers
+from tandem.bls.triton.awaited import Lost, Wait
+from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.health import DraftHealth, NoDraftEngine
+from tandem.bls.triton.job import Job, Lane
+from tandem.bls.triton.metrics import Heartbeat, Metrics
+from tandem.bls.triton.sender import Sender
+from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
+from tandem.bls.triton.watcher import Watcher
+from tandem.bls.turns import Turn, Turns
+from tandem.contract.parameters import decode
+from tandem.contract.strings import Strings
 
 # Calls of the tokenizer under way at once. It answers them one after the other, so that more would
 # gain nothing; each holds a thread of the pool that engine calls and chunks need too.

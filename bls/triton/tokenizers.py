@@ -9,10 +9,10 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from bls.effects import TextCall
-from bls.errors import BadRequest, EngineError, TandemError
-from bls.prompt import Tokens, Words
-from contract import entry, postprocessing, preprocessing
+from tandem.bls.effects import TextCall
+from tandem.bls.errors import BadRequest, EngineError, TandemError
+from tandem.bls.prompt import Tokens, Words
+from tandem.contract import entry, postprocessing, preprocessing
 
 # What the tokenizer model calls the client's inputs
 INPUTS: dict[str, str] = {

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from bls.triton.background import log_exception
+from tandem.bls.triton.background import log_exception
 
 INTERVAL = 0.02  # seconds between two looks at everybody,
 INTERVAL_EACH = 0.002  # or more where there are many: 64 then still get a look within a round

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engines.errors import UnsupportedError
-from engines.request import EngineRequest
+from tandem.engines.errors import UnsupportedError
+from tandem.engines.request import EngineRequest
 
 
 def check_emulated(request: EngineRequest) -> None:

@@ -9,12 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from engines.emulated.row import dense
-from engines.emulated.sampler import Sampler, Token
-from engines.ending import cut
-from engines.engine import Respond, Send, prepared
-from engines.errors import EngineError
-from engines.request import EngineAnswer, EngineRequest, Floats, Ids, Usage
+from tandem.engines.emulated.row import dense
+from tandem.engines.emulated.sampler import Sampler, Token
+from tandem.engines.ending import cut
+from tandem.engines.engine import Respond, Send, prepared
+from tandem.engines.errors import EngineError
+from tandem.engines.request import EngineAnswer, EngineRequest, Floats, Ids, Usage
 
 log = logging.getLogger(__name__)
 

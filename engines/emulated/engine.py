@@ -6,19 +6,19 @@ import logging
 import threading
 from functools import partial
 
-from engines.admission import check
-from engines.emulated.admission import check_emulated
-from engines.emulated.call import Call
-from engines.emulated.gpu import SharedGpu
-from engines.emulated.kv_cache import PrefixCache
-from engines.emulated.language import Language
-from engines.emulated.sampler import Sampler
-from engines.emulated.settings import EmulatedSettings
-from engines.emulated.timers import Timer
-from engines.engine import Respond
-from engines.errors import ClosingError, EngineError, RequestError
-from engines.request import EngineRequest, Usage
-from engines.traits import EMULATED
+from tandem.engines.admission import check
+from tandem.engines.emulated.admission import check_emulated
+from tandem.engines.emulated.call import Call
+from tandem.engines.emulated.gpu import SharedGpu
+from tandem.engines.emulated.kv_cache import PrefixCache
+from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.sampler import Sampler
+from tandem.engines.emulated.settings import EmulatedSettings
+from tandem.engines.emulated.timers import Timer
+from tandem.engines.engine import Respond
+from tandem.engines.errors import ClosingError, EngineError, RequestError
+from tandem.engines.request import EngineRequest, Usage
+from tandem.engines.traits import EMULATED
 
 MS = 1_000_000  # nanoseconds
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from engines.errors import LoadError
+from tandem.engines.errors import LoadError
 
 BESIDE_ANOTHER = 2.0
 _ROLES = ("draft", "target")

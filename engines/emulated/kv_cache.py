@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from engines.request import Ids
+from tandem.engines.request import Ids
 
 _BYTES = 4  # of a token
 

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.emulated.row import Row
-from engines.emulated.settings import CANDIDATES, EmulatedSettings
-from engines.request import Ids
+from tandem.engines.emulated.row import Row
+from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
+from tandem.engines.request import Ids
 
 _MASK = 2**64 - 1
 _KIND, _END = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F  # set one question's answers apart

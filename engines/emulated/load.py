@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from contract.parameters import decode
-from engines.emulated.engine import EmulatedEngine
-from engines.emulated.gpu import SharedGpu
-from engines.emulated.settings import EmulatedSettings
-from engines.emulated.timers import WallTimer
+from tandem.contract.parameters import decode
+from tandem.engines.emulated.engine import EmulatedEngine
+from tandem.engines.emulated.gpu import SharedGpu
+from tandem.engines.emulated.settings import EmulatedSettings
+from tandem.engines.emulated.timers import WallTimer
 
 GPU_FILE = ".same-gpu"  # beside the models of the repository
 

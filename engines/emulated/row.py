@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.request import Floats, Ids, SamplingParams
+from tandem.engines.request import Floats, Ids, SamplingParams
 
 FLOOR = -1e4  # logit of a token that cannot follow: e to its power is 0, and it makes no NaN
 _NEGLIGIBLE = 104.0  # e^-104 is 0 in single precision

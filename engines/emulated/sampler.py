@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engines.bans import Bans
-from engines.emulated.language import Language
-from engines.emulated.row import Row, read_row
-from engines.errors import RequestError
-from engines.noise import Purpose, exponentials, uniform
-from engines.request import EngineRequest, Ids
+from tandem.engines.bans import Bans
+from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.row import Row, read_row
+from tandem.engines.errors import RequestError
+from tandem.engines.noise import Purpose, exponentials, uniform
+from tandem.engines.request import EngineRequest, Ids
 
 
 class Token(NamedTuple):

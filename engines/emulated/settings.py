@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from engines.errors import LoadError
+from tandem.engines.errors import LoadError
 
 CANDIDATES = 16  # tokens that may follow a text, by either engine
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from engines.errors import UnsupportedError
-from engines.llmapi.settings import LlmApiSettings
-from engines.request import EngineRequest, Floats, SamplingParams
+from tandem.engines.errors import UnsupportedError
+from tandem.engines.llmapi.settings import LlmApiSettings
+from tandem.engines.request import EngineRequest, Floats, SamplingParams
 
 _MOST_STOP_TOKENS = 64
 NO_END = -1  # a missing end id would be replaced by the tokenizer's

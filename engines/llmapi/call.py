@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from contract.errors import ErrorCode
-from engines.ending import cut
-from engines.engine import Respond
-from engines.errors import CancelledError, EngineError
-from engines.llmapi.arguments import stops_by_itself
-from engines.request import EngineAnswer, EngineRequest, Floats, Usage
+from tandem.contract.errors import ErrorCode
+from tandem.engines.ending import cut
+from tandem.engines.engine import Respond
+from tandem.engines.errors import CancelledError, EngineError
+from tandem.engines.llmapi.arguments import stops_by_itself
+from tandem.engines.request import EngineAnswer, EngineRequest, Floats, Usage
 
 GIVEN_UP = ("cancelled", "timeout")
 log = logging.getLogger(__name__)

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from engines.admission import check
-from engines.engine import Respond
-from engines.errors import ClosingError, EngineError, LoadError
-from engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
-from engines.llmapi.call import Call
-from engines.llmapi.settings import LlmApiSettings
-from engines.request import EngineRequest
-from engines.traits import LLMAPI, LLMAPI_SPECULATIVE
+from tandem.engines.admission import check
+from tandem.engines.engine import Respond
+from tandem.engines.errors import ClosingError, EngineError, LoadError
+from tandem.engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
+from tandem.engines.llmapi.call import Call
+from tandem.engines.llmapi.settings import LlmApiSettings
+from tandem.engines.request import EngineRequest
+from tandem.engines.traits import LLMAPI, LLMAPI_SPECULATIVE
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from contract.parameters import decode
-from engines.errors import LoadError
-from engines.llmapi.engine import LlmApiEngine
-from engines.llmapi.settings import LlmApiSettings
+from tandem.contract.parameters import decode
+from tandem.engines.errors import LoadError
+from tandem.engines.llmapi.engine import LlmApiEngine
+from tandem.engines.llmapi.settings import LlmApiSettings
 
 
 def load(model_config: dict[str, Any], _folder: Path) -> LlmApiEngine:

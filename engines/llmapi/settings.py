@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.errors import LoadError
+from tandem.engines.errors import LoadError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
-from engines.torch.kv_cache import KVEntry
+from tandem.engines.torch.kv_cache import KVEntry
 
 NAME = "tandem"
 SHAPES_NAME = "tandem_shapes"

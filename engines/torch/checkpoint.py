@@ -9,9 +9,9 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.utils import logging
 
-from engines.errors import LoadError
-from engines.torch import attention
-from engines.torch.settings import TorchSettings
+from tandem.engines.errors import LoadError
+from tandem.engines.torch import attention
+from tandem.engines.torch.settings import TorchSettings
 
 AttentionInterface.register(attention.NAME, attention.packed_attention)
 AttentionInterface.register(attention.SHAPES_NAME, attention.record_shapes)

@@ -7,9 +7,9 @@ from array import array
 
 import numpy as np
 
-from engines.request import EngineRequest, Ids
-from engines.torch.settings import TorchSettings
-from lookup.index import NgramIndex
+from tandem.engines.request import EngineRequest, Ids
+from tandem.engines.torch.settings import TorchSettings
+from tandem.lookup.index import NgramIndex
 
 
 class LookupDrafter:

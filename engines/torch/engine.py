@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from contract.errors import ErrorCode
-from engines.admission import check
-from engines.engine import Respond
-from engines.errors import ClosingError, RequestError
-from engines.request import EngineRequest
-from engines.torch.attention import Segment
-from engines.torch.drafter import Drafters
-from engines.torch.kv_cache import KVCache
-from engines.torch.model import PackedModel
-from engines.torch.sampling import Sampler
-from engines.torch.scheduler import Scheduler
-from engines.torch.sequence import Sequence
-from engines.torch.settings import TorchSettings
-from engines.traits import TORCH, TORCH_LOOKUP
+from tandem.contract.errors import ErrorCode
+from tandem.engines.admission import check
+from tandem.engines.engine import Respond
+from tandem.engines.errors import ClosingError, RequestError
+from tandem.engines.request import EngineRequest
+from tandem.engines.torch.attention import Segment
+from tandem.engines.torch.drafter import Drafters
+from tandem.engines.torch.kv_cache import KVCache
+from tandem.engines.torch.model import PackedModel
+from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.scheduler import Scheduler
+from tandem.engines.torch.sequence import Sequence
+from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.traits import TORCH, TORCH_LOOKUP
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
-from engines.torch.attention import Segment, attend
-from engines.torch.linear import linear
+from tandem.engines.torch.attention import Segment, attend
+from tandem.engines.torch.linear import linear
 
 FAMILY = {"llama", "mistral", "qwen2"}
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # angles depend on the position alone

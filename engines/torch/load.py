@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.parameters import decode
-from engines.torch.settings import TorchSettings
+from tandem.contract.parameters import decode
+from tandem.engines.torch.settings import TorchSettings
 
 if TYPE_CHECKING:
-    from engines.torch.engine import TorchEngine
+    from tandem.engines.torch.engine import TorchEngine
 
 
 def load(model_config: dict[str, Any], folder: Path) -> TorchEngine:
@@ -20,6 +20,6 @@ def load(model_config: dict[str, Any], folder: Path) -> TorchEngine:
     within a forward pass: those of an idle engine would take cores from the engine that works.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    from engines.torch.engine import TorchEngine  # noqa: PLC0415
+    from tandem.engines.torch.engine import TorchEngine  # noqa: PLC0415
 
     return TorchEngine(decode(TorchSettings, model_config), folder)

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engines.errors import LoadError
-from engines.torch import attention
-from engines.torch.attention import Segment
-from engines.torch.checkpoint import load_checkpoint
-from engines.torch.kv_cache import KVEntry, KVShape
-from engines.torch.lean import LeanDecoder, supports
-from engines.torch.linear import pack_linears
-from engines.torch.settings import TorchSettings
+from tandem.engines.errors import LoadError
+from tandem.engines.torch import attention
+from tandem.engines.torch.attention import Segment
+from tandem.engines.torch.checkpoint import load_checkpoint
+from tandem.engines.torch.kv_cache import KVEntry, KVShape
+from tandem.engines.torch.lean import LeanDecoder, supports
+from tandem.engines.torch.linear import pack_linears
+from tandem.engines.torch.settings import TorchSettings
 
 _CHECK_TOKENS = 12
 _CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}

@@ -10,7 +10,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from engines.request import EngineRequest, SamplingParams
+from tandem.engines.request import EngineRequest, SamplingParams
 
 _LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices take what is less for 0
 

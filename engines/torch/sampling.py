@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engines.bans import Bans
-from engines.errors import RequestError
-from engines.noise import Purpose
-from engines.request import EngineRequest
-from engines.torch.processors import history_processors, warpers
-from engines.torch.scores import LazyRows, Row, Rows
-from engines.torch.verification import draw, verify_ids, verify_probabilities
+from tandem.engines.bans import Bans
+from tandem.engines.errors import RequestError
+from tandem.engines.noise import Purpose
+from tandem.engines.request import EngineRequest
+from tandem.engines.torch.processors import history_processors, warpers
+from tandem.engines.torch.scores import LazyRows, Row, Rows
+from tandem.engines.torch.verification import draw, verify_ids, verify_probabilities
 
 
 class Sampler:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from engines.torch.kv_cache import KVCache
-from engines.torch.sequence import Sequence
+from tandem.engines.torch.kv_cache import KVCache
+from tandem.engines.torch.sequence import Sequence
 
 
 class Scheduler:

@@ -8,14 +8,14 @@ import time
 import numpy as np
 import torch
 
-from contract.errors import ErrorCode
-from engines.ending import cut
-from engines.engine import Respond
-from engines.request import EngineAnswer, EngineRequest, Floats, Usage
-from engines.torch.drafter import LookupDrafter
-from engines.torch.kv_cache import KVEntry
-from engines.torch.sampling import Sampler
-from engines.torch.scores import Rows, first_rows
+from tandem.contract.errors import ErrorCode
+from tandem.engines.ending import cut
+from tandem.engines.engine import Respond
+from tandem.engines.request import EngineAnswer, EngineRequest, Floats, Usage
+from tandem.engines.torch.drafter import LookupDrafter
+from tandem.engines.torch.kv_cache import KVEntry
+from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.scores import Rows, first_rows
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engines.errors import LoadError
+from tandem.engines.errors import LoadError
 
 
 @dataclass(frozen=True)

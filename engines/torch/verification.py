@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from engines.noise import Purpose, exponentials, exponentials_at, uniform
-from engines.torch.scores import Row, Rows
+from tandem.engines.noise import Purpose, exponentials, exponentials_at, uniform
+from tandem.engines.torch.scores import Row, Rows
 
 
 def verify_ids(drafts: Sequence[int], chosen: Iterable[int]) -> list[int]:

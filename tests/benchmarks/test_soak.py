@@ -1,7 +1,6 @@
 """What the soak takes for growth, for a wrong answer and for a planted fault's error."""
 
 import pytest
-
 from benchmarks.soak.asking import Outcome
 from benchmarks.soak.crowd import _right
 from benchmarks.soak.faults import SECONDS_FELT, Struck, Trouble

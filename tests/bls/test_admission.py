@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, Health, ids
 
-from bls.admission import Admission, DraftRoom, Ticket, blocks_of
-from bls.errors import BadRequest, EngineError, Overloaded
-from bls.request import Request
+from tandem.bls.admission import Admission, DraftRoom, Ticket, blocks_of
+from tandem.bls.errors import BadRequest, EngineError, Overloaded
+from tandem.bls.request import Request
 
 
 class Waiting:

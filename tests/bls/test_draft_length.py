@@ -7,12 +7,12 @@ import pytest
 from scripted import SETTINGS, Health, ids, play
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
-from bls.draft_length import Experience, Line
-from bls.drafters import drafter_of
-from bls.effects import Draft, EngineAnswer
-from bls.loop import Decoding
-from bls.request import Request
-from bls.settings import AUTO
+from tandem.bls.draft_length import Experience, Line
+from tandem.bls.drafters import drafter_of
+from tandem.bls.effects import Draft, EngineAnswer
+from tandem.bls.loop import Decoding
+from tandem.bls.request import Request
+from tandem.bls.settings import AUTO
 
 # Published H200 rows, as profiles/emulated-*.yaml have them: step, draft step, alpha, hard alpha
 VERIFY_SLOPE = 0.005

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scripted import SETTINGS, Draft, Health, Language, Target, decoding_of, expected, ids, play
 
-from bls import effects
-from bls.draft_length import Experience, FixedLength
-from bls.drafters import SEEDED_LENGTH, drafter_of
-from bls.drafters.draft_model import DraftModel
-from bls.drafters.prompt_lookup import PromptLookup
-from bls.effects import EngineAnswer
-from bls.request import Request, Sampling
-from bls.sequence import Sequence
-from bls.settings import AUTO
+from tandem.bls import effects
+from tandem.bls.draft_length import Experience, FixedLength
+from tandem.bls.drafters import SEEDED_LENGTH, drafter_of
+from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters.prompt_lookup import PromptLookup
+from tandem.bls.effects import EngineAnswer
+from tandem.bls.request import Request, Sampling
+from tandem.bls.sequence import Sequence
+from tandem.bls.settings import AUTO
 
 ENDLESS = Language(end_every=10**9)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bls.figures import Figures, figures_of, key_of, zeros
-from bls.statistics import Round, Statistics
-from bls.timeline import Timeline
+from tandem.bls.figures import Figures, figures_of, key_of, zeros
+from tandem.bls.statistics import Round, Statistics
+from tandem.bls.timeline import Timeline
 
 MS = 10**6  # nanoseconds
 

@@ -21,10 +21,10 @@ from scripted import (
     text_of,
 )
 
-from bls.effects import EngineAnswer, KvBlocks
-from bls.errors import EngineError
-from bls.request import Request, Sampling
-from bls.text import narration
+from tandem.bls.effects import EngineAnswer, KvBlocks
+from tandem.bls.errors import EngineError
+from tandem.bls.request import Request, Sampling
+from tandem.bls.text import narration
 
 ENDLESS = Language(end_every=10**9)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scripted import SETTINGS, VOCAB, Draft, Language, Target, decoding_of, ids, play
 
-from bls import effects
-from bls.effects import EngineAnswer
-from bls.lossless import drawn_by, lossless, may_ban, shown
-from bls.request import Request, Sampling
+from tandem.bls import effects
+from tandem.bls.effects import EngineAnswer
+from tandem.bls.lossless import drawn_by, lossless, may_ban, shown
+from tandem.bls.request import Request, Sampling
 
 # As NVIDIA's C++ backend verifies
 RAW = replace(

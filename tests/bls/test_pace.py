@@ -6,12 +6,12 @@ import pytest
 from scripted import SETTINGS, Health, ids, play
 from timed import Text, Times, World
 
-from bls.draft_length import Experience
-from bls.drafters import drafter_of
-from bls.loop import Decoding
-from bls.pace import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, Pace
-from bls.request import Request, Sampling
-from bls.settings import AUTO
+from tandem.bls.draft_length import Experience
+from tandem.bls.drafters import drafter_of
+from tandem.bls.loop import Decoding
+from tandem.bls.pace import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, Pace
+from tandem.bls.request import Request, Sampling
+from tandem.bls.settings import AUTO
 
 
 def pieces(pace, seconds_a_token, count=8):

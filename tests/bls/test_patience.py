@@ -2,7 +2,7 @@
 
 import pytest
 
-from bls.patience import draft_timeout
+from tandem.bls.patience import draft_timeout
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bls.errors import BadRequest
-from bls.prompt import Drafting, Options, Words
-from bls.reader import MAX_PARAMETERS_BYTES, TRITON_PARAMETERS, UNSUPPORTED, Reader, check_sizes
-from bls.settings import AUTO, LoopSettings, RequestLimits
-from contract import entry
+from tandem.bls.errors import BadRequest
+from tandem.bls.prompt import Drafting, Options, Words
+from tandem.bls.reader import (
+    MAX_PARAMETERS_BYTES,
+    TRITON_PARAMETERS,
+    UNSUPPORTED,
+    Reader,
+    check_sizes,
+)
+from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
+from tandem.contract import entry
 
 SETTINGS = LoopSettings(
     target_model="target",

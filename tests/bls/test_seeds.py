@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, ids
 
-from bls.request import Request, Sampling
-from bls.seeds import derived_seed, lengths_decide_text, proposal_seed, verification_seed
+from tandem.bls.request import Request, Sampling
+from tandem.bls.seeds import derived_seed, lengths_decide_text, proposal_seed, verification_seed
 
 SAMPLED = Request(
     prompt_ids=ids(1),

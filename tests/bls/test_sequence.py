@@ -3,8 +3,8 @@
 import pytest
 from scripted import ids
 
-from bls.request import Request
-from bls.sequence import Sequence
+from tandem.bls.request import Request
+from tandem.bls.sequence import Sequence
 
 
 def sequence_of(output=(), **changes):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bls.figures import figures_of
-from bls.statistics import Statistics
-from bls.timeline import Timeline
+from tandem.bls.figures import figures_of
+from tandem.bls.statistics import Statistics
+from tandem.bls.timeline import Timeline
 
 
 @pytest.mark.parametrize(

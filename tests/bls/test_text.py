@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scripted import ids, perform, text_of
 
-from bls import text
-from bls.effects import Chunk, TextCall
-from bls.statistics import Statistics
-from bls.text import TextSoFar, narration
+from tandem.bls import text
+from tandem.bls.effects import Chunk, TextCall
+from tandem.bls.statistics import Statistics
+from tandem.bls.text import TextSoFar, narration
 
 TOTALS = Statistics().totals
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bls import timeline
-from bls.timeline import Timeline
+from tandem.bls import timeline
+from tandem.bls.timeline import Timeline
 
 S = 10**9  # nanoseconds
 

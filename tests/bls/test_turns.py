@@ -2,8 +2,8 @@
 
 import pytest
 
-from bls.errors import Overloaded
-from bls.turns import Turns
+from tandem.bls.errors import Overloaded
+from tandem.bls.turns import Turns
 
 
 class Kitchen:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from distributions import WARPS, Warp, fits
 
-from bls.request import Sampling
-from bls.warping import certain, warped
-from engines.request import SamplingParams
-from engines.torch.processors import warpers
+from tandem.bls.request import Sampling
+from tandem.bls.warping import certain, warped
+from tandem.engines.request import SamplingParams
+from tandem.engines.torch.processors import warpers
 
 VOCAB = 40
 DRAWS = 20_000

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from demo.corpus import Document, clean, is_usable
+from tandem.demo.corpus import Document, clean, is_usable
 
 CODE = "def add(left, right):\n    return left + right\n\n\n"
 

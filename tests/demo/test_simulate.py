@@ -1,6 +1,6 @@
 import pytest
 
-from demo.simulate import repeated_share, rounds
+from tandem.demo.simulate import repeated_share, rounds
 
 
 def test_a_round_emits_accepted_plus_one():

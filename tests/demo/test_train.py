@@ -3,9 +3,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from demo.optimizer import rate_share  # noqa: E402
-from demo.tokens import batch  # noqa: E402
-from demo.train import window  # noqa: E402
+from tandem.demo.optimizer import rate_share  # noqa: E402
+from tandem.demo.tokens import batch  # noqa: E402
+from tandem.demo.train import window  # noqa: E402
 
 STREAM = np.arange(1000, dtype=np.uint16)
 

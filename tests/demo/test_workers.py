@@ -2,8 +2,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from demo.optimizer import Optimizer  # noqa: E402
-from demo.workers import Workers  # noqa: E402
+from tandem.demo.optimizer import Optimizer  # noqa: E402
+from tandem.demo.workers import Workers  # noqa: E402
 
 
 class Model(torch.nn.Module):

@@ -8,7 +8,8 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from tandem import deployment
+
+from tandem.tools import deployment
 
 KUBERNETES = ["1.28", "1.37"]  # the oldest that Chart.yaml allows, and a recent one
 HERE = Path(__file__).resolve().parent

@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from bls.admission import Admission, Ticket
-from bls.errors import Overloaded
-from bls.triton.metric_names import HEARTBEAT
+from tandem.bls.admission import Admission, Ticket
+from tandem.bls.errors import Overloaded
+from tandem.bls.triton.metric_names import HEARTBEAT
 
 ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tandem.__main__ import main
-from tandem.triton_install import find_triton
+
+from tandem.tools.cli import main
+from tandem.tools.triton_install import find_triton
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ["Dockerfile", "Dockerfile.cpu"]

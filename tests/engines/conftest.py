@@ -16,8 +16,8 @@ from transformers import (
     Qwen2Config,
 )
 
-from engines.torch.engine import TorchEngine
-from engines.torch.settings import TorchSettings
+from tandem.engines.torch.engine import TorchEngine
+from tandem.engines.torch.settings import TorchSettings
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
 SPREAD = {"vocab_size": VOCAB, "initializer_range": 0.3, "bos_token_id": 0, "eos_token_id": END}

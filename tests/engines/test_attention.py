@@ -6,9 +6,9 @@ import pytest
 import torch
 from engine_harness import prompt
 
-from engines.torch import attention
-from engines.torch.attention import Segment, attend
-from engines.torch.kv_cache import KVEntry, KVShape
+from tandem.engines.torch import attention
+from tandem.engines.torch.attention import Segment, attend
+from tandem.engines.torch.kv_cache import KVEntry, KVShape
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))

@@ -9,10 +9,10 @@ import pytest
 from emulated import emulated
 from engine_harness import VOCAB, Harness, prompt
 
-from engines.emulated.timers import WallTimer
-from engines.errors import RequestError
-from engines.request import SamplingParams
-from engines.words import Words
+from tandem.engines.emulated.timers import WallTimer
+from tandem.engines.errors import RequestError
+from tandem.engines.request import SamplingParams
+from tandem.engines.words import Words
 
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 

@@ -8,7 +8,7 @@ import torch
 from distributions import Warp, fits
 from engine_harness import VOCAB, prompt
 
-from engines.request import SamplingParams
+from tandem.engines.request import SamplingParams
 
 DRAWS = 2_000
 CONTEXT = prompt(8, 6)

@@ -8,12 +8,12 @@ import torch
 from distributions import Warp, fits
 from engine_harness import VOCAB, Harness, prompt
 
-from engines.decoding import decode
-from engines.errors import RequestError
-from engines.noise import Purpose
-from engines.request import EngineRequest, SamplingParams
-from engines.torch.sampling import Sampler
-from engines.torch.verification import draw, verify_probabilities
+from tandem.engines.decoding import decode
+from tandem.engines.errors import RequestError
+from tandem.engines.noise import Purpose
+from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.verification import draw, verify_probabilities
 
 DRAWS = 4_000
 SMALL = 12

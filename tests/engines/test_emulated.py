@@ -13,11 +13,11 @@ from emulated import ALPHA, END, accepted, emulated, pair, settings
 from engine_harness import VOCAB, prompt
 from scipy.stats import binomtest, chisquare
 
-from engines.emulated.language import Language
-from engines.emulated.row import FLOOR, dense, read_row
-from engines.errors import LoadError, RequestError
-from engines.request import SamplingParams
-from engines.words import Words
+from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.row import FLOOR, dense, read_row
+from tandem.engines.errors import LoadError, RequestError
+from tandem.engines.request import SamplingParams
+from tandem.engines.words import Words
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = {"vocab_size": 128_256, "high_id": 128_000, "max_seq_len": 4096}

@@ -7,16 +7,16 @@ from functools import partial
 
 import numpy as np
 import pytest
+from benchmarks import published_rows
+from benchmarks.simulation import Loop
 from emulated import emulated, settings
 from engine_harness import GREEDY, prompt
 
-from benchmarks import published_rows
-from benchmarks.simulation import Loop
-from engines.emulated.engine import MS, EmulatedEngine
-from engines.emulated.gpu import SharedGpu
-from engines.emulated.timers import VirtualTimer, WallTimer
-from engines.engine import Preparing
-from engines.request import EngineRequest
+from tandem.engines.emulated.engine import MS, EmulatedEngine
+from tandem.engines.emulated.gpu import SharedGpu
+from tandem.engines.emulated.timers import VirtualTimer, WallTimer
+from tandem.engines.engine import Preparing
+from tandem.engines.request import EngineRequest
 
 IDS = np.array(prompt(1, 9), np.int32)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from engine_harness import assert_same, prompt
 
-from engines.words import Words
+from tandem.engines.words import Words
 
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral"]
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from engine_harness import END, Harness, assert_same, prompt, successor
 
-from contract import engine as tensors
-from engines.encoding import encode
-from engines.errors import LoadError, RequestError
-from engines.request import EngineRequest, SamplingParams
-from engines.torch.drafter import Drafters
-from engines.torch.settings import TorchSettings
-from engines.words import Words
-from lookup.index import NgramIndex
+from tandem.contract import engine as tensors
+from tandem.engines.encoding import encode
+from tandem.engines.errors import LoadError, RequestError
+from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.torch.drafter import Drafters
+from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.words import Words
+from tandem.lookup.index import NgramIndex
 
 LONGEST = 10
 SAMPLED = {"temperature": 1.2, "top_k": 40, "top_p": 0.95}

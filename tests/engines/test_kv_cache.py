@@ -9,8 +9,8 @@ from engine_harness import END, VOCAB, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.errors import RequestError
-from engines.torch.kv_cache import KVCache, KVEntry, KVShape
+from tandem.engines.errors import RequestError
+from tandem.engines.torch.kv_cache import KVCache, KVEntry, KVShape
 
 BLOCK = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from engines.torch.linear import PackedLinear, can_pack, linear, pack_linears, padded
+from tandem.engines.torch.linear import PackedLinear, can_pack, linear, pack_linears, padded
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 

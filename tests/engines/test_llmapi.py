@@ -12,11 +12,11 @@ import standin
 from checkpoints import write_empty
 from engine_harness import GREEDY, Harness, successor
 
-from engines.errors import LoadError, RequestError
-from engines.llmapi.load import load
-from engines.llmapi.settings import LlmApiSettings
-from engines.request import EngineRequest, SamplingParams
-from engines.words import NO_WORDS, Words
+from tandem.engines.errors import LoadError, RequestError
+from tandem.engines.llmapi.load import load
+from tandem.engines.llmapi.settings import LlmApiSettings
+from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.words import NO_WORDS, Words
 
 VOCAB = 131
 END = 1

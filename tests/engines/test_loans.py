@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.loans import MOST_PAGES, SECONDS_TO_TAKE, Borrower, Lender
+from tandem.engines.loans import MOST_PAGES, SECONDS_TO_TAKE, Borrower, Lender
 
 ELSEWHERE = """
 import sys
 import numpy as np
-from engines.loans import Borrower
+from tandem.engines.loans import Borrower
 loan = Borrower().borrow(np.array(sys.argv[1:], np.uint64))
 if loan is not None:
     print(loan.logits.tolist())
@@ -143,7 +143,7 @@ def test_only_pages_are_opened():
 
 def test_nothing_is_left_of_a_lender_that_ended():
     lend = (
-        "import numpy as np; from engines.loans import Lender;"
+        "import numpy as np; from tandem.engines.loans import Lender;"
         "print(*Lender().lend(np.ones((1, 4), np.float32)))"
     )
     ended = subprocess.run([sys.executable, "-c", lend], check=True, capture_output=True, text=True)

@@ -13,11 +13,11 @@ import torch
 from distributions import WARPS, Warp, fits
 from words import VOCAB, Draft, Target, exact, speak
 
-from bls.effects import EngineAnswer
-from bls.seeds import derived_seed
-from engines.noise import Purpose, exponentials, uniform
-from engines.torch import sampling
-from engines.torch.verification import accepts, draw
+from tandem.bls.effects import EngineAnswer
+from tandem.bls.seeds import derived_seed
+from tandem.engines.noise import Purpose, exponentials, uniform
+from tandem.engines.torch import sampling
+from tandem.engines.torch.verification import accepts, draw
 
 DRAWS = 20_000
 

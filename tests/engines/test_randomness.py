@@ -10,10 +10,10 @@ from engine_harness import prompt
 from played import Played
 from scripted import decoding_of, play
 
-from bls.request import Request, Sampling
-from engines import noise
-from engines.noise import Purpose
-from engines.request import SamplingParams
+from tandem.bls.request import Request, Sampling
+from tandem.engines import noise
+from tandem.engines.noise import Purpose
+from tandem.engines.request import SamplingParams
 
 SAMPLING = SamplingParams(temperature=1.1, top_k=40)
 LENGTH = 60

@@ -7,10 +7,10 @@ import pytest
 import torch
 from engine_harness import VOCAB, prompt
 
-from engines.errors import LoadError, RequestError
-from engines.request import EngineRequest, SamplingParams
-from engines.torch.engine import TorchEngine
-from engines.words import Words
+from tandem.engines.errors import LoadError, RequestError
+from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.torch.engine import TorchEngine
+from tandem.engines.words import Words
 
 
 def greedy(**rest) -> SamplingParams:
@@ -241,7 +241,7 @@ def test_wrong_settings_are_one_line_at_load(make_harness, settings, message):
 
 
 def test_a_missing_checkpoint_is_named(tmp_path):
-    from engines.torch.settings import TorchSettings
+    from tandem.engines.torch.settings import TorchSettings
 
     with pytest.raises(LoadError, match=r"checkpoint '.*nothing' has no config.json"):
         TorchEngine(TorchSettings("nothing", 64, 64), tmp_path)

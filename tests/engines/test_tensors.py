@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from contract import engine as tensors
-from engines.decoding import decode
-from engines.encoding import encode, nothing
-from engines.errors import RequestError, UnsupportedError
-from engines.load import excludes_input
-from engines.request import EngineAnswer, EngineRequest, Usage
+from tandem.contract import engine as tensors
+from tandem.engines.decoding import decode
+from tandem.engines.encoding import encode, nothing
+from tandem.engines.errors import RequestError, UnsupportedError
+from tandem.engines.load import excludes_input
+from tandem.engines.request import EngineAnswer, EngineRequest, Usage
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
 NUMPY |= {"BOOL": np.bool_, "UINT64": np.uint64, "UINT8": np.uint8, "STRING": np.object_}

@@ -13,11 +13,11 @@ import pytest
 from backend_utils import Request, Sender, TritonError
 from emulated import settings
 
-from contract.errors import decoded
-from contract.parameters import encode
-from engines import room
-from engines.loans import Lender
-from engines.request import EngineAnswer
+from tandem.contract.errors import decoded
+from tandem.contract.parameters import encode
+from tandem.engines import room
+from tandem.engines.loans import Lender
+from tandem.engines.request import EngineAnswer
 
 FINAL = backend_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PLAIN = ["output_ids", "sequence_length"]
@@ -28,9 +28,9 @@ LOGITS = [*PLAIN, "generation_logits"]
 def triton(monkeypatch):
     """The module `engines.triton` over the stand-in."""
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend_utils)
-    monkeypatch.delitem(sys.modules, "engines.triton", raising=False)
-    yield importlib.import_module("engines.triton")
-    sys.modules.pop("engines.triton", None)
+    monkeypatch.delitem(sys.modules, "tandem.engines.triton", raising=False)
+    yield importlib.import_module("tandem.engines.triton")
+    sys.modules.pop("tandem.engines.triton", None)
 
 
 class Scripted:

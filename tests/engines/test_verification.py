@@ -10,9 +10,9 @@ import torch
 from engine_harness import VOCAB, prompt
 from scipy.stats import chisquare
 
-from engines.noise import Purpose, exponentials, uniform
-from engines.request import SamplingParams
-from engines.torch.verification import draw, verify_ids, verify_probabilities
+from tandem.engines.noise import Purpose, exponentials, uniform
+from tandem.engines.request import SamplingParams
+from tandem.engines.torch.verification import draw, verify_ids, verify_probabilities
 
 DRAWS = 20_000
 P = torch.tensor([0.45, 0.25, 0.2, 0.1, 0.0])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookup.index import NgramIndex
+from tandem.lookup.index import NgramIndex
 
 
 def index_of(tokens, ngram=2, **switches):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tokenizer_kinds import byte_level, write
 
-from contract import postprocessing as tensors
-from postprocessing.detokenizer import make_detokenizer
-from postprocessing.postprocessor import Postprocessor
-from postprocessing.settings import DetokenizerSettings
-from preprocessing.errors import InputError
+from tandem.contract import postprocessing as tensors
+from tandem.postprocessing.detokenizer import make_detokenizer
+from tandem.postprocessing.postprocessor import Postprocessor
+from tandem.postprocessing.settings import DetokenizerSettings
+from tandem.preprocessing.errors import InputError
 
 HELLO = byte_level().encode("The dog").ids
 EMOJI = [byte_level().token_to_id(letter) for letter in "ðŁ¤ĸ"]  # 🤖, an id a byte

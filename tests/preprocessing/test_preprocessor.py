@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, byte_level, write
 
-from contract import preprocessing as tensors
-from preprocessing.errors import InputError
-from preprocessing.preprocessor import Preprocessor
-from preprocessing.settings import TokenizerSettings
+from tandem.contract import preprocessing as tensors
+from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.preprocessor import Preprocessor
+from tandem.preprocessing.settings import TokenizerSettings
 
 WIDTH = 512
 ROOT = Path(__file__).resolve().parents[2]
@@ -285,8 +285,8 @@ def test_a_long_text_leaves_little_memory_behind(tmp_path):
     program = f"""
 import numpy as np
 from pathlib import Path
-from preprocessing.preprocessor import Preprocessor
-from preprocessing.settings import TokenizerSettings
+from tandem.preprocessing.preprocessor import Preprocessor
+from tandem.preprocessing.settings import TokenizerSettings
 
 def resident():
     status = Path("/proc/self/status").read_text()

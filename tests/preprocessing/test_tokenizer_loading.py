@@ -6,8 +6,8 @@ import pytest
 from tokenizer_kinds import byte_fallback, byte_level, write
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from preprocessing.errors import TokenizerError
-from preprocessing.tokenizer import load_tokenizer, longest_token_bytes, special_token_ids
+from tandem.preprocessing.errors import TokenizerError
+from tandem.preprocessing.tokenizer import load_tokenizer, longest_token_bytes, special_token_ids
 
 TEXT = "The quick <s> 😀 fox</s> jumps."
 CONFIGS = [

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from preprocessing.errors import InputError
-from preprocessing.words import bad_word_lists, embedding_bias, stop_word_lists, word_lists
+from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.words import bad_word_lists, embedding_bias, stop_word_lists, word_lists
 
 # "ab" is a word of one id, " ab" another; every other letter is an id of its own.
 VOCAB = {letter: number for number, letter in enumerate("abcdĠ")} | {"ab": 5, "Ġab": 6}

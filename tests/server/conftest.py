@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import small
-from checkpoints import write_pair
-from tandem import deployment, repository
-from tandem.deployment import Deployment
-from tandem.server import TritonServer
-
 from benchmarks import faulty
+from checkpoints import write_pair
+
+from tandem.tools import deployment, repository
+from tandem.tools.deployment import Deployment
+from tandem.tools.server import TritonServer
 
 
 @pytest.fixture(scope="session")

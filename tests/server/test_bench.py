@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tandem import __main__ as command
-from tandem import deployment
+
+from tandem.tools import cli as command
+from tandem.tools import deployment
 
 from .conftest import serving
 

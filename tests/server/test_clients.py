@@ -8,7 +8,7 @@ import pytest
 import tritonclient.grpc as client
 from entries import inputs, read, tensor
 
-from contract import entry
+from tandem.contract import entry
 
 # What NVIDIA's end-to-end client for `tensorrt_llm_bls` sends with every request.
 NVIDIA = {

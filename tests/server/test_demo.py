@@ -4,8 +4,9 @@ import os
 
 import pytest
 from live_triton import leftovers
-from tandem import __main__ as command
-from tandem import demo
+
+from tandem.tools import cli as command
+from tandem.tools import demo
 
 
 def regions():

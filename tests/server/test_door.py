@@ -12,7 +12,8 @@ from crowd import Crowd as Clients
 from crowd import ask, controls, eventually, idle, metric, streaming, told
 from entries import ask_one, inputs, read, refusal, tensor
 from live_triton import memory_bytes
-from tandem import deployment
+
+from tandem.tools import deployment
 
 from .conftest import serving
 

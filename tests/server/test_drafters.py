@@ -9,7 +9,8 @@ from checkpoints import write_qwen2, write_tokenizer
 from entries import ask, ask_one, refusal
 from metrics import Change
 from prompts import COMPLETIONS, EDITS
-from tandem import deployment
+
+from tandem.tools import deployment
 
 PROMPTS = COMPLETIONS[-52:]
 LENGTH = 20

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from entries import OUTPUTS, ask, ask_one, stream
 from metrics import computed
-from tandem import deployment
+
+from tandem.tools import deployment
 
 from .conftest import serving
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from entries import ask_one
-from tandem import deployment
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from contract import engine
-from engines.loans import Borrower
+from tandem.contract import engine
+from tandem.engines.loans import Borrower
+from tandem.tools import deployment
 
 from .conftest import serving
 

@@ -11,8 +11,9 @@ import tritonclient.grpc as client
 import yaml
 from crowd import Crowd, eventually, idle, metric
 from entries import inputs, streaming
-from tandem import deployment
 from tritonclient.utils import InferenceServerException
+
+from tandem.tools import deployment
 
 from .conftest import serving
 

@@ -8,9 +8,10 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from live_triton import leftovers, write_model
-from tandem.server import TritonServer
-from tandem.trtllm.launch import PREFIX
 from tritonclient.utils import InferenceServerException
+
+from tandem.tools.server import TritonServer
+from tandem.tools.trtllm.launch import PREFIX
 
 TRITONS_OWN = "triton_python_backend_shm_region_"  # clients of newer Tritons may not register these
 HANDLE = b"x" * 64

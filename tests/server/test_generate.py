@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from entries import ask_one, stream
 from rich.console import Console
-from tandem import __main__ as command
-from tandem import generate
-from tandem.client import Answer, Client
-from tandem.errors import TandemError
 
-from contract import entry
+from tandem.contract import entry
+from tandem.tools import cli as command
+from tandem.tools import generate
+from tandem.tools.client import Answer, Client
+from tandem.tools.errors import TandemError
 
 PROMPT = "def main():"
 GREEN = re.compile(r"\x1b\[32m(.*?)\x1b\[0m", re.DOTALL)

@@ -20,8 +20,9 @@ from crowd import ask, eventually, idle, metric
 from hostile import INNER, REQUESTS, inner_rpcs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tandem import deployment
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
+
+from tandem.tools import deployment
 
 from .conftest import serving
 

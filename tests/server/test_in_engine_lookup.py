@@ -3,9 +3,10 @@
 import pytest
 from entries import ask, ask_one, stream
 from prompts import COMPLETIONS
-from tandem import deployment
-from tandem.kinds.lookup import Lookup
-from tandem.profile import Decoding
+
+from tandem.tools import deployment
+from tandem.tools.kinds.lookup import Lookup
+from tandem.tools.profile import Decoding
 
 from .conftest import serving
 

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import tritonclient.grpc as client
 from live_triton import alive, eventually, leftovers, memory_bytes, write_model
-from tandem import server as servers
-from tandem.errors import TandemError
-from tandem.server import Ports, TritonServer
+
+from tandem.tools import server as servers
+from tandem.tools.errors import TandemError
+from tandem.tools.server import Ports, TritonServer
 
 START_AND_TELL = """
 import sys, time
 from pathlib import Path
-from tandem.server import TritonServer
+from tandem.tools.server import TritonServer
 
 server = TritonServer(Path(sys.argv[1]), thread_pool_size=8)
 server.start()

@@ -11,10 +11,11 @@ import tritonclient.grpc as client
 from crowd import Crowd, ask, eventually, idle, metric, told
 from entries import ask_one, inputs, streaming
 from metrics import scrape, total, until
-from tandem import deployment
-from tandem.kinds.lookup import Lookup
-from tandem.profile import Decoding
 from tritonclient.utils import InferenceServerException
+
+from tandem.tools import deployment
+from tandem.tools.kinds.lookup import Lookup
+from tandem.tools.profile import Decoding
 
 from .conftest import serving
 

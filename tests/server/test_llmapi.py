@@ -9,7 +9,8 @@ from checkpoints import write_empty, write_tokenizer
 from engine_harness import successor
 from entries import ask, ask_one, refusal, stream
 from metrics import Change
-from tandem import deployment
+
+from tandem.tools import deployment
 
 from .conftest import serving
 

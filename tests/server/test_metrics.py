@@ -7,7 +7,7 @@ import pytest
 from entries import OUTPUTS, ask, ask_one, stream, streaming
 from metrics import PARTS, Change, scrape, total, until
 
-from contract import entry
+from tandem.contract import entry
 
 HISTOGRAMS = (
     "tandem_time_to_first_token_seconds",

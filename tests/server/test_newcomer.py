@@ -7,12 +7,13 @@ import re
 
 import pytest
 import yaml
-from tandem import __main__ as command
-from tandem import deployment
-from tandem.client import Client
-from tandem.options import PROFILES
-from tandem.triton_install import find_triton
 from tritonclient.grpc import InferenceServerClient
+
+from tandem.tools import cli as command
+from tandem.tools import deployment
+from tandem.tools.client import Client
+from tandem.tools.options import PROFILES
+from tandem.tools.triton_install import find_triton
 
 from .conftest import serving
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from entries import ask_one
-from tandem import deployment
 from tritonclient import grpc
 from tritonclient.utils import np_to_triton_dtype
+
+from tandem.tools import deployment
 
 from .conftest import serving
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from live_triton import answer_ids, eventually
-from tandem import guard, repository
-from tandem.server import ANY_PORTS, LOOPBACK, claim_ports
-from tandem.triton_install import find_triton
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
+
+from tandem.tools import guard, repository
+from tandem.tools.server import ANY_PORTS, LOOPBACK, claim_ports
+from tandem.tools.triton_install import find_triton
 
 PROMPTS = ["def add(", "import json\n", "print("]
 WRONG = "raise ImportError('this is the wrong one')\n"

@@ -7,7 +7,7 @@ import pytest
 from distributions import Warp, fits
 from entries import OUTPUTS, read, tensor
 
-from contract import entry
+from tandem.contract import entry
 
 DRAWS = 2_048
 ROWS = 32  # prompts in a request

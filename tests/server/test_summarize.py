@@ -4,7 +4,8 @@ import json
 
 import pytest
 from checkpoints import write_pair
-from tandem import __main__ as command
+
+from tandem.tools import cli as command
 
 LIMIT = 3
 

@@ -10,10 +10,11 @@ import yaml
 from checkpoints import write_empty, write_tokenizer
 from crowd import ask
 from live_triton import alive, eventually, leftovers
-from tandem import deployment, repository, server
-from tandem.server import TritonServer
-from tandem.triton_install import find_triton
-from tandem.trtllm.launch import SINGLE, launch_of
+
+from tandem.tools import deployment, repository, server
+from tandem.tools.server import TritonServer
+from tandem.tools.triton_install import find_triton
+from tandem.tools.trtllm.launch import SINGLE, launch_of
 
 STUB = Path(__file__).parents[1] / "support" / "tensorrtllm_stub" / "model.py"
 PROMPT = "def add(a, b):"

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from checkpoints import write_gpt2, write_qwen2, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
-from tandem import deployment
-from tandem.guard import session_processes
+
+from tandem.tools import deployment
+from tandem.tools.guard import session_processes
 
 ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]

@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tandem.client import Client
-from tandem.errors import TandemError
-
-from contract import entry as tensors
+from tandem.contract import entry as tensors
+from tandem.tools.client import Client
+from tandem.tools.errors import TandemError
 
 PROMPTS = [f"def careful_{n}(reader):\n" for n in range(4)]
 TOKENS = 160

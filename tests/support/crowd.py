@@ -14,7 +14,7 @@ import entries
 import tritonclient.grpc as client
 from tritonclient.utils import InferenceServerException
 
-from contract import entry as tensors
+from tandem.contract import entry as tensors
 
 TOTALS = (tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine_harness import VOCAB, Harness
 
-from engines.emulated.engine import EmulatedEngine
-from engines.emulated.settings import EmulatedSettings
-from engines.emulated.timers import Timer, VirtualTimer
+from tandem.engines.emulated.engine import EmulatedEngine
+from tandem.engines.emulated.settings import EmulatedSettings
+from tandem.engines.emulated.timers import Timer, VirtualTimer
 
 ALPHA = 0.8
 END = 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from engines.request import EngineAnswer, EngineRequest, SamplingParams
-from engines.torch.engine import TorchEngine
+from tandem.engines.request import EngineAnswer, EngineRequest, SamplingParams
+from tandem.engines.torch.engine import TorchEngine
 
 VOCAB = 131
 END = 1

@@ -9,7 +9,7 @@ import numpy as np
 import tritonclient.grpc as client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from contract import entry
+from tandem.contract import entry
 
 NUMPY = {
     "BOOL": np.bool_,

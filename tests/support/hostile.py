@@ -14,8 +14,8 @@ import numpy as np
 from hypothesis import strategies as st
 from wire import Post, Rpc, message
 
-from contract import engine, entry, postprocessing, preprocessing
-from contract.tensor import Tensor
+from tandem.contract import engine, entry, postprocessing, preprocessing
+from tandem.contract.tensor import Tensor
 
 ENTRIES = ("bls", "bls_stream", "ensemble")
 SIZES = {"BOOL": 1, "UINT8": 1, "FP16": 2, "FP32": 4, "INT32": 4, "INT64": 8, "UINT64": 8}

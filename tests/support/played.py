@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from engine_harness import Harness
 
-from bls.effects import EngineAnswer, EngineCall
-from engines.request import SamplingParams
+from tandem.bls.effects import EngineAnswer, EngineCall
+from tandem.engines.request import SamplingParams
 
 
 class Played:

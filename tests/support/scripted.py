@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bls.draft_length import Experience
-from bls.drafters import drafter_of
-from bls.effects import Chunk, EngineAnswer, EngineCall, Listen, TextCall
-from bls.errors import EngineError, EngineRefused
-from bls.loop import Decoding
-from bls.request import Request
-from bls.settings import LoopSettings
-from bls.text import narration
+from tandem.bls.draft_length import Experience
+from tandem.bls.drafters import drafter_of
+from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, Listen, TextCall
+from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.loop import Decoding
+from tandem.bls.request import Request
+from tandem.bls.settings import LoopSettings
+from tandem.bls.text import narration
 
 VOCAB = 8
 END = 7  # and 6: a checkpoint may have several

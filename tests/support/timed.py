@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scripted import SETTINGS, Health, ids, play
 
-from bls.draft_length import Experience
-from bls.drafters import drafter_of
-from bls.effects import EngineAnswer
-from bls.loop import Decoding
-from bls.request import Request
-from bls.settings import AUTO
+from tandem.bls.draft_length import Experience
+from tandem.bls.drafters import drafter_of
+from tandem.bls.effects import EngineAnswer
+from tandem.bls.loop import Decoding
+from tandem.bls.request import Request
+from tandem.bls.settings import AUTO
 
 ORCHESTRATION = 0.5e-3  # seconds a call
 LENGTH = 4_000

@@ -15,11 +15,11 @@ import torch
 from distributions import Warp
 from scripted import decoding_of, play
 
-from bls.effects import EngineAnswer, EngineCall
-from bls.request import Request, Sampling
-from engines.noise import Purpose, exponentials
-from engines.request import EngineRequest, SamplingParams
-from engines.torch.sampling import Sampler
+from tandem.bls.effects import EngineAnswer, EngineCall
+from tandem.bls.request import Request, Sampling
+from tandem.engines.noise import Purpose, exponentials
+from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.torch.sampling import Sampler
 
 VOCAB = 28
 CPU = torch.device("cpu")

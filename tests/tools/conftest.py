@@ -3,8 +3,9 @@
 import pytest
 import yaml
 from llamas import profile_over, write_llamas
-from tandem import deployment
-from tandem.errors import TandemError
+
+from tandem.tools import deployment
+from tandem.tools.errors import TandemError
 
 
 @pytest.fixture(scope="session")

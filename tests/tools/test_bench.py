@@ -8,23 +8,23 @@ from typing import ClassVar
 
 import pytest
 from rich.console import Console
-from tandem import __main__ as command
-from tandem import bench, deployment, tune
-from tandem.client import Answer, Chunk, Totals
-from tandem.errors import TandemError
-from tandem.measure import asking, plot
-from tandem.measure.asking import Asker, Plan
-from tandem.measure.figures import Cell, Figures, Spread, figures_of
-from tandem.measure.options import drafters_of, lengths_of
-from tandem.measure.report import Report
-from tandem.measure.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
-from tandem.measure.served import ServedDrafters, served_drafters
-from tandem.measure.trace import Arrival, Repetition, Trace
-from tandem.measure.way import CONTROL, Way, ways_of
-from tandem.options import named_profile
 
-from bls.settings import AUTO
-from contract import entry
+from tandem.bls.settings import AUTO
+from tandem.contract import entry
+from tandem.tools import bench, deployment, tune
+from tandem.tools import cli as command
+from tandem.tools.client import Answer, Chunk, Totals
+from tandem.tools.errors import TandemError
+from tandem.tools.measure import asking, plot
+from tandem.tools.measure.asking import Asker, Plan
+from tandem.tools.measure.figures import Cell, Figures, Spread, figures_of
+from tandem.tools.measure.options import drafters_of, lengths_of
+from tandem.tools.measure.report import Report
+from tandem.tools.measure.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
+from tandem.tools.measure.served import ServedDrafters, served_drafters
+from tandem.tools.measure.trace import Arrival, Repetition, Trace
+from tandem.tools.measure.way import CONTROL, Way, ways_of
+from tandem.tools.options import named_profile
 
 DRAFTS = Way("draft_model", 4)
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from golden import check_golden
 from llamas import TENSORRT_PROFILES
-from tandem import build, deployment
-from tandem.__main__ import main
-from tandem.errors import TandemError
-from tandem.trtllm import preflight
-from tandem.trtllm.engines import trt_engines
-from tandem.trtllm.preflight import SeenGpu
-from tandem.trtllm.steps import engine_steps
+
+from tandem.tools import build, deployment
+from tandem.tools.cli import main
+from tandem.tools.errors import TandemError
+from tandem.tools.trtllm import preflight
+from tandem.tools.trtllm.engines import trt_engines
+from tandem.tools.trtllm.preflight import SeenGpu
+from tandem.tools.trtllm.steps import engine_steps
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "trtllm-1.2.1-flags.json").read_text())[
     "flags"

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tandem.client import Answer, Chunk, Totals, as_array
 
-from contract import entry
+from tandem.contract import entry
+from tandem.tools.client import Answer, Chunk, Totals, as_array
 
 
 @pytest.mark.parametrize(

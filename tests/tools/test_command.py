@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
-from tandem import __main__ as command
-from tandem import doctor, triton_install
-from tandem.errors import TandemError
-from tandem.options import PROFILES, grpc_url, named_profile
-from tandem.perf_analyzer import find_perf_analyzer
-from tandem.verbs import VERBS
+
+from tandem.tools import cli as command
+from tandem.tools import doctor, triton_install
+from tandem.tools.errors import TandemError
+from tandem.tools.options import PROFILES, grpc_url, named_profile
+from tandem.tools.perf_analyzer import find_perf_analyzer
+from tandem.tools.verbs import VERBS
 
 # Ctrl-C comes at the moment that a package is imported which takes its time.
 INTERRUPTED = """
@@ -27,7 +28,7 @@ class Interrupting:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())
-from tandem.__main__ import main
+from tandem.tools.cli import main
 print("begun", flush=True)
 sys.exit(main(["generate", "x"]))
 """
@@ -93,7 +94,7 @@ def test_interrupt_during_the_imports_ends_the_command_without_a_traceback():
 
 
 def test_command_imports_nothing_that_takes_time_before_it_reads_its_arguments():
-    program = "import sys, tandem.__main__; print(*sys.modules)"
+    program = "import sys, tandem.tools.cli; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
@@ -113,7 +114,7 @@ def closed(tmp_path):
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
     for name in VERBS:
-        import_module(f"tandem.{name}")  # while the privileges allow it
+        import_module(f"tandem.tools.{name}")  # while the privileges allow it
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

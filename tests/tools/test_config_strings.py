@@ -1,7 +1,8 @@
 """Every configuration string of the source documents, and what is wrong with others."""
 
 import pytest
-from tandem.config_strings import (
+
+from tandem.tools.config_strings import (
     ConfigStringError,
     DraftTargetConfig,
     PromptLookupConfig,

@@ -5,10 +5,11 @@ import json
 
 import pytest
 from rich.console import Console
-from tandem import demo
-from tandem.client import Answer, Totals
-from tandem.demo import Comparison, Figures, Prompt
-from tandem.errors import TandemError
+
+from tandem.tools import demo
+from tandem.tools.client import Answer, Totals
+from tandem.tools.demo import Comparison, Figures, Prompt
+from tandem.tools.errors import TandemError
 
 
 def answer(text, seconds, rounds=10, drafted=0, accepted=0):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from checkpoints import write_tokenizer
-from tandem import deployment
-from tandem.errors import TandemError
-from tandem.options import named_profile
-
 from benchmarks.published_rows import PUBLISHED, rows
+from checkpoints import write_tokenizer
+
+from tandem.tools import deployment
+from tandem.tools.errors import TandemError
+from tandem.tools.options import named_profile
 
 PROFILES = Path(__file__).resolve().parents[2] / "profiles"
 LANGUAGE = {"alpha": 0.8}

@@ -5,10 +5,10 @@ import json
 import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
-from tandem import deployment, repository
-from tandem.errors import TandemError
 
-from engines import traits
+from tandem.engines import traits
+from tandem.tools import deployment, repository
+from tandem.tools.errors import TandemError
 
 ENTRIES = [{"name": "bls_stream", "kind": "stream"}, {"name": "bls", "kind": "forward"}]
 SHIPPED = "llama-3.1-8b-llmapi"

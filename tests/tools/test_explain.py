@@ -3,7 +3,8 @@
 import io
 
 from rich.console import Console
-from tandem.explain import COLUMNS, explanation
+
+from tandem.tools.explain import COLUMNS, explanation
 
 ROUND = {
     "drafter": "prompt_lookup",

@@ -5,11 +5,11 @@ import io
 
 import pytest
 from rich.console import Console
-from tandem import __main__ as command
-from tandem import generate, running
-from tandem.client import Answer, Chunk, Totals
 
-from contract import entry
+from tandem.contract import entry
+from tandem.tools import cli as command
+from tandem.tools import generate, running
+from tandem.tools.client import Answer, Chunk, Totals
 
 CHUNKS = [
     Chunk("ab", [1, 2], Totals(1, 4, 1), None, 0.5),

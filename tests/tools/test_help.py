@@ -6,14 +6,15 @@ import shlex
 from importlib import import_module, metadata
 
 import pytest
-from tandem import __main__ as command
-from tandem.options import dashed, parser_of
-from tandem.verbs import FIRST_STEPS, VERBS
+
+from tandem.tools import cli as command
+from tandem.tools.options import dashed, parser_of
+from tandem.tools.verbs import FIRST_STEPS, VERBS
 
 
 def parser(name):
     made = parser_of(name)
-    import_module(f"tandem.{name}").add_options(made)
+    import_module(f"tandem.tools.{name}").add_options(made)
     return made
 
 

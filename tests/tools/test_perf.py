@@ -7,10 +7,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tandem import __main__ as command
-from tandem import perf, perf_analyzer
-from tandem.errors import TandemError
-from tandem.perf_analyzer import MEMBER, PerfAnalyzer, find_perf_analyzer
+
+from tandem.tools import cli as command
+from tandem.tools import perf, perf_analyzer
+from tandem.tools.errors import TandemError
+from tandem.tools.perf_analyzer import MEMBER, PerfAnalyzer, find_perf_analyzer
 
 RUNS = "#!/bin/sh\nexit 0\n"
 

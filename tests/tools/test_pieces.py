@@ -4,8 +4,9 @@ import codecs
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tandem.client import Chunk, Totals
-from tandem.pieces import Pieces
+
+from tandem.tools.client import Chunk, Totals
+from tandem.tools.pieces import Pieces
 
 
 def complete_texts(rows):

@@ -5,10 +5,10 @@ import json
 import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
-from tandem import deployment
-from tandem.errors import TandemError
 
-from bls.settings import AUTO
+from tandem.bls.settings import AUTO
+from tandem.tools import deployment
+from tandem.tools.errors import TandemError
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
 from google.protobuf import text_format
-from tandem import deployment, repository
-from tandem.errors import TandemError
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from bls.settings import ForwarderSettings, LoopSettings
-from contract import parameters
+from tandem.bls.settings import ForwarderSettings, LoopSettings
+from tandem.contract import parameters
+from tandem.tools import deployment, repository
+from tandem.tools.errors import TandemError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,14 +5,14 @@ import shlex
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
-from tandem import __main__ as command
-from tandem import documents, repository, run
-from tandem.dataset import read_prompts
-from tandem.errors import TandemError
-from tandem.options import dashed, parser_of
-from tandem.trtllm.launch import prepared_launch
 
-from contract import entry
+from tandem.contract import entry
+from tandem.tools import cli as command
+from tandem.tools import documents, repository, run
+from tandem.tools.dataset import read_prompts
+from tandem.tools.errors import TandemError
+from tandem.tools.options import dashed, parser_of
+from tandem.tools.trtllm.launch import prepared_launch
 
 BLOG = """--tokenizer_dir tokenizer --draft_engine_dir ./draft --engine_dir ./target \
 --draft_target_model_config = "[10,[0,1,2,3,4,5,6,7],[0,1,2,3,4,5,6,7], False]" \

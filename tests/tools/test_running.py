@@ -7,10 +7,11 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from tandem import running, server
-from tandem.errors import TandemError
-from tandem.running import Running, running_servers, why_unreachable
-from tandem.server import Ports, claim_ports
+
+from tandem.tools import running, server
+from tandem.tools.errors import TandemError
+from tandem.tools.running import Running, running_servers, why_unreachable
+from tandem.tools.server import Ports, claim_ports
 
 
 @pytest.fixture

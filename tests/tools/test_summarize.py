@@ -9,20 +9,20 @@ from dataclasses import replace
 import pytest
 from checkpoints import write_empty, write_tokenizer
 from rich.console import Console
-from tandem import __main__ as command
-from tandem import deployment, summarize
-from tandem.accuracy import Column, Comparison
-from tandem.client import Answer, Totals
-from tandem.config_strings import PromptLookupConfig
-from tandem.dataset import Item, read_items
-from tandem.documents import Drafting
-from tandem.errors import TandemError
-from tandem.hugging_face import cut
-from tandem.options import dashed, parser_of
-from tandem.rouge import MEASURES, Rouge
-from tandem.summarize import Bench, Speculation
 
-from contract import entry
+from tandem.contract import entry
+from tandem.tools import cli as command
+from tandem.tools import deployment, summarize
+from tandem.tools.accuracy import Column, Comparison
+from tandem.tools.client import Answer, Totals
+from tandem.tools.config_strings import PromptLookupConfig
+from tandem.tools.dataset import Item, read_items
+from tandem.tools.documents import Drafting
+from tandem.tools.errors import TandemError
+from tandem.tools.hugging_face import cut
+from tandem.tools.options import dashed, parser_of
+from tandem.tools.rouge import MEASURES, Rouge
+from tandem.tools.summarize import Bench, Speculation
 
 DOCUMENTS = """--test_hf --test_trt_llm --check_accuracy --hf_model_dir hf --engine_dir ./target \
 --batch_size=1 --prompt_lookup_config="[10,2,[0]]" --kv_cache_enable_block_reuse"""

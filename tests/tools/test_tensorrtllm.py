@@ -7,11 +7,12 @@ import pytest
 from golden import check_golden
 from google.protobuf import text_format
 from llamas import TENSORRT_PROFILES
-from tandem import deployment, repository
-from tandem.errors import TandemError
-from tandem.trtllm.built import check_built
-from tandem.trtllm.engines import trt_engines
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from tandem.tools import deployment, repository
+from tandem.tools.errors import TandemError
+from tandem.tools.trtllm.built import check_built
+from tandem.tools.trtllm.engines import trt_engines
 
 CONTRACT = json.loads(
     (Path(__file__).parents[1] / "data" / "tensorrt_llm_contract.json").read_text()

@@ -1,9 +1,10 @@
 """Triton is found where it is, or assembled once from the wheel."""
 
 import pytest
-from tandem import triton_install
-from tandem.errors import TandemError
-from tandem.triton_install import PYTHON, find_libpython, find_triton
+
+from tandem.tools import triton_install
+from tandem.tools.errors import TandemError
+from tandem.tools.triton_install import PYTHON, find_libpython, find_triton
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,8 @@
 """What is read out of Triton's log."""
 
 import pytest
-from tandem.triton_log import TritonLog
+
+from tandem.tools.triton_log import TritonLog
 
 TRACEBACK = (
     'E1120 10:20:34.538102 21010 background.py:20] "tandem: the decoding loop failed\\n'

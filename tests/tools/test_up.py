@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
-from tandem import deployment, up
-from tandem.options import named_profile
-from tandem.server import Progress
+
+from tandem.tools import deployment, up
+from tandem.tools.options import named_profile
+from tandem.tools.server import Progress
 
 SERVER = SimpleNamespace(
     http_url="127.0.0.1:1",

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from contract import parameters
-from contract.engine import EXCLUDE_INPUT_IN_OUTPUT
-from engines.traits import Traits
+from tandem.contract import parameters
+from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
+from tandem.engines.traits import Traits
 
 from ..checkpoint import Checkpoint
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from tokenizers import Tokenizer
 
-from engines import traits
-from engines.emulated.settings import EmulatedSettings
-from engines.errors import LoadError
+from tandem.engines import traits
+from tandem.engines.emulated.settings import EmulatedSettings
+from tandem.engines.errors import LoadError
 
 from ..checkpoint import CheckpointError, TokenizerFolder, read_tokenizer
 from .base import Engine, Folder, OwnEngineSection, Place, ProfileError, Section

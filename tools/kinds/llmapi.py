@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from engines import traits
-from engines.llmapi.settings import LlmApiSettings
+from tandem.engines import traits
+from tandem.engines.llmapi.settings import LlmApiSettings
 
 from ..checkpoint import (
     Checkpoint,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from engines import traits
+from tandem.engines import traits
 
 from ..checkpoint import CheckpointError, read_checkpoint
 from .base import Engine, EngineSection, Folder, Place, ProfileError, Section, as_tuple

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from engines import traits
-from engines.errors import LoadError
-from engines.torch.settings import TorchSettings
+from tandem.engines import traits
+from tandem.engines.errors import LoadError
+from tandem.engines.torch.settings import TorchSettings
 
 from ..checkpoint import Checkpoint, CheckpointError, checkpoint_files, read_checkpoint
 from .base import Engine, Folder, OwnEngineSection, Place, ProfileError, sequence_length

@@ -10,9 +10,9 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bls.settings import AUTO, DrafterName
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.bls.settings import AUTO, DrafterName
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 from ..client import Value
 from ..demo import PROMPTS

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bls.settings import AUTO
+from tandem.bls.settings import AUTO
 
 from ..errors import TandemError
 from .figures import Figures

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 from ..client import Inputs, Value
 from ..dataset import read_prompts_by_kind

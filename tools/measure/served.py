@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from bls.settings import DrafterName
+from tandem.bls.settings import DrafterName
 
 from .. import up
 from ..chosen import add_deployment, chosen_deployment

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from bls.settings import AUTO, DrafterName
-from contract import entry as tensors
-from contract.tensor import Tensor
+from tandem.bls.settings import AUTO, DrafterName
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
 
 from ..client import Inputs, Value
 from ..errors import TandemError

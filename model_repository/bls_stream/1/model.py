@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bls.triton.stream import StreamEntry as TritonPythonModel
+from tandem.bls.triton.stream import StreamEntry as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # Triton appends it: anything installed would win
 
-from engines.triton import EngineModel
+from tandem.engines.triton import EngineModel
 
 
 class TritonPythonModel(EngineModel):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # before anything else that bears our names
 
-from preprocessing.triton import PreprocessingModel
+from tandem.preprocessing.triton import PreprocessingModel
 
 
 class TritonPythonModel(PreprocessingModel):

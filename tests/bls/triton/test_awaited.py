@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from bls.errors import EngineUnavailable
-from bls.triton.awaited import MAX_LOST_CALLS, Lost, LostCalls, Wait
+from tandem.bls.errors import EngineUnavailable
+from tandem.bls.triton.awaited import MAX_LOST_CALLS, Lost, LostCalls, Wait
 
 
 def test_a_call_is_lost_past_its_own_time_out_and_no_sooner():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bls.errors import (
+from tandem.bls.errors import (
     BadRequest,
     Cancelled,
     DeadlineExceeded,
@@ -13,8 +13,8 @@ from bls.errors import (
     Overloaded,
     TandemError,
 )
-from bls.triton.calls import Calls
-from contract.errors import CODES, coded, decoded
+from tandem.bls.triton.calls import Calls
+from tandem.contract.errors import CODES, coded, decoded
 
 REGION = "triton_python_backend_shm_region_tandem-14202-ac8fb9ed"
 

@@ -6,10 +6,10 @@ import time
 import pytest
 from live_triton import eventually
 
-from bls.settings import ForwarderSettings
-from bls.triton.awaited import LostCalls
-from bls.triton.calls import Calls
-from bls.triton.forward import SECONDS_BETWEEN_STOPS, _Forwarded
+from tandem.bls.settings import ForwarderSettings
+from tandem.bls.triton.awaited import LostCalls
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.forward import SECONDS_BETWEEN_STOPS, _Forwarded
 
 
 class Request:

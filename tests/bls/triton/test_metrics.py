@@ -2,11 +2,11 @@
 
 import pytest
 
-from bls.figures import Figures
-from bls.statistics import Round, Statistics
-from bls.timeline import Timeline
-from bls.triton.metric_names import HEARTBEAT
-from bls.triton.metrics import Heartbeat, Metrics
+from tandem.bls.figures import Figures
+from tandem.bls.statistics import Round, Statistics
+from tandem.bls.timeline import Timeline
+from tandem.bls.triton.metric_names import HEARTBEAT
+from tandem.bls.triton.metrics import Heartbeat, Metrics
 
 GAUGES = {"running": 2, "waiting": 1, "kv_reserved": 0.5, "lost": {"target": 3}}
 
@@ -100,8 +100,8 @@ def test_one_metric_that_fails_holds_no_other_up(metrics, shown, pb):
 
 def test_the_heart_beats_once_a_second(pb, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("bls.triton.metrics.time.monotonic", lambda: clock[-1])
-    monkeypatch.setattr("bls.triton.metrics.time.time", lambda: 5000 + clock[-1])
+    monkeypatch.setattr("tandem.bls.triton.metrics.time.monotonic", lambda: clock[-1])
+    monkeypatch.setattr("tandem.bls.triton.metrics.time.time", lambda: 5000 + clock[-1])
     heart = Heartbeat("bls")
     [metric] = pb.MetricFamily.metrics.values()
     seen = []

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from live_triton import eventually
 
-from bls.errors import AnswerNotSent
-from bls.triton import sender as module
-from bls.triton.sender import LARGE_BYTES, Sender
+from tandem.bls.errors import AnswerNotSent
+from tandem.bls.triton import sender as module
+from tandem.bls.triton.sender import LARGE_BYTES, Sender
 
 FINAL = 1
 

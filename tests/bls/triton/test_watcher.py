@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bls.triton.watcher import Watcher
+from tandem.bls.triton.watcher import Watcher
 
 
 class Looked:

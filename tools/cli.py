@@ -46,7 +46,3 @@ def _loaded(arguments: Sequence[str]) -> Callable[[], int]:
         return read(arguments)
     finally:
         signal.signal(signal.SIGINT, handler)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
