@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 CONFIGS := .venv/repository
 
-.PHONY: demo test soak lint check configs clean
+.PHONY: demo test soak lint check configs picture clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -34,6 +34,10 @@ configs: .venv/installed
 	$(BIN)/tandem render --profile profiles/embedded.yaml --output $(CONFIGS)
 	cd $(CONFIGS) && for model in */; do \
 		cp $$model/config.pbtxt $(CURDIR)/model_repository/$$model/config.pbtxt; done
+
+# Draw README's picture anew.
+picture: .venv/installed
+	$(BIN)/python docs/picture.py
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -20,44 +20,93 @@ ARROWS = {
     "postprocessing": {"postprocessing", "preprocessing", "contract"},  # one tokenizer loader
     "postprocessing.triton": {"postprocessing", "preprocessing", "contract", "triton"},
 }
-PACKAGES = {room.partition(".")[0] for room in ARROWS} | {"tools", "tandem", "demo"}
-MODULES = sorted(
-    path.relative_to(ROOT)
-    for package in ("contract", "lookup", "bls", "engines", "preprocessing", "postprocessing")
-    for path in (ROOT / package).rglob("*.py")
+# The folders of tools/; each may import those before it.
+TOOLS = (
+    "errors",
+    "profiles",
+    "trtllm",
+    "triton",
+    "client",
+    "evaluation",
+    "benchmark",
+    "commands",
+    "cli",
 )
+TOP = {path.name for path in (ROOT / "src" / "tandem").iterdir() if path.is_dir()}
+
+
+def sources(*folders):
+    """Every Python file of ours in some folders, relative to the checkout."""
+    return sorted(
+        path.relative_to(ROOT)
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if ".venv" not in path.parts
+    )
+
+
+MODULES = sources(*{room.partition(".")[0] for room in ARROWS})
 
 
 def room(module):
-    """The room that a module stands in; Triton's own modules make one."""
+    """The room that a module stands in, less the package's name; Triton's own modules make one."""
     if module.partition(".")[0] in TRITON:
         return "triton"
-    rooms = [name for name in ARROWS if f"{module}.".startswith(f"{name}.")]
-    return max(rooms, key=len, default=module.partition(".")[0])
+    name = module.removeprefix("tandem.")
+    rooms = [room for room in ARROWS if f"{name}.".startswith(f"{room}.")]
+    return max(rooms, key=len, default=name.partition(".")[0])
 
 
 def imported(path):
-    """Every module that a file imports, relative ones resolved."""
-    package = list(path.parent.parts)
+    """Every module that a file imports, relative ones of the tests aside."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            if node.level:
+                assert path.parts[0] == "tests", f"{path}:{node.lineno}: import by the whole name"
+                continue
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_module_imports_only_what_its_room_may(path):
     allowed = ARROWS[room(".".join(path.with_suffix("").parts))]
-    ours = {name: room(name) for name in imported(path)}
-    wrong = {
-        name: target
-        for name, target in ours.items()
-        if target not in allowed and (target in ARROWS or target in PACKAGES | {"triton"})
-    }
+    ours = {name: room(name) for name in imported(path) if room(name) in {*ARROWS, *TOP, "triton"}}
+    wrong = {name: target for name, target in ours.items() if target not in allowed}
     assert not wrong, f"{path} may import {sorted(allowed)} of ours, and imports {wrong}"
+
+
+@pytest.mark.parametrize("path", sources("tools"), ids=str)
+def test_tool_imports_only_tools_below_it(path):
+    if path.parts[1:] == ("__init__.py",):
+        return
+    mine = TOOLS.index(path.with_suffix("").parts[1])
+    for name in imported(path):
+        if name.startswith("tandem.tools."):
+            theirs = name.split(".")[2]
+            assert TOOLS.index(theirs) <= mine, f"{path} imports {name}"
+
+
+def test_no_command_imports_a_command():
+    folder = ROOT / "tools" / "commands"
+    verbs = {p.stem for p in folder.glob("*.py") if "def register(" in p.read_text()}
+    for verb in verbs:
+        others = {
+            name.removeprefix("tandem.tools.commands.").partition(".")[0]
+            for name in imported(folder / f"{verb}.py")
+            if name.startswith("tandem.tools.commands.")
+        }
+        assert not others & verbs, f"{verb} imports {others & verbs}"
+
+
+def test_everything_of_ours_is_imported_as_part_of_tandem():
+    """From a checkout's root, a bare name would find a second copy of each module."""
+    bare = TOP | {"src"}
+    folders = [*TOP, "tests", "benchmarks", "deploy", "src"]
+    for path in sources(*folders):
+        for name in imported(path):
+            assert name.partition(".")[0] not in bare, f"{path} imports {name}"
 
 
 def test_settings_import_nothing_heavy():

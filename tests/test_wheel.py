@@ -1,0 +1,107 @@
+"""The wheel is all that a user needs: one package, and every command in an empty folder."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ANY_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+GRPC = re.compile(r"grpc\D*(127\.0\.0\.1:\d+)", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from the sdist as an index would get them."""
+    folder = tmp_path_factory.mktemp("dist")
+    finish([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The Python of an environment that has the wheel and what it depends on, and no checkout."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    # A path of a .pth file is searched, but its own .pth files, the checkout among them, are not.
+    here = sysconfig.get_path("purelib")
+    (site / "dependencies.pth").write_text("\n".join({here, *search_path()}) + "\n")
+    return folder / "bin" / "python"
+
+
+def search_path():
+    """Where this environment's own .pth files lead to, checkouts aside."""
+    found = {Path(entry) for entry in sys.path if "site-packages" in entry}
+    return {str(entry) for entry in found if entry.is_dir()}
+
+
+def finish(command, **options):
+    """Run a command to its good end; return what it printed."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, **options
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tandem(python, *arguments, cwd):
+    """Run a command of the installed package in a folder; return what it printed."""
+    return finish([python, "-m", "tandem", *arguments], cwd=cwd, env=environment(python))
+
+
+def environment(python):
+    """The variables of a shell that has activated an environment."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return clean | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+
+
+def test_wheel_puts_one_name_into_site_packages(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tandem"}
+
+
+def test_wheel_holds_types_profiles_shims_and_the_demo_pair(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for path in ("profiles", "model_repository", "demo"):
+        for file in (ROOT / path).rglob("*"):
+            if file.suffix in {".yaml", ".pbtxt", ".json", ".jsonl", ".safetensors"}:
+                assert f"tandem/{file.relative_to(ROOT)}" in names
+    assert "tandem/py.typed" in names
+
+
+def test_installed_command_renders_a_repository_that_serves(installed, tmp_path):
+    where = finish([installed, "-c", "import tandem; print(tandem.__file__)"], cwd=tmp_path)
+    assert str(ROOT) not in where
+    shown = tandem(installed, "render", "--output", "models", cwd=tmp_path)
+    assert "preprocessing" in shown
+    shim = tmp_path / "models" / "bls_stream" / "1"
+    assert (shim / "model.py").is_file()
+    assert (shim / "tandem" / "bls" / "loop.py").is_file()
+
+
+def test_installed_command_serves_and_answers(installed, tmp_path):
+    serve = [installed, "-m", "tandem", "up", "--profile", "emulated-zero", *ANY_PORTS]
+    with subprocess.Popen(
+        serve, cwd=tmp_path, env=environment(installed), stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            url = next(filter(None, map(GRPC.search, server.stdout)))[1]
+            shown = tandem(installed, "generate", "--url", url, "hello", cwd=tmp_path)
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=60)
+    assert shown.strip()
+    assert server.returncode == 0
