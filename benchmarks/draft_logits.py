@@ -20,9 +20,10 @@ from rich.table import Table
 
 from benchmarks.rounds import Rounds, play
 from tandem.contract import entry as tensors
-from tandem.tools import deployment, repository
-from tandem.tools.client import Client
-from tandem.tools.server import TritonServer
+from tandem.tools.client.client import Client
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
+from tandem.tools.triton.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parent / "wide-logits.yaml"
 CONTEXT = 64

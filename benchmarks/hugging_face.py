@@ -26,10 +26,11 @@ from tandem.contract import entry as tensors
 from tandem.demo.checkpoint import load_checkpoint
 from tandem.demo.evaluate import load_prompts
 from tandem.demo.tokens import load_tokenizer
-from tandem.tools import deployment, up
-from tandem.tools.client import Client
-from tandem.tools.demo import EMBEDDED
-from tandem.tools.generate import inputs_for
+from tandem.tools.client.client import Client
+from tandem.tools.commands import up
+from tandem.tools.commands.demo import EMBEDDED
+from tandem.tools.commands.generate import inputs_for
+from tandem.tools.profiles import deployment
 
 PROMPTS, TOKENS, TURNS, DRAFT_LEN = 16, 96, 3, 4
 Answer = Callable[[str], int]  # answers a prompt; how many tokens it took

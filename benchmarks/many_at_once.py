@@ -30,9 +30,10 @@ from tritonclient import grpc
 
 from benchmarks import bare
 from benchmarks.rounds import MODEL, MS, play
-from tandem.tools import deployment, repository
-from tandem.tools.client import Client
-from tandem.tools.server import TritonServer
+from tandem.tools.client.client import Client
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
+from tandem.tools.triton.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
 BARE = "thread_loop"

@@ -25,10 +25,11 @@ from tritonclient import grpc
 
 from benchmarks import bare, published_rows, rounds
 from benchmarks.simulation import Loop
-from tandem.tools import deployment, repository
-from tandem.tools.client import Client
-from tandem.tools.profile import Admission, read_profile
-from tandem.tools.server import TritonServer
+from tandem.tools.client.client import Client
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.profile import Admission, read_profile
+from tandem.tools.triton import repository
+from tandem.tools.triton.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
 CONTEXTS, TOKENS_A_ROUND = (64, 2048), 5

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.client import Client, Value
+from tandem.tools.client.client import Client, Value
 
 MODEL = "bls_stream"
 DRAFT_LEN = 10

@@ -14,8 +14,8 @@ from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import VirtualTimer
 from tandem.engines.engine import Engine
 from tandem.engines.request import EngineAnswer, EngineRequest
-from tandem.tools import deployment
-from tandem.tools.kinds.base import Engine as Planned
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.engines.base import Engine as Planned
 
 PROMPT_LEN = 64
 ANSWER_LEN = 500

@@ -21,11 +21,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.tools import deployment, repository
-from tandem.tools.client import Client
+from tandem.tools.client.client import Client
+from tandem.tools.commands.generate import inputs_for
 from tandem.tools.errors import TandemError
-from tandem.tools.generate import inputs_for
-from tandem.tools.server import TritonServer
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
+from tandem.tools.triton.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
 TOKENIZER = "/preprocessing/1/model.py"

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from tandem.contract import entry as tensors
-from tandem.tools import deployment, up
-from tandem.tools.client import Answer, Client
-from tandem.tools.demo import PROMPTS, last_lines, read_prompts
-from tandem.tools.generate import inputs_for, show
-from tandem.tools.options import EMBEDDED
+from tandem.tools.client.client import Answer, Client
+from tandem.tools.commands import up
+from tandem.tools.commands.demo import PROMPTS, last_lines, read_prompts
+from tandem.tools.commands.generate import inputs_for, show
+from tandem.tools.commands.options import EMBEDDED
+from tandem.tools.profiles import deployment
 
 PICTURE = Path(__file__).with_name("demo.svg")
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # they would be asked of another host

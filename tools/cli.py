@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from .errors import TandemError
+from tandem.tools.errors import TandemError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def _loaded(arguments: Sequence[str]) -> Callable[[], int]:
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        from .command_line import read  # noqa: PLC0415  see above
+        from tandem.tools.commands.command_line import read  # noqa: PLC0415  see above
 
         return read(arguments)
     finally:

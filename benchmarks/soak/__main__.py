@@ -34,8 +34,9 @@ from benchmarks.soak.faults import Trouble
 from benchmarks.soak.flatness import courses
 from benchmarks.soak.processes import Sample, is_at_rest, process_of, sample
 from benchmarks.soak.questions import Question, answered
-from tandem.tools import deployment, repository
-from tandem.tools.server import TritonServer
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
+from tandem.tools.triton.server import TritonServer
 
 PROFILE = Path(__file__).with_name("profile.yaml")
 CANCELS_AN_HOUR = 10_000

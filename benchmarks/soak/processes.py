@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-from tandem.tools.server import TritonServer
+from tandem.tools.triton.server import TritonServer
 
 MB = 2**20
 BLOCK = 512

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tandem.tools.cli import main
-from tandem.tools.triton_install import find_triton
+from tandem.tools.triton.install import find_triton
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ["Dockerfile", "Dockerfile.cpu"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.tools.server import ANY_PORTS, LOOPBACK, claim_ports
+from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, claim_ports
 
 BIN = Path(sys.executable).parent
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"

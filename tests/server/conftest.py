@@ -10,9 +10,10 @@ import small
 from benchmarks import faulty
 from checkpoints import write_pair
 
-from tandem.tools import deployment, repository
-from tandem.tools.deployment import Deployment
-from tandem.tools.server import TritonServer
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.triton import repository
+from tandem.tools.triton.server import TritonServer
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandem.tools import cli as command
-from tandem.tools import deployment
+from tandem.tools.profiles import deployment
 
 from .conftest import serving
 

@@ -6,7 +6,7 @@ import pytest
 from live_triton import leftovers
 
 from tandem.tools import cli as command
-from tandem.tools import demo
+from tandem.tools.commands import demo
 
 
 def regions():

@@ -13,7 +13,7 @@ from crowd import ask, controls, eventually, idle, metric, streaming, told
 from entries import ask_one, inputs, read, refusal, tensor
 from live_triton import memory_bytes
 
-from tandem.tools import deployment
+from tandem.tools.profiles import deployment
 
 from .conftest import serving
 

@@ -10,7 +10,7 @@ from entries import ask, ask_one, refusal
 from metrics import Change
 from prompts import COMPLETIONS, EDITS
 
-from tandem.tools import deployment
+from tandem.tools.profiles import deployment
 
 PROMPTS = COMPLETIONS[-52:]
 LENGTH = 20

@@ -7,7 +7,7 @@ import pytest
 from entries import OUTPUTS, ask, ask_one, stream
 from metrics import computed
 
-from tandem.tools import deployment
+from tandem.tools.profiles import deployment
 
 from .conftest import serving
 

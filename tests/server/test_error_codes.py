@@ -13,7 +13,7 @@ from crowd import Crowd, eventually, idle, metric
 from entries import inputs, streaming
 from tritonclient.utils import InferenceServerException
 
-from tandem.tools import deployment
+from tandem.tools.profiles import deployment
 
 from .conftest import serving
 

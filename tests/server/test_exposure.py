@@ -10,8 +10,8 @@ import tritonclient.http
 from live_triton import leftovers, write_model
 from tritonclient.utils import InferenceServerException
 
-from tandem.tools.server import TritonServer
-from tandem.tools.trtllm.launch import PREFIX
+from tandem.tools.triton.launch import PREFIX
+from tandem.tools.triton.server import TritonServer
 
 TRITONS_OWN = "triton_python_backend_shm_region_"  # clients of newer Tritons may not register these
 HANDLE = b"x" * 64

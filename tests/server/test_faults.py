@@ -10,7 +10,7 @@ import pytest
 from crowd import Crowd, ask, controls, eventually, idle, metric, prompts_of, told, wrong
 from metrics import Change, computed, settle
 
-from tandem.tools import server as servers
+from tandem.tools.triton import server as servers
 
 PROMPTS = prompts_of(8)
 LONG = 300

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools import generate
-from tandem.tools.client import Answer, Client
+from tandem.tools.client.client import Answer, Client
+from tandem.tools.commands import generate
 from tandem.tools.errors import TandemError
 
 PROMPT = "def main():"

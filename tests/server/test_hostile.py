@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
 
-from tandem.tools import deployment
+from tandem.tools.profiles import deployment
 
 from .conftest import serving
 

@@ -4,9 +4,9 @@ import pytest
 from entries import ask, ask_one, stream
 from prompts import COMPLETIONS
 
-from tandem.tools import deployment
-from tandem.tools.kinds.lookup import Lookup
-from tandem.tools.profile import Decoding
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.engines.lookup import Lookup
+from tandem.tools.profiles.profile import Decoding
 
 from .conftest import serving
 

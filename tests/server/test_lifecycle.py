@@ -13,9 +13,9 @@ import pytest
 import tritonclient.grpc as client
 from live_triton import alive, eventually, leftovers, memory_bytes, write_model
 
-from tandem.tools import server as servers
 from tandem.tools.errors import TandemError
-from tandem.tools.server import Ports, TritonServer
+from tandem.tools.triton import server as servers
+from tandem.tools.triton.server import Ports, TritonServer
 
 START_AND_TELL = """
 import sys, time

@@ -13,9 +13,9 @@ from entries import ask_one, inputs, streaming
 from metrics import scrape, total, until
 from tritonclient.utils import InferenceServerException
 
-from tandem.tools import deployment
-from tandem.tools.kinds.lookup import Lookup
-from tandem.tools.profile import Decoding
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.engines.lookup import Lookup
+from tandem.tools.profiles.profile import Decoding
 
 from .conftest import serving
 

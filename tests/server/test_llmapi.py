@@ -10,7 +10,7 @@ from engine_harness import successor
 from entries import ask, ask_one, refusal, stream
 from metrics import Change
 
-from tandem.tools import deployment
+from tandem.tools.profiles import deployment
 
 from .conftest import serving
 

@@ -10,10 +10,10 @@ import yaml
 from tritonclient.grpc import InferenceServerClient
 
 from tandem.tools import cli as command
-from tandem.tools import deployment
-from tandem.tools.client import Client
-from tandem.tools.options import PROFILES
-from tandem.tools.triton_install import find_triton
+from tandem.tools.client.client import Client
+from tandem.tools.commands.options import PROFILES
+from tandem.tools.profiles import deployment
+from tandem.tools.triton.install import find_triton
 
 from .conftest import serving
 

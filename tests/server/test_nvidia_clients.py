@@ -13,7 +13,7 @@ from entries import ask_one
 from tritonclient import grpc
 from tritonclient.utils import np_to_triton_dtype
 
-from tandem.tools import deployment
+from tandem.tools.profiles import deployment
 
 from .conftest import serving
 

@@ -12,9 +12,9 @@ from live_triton import answer_ids, eventually
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from tandem.tools import guard, repository
-from tandem.tools.server import ANY_PORTS, LOOPBACK, claim_ports
-from tandem.tools.triton_install import find_triton
+from tandem.tools.triton import repository, supervisor
+from tandem.tools.triton.install import find_triton
+from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, claim_ports
 
 PROMPTS = ["def add(", "import json\n", "print("]
 WRONG = "raise ImportError('this is the wrong one')\n"
@@ -48,7 +48,7 @@ def bare_triton(models, environment, working_directory):
     install, ports = find_triton(), claim_ports(ANY_PORTS, LOOPBACK)
     prefix = f"tandem-test-{os.getpid()}-"
     command = [
-        *(sys.executable, guard.__file__, "10", prefix),
+        *(sys.executable, supervisor.__file__, "10", prefix),
         *(install.binary, f"--model-repository={models}", "--disable-auto-complete-config"),
         *(f"--backend-directory={install.backends}", f"--http-port={ports.http}"),
         *(f"--grpc-port={ports.grpc}", f"--metrics-port={ports.metrics}"),

@@ -9,7 +9,7 @@ from checkpoints import write_pair
 from live_triton import leftovers
 
 from tandem.tools import cli as command
-from tandem.tools.hugging_face import HuggingFace
+from tandem.tools.evaluation.hugging_face import HuggingFace
 
 PROMPTS = ["How does Draft-Sampling work?", "def add(first, second):", "x = 1\nprint("]
 OURS = f"tandem-{os.getpid()}-"

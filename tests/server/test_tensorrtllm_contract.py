@@ -11,10 +11,11 @@ from checkpoints import write_empty, write_tokenizer
 from crowd import ask
 from live_triton import alive, eventually, leftovers
 
-from tandem.tools import deployment, repository, server
-from tandem.tools.server import TritonServer
-from tandem.tools.triton_install import find_triton
-from tandem.tools.trtllm.launch import SINGLE, launch_of
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository, server
+from tandem.tools.triton.install import find_triton
+from tandem.tools.triton.launch import SINGLE, launch_of
+from tandem.tools.triton.server import TritonServer
 
 STUB = Path(__file__).parents[1] / "support" / "tensorrtllm_stub" / "model.py"
 PROMPT = "def add(a, b):"

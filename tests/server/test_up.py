@@ -14,8 +14,8 @@ import pytest
 from checkpoints import write_gpt2, write_qwen2, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
 
-from tandem.tools import deployment
-from tandem.tools.guard import session_processes
+from tandem.tools.profiles import deployment
+from tandem.tools.triton.supervisor import session_processes
 
 ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tandem.contract import entry as tensors
-from tandem.tools.client import Client
+from tandem.tools.client.client import Client
 from tandem.tools.errors import TandemError
 
 PROMPTS = [f"def careful_{n}(reader):\n" for n in range(4)]

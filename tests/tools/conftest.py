@@ -4,8 +4,8 @@ import pytest
 import yaml
 from llamas import profile_over, write_llamas
 
-from tandem.tools import deployment
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
 
 
 @pytest.fixture(scope="session")

@@ -11,20 +11,21 @@ from rich.console import Console
 
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
-from tandem.tools import bench, deployment, tune
 from tandem.tools import cli as command
-from tandem.tools.client import Answer, Chunk, Totals
+from tandem.tools.benchmark import load_generator, plot
+from tandem.tools.benchmark.load_generator import Asker, Plan
+from tandem.tools.benchmark.report import Report
+from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
+from tandem.tools.benchmark.statistics import Cell, Figures, Spread, figures_of
+from tandem.tools.benchmark.target_server import ServedDrafters, served_drafters
+from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
+from tandem.tools.benchmark.variant import CONTROL, Way, ways_of
+from tandem.tools.client.client import Answer, Chunk, Totals
+from tandem.tools.commands import bench, tune
+from tandem.tools.commands.measuring import drafters_of, lengths_of
+from tandem.tools.commands.options import named_profile
 from tandem.tools.errors import TandemError
-from tandem.tools.measure import asking, plot
-from tandem.tools.measure.asking import Asker, Plan
-from tandem.tools.measure.figures import Cell, Figures, Spread, figures_of
-from tandem.tools.measure.options import drafters_of, lengths_of
-from tandem.tools.measure.report import Report
-from tandem.tools.measure.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
-from tandem.tools.measure.served import ServedDrafters, served_drafters
-from tandem.tools.measure.trace import Arrival, Repetition, Trace
-from tandem.tools.measure.way import CONTROL, Way, ways_of
-from tandem.tools.options import named_profile
+from tandem.tools.profiles import deployment
 
 DRAFTS = Way("draft_model", 4)
 
@@ -195,7 +196,7 @@ class ScriptedClient:
 
 @pytest.fixture
 def asked(monkeypatch):
-    monkeypatch.setattr(asking, "Client", ScriptedClient)
+    monkeypatch.setattr(load_generator, "Client", ScriptedClient)
     monkeypatch.setattr(ScriptedClient, "asked", [])
     return ScriptedClient.asked
 
@@ -370,7 +371,7 @@ def test_answers_become_traces():
     answer = Answer()
     statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
     answer.add(Chunk("x", [1, 2], Totals(1, 4, 1), "length", 1.0, statistics))
-    found = asking._trace(answer, (), 3)
+    found = load_generator._trace(answer, (), 3)
     assert (found.engine_seconds, found.num_rounds, found.prompt) == (0.75, 1, 3)
 
 

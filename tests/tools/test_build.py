@@ -9,9 +9,10 @@ import pytest
 from golden import check_golden
 from llamas import TENSORRT_PROFILES
 
-from tandem.tools import build, deployment
 from tandem.tools.cli import main
+from tandem.tools.commands import build
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
 from tandem.tools.trtllm import preflight
 from tandem.tools.trtllm.engines import trt_engines
 from tandem.tools.trtllm.preflight import SeenGpu

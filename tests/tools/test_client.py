@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tandem.contract import entry
-from tandem.tools.client import Answer, Chunk, Totals, as_array
+from tandem.tools.client.client import Answer, Chunk, Totals, as_array
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import pytest
 from checkpoints import write_empty, write_tokenizer
 
 from tandem.tools import cli as command
-from tandem.tools import doctor, triton_install
+from tandem.tools.commands import doctor
+from tandem.tools.commands.options import PROFILES, grpc_url, named_profile
+from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError
-from tandem.tools.options import PROFILES, grpc_url, named_profile
-from tandem.tools.perf_analyzer import find_perf_analyzer
-from tandem.tools.verbs import VERBS
+from tandem.tools.triton import install
+from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 
 # Ctrl-C comes at the moment that a package is imported which takes its time.
 INTERRUPTED = """
@@ -135,8 +136,8 @@ def test_rendering_into_a_closed_folder_is_refused_in_one_line(closed, capsys):
 
 def test_cache_that_cannot_be_searched_is_one_line(closed, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
-    monkeypatch.setattr(triton_install, "SYSTEM_TRITON", Path("/no/triton"))
-    for find in (triton_install.find_triton, find_perf_analyzer):
+    monkeypatch.setattr(install, "SYSTEM_TRITON", Path("/no/triton"))
+    for find in (install.find_triton, find_perf_analyzer):
         with pytest.raises(TandemError, match="Permission denied; set XDG_CACHE_HOME to a folder"):
             find()
 
@@ -222,7 +223,7 @@ def test_doctor_only_notes_a_port_that_is_taken():
 
 
 def test_doctor_says_which_python_lacks_a_shared_library(monkeypatch):
-    for module in (doctor, triton_install):
+    for module in (doctor, install):
         monkeypatch.setattr(module, "find_libpython", lambda: None)
     findings = {finding.subject: finding for finding in doctor.examine()}
     assert findings["Python"].good is False

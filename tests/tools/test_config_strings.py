@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.tools.config_strings import (
+from tandem.tools.profiles.config_strings import (
     ConfigStringError,
     DraftTargetConfig,
     PromptLookupConfig,

@@ -6,9 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
-from tandem.tools import demo
-from tandem.tools.client import Answer, Totals
-from tandem.tools.demo import Comparison, Figures, Prompt
+from tandem.tools.client.client import Answer, Totals
+from tandem.tools.commands import demo
+from tandem.tools.commands.demo import Comparison, Figures, Prompt
 from tandem.tools.errors import TandemError
 
 

@@ -7,9 +7,9 @@ import yaml
 from benchmarks.published_rows import PUBLISHED, rows
 from checkpoints import write_tokenizer
 
-from tandem.tools import deployment
+from tandem.tools.commands.options import named_profile
 from tandem.tools.errors import TandemError
-from tandem.tools.options import named_profile
+from tandem.tools.profiles import deployment
 
 PROFILES = Path(__file__).resolve().parents[2] / "profiles"
 LANGUAGE = {"alpha": 0.8}

@@ -7,8 +7,9 @@ import yaml
 from checkpoints import write_empty, write_tokenizer
 
 from tandem.engines import traits
-from tandem.tools import deployment, repository
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
 
 ENTRIES = [{"name": "bls_stream", "kind": "stream"}, {"name": "bls", "kind": "forward"}]
 SHIPPED = "llama-3.1-8b-llmapi"

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools import generate, running
-from tandem.tools.client import Answer, Chunk, Totals
+from tandem.tools.client.client import Answer, Chunk, Totals
+from tandem.tools.commands import generate
+from tandem.tools.triton import running
 
 CHUNKS = [
     Chunk("ab", [1, 2], Totals(1, 4, 1), None, 0.5),

@@ -8,8 +8,8 @@ from importlib import import_module, metadata
 import pytest
 
 from tandem.tools import cli as command
-from tandem.tools.options import dashed, parser_of
-from tandem.tools.verbs import FIRST_STEPS, VERBS
+from tandem.tools.commands.options import dashed, parser_of
+from tandem.tools.commands.verbs import FIRST_STEPS, VERBS
 
 
 def parser(name):

@@ -6,10 +6,10 @@ import pytest
 from golden import check_golden
 from llamas import TENSORRT_PROFILES
 
-from tandem.tools import deployment
 from tandem.tools.cli import main
+from tandem.tools.profiles import deployment
+from tandem.tools.triton.launch import PREFIX, SINGLE, launch_of
 from tandem.tools.trtllm.engines import trt_engines
-from tandem.tools.trtllm.launch import PREFIX, SINGLE, launch_of
 
 LARGE = "llama-3.1-405b"
 LOOKUP = "llama-2-13b-prompt-lookup"

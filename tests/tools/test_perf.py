@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tandem.tools import cli as command
-from tandem.tools import perf, perf_analyzer
+from tandem.tools.commands import perf
 from tandem.tools.errors import TandemError
-from tandem.tools.perf_analyzer import MEMBER, PerfAnalyzer, find_perf_analyzer
+from tandem.tools.triton import perf_analyzer
+from tandem.tools.triton.perf_analyzer import MEMBER, PerfAnalyzer, find_perf_analyzer
 
 RUNS = "#!/bin/sh\nexit 0\n"
 

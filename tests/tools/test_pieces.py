@@ -5,8 +5,8 @@ import codecs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.tools.client import Chunk, Totals
-from tandem.tools.pieces import Pieces
+from tandem.tools.client.client import Chunk, Totals
+from tandem.tools.client.spans import Pieces
 
 
 def complete_texts(rows):

@@ -7,8 +7,8 @@ import yaml
 from checkpoints import write_empty, write_tokenizer
 
 from tandem.bls.settings import AUTO
-from tandem.tools import deployment
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tandem.bls.settings import ForwarderSettings, LoopSettings
 from tandem.contract import parameters
-from tandem.tools import deployment, repository
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
 
 ROOT = Path(__file__).resolve().parents[2]
 

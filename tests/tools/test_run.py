@@ -8,11 +8,12 @@ from checkpoints import write_empty, write_tokenizer
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools import documents, repository, run
-from tandem.tools.dataset import read_prompts
+from tandem.tools.client.dataset import read_prompts
+from tandem.tools.commands import run, run_options
+from tandem.tools.commands.options import dashed, parser_of
 from tandem.tools.errors import TandemError
-from tandem.tools.options import dashed, parser_of
-from tandem.tools.trtllm.launch import prepared_launch
+from tandem.tools.triton import repository
+from tandem.tools.triton.launch import prepared_launch
 
 BLOG = """--tokenizer_dir tokenizer --draft_engine_dir ./draft --engine_dir ./target \
 --draft_target_model_config = "[10,[0,1,2,3,4,5,6,7],[0,1,2,3,4,5,6,7], False]" \
@@ -36,7 +37,7 @@ def here(tmp_path, monkeypatch):
     write_empty(tmp_path / "target", size)
     write_empty(tmp_path / "draft", size)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(documents, "count_gpus", lambda: 0)
+    monkeypatch.setattr(run_options, "count_gpus", lambda: 0)
     return tmp_path
 
 
@@ -48,7 +49,7 @@ def options(line):
 
 def plan(line):
     given = options(line if "--input" in line else f"{line} --input-text x")
-    return documents.plan(given, documents.read_drafting(given))
+    return run_options.plan(given, run_options.read_drafting(given))
 
 
 def refusal(line):
@@ -91,7 +92,7 @@ def built(here):
 
 def test_draft_target_command_of_the_documents_is_understood():
     given = options(DRAFT_TARGET)
-    drafting = documents.read_drafting(given)
+    drafting = run_options.read_drafting(given)
     assert drafting.inputs == {
         entry.DRAFTER: "draft_model",
         entry.NUM_DRAFT_TOKENS: 4,
@@ -99,26 +100,26 @@ def test_draft_target_command_of_the_documents_is_understood():
     }
     assert given.max_output_len == 256
     assert given.input_text == ["How does Draft-Sampling work?"]
-    planned = documents.plan(given, drafting)
+    planned = run_options.plan(given, drafting)
     assert planned.deployment.drafters[0] == "draft_model"
     assert planned.notes[0] == "PyTorch sees no GPU: the CPU stands for [0,1]"
 
 
 def test_prompt_lookup_command_of_the_documents_is_understood():
     given = options(LOOKUP)
-    drafting = documents.read_drafting(given)
+    drafting = run_options.read_drafting(given)
     assert drafting.inputs == {
         entry.DRAFTER: "prompt_lookup",
         entry.PROMPT_LOOKUP_NUM_TOKENS: 10,
         entry.MAX_MATCHING_NGRAM_SIZE: 2,
     }
-    assert documents.plan(given, drafting).deployment.draft is None
+    assert run_options.plan(given, drafting).deployment.draft is None
 
 
 def test_both_strings_make_the_hybrid():
     line = f'{PAIR} --draft-target-model-config "[4,[0],[1],False]" --prompt-lookup-config'
     given = options(f'{line} "[10,2,[1]]" --input-text x')
-    assert documents.read_drafting(given).inputs == {
+    assert run_options.read_drafting(given).inputs == {
         entry.DRAFTER: "hybrid",
         entry.NUM_DRAFT_TOKENS: 4,
         entry.USE_DRAFT_LOGITS: False,
@@ -130,7 +131,7 @@ def test_both_strings_make_the_hybrid():
 
 
 def test_nothing_is_drafted_without_a_string():
-    assert documents.read_drafting(options(f"{ALONE} --input-text x")).drafter == "none"
+    assert run_options.read_drafting(options(f"{ALONE} --input-text x")).drafter == "none"
 
 
 @pytest.mark.parametrize(("tp_size", "right"), [(4, "[0,1,2,3]"), (1, "[0]")])
@@ -270,7 +271,7 @@ def test_what_cannot_be_is_refused_in_one_line(more, message):
 
 
 def test_devices_are_honoured_where_there_are_gpus(monkeypatch):
-    monkeypatch.setattr(documents, "count_gpus", lambda: 2)
+    monkeypatch.setattr(run_options, "count_gpus", lambda: 2)
     planned = plan(f'{PAIR} --draft-target-model-config "[4,[0],[1],True]"')
     engines = planned.deployment.profile.engines
     assert (engines.draft.device, engines.target.device) == ("cuda:0", "cuda:1")

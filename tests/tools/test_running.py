@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tandem.tools import running, server
 from tandem.tools.errors import TandemError
-from tandem.tools.running import Running, running_servers, why_unreachable
-from tandem.tools.server import Ports, claim_ports
+from tandem.tools.triton import running, server
+from tandem.tools.triton.running import Running, running_servers, why_unreachable
+from tandem.tools.triton.server import Ports, claim_ports
 
 
 @pytest.fixture

@@ -12,17 +12,18 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools import deployment, summarize
-from tandem.tools.accuracy import Column, Comparison
-from tandem.tools.client import Answer, Totals
-from tandem.tools.config_strings import PromptLookupConfig
-from tandem.tools.dataset import Item, read_items
-from tandem.tools.documents import Drafting
+from tandem.tools.client.client import Answer, Totals
+from tandem.tools.client.dataset import Item, read_items
+from tandem.tools.commands import summarize
+from tandem.tools.commands.options import dashed, parser_of
+from tandem.tools.commands.run_options import Drafting
+from tandem.tools.commands.summarize import Bench, Speculation
 from tandem.tools.errors import TandemError
-from tandem.tools.hugging_face import cut
-from tandem.tools.options import dashed, parser_of
-from tandem.tools.rouge import MEASURES, Rouge
-from tandem.tools.summarize import Bench, Speculation
+from tandem.tools.evaluation.accuracy import Column, Comparison
+from tandem.tools.evaluation.hugging_face import cut
+from tandem.tools.evaluation.rouge import MEASURES, Rouge
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.config_strings import PromptLookupConfig
 
 DOCUMENTS = """--test_hf --test_trt_llm --check_accuracy --hf_model_dir hf --engine_dir ./target \
 --batch_size=1 --prompt_lookup_config="[10,2,[0]]" --kv_cache_enable_block_reuse"""

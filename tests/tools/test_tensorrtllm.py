@@ -9,8 +9,9 @@ from google.protobuf import text_format
 from llamas import TENSORRT_PROFILES
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from tandem.tools import deployment, repository
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
 from tandem.tools.trtllm.built import check_built
 from tandem.tools.trtllm.engines import trt_engines
 

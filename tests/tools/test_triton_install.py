@@ -2,15 +2,15 @@
 
 import pytest
 
-from tandem.tools import triton_install
 from tandem.tools.errors import TandemError
-from tandem.tools.triton_install import PYTHON, find_libpython, find_triton
+from tandem.tools.triton import install
+from tandem.tools.triton.install import PYTHON, find_libpython, find_triton
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(triton_install, "SYSTEM_TRITON", tmp_path / "no-system-triton")
+    monkeypatch.setattr(install, "SYSTEM_TRITON", tmp_path / "no-system-triton")
     return tmp_path / "tandem"
 
 
@@ -33,29 +33,29 @@ def test_system_triton_is_preferred(tmp_path, monkeypatch):
     (system / "bin").mkdir(parents=True)
     (system / "bin" / "tritonserver").touch()
     (system / "TRITON_VERSION").write_text("2.60.0\n")
-    monkeypatch.setattr(triton_install, "SYSTEM_TRITON", system)
-    install = find_triton()
-    assert (install.source, install.version) == ("system", "2.60.0")
+    monkeypatch.setattr(install, "SYSTEM_TRITON", system)
+    found = find_triton()
+    assert (found.source, found.version) == ("system", "2.60.0")
     assert install.backends == system / "backends"
 
 
 def test_absent_triton_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(triton_install, "find_spec", lambda _: None)
+    monkeypatch.setattr(install, "find_spec", lambda _: None)
     with pytest.raises(TandemError, match=r"pip install 'tandem-triton\[embedded\]'"):
         find_triton()
 
 
 def test_python_without_a_stub_is_refused_with_those_that_have_one(monkeypatch):
     library = find_libpython()
-    monkeypatch.setattr(triton_install, "find_libpython", lambda: library)
-    monkeypatch.setattr(triton_install, "PYTHON", "3.99")
+    monkeypatch.setattr(install, "find_libpython", lambda: library)
+    monkeypatch.setattr(install, "PYTHON", "3.99")
     with pytest.raises(TandemError, match=r"no stub for Python 3\.99; it has 3\.8, .*3\.13"):
         find_triton()
 
 
 def test_numpy_that_corrupts_tensors_is_refused(monkeypatch):
     versions = {"numpy": "2.4.0", "nvidia-pytriton": "0.7.0"}
-    monkeypatch.setattr(triton_install.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(install.metadata, "version", versions.__getitem__)
     with pytest.raises(TandemError, match=r"numpy 2\.4\.0 corrupts .* pip install 'numpy<2'"):
         find_triton()
 

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 from checkpoints import write_empty, write_tokenizer
 
-from tandem.tools import deployment, up
-from tandem.tools.options import named_profile
-from tandem.tools.server import Progress
+from tandem.tools.commands import up
+from tandem.tools.commands.options import named_profile
+from tandem.tools.profiles import deployment
+from tandem.tools.triton.server import Progress
 
 SERVER = SimpleNamespace(
     http_url="127.0.0.1:1",

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import TandemError
-from ..kinds.tensorrtllm import TensorRTLLMDraft
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 
 LENGTHS = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_draft_len")
 PLUGINS = ("use_paged_context_fmha", "tokens_per_block")

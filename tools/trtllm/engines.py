@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..kinds.base import ProfileError
-from ..kinds.tensorrtllm import TensorRTLLMDraft
-from ..profile import Profile, read_profile
-from .pair import check_pair
+from tandem.tools.profiles.engines.base import ProfileError
+from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
+from tandem.tools.profiles.pair import check_pair
+from tandem.tools.profiles.profile import Profile, read_profile
 
 
 def trt_engines(profile: Profile) -> dict[str, TensorRTLLMDraft]:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..kinds.tensorrtllm import TensorRTLLMDraft
-from .shape import Shape, read_shape
+from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
+from tandem.tools.trtllm.shape import Shape, read_shape
 
 GIB = 2**30
 # CUDA context, activations and workspace of one engine on one GPU: a guess, not a measurement

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoint import has_weights
-from ..doctor import Finding
-from ..kinds.tensorrtllm import TensorRTLLMDraft
-from .memory import Gpu, gpus, whole_weights
-from .steps import UNSEEN, Step
+from tandem.tools.commands.doctor import Finding
+from tandem.tools.profiles.checkpoint import has_weights
+from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
+from tandem.tools.trtllm.memory import Gpu, gpus, whole_weights
+from tandem.tools.trtllm.steps import UNSEEN, Step
 
 COMPUTE_CAPABILITY = 8.0  # Ampere, says TensorRT-LLM's support matrix
 FP8_CAPABILITY = 8.9  # Ada has the first FP8 tensor cores

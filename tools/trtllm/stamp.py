@@ -6,7 +6,7 @@ import hashlib
 import json
 from importlib import metadata
 
-from .steps import Step
+from tandem.tools.trtllm.steps import Step
 
 NAME = ".tandem-build"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import TandemError
-from ..kinds.tensorrtllm import Build, TensorRTLLMDraft
-from .shape import read_shape
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.engines.tensorrtllm import Build, TensorRTLLMDraft
+from tandem.tools.trtllm.shape import read_shape
 
 EXAMPLES = Path("/app/examples")  # of TensorRT-LLM, where NVIDIA's image has them
 QUANTIZE = Path("quantization", "quantize.py")

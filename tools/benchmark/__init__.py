@@ -1,0 +1,1 @@
+"""Measures drafters on a live server: variants, load, statistics, report."""

@@ -1,0 +1,188 @@
+"""Puts the scenarios to a server, every way in turn, so that all of them meet the same noise."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+from tandem.tools.benchmark.scenario import Scenario, request_inputs
+from tandem.tools.benchmark.statistics import Cell
+from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
+from tandem.tools.benchmark.variant import Way
+from tandem.tools.client.client import Answer, Client, Inputs
+
+PRIMING_TOKENS = 2  # the fewest that make a draft model see the prompt
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    nums_streams: how many ask at once. repetitions: of whole answers, from which all figures but
+    the latencies come; streamed: of answers in chunks, for the latencies. more: inputs that every
+    request carries.
+    """
+
+    scenarios: Sequence[Scenario]
+    ways: Sequence[Way]
+    nums_streams: Sequence[int]
+    max_tokens: int
+    repetitions: int
+    streamed: int
+    more: Inputs
+
+    @property
+    def num_answers(self) -> int:
+        """All that will be asked for, the priming included."""
+        prompts = sum(len(scenario.prompts) for scenario in self.scenarios)
+        turns = (self.repetitions + self.streamed) * sum(self.nums_streams)
+        return prompts * len(self.ways) * (1 + turns)
+
+
+class _Turn(NamedTuple):
+    """A way's turn: the prompts that each stream puts, by their numbers, and how."""
+
+    scenario: Scenario
+    way: Way
+    prompts: Sequence[int]
+    stream: bool
+
+
+class Asker(AbstractContextManager["Asker"]):
+    """As many connections to a server as ask it at once.
+
+    on_answer: called with each answer's way, from the thread that asked.
+    """
+
+    def __init__(
+        self, url: str, entry: str, plan: Plan, on_answer: Callable[[Way], None] = lambda _: None
+    ) -> None:
+        self._entry = entry
+        self._plan = plan
+        self._on_answer = on_answer
+        self._open = ExitStack()
+        most = max(plan.nums_streams)
+        self._clients = [self._open.enter_context(Client(url)) for _ in range(most)]
+        self._threads = self._open.enter_context(ThreadPoolExecutor(most))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        self._open.close()
+
+    def cells(self) -> list[Cell]:
+        """Measure everything; raise TandemError where the server refuses a request."""
+        return [cell for scenario in self._plan.scenarios for cell in self._measure(scenario)]
+
+    def _measure(self, scenario: Scenario) -> list[Cell]:
+        plan = self._plan
+        self._prime(scenario)
+        cells = {
+            (count, way): Cell(scenario.name, count, way, [], [])
+            for count in plan.nums_streams
+            for way in plan.ways
+        }
+        for number in range(plan.repetitions + plan.streamed):
+            stream = number >= plan.repetitions
+            for count in plan.nums_streams:
+                for way, repetition in self._repetition(scenario, count, number, stream=stream):
+                    cell = cells[count, way]
+                    (cell.streamed if stream else cell.whole).append(repetition)
+        return [*cells.values()]
+
+    def _prime(self, scenario: Scenario) -> None:
+        """Bring each prompt into the KV caches: no answer shall find what another computed."""
+        for prompt in scenario.prompts:
+            for way in self._plan.ways:
+                few = min(PRIMING_TOKENS, self._plan.max_tokens)
+                self._ask(self._clients[0], way, prompt, few, stream=False)
+
+    def _repetition(
+        self, scenario: Scenario, count: int, number: int, *, stream: bool
+    ) -> Iterator[tuple[Way, Repetition]]:
+        """Answer all prompts in every way once.
+
+        One stream puts one prompt in every way before it goes on to the next. Several put all of
+        theirs before the next way has its turn: they would wait for the longest answer otherwise.
+        """
+        ways = self._plan.ways
+        if count > 1:
+            for way in _rotated(ways, number):
+                turn = _Turn(scenario, way, range(len(scenario.prompts)), stream)
+                yield way, self._together(turn, count)
+            return
+        traces: dict[Way, list[Trace]] = {way: [] for way in ways}
+        for prompt in range(len(scenario.prompts)):
+            for way in _rotated(ways, number + prompt):
+                turn = _Turn(scenario, way, [prompt], stream)
+                traces[way] += self._one_by_one(turn, self._clients[0])
+        for way in ways:
+            yield way, Repetition.of_one_stream(traces[way])
+
+    def _together(self, turn: _Turn, count: int) -> Repetition:
+        """Let streams ask at once, each all prompts, each beginning with another one."""
+        barrier = threading.Barrier(count)
+
+        def stream(number: int) -> tuple[list[Trace], float, float]:
+            own = turn._replace(prompts=_rotated(turn.prompts, number))
+            barrier.wait()
+            began = time.perf_counter()
+            traces = self._one_by_one(own, self._clients[number])
+            return traces, began, time.perf_counter()
+
+        done = [*self._threads.map(stream, range(count))]
+        began, ended = min(began for _, began, _ in done), max(ended for *_, ended in done)
+        return Repetition([trace for traces, *_ in done for trace in traces], ended - began)
+
+    def _one_by_one(self, turn: _Turn, client: Client) -> list[Trace]:
+        most = self._plan.max_tokens
+        traces = []
+        for number in turn.prompts:
+            prompt = turn.scenario.prompts[number]
+            answer, arrivals = self._ask(client, turn.way, prompt, most, stream=turn.stream)
+            traces.append(_trace(answer, arrivals if turn.stream else (), number))
+        return traces
+
+    def _ask(
+        self, client: Client, way: Way, prompt: Inputs, max_tokens: int, *, stream: bool
+    ) -> tuple[Answer, tuple[Arrival, ...]]:
+        more = {**self._plan.more, **way.inputs}
+        inputs = request_inputs(prompt, max_tokens, more, stream=stream)
+        answer, arrivals = Answer(), []
+        for chunk in client.stream(self._entry, inputs):
+            answer.add(chunk)
+            arrivals.append(Arrival(chunk.seconds, len(chunk.tokens)))
+        self._on_answer(way)
+        return answer, tuple(arrivals)
+
+
+def _trace(answer: Answer, arrivals: tuple[Arrival, ...], prompt: int) -> Trace:
+    statistics = answer.statistics or {}
+    return Trace(
+        num_tokens=answer.num_tokens,
+        seconds=answer.seconds,
+        engine_seconds=statistics.get("draft_seconds", 0) + statistics.get("target_seconds", 0),
+        num_rounds=answer.totals.num_rounds,
+        num_draft_tokens=answer.totals.num_draft_tokens,
+        num_accepted_tokens=answer.totals.num_accepted_tokens,
+        arrivals=arrivals,
+        prompt=prompt,
+        text=answer.text,
+    )
+
+
+def _rotated(items: Sequence[Item], by: int) -> list[Item]:
+    """Return the items from another one on, so that none is always the first."""
+    start = by % len(items)
+    return [*items[start:], *items[:start]]

@@ -1,0 +1,55 @@
+"""What is asked: prompts of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.tools.client.client import Inputs, Value
+from tandem.tools.client.dataset import read_prompts_by_kind
+
+# Ids that every vocabulary has, and that are no special tokens in those that number these first.
+LOWEST_ID, HIGHEST_ID = 300, 1000
+
+
+class Scenario(NamedTuple):
+    """Prompts that are measured together. prompts: each as the inputs that carry it."""
+
+    name: str
+    prompts: Sequence[Inputs]
+
+
+def scenarios_of_file(path: Path, limit: int) -> list[Scenario]:
+    """Return one scenario for each kind of prompt in a file, ``limit`` prompts each."""
+    return [
+        Scenario(kind, [{tensors.TEXT_INPUT: text} for text in texts[:limit]])
+        for kind, texts in read_prompts_by_kind(path).items()
+    ]
+
+
+def scenarios_of_lengths(lengths: Sequence[int], limit: int) -> list[Scenario]:
+    """Return one scenario for each prompt length, of random ids: the same in every run."""
+    return [
+        Scenario(f"{length} tokens", [_random_ids(length, number) for number in range(limit)])
+        for length in lengths
+    ]
+
+
+def request_inputs(prompt: Inputs, max_tokens: int, more: Inputs, *, stream: bool) -> Inputs:
+    """Return everything that the entry is sent."""
+    always: dict[Tensor, Value] = {
+        tensors.MAX_TOKENS: max_tokens,
+        tensors.STREAM: stream,
+        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
+    }
+    return always | dict(prompt) | dict(more)
+
+
+def _random_ids(length: int, number: int) -> Inputs:
+    ids = np.random.default_rng([length, number]).integers(LOWEST_ID, HIGHEST_ID, length)
+    return {tensors.INPUT_IDS: ids.tolist()}

@@ -1,0 +1,1 @@
+"""What asks a server: the client, its answers, and how they are shown."""

@@ -1,0 +1,298 @@
+"""Asks a running server, over gRPC: what a text entry is sent, and what comes back."""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+from tandem.contract import entry as tensors
+from tandem.contract import postprocessing as detokenizer
+from tandem.contract.tensor import Tensor
+from tandem.tools.errors import TandemError
+from tandem.tools.triton.running import why_unreachable
+
+Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
+Inputs: TypeAlias = Mapping[Tensor, Value]
+
+OUTPUTS = (
+    tensors.TEXT_OUTPUT,
+    tensors.OUTPUT_IDS,
+    tensors.SEQUENCE_LENGTH,
+    tensors.FINISH_REASON,
+    tensors.NUM_ROUNDS,
+    tensors.TOTAL_DRAFT_TOKENS,
+    tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
+    tensors.SPEC_DECODE_STATISTICS,
+)
+ALIVE_SECONDS = 2.0
+UNKNOWN_MODEL = "StatusCode.NOT_FOUND"
+NO_SERVER = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")
+
+
+class ServedEntry(NamedTuple):
+    """A model of a running server that takes text. streams: it answers in chunks.
+
+    parameters: of the entry that holds the loop, be it this one or the one that it forwards to.
+    """
+
+    name: str
+    streams: bool
+    parameters: Mapping[str, str]
+
+
+class Totals(NamedTuple):
+    """What speculation did for a request so far."""
+
+    num_rounds: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+NOTHING = Totals()
+
+
+class Chunk(NamedTuple):
+    """Part of an answer.
+
+    finish_reason, statistics: None while more will come. seconds: since it was asked.
+    """
+
+    text: str
+    tokens: list[int]
+    totals: Totals
+    finish_reason: str | None
+    seconds: float
+    statistics: Mapping[str, Any] | None = None
+
+
+@dataclass
+class Answer:
+    """Chunks joined: what was said, and what it took."""
+
+    text: str = ""
+    num_tokens: int = 0
+    totals: Totals = NOTHING
+    finish_reason: str | None = None
+    seconds: float = 0.0
+    seconds_to_first_token: float | None = None
+    statistics: Mapping[str, Any] | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in what follows."""
+        self.text += chunk.text
+        self.num_tokens += len(chunk.tokens)
+        self.totals = chunk.totals
+        self.finish_reason = chunk.finish_reason
+        self.seconds = chunk.seconds
+        self.statistics = chunk.statistics
+        if self.seconds_to_first_token is None and chunk.tokens:
+            self.seconds_to_first_token = chunk.seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens over the whole time, the wait for the first one included."""
+        return self.num_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / drafted; None where nothing was drafted."""
+        drafted = self.totals.num_draft_tokens
+        return self.totals.num_accepted_tokens / drafted if drafted else None
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Emitted / rounds."""
+        return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else 0.0
+
+
+class Client(AbstractContextManager["Client"]):
+    """A connection to one server. Every failure is a TandemError of one line.
+
+    url: address and port of the server's gRPC endpoint.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection = grpc.InferenceServerClient(url)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def serves(self, model: str) -> bool:
+        """Whether the server answers and has the model ready."""
+        try:
+            return bool(self._connection.is_model_ready(model))
+        except InferenceServerException:
+            return False
+
+    def entry(self, name: str) -> ServedEntry:
+        """Return what the server says of an entry; raise TandemError with those that it has."""
+        try:
+            config = self._connection.get_model_config(name).config
+        except InferenceServerException as error:
+            if error.status() != UNKNOWN_MODEL:
+                raise self._failure(error) from error
+            raise self._no_entry(f"no entry '{name}'") from error
+        if not _takes_text(config):
+            raise self._no_entry(f"'{name}' takes no text, so it is not an entry")
+        parameters = _parameters(config)
+        if "stream_model" in parameters:
+            parameters = dict(self.entry(parameters["stream_model"]).parameters)
+        return ServedEntry(name, config.model_transaction_policy.decoupled, parameters)
+
+    def stream(self, model: str, inputs: Inputs) -> Generator[Chunk, None, None]:
+        """Send a prompt to a text entry and yield the chunks of its answer as they come.
+
+        Closing the generator early cancels the request.
+        """
+        arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
+
+        def take(result: Any, error: InferenceServerException | None) -> None:
+            arrived.put(_Arrival(result, error, time.perf_counter()))
+
+        began = time.perf_counter()
+        self._connection.start_stream(take)
+        try:
+            self._send(model, inputs)
+            while True:
+                result, error, moment = arrived.get()
+                if error is not None:
+                    raise self._failure(error)
+                if result.as_numpy(tensors.TEXT_OUTPUT) is not None:
+                    yield _chunk(result, moment - began)
+                if _is_final(result):
+                    return
+        finally:
+            self._connection.stop_stream(cancel_requests=True)
+
+    def answer(self, model: str, inputs: Inputs) -> Answer:
+        """Send a prompt to a text entry; return the complete answer."""
+        answer = Answer()
+        for chunk in self.stream(model, inputs):
+            answer.add(chunk)
+        return answer
+
+    def complete_texts(self, model: str, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Ask a `postprocessing` model for the text of each row that no further id can change."""
+        ids = np.zeros((len(rows), 1, max(map(len, rows))), np.int32)
+        for at, row in enumerate(rows):
+            ids[at, 0, : len(row)] = row
+        lengths = np.array([[len(row)] for row in rows], np.int32)
+        sent = {
+            detokenizer.TOKENS_BATCH: ids,
+            detokenizer.SEQUENCE_LENGTH: lengths,
+            detokenizer.CONTEXT_LENGTH: np.zeros_like(lengths),
+        }
+        try:
+            result = self._connection.infer(model, [_tensor(t, a) for t, a in sent.items()])
+        except InferenceServerException as error:
+            raise self._failure(error) from error
+        return [text.decode() for text in result.as_numpy(detokenizer.OUTPUT).reshape(-1)]
+
+    def _send(self, model: str, inputs: Inputs) -> None:
+        # A stream that has broken refuses the request, and tells why through its callback.
+        with suppress(InferenceServerException):
+            self._connection.async_stream_infer(
+                model,
+                [_tensor(tensor, as_array(tensor, value)) for tensor, value in inputs.items()],
+                outputs=[grpc.InferRequestedOutput(name) for name in OUTPUTS],
+                enable_empty_final_response=True,
+            )
+
+    def _no_entry(self, reason: str) -> TandemError:
+        """Return an error that ends with the entries that there are."""
+        index = self._connection.get_model_repository_index().models
+        ready = sorted(model.name for model in index if model.state == "READY")
+        configs = {name: self._connection.get_model_config(name).config for name in ready}
+        entries = [name for name, config in configs.items() if _takes_text(config)]
+        return TandemError(f"{reason}; {self._url} has {', '.join(entries) or 'none'}")
+
+    def _failure(self, error: InferenceServerException) -> TandemError:
+        if error.status() in NO_SERVER and not self._alive():
+            return TandemError(why_unreachable(self._url))
+        return TandemError(" ".join(error.message().split()))
+
+    def _alive(self) -> bool:
+        """Whether the server answers: if so, its errors are worth telling."""
+        try:
+            return bool(self._connection.is_server_live(client_timeout=ALIVE_SECONDS))
+        except InferenceServerException:
+            return False
+
+
+class _Arrival(NamedTuple):
+    """What the connection's thread hands over, and when it came."""
+
+    result: Any
+    error: InferenceServerException | None
+    moment: float
+
+
+def _chunk(result: Any, seconds: float) -> Chunk:
+    length = _number(result, tensors.SEQUENCE_LENGTH)
+    totals = (
+        tensors.NUM_ROUNDS,
+        tensors.TOTAL_DRAFT_TOKENS,
+        tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
+    )
+    reason = result.as_numpy(tensors.FINISH_REASON)
+    statistics = result.as_numpy(tensors.SPEC_DECODE_STATISTICS)
+    return Chunk(
+        text=result.as_numpy(tensors.TEXT_OUTPUT).item().decode(),
+        tokens=result.as_numpy(tensors.OUTPUT_IDS).reshape(-1)[:length].tolist(),
+        totals=Totals(*(_number(result, name) for name in totals)),
+        finish_reason=None if reason is None else reason.item().decode(),
+        seconds=seconds,
+        statistics=None if statistics is None else json.loads(statistics.item()),
+    )
+
+
+def _takes_text(config: Any) -> bool:
+    """Whether a model's configuration has the inputs of an entry."""
+    return {tensors.TEXT_INPUT, tensors.MAX_TOKENS} <= {given.name for given in config.input}
+
+
+def _parameters(config: Any) -> dict[str, str]:
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
+def _number(result: Any, name: Tensor) -> int:
+    return int(result.as_numpy(name).item())
+
+
+def _is_final(result: Any) -> bool:
+    return bool(result.get_response().parameters["triton_final_response"].bool_param)
+
+
+def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
+    """Return a value as a batch of one: [1, 1], or [1, n] for several strings or ids."""
+    values = [value] if isinstance(value, str | int | float) else value
+    if tensor.dtype == "STRING":
+        # What was no UTF-8 on the command line goes out as it came in: the server says so.
+        texts = [str(text).encode(errors="surrogateescape") for text in values]
+        return np.array([texts], dtype=object)
+    return np.array([values], dtype=triton_to_np_dtype(tensor.dtype))
+
+
+def _tensor(tensor: Tensor, array: NDArray[Any]) -> grpc.InferInput:
+    dtype = "BYTES" if tensor.dtype == "STRING" else tensor.dtype
+    given = grpc.InferInput(tensor, array.shape, dtype)
+    given.set_data_from_numpy(array)
+    return given

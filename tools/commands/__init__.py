@@ -1,0 +1,1 @@
+"""The `tandem` command: one module a verb, and the option groups that they share."""

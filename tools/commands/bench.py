@@ -1,0 +1,73 @@
+"""`tandem bench`: what speculation is worth on a live server, beside the control."""
+
+from __future__ import annotations
+
+import argparse
+
+from tandem.tools.benchmark.scenario import Scenario, scenarios_of_lengths
+from tandem.tools.benchmark.target_server import planned_of, served_drafters
+from tandem.tools.benchmark.variant import ways_of
+from tandem.tools.commands.measuring import (
+    add_measuring,
+    add_ways,
+    check_outputs,
+    drafters_of,
+    lengths_of,
+    measure,
+    prompts_of,
+    several,
+    show,
+)
+from tandem.tools.commands.options import at_least_one
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    prompts = add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
+    prompts.add_argument(
+        "--input-tokens",
+        type=several(at_least_one),
+        default=(),
+        metavar="N,N",
+        help="Lengths of random prompts, a scenario for each, instead of the demo's prompts.",
+    )
+    add_ways(
+        parser,
+        drafters="the profile's own",
+        lengths="as served",
+        ngrams=(None,),
+    )
+    parser.add_argument_group("load").add_argument(
+        "--concurrency",
+        type=several(at_least_one),
+        default=(1,),
+        metavar="N,N",
+        help="The numbers of requests at once (default: 1).",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and show; return the exit status."""
+    check_outputs(options)
+    planned = planned_of(options)
+    scenarios = _scenarios(options)
+    served = served_drafters(options, planned)
+    # Without a choice it is the profile's default alone: each further one takes its time.
+    drafters = options.drafter or drafters_of(served, ())[:1]
+    ways = ways_of(
+        drafters_of(served, drafters),
+        lengths_of(served, options.num_draft_tokens, (None,)),
+        options.max_matching_ngram_size,
+        use_draft_logits=options.use_draft_logits,
+    )
+    report = measure(options, planned, scenarios, ways, sorted(set(options.concurrency)))
+    show(options, report)
+    return 0
+
+
+def _scenarios(options: argparse.Namespace) -> list[Scenario]:
+    """Files of prompts, random ids, or both."""
+    found = scenarios_of_lengths(options.input_tokens, options.limit)
+    if options.prompts or not found:
+        found += prompts_of(options)
+    return found

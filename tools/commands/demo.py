@@ -1,0 +1,265 @@
+"""`tandem demo`: the same prompts with and without speculation, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tandem.contract import entry as tensors
+from tandem.tools.client.client import Answer, Client
+from tandem.tools.commands import up
+from tandem.tools.commands.generate import ACCEPTED, coloured, inputs_for, show
+from tandem.tools.commands.options import EMBEDDED
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+
+PROMPTS = EMBEDDED.parent.parent / "demo" / "prompts.jsonl"
+NUM_PROMPTS = 8
+MAX_TOKENS = 96
+REPEATS = 3
+CONTROL, DRAFTER = "none", "draft_model"
+PROMPT_LINES = 8  # of a prompt, the last ones are shown
+WIDTH = 100  # where the output is no terminal
+
+
+class Prompt(NamedTuple):
+    """A text to go on from, and its name."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One prompt, answered several times with each drafter. Greedy, so each says one text."""
+
+    prompt: Prompt
+    control: Sequence[Answer]
+    speculative: Sequence[Answer]
+
+    @property
+    def difference(self) -> str | None:
+        """Where a text differs from the control's first; None where all are the same."""
+        wanted = self.control[0].text
+        for answer in (*self.control, *self.speculative):
+            if answer.text != wanted:
+                place = _first_difference(wanted, answer.text)
+                here, there = (text[place : place + 20] for text in (wanted, answer.text))
+                return (
+                    f"{self.prompt.id}: character {place}: {CONTROL} says {here!r}, "
+                    f"another answer {there!r}"
+                )
+        return None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one row of the table says. Seconds are medians over the repeats."""
+
+    num_tokens: int
+    control_seconds: float
+    seconds: float
+    num_rounds: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    identical: bool
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> Figures:
+        """Return the figures of one prompt."""
+        answer = comparison.speculative[0]
+        return cls(
+            num_tokens=answer.num_tokens,
+            control_seconds=_median_seconds(comparison.control),
+            seconds=_median_seconds(comparison.speculative),
+            num_rounds=answer.totals.num_rounds,
+            num_draft_tokens=answer.totals.num_draft_tokens,
+            num_accepted_tokens=answer.totals.num_accepted_tokens,
+            identical=comparison.difference is None,
+        )
+
+    @classmethod
+    def total(cls, rows: Sequence[Figures]) -> Figures:
+        """Return the figures of all prompts together."""
+        return cls(
+            num_tokens=sum(row.num_tokens for row in rows),
+            control_seconds=sum(row.control_seconds for row in rows),
+            seconds=sum(row.seconds for row in rows),
+            num_rounds=sum(row.num_rounds for row in rows),
+            num_draft_tokens=sum(row.num_draft_tokens for row in rows),
+            num_accepted_tokens=sum(row.num_accepted_tokens for row in rows),
+            identical=all(row.identical for row in rows),
+        )
+
+    @property
+    def cells(self) -> list[str]:
+        """The row as the table shows it."""
+        drafted = self.num_draft_tokens
+        return [
+            str(self.num_tokens),
+            f"{self.num_tokens / self.control_seconds:.1f}",
+            f"{self.num_tokens / self.seconds:.1f}",
+            f"{self.control_seconds / self.seconds:.2f}x",
+            f"{self.num_accepted_tokens / drafted:.0%}" if drafted else "-",
+            f"{self.num_tokens / self.num_rounds:.2f}" if self.num_rounds else "-",
+            "yes" if self.identical else "NO",
+        ]
+
+
+def add_options(_: argparse.ArgumentParser) -> None:
+    """The verb has no options."""
+
+
+def run(_: argparse.Namespace) -> int:
+    """Serve, compare, print; return 1 where some text differs."""
+    prompts = read_prompts(PROMPTS)
+    planned = deployment.load(EMBEDDED)
+    console = Console(width=None if Console().is_terminal else WIDTH)
+    with up.serving(planned) as server, Client(server.grpc_url) as client:
+        bench = Bench(client, planned.stream_entry.name, console)
+        bench.warm_up(prompts[0])
+        comparisons = [
+            bench.compare(prompt, f"{number} of {len(prompts)}: {prompt.id}")
+            for number, prompt in enumerate(prompts, start=1)
+        ]
+    return report(comparisons, console)
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Return the demo's prompts; raise TandemError where they are not."""
+    try:
+        lines = path.read_text().splitlines()[:NUM_PROMPTS]
+    except OSError as error:
+        raise TandemError(f"{path}: {error.strerror}; the demo wants a checkout") from error
+    read = [json.loads(line) for line in lines]
+    return [Prompt(entry["id"], entry["prompt"]) for entry in read]
+
+
+class Bench:
+    """Puts prompts to a server, with the drafter and without it."""
+
+    def __init__(self, client: Client, model: str, console: Console) -> None:
+        self._client = client
+        self._model = model
+        self._console = console
+
+    def warm_up(self, prompt: Prompt) -> None:
+        """Let both engines allocate what they need."""
+        for drafter in (CONTROL, DRAFTER):
+            self._answer(prompt, drafter)
+
+    def compare(self, prompt: Prompt, heading: str) -> Comparison:
+        """Show an answer as it streams, then time it: in turns, so that both meet the same noise.
+
+        The timed answers come whole: a stream would make the control pay for a chunk a token.
+        """
+        self._console.print()
+        self._console.rule(Text(heading), align="left", style="dim")
+        streamed = self._show(prompt)
+        control, speculative = [], [streamed]
+        with Console(stderr=True).status("timing it"):
+            for _ in range(REPEATS):
+                control.append(self._answer(prompt, CONTROL))
+                speculative.append(self._answer(prompt, DRAFTER))
+        return Comparison(prompt, control, speculative)
+
+    def _show(self, prompt: Prompt) -> Answer:
+        console, answer = self._console, Answer()
+        console.out(last_lines(prompt.text, PROMPT_LINES), style="dim", end="", highlight=False)
+        inputs = inputs_for(prompt.text, MAX_TOKENS, {tensors.DRAFTER: DRAFTER})
+        show(self._client, self._model, inputs, answer, console)
+        return answer
+
+    def _answer(self, prompt: Prompt, drafter: str) -> Answer:
+        more = {tensors.DRAFTER: drafter}
+        inputs = inputs_for(prompt.text, MAX_TOKENS, more, stream=False)
+        return self._client.answer(self._model, inputs)
+
+
+def report(comparisons: Sequence[Comparison], console: Console) -> int:
+    """Print the table, and every difference; return the exit status."""
+    rows = [Figures.of(comparison) for comparison in comparisons]
+    console.print()
+    console.print(_table([c.prompt.id for c in comparisons], rows))
+    console.print(
+        f"Greedy, {MAX_TOKENS} tokens at most; times are medians of {REPEATS} answers.",
+        style="dim",
+        highlight=False,
+    )
+    console.print(where_the_time_went(comparisons), style="dim", highlight=False)
+    if coloured(console):
+        console.print(f"In the texts: [{ACCEPTED}]accepted draft tokens[/], the target's own.")
+    differences = [c.difference for c in comparisons if c.difference is not None]
+    for difference in differences:
+        console.print(f"different: {difference}", style="red", markup=False, highlight=False)
+    return int(bool(differences))
+
+
+def where_the_time_went(comparisons: Sequence[Comparison]) -> str:
+    """Say what a round takes, by the engines' own clocks, and what the engines do not take of it.
+
+    The rest weighs more the faster the engines are: it is why a fast machine gains less here.
+    """
+    # The first was streamed.
+    answers = [a for c in comparisons for a in c.speculative[1:] if a.statistics]
+    rounds = sum(answer.totals.num_rounds for answer in answers)
+    if not rounds:
+        return "No round was drafted."
+    parts = [
+        1000 * sum(seconds) / rounds
+        for seconds in (
+            [answer.seconds for answer in answers],
+            [(answer.statistics or {})["target_seconds"] for answer in answers],
+            [(answer.statistics or {})["draft_seconds"] for answer in answers],
+        )
+    ]
+    whole, target, draft = parts
+    return (
+        f"A round of {DRAFTER} took {whole:.1f} ms: {target:.1f} in the target, {draft:.1f} in "
+        f"the draft,\n{max(whole - target - draft, 0):.1f} in Triton and the loop, which matters "
+        "less the longer the engines take."
+    )
+
+
+def last_lines(text: str, count: int) -> str:
+    """Return the end of a text, marked where lines before it were left out."""
+    lines = text.split("\n")
+    return text if len(lines) <= count else "\n".join(["...", *lines[-count:]])
+
+
+def _table(names: Sequence[str], rows: Sequence[Figures]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("prompt")
+    for heading in (
+        "tokens",
+        f"{CONTROL}\ntokens/s",
+        f"{DRAFTER}\ntokens/s",
+        "speedup",
+        "acceptance",
+        "tokens\nper round",
+        "identical\ntext",
+    ):
+        table.add_column(heading, justify="right", vertical="bottom")
+    for name, row in zip(names, rows, strict=True):
+        table.add_row(name, *row.cells)
+    table.add_section()
+    table.add_row("all", *Figures.total(rows).cells, style="bold")
+    return table
+
+
+def _first_difference(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _median_seconds(answers: Sequence[Answer]) -> float:
+    return statistics.median(answer.seconds for answer in answers)

@@ -1,0 +1,156 @@
+"""`tandem doctor`: what this machine has and lacks to serve, each with its mend."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tandem.tools.errors import TandemError
+from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
+from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
+from tandem.tools.triton.supervisor import SHARED_MEMORY
+
+GLIBC = (2, 35)
+MEMORY_MB = 1536  # the embedded profile's bound
+SHARED_MEMORY_MB = 64  # a megabyte a model, and room for tensors
+INSTALL = "pip install 'tandem-triton[embedded]'"
+MARKS = {True: "[green]ok[/]", False: "[red]lacks[/]", None: "[yellow]optional[/]"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. good: None where it is absent and nothing requires it."""
+
+    subject: str
+    found: str
+    good: bool | None
+    mend: str = ""
+
+
+def add_options(_: argparse.ArgumentParser) -> None:
+    """The verb has no options."""
+
+
+def run(_: argparse.Namespace) -> int:
+    """Print the table; return 1 where something required is missing."""
+    findings = list(examine())
+    table = Table("", "what", "found", "mend", box=None, pad_edge=False)
+    for finding in findings:
+        mend = "" if finding.good else finding.mend
+        table.add_row(MARKS[finding.good], finding.subject, finding.found, mend)
+    Console().print(table)
+    return int(any(finding.good is False for finding in findings))
+
+
+def examine() -> Iterator[Finding]:
+    """Look at everything that serving needs, in the order in which to mend it."""
+    system = _system()
+    yield system
+    if not system.good:
+        return  # the rest asks Linux
+    yield _glibc()
+    yield _libpython()
+    yield _triton()
+    for package in ("torch", "transformers"):
+        yield _package(package)
+    yield _memory()
+    yield _shared_memory()
+    for name, port in vars(Ports()).items():
+        yield examine_port(name, port)
+    yield _gpu()
+    yield _package("tensorrt-llm", optional=True)
+
+
+def _system() -> Finding:
+    found = f"{platform.system()} {platform.machine()}"
+    return Finding("system", found, found == "Linux x86_64", "use a Linux x86-64 machine or VM")
+
+
+def _glibc() -> Finding:
+    version = platform.libc_ver()[1]
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    needed = ".".join(map(str, GLIBC))
+    mend = f"needs {needed}: Debian 12, Ubuntu 22.04 or later"
+    return Finding("glibc", version or "none", numbers >= GLIBC, mend)
+
+
+def _libpython() -> Finding:
+    library = find_libpython()
+    mend = "use a Python built with --enable-shared (the distribution's, conda's)"
+    found = f"{PYTHON}, {'shared' if library else 'without a shared libpython'}"
+    return Finding("Python", found, library is not None, mend)
+
+
+def _triton() -> Finding:
+    try:
+        install = find_triton()
+    except TandemError as error:
+        return Finding("Triton", "none", good=False, mend=str(error))
+    source = f"{WHEEL} {install.wheel}" if install.wheel else str(install.binary)
+    found = f"{install.version} ({source})"
+    linked = install.stub_python
+    mend = f"its Python models run on Python {linked}: use that one, not {PYTHON}"
+    return Finding("Triton", found, linked == PYTHON, mend)
+
+
+def _package(name: str, *, optional: bool = False) -> Finding:
+    try:
+        return Finding(name, metadata.version(name), good=True)
+    except metadata.PackageNotFoundError:
+        mend = f"pip install {name}" if optional else INSTALL
+        return Finding(name, "not installed", good=None if optional else False, mend=mend)
+
+
+def _memory() -> Finding:
+    available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    size = int(available.group(1)) // 1024 if available else 0
+    return Finding("memory", f"{size} MB free", size >= MEMORY_MB, f"needs {MEMORY_MB} MB")
+
+
+def _shared_memory() -> Finding:
+    try:
+        size = shutil.disk_usage(SHARED_MEMORY).free // 2**20
+    except OSError:
+        size = 0
+    mend = f"needs {SHARED_MEMORY_MB} MB; in Docker: --shm-size=1g"
+    return Finding(str(SHARED_MEMORY), f"{size} MB free", size >= SHARED_MEMORY_MB, mend)
+
+
+def examine_port(name: str, port: int) -> Finding:
+    """Say whether a port is free; one that is taken is no obstacle."""
+    try:
+        claim_ports(Ports(**{"http": 0, "grpc": 0, "metrics": 0, name: port}), LOOPBACK)
+    except TandemError:
+        mend = f"tandem up --{name}-port 0 picks a free one"
+        return Finding(f"{name} port", f"{port} is taken", good=None, mend=mend)
+    return Finding(f"{name} port", f"{port} is free", good=True)
+
+
+def _gpu() -> Finding:
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return Finding("GPU", "none", good=None, mend="engines run on the CPU")
+    listed = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        found = " ".join(listed.stdout.split()) or "nvidia-smi fails"
+        return Finding("GPU", found, good=None, mend="mend the driver, or serve on the CPU")
+    return _gpu_in_torch(listed.stdout.strip().splitlines()[0])
+
+
+def _gpu_in_torch(gpu: str) -> Finding:
+    """Ask a PyTorch of its own process: importing it here takes seconds and memory."""
+    question = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, check=False)
+    mend = "this torch does not see it; install a CUDA build of torch"
+    return Finding("GPU", gpu, good=True if answer.returncode == 0 else None, mend=mend)

@@ -1,0 +1,249 @@
+"""`tandem generate`: stream the answer to one prompt from a running server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from tandem.bls.settings import AUTO
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.tools.client.client import Answer, Chunk, Client, Inputs, Value
+from tandem.tools.client.explain import explanation
+from tandem.tools.client.spans import Piece, Pieces
+from tandem.tools.commands.options import add_url
+
+URL = "127.0.0.1:8001"
+MODEL = "bls_stream"
+DETOKENIZER = "postprocessing"
+ACCEPTED = "green"
+# A control character in a generated text must not reach a terminal: it is shown as a picture.
+PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+class Flag(NamedTuple):
+    """An option that sets one input of the entry."""
+
+    name: str
+    tensor: Tensor
+    help: str
+
+
+GROUPS: Mapping[str, Sequence[Flag]] = {
+    "drafts": (
+        Flag("--drafter", tensors.DRAFTER, "Who drafts: draft_model, prompt_lookup, hybrid, none."),
+        Flag(
+            "--num-draft-tokens",
+            tensors.NUM_DRAFT_TOKENS,
+            "The number of draft tokens per round, or auto.",
+        ),
+        Flag(
+            "--prompt-lookup-num-tokens",
+            tensors.PROMPT_LOOKUP_NUM_TOKENS,
+            "The number of draft tokens per round if prompt lookup finds them.",
+        ),
+        Flag(
+            "--max-matching-ngram-size",
+            tensors.MAX_MATCHING_NGRAM_SIZE,
+            "The longest n-gram that prompt lookup searches for.",
+        ),
+        Flag(
+            "--use-draft-logits",
+            tensors.USE_DRAFT_LOGITS,
+            "Accept draft tokens by probability instead of comparing ids.",
+        ),
+        Flag(
+            "--draft-acceptance-threshold",
+            tensors.DRAFT_ACCEPTANCE_THRESHOLD,
+            "Accept draft tokens that the target finds at least this likely. This changes the "
+            "distribution.",
+        ),
+    ),
+    "sampling": (
+        Flag("--temperature", tensors.TEMPERATURE, "The temperature; 0 is greedy."),
+        Flag("--top-k", tensors.TOP_K, "Sample among the k most likely tokens."),
+        Flag(
+            "--top-p",
+            tensors.TOP_P,
+            "Sample among the most likely tokens that together reach this probability.",
+        ),
+        Flag("--seed", tensors.SEED, "The seed; the same one repeats a sampled text."),
+        Flag(
+            "--repetition-penalty",
+            tensors.REPETITION_PENALTY,
+            "Discourage used tokens; above 1 has an effect.",
+        ),
+        Flag(
+            "--presence-penalty", tensors.PRESENCE_PENALTY, "Subtract this once from used tokens."
+        ),
+        Flag(
+            "--frequency-penalty",
+            tensors.FREQUENCY_PENALTY,
+            "Subtract this for every use of a token.",
+        ),
+    ),
+    "text": (
+        Flag("--min-tokens", tensors.MIN_TOKENS, "The shortest answer, in tokens."),
+        Flag("--stop", tensors.STOP_WORDS, "End the answer before this text; can be repeated."),
+        Flag("--bad", tensors.BAD_WORDS, "Never generate this text; can be repeated."),
+    ),
+}
+FLAGS = tuple(flag for flags in GROUPS.values() for flag in flags)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    parser.add_argument("prompt", help="The text to continue; - reads standard input.")
+    server = parser.add_argument_group("server")
+    add_url(server, "The server's gRPC port (default: %(default)s).", URL)
+    server.add_argument(
+        "--model", metavar="NAME", default=MODEL, help="The entry to ask (default: %(default)s)."
+    )
+    groups = {
+        name: parser.add_argument_group(name) for name in ("text", "sampling", "drafts", "output")
+    }
+    groups["text"].add_argument(
+        "--max-tokens",
+        type=_whole_number(tensors.MAX_TOKENS),
+        default=128,
+        metavar="N",
+        help="The longest answer, in tokens (default: %(default)s).",
+    )
+    for name, flags in GROUPS.items():
+        for flag in flags:
+            groups[name].add_argument(
+                flag.name, dest=str(flag.tensor), help=flag.help, **_reading(flag.tensor)
+            )
+    groups["output"].add_argument(
+        "--explain", action="store_true", help="Show what each round drafted and accepted."
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Stream the answer; return the exit status, 130 after Ctrl-C."""
+    prompt, more = _prompt(options.prompt), given(options)
+    answer, status = Answer(), 0
+    with Client(options.url) as client:
+        streams = client.entry(options.model).streams
+        inputs = inputs_for(prompt, options.max_tokens, more, stream=streams)
+        try:
+            show(client, options.model, inputs, answer, Console())
+        except KeyboardInterrupt:
+            status = 130
+    print(closing_line(answer), file=sys.stderr)
+    if options.explain and answer.statistics is not None:
+        Console(stderr=True).print(explanation(answer.statistics))
+    return status
+
+
+def given(options: argparse.Namespace) -> Inputs:
+    """Return the inputs that the command line sets."""
+    values = {flag.tensor: getattr(options, flag.tensor) for flag in FLAGS}
+    return {tensor: value for tensor, value in values.items() if value is not None}
+
+
+def inputs_for(prompt: str, max_tokens: int, more: Inputs, *, stream: bool = True) -> Inputs:
+    """Return everything that an entry is sent for a prompt."""
+    always: dict[Tensor, Value] = {
+        tensors.TEXT_INPUT: prompt,
+        tensors.MAX_TOKENS: max_tokens,
+        tensors.STREAM: stream,
+        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
+    }
+    return always | dict(more)
+
+
+def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Console) -> None:
+    """Print an answer as it comes, and keep it in ``answer``, however it ends.
+
+    On a terminal with colours, accepted draft tokens are told apart from the target's own.
+    """
+    chunks = client.stream(model, inputs)
+    pieces = _pieces(client, console)
+    try:
+        for chunk in chunks:
+            answer.add(chunk)
+            for piece in pieces(chunk):
+                _print(piece, console)
+    finally:
+        chunks.close()
+        if answer.text and not answer.text.endswith("\n"):
+            console.out("", highlight=False)
+
+
+def coloured(console: Console) -> bool:
+    """Say whether colours are seen."""
+    return console.is_terminal and not console.no_color and console.color_system is not None
+
+
+def closing_line(answer: Answer) -> str:
+    """Say what an answer took."""
+    first = answer.seconds_to_first_token
+    rate = answer.acceptance_rate
+    return ", ".join(
+        (
+            f"{answer.num_tokens} tokens",
+            f"{answer.tokens_per_second:.1f} tokens/s",
+            "no first token" if first is None else f"first token after {first * 1000:.0f} ms",
+            "nothing drafted" if rate is None else f"acceptance {rate:.0%}",
+            *([] if rate is None else [f"{answer.tokens_per_round:.2f} tokens per round"]),
+            answer.finish_reason or "cancelled",
+        )
+    )
+
+
+def _prompt(argument: str) -> str:
+    """Return the prompt as Python spells an argument: bytes that are no UTF-8 as surrogates."""
+    if argument != "-":
+        return argument
+    return sys.stdin.buffer.read().decode(errors="surrogateescape")
+
+
+def _pieces(client: Client, console: Console) -> Callable[[Chunk], Iterator[Piece]]:
+    """Return how chunks are split: not at all where colours are not seen, or no model knows how."""
+    if not coloured(console) or not client.serves(DETOKENIZER):
+        return lambda chunk: iter([Piece(chunk.text, accepted=False)])
+    return Pieces(lambda rows: client.complete_texts(DETOKENIZER, rows)).split
+
+
+def _print(piece: Piece, console: Console) -> None:
+    text = piece.text.translate(PICTURES) if console.is_terminal else piece.text
+    console.out(text, style=ACCEPTED if piece.accepted else None, end="", highlight=False)
+    console.file.flush()
+
+
+def _reading(tensor: Tensor) -> dict[str, Any]:
+    """Return how argparse reads an input's value."""
+    if tensor.dtype == "BOOL":
+        return {"action": argparse.BooleanOptionalAction}
+    if tensor.dtype == "STRING":
+        action = "append" if tensor.dims == (-1,) else "store"
+        return {"action": action, "metavar": "TEXT" if action == "append" else "NAME"}
+    if tensor.dtype == "FP32":
+        return {"type": float, "metavar": "X"}
+    return {"type": _whole_number(tensor), "metavar": "N"}
+
+
+def _whole_number(tensor: Tensor) -> Callable[[str], int]:
+    """Return a reader of whole numbers that the tensor can hold."""
+    bounds = np.iinfo(tensor.dtype.lower())
+
+    def read(text: str) -> int:
+        if text == "auto" and tensor == tensors.NUM_DRAFT_TOKENS:
+            return AUTO
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if not bounds.min <= number <= bounds.max:
+            bound = f"{bounds.min}..{bounds.max}"
+            raise argparse.ArgumentTypeError(f"{number} does not lie in {bound}")
+        return number
+
+    return read

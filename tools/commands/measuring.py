@@ -1,0 +1,286 @@
+"""Options of everything that measures, and the run that they describe."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tandem.bls.settings import AUTO, DrafterName
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.tools.benchmark.load_generator import Asker, Plan
+from tandem.tools.benchmark.plot import check_plot, draw
+from tandem.tools.benchmark.report import Report
+from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file
+from tandem.tools.benchmark.statistics import figures_of
+from tandem.tools.benchmark.target_server import ServedDrafters, add_server, name_of, served
+from tandem.tools.benchmark.variant import CONTROL, Way
+from tandem.tools.client.client import Value
+from tandem.tools.commands.demo import PROMPTS
+from tandem.tools.commands.options import Options, at_least_one
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.deployment import Deployment
+
+DRAFTERS: tuple[DrafterName, ...] = ("draft_model", "prompt_lookup", "hybrid")
+WIDTH = 132  # where the output is no terminal
+Item = TypeVar("Item")
+
+
+def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+    """Return a reader of values with commas between them."""
+    return lambda text: tuple(read(part.strip()) for part in text.split(","))
+
+
+def draft_length(text: str) -> int:
+    """Return a draft length; AUTO for `auto`."""
+    return AUTO if text == "auto" else at_least_one(text)
+
+
+def drafter(text: str) -> DrafterName:
+    """Return a drafter's name."""
+    if text not in DRAFTERS:
+        raise argparse.ArgumentTypeError(f"no drafter '{text}'; known are {', '.join(DRAFTERS)}")
+    return text
+
+
+def at_least_none(text: str) -> int:
+    """Return a whole number of at least 0."""
+    return 0 if text == "0" else at_least_one(text)
+
+
+def add_measuring(
+    parser: argparse.ArgumentParser, *, max_tokens: int, repetitions: int, streamed: int
+) -> Options:
+    """Add what every measurement may be told; return the group of the prompts.
+
+    The defaults are the verb's.
+    """
+    add_server(parser)
+    prompts = parser.add_argument_group("prompts")
+    prompts.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="The prompts: one per line, or JSONL, where each `kind` is a scenario (default: the "
+        "demo's).",
+    )
+    prompts.add_argument(
+        "--limit",
+        type=at_least_one,
+        default=8,
+        metavar="N",
+        help="The number of prompts of a scenario (default: %(default)s).",
+    )
+    prompts.add_argument(
+        "--max-tokens",
+        type=at_least_one,
+        default=max_tokens,
+        metavar="N",
+        help="The longest answer, in tokens (default: %(default)s).",
+    )
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument(
+        "--temperature", type=float, metavar="X", help="The temperature (default: greedy)."
+    )
+    sampling.add_argument(
+        "--seed",
+        type=at_least_none,
+        default=1,
+        metavar="N",
+        help="The seed of sampled answers (default: %(default)s).",
+    )
+    sampling.add_argument(
+        "--use-draft-logits",
+        action="store_true",
+        help="Accept draft tokens by probability instead of comparing ids.",
+    )
+    measuring = parser.add_argument_group("measurement")
+    measuring.add_argument(
+        "--repetitions",
+        type=at_least_one,
+        default=repetitions,
+        metavar="N",
+        help="The number of answers to each prompt; the spread is over them (default: "
+        "%(default)s).",
+    )
+    measuring.add_argument(
+        "--streamed",
+        type=at_least_none,
+        default=streamed,
+        metavar="N",
+        help="The number of further repetitions, as streams, for the latencies (default: "
+        "%(default)s).",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--json", type=Path, metavar="FILE", help="The file to write all figures to."
+    )
+    output.add_argument(
+        "--plot", type=Path, metavar="FILE", help="The file to draw speedup against length in."
+    )
+    return prompts
+
+
+def add_ways(
+    parser: argparse.ArgumentParser,
+    *,
+    drafters: str,
+    lengths: str,
+    ngrams: Sequence[int | None],
+) -> None:
+    """Add who drafts and how much; drafters, lengths: what is said of the verb's defaults."""
+    group = parser.add_argument_group("what to compare")
+    group.add_argument(
+        "--drafter",
+        type=several(drafter),
+        default=(),
+        metavar="NAME,NAME",
+        help=f"The drafters: {', '.join(DRAFTERS)} (default: {drafters}).",
+    )
+    group.add_argument(
+        "--num-draft-tokens",
+        type=several(draft_length),
+        metavar="N,N",
+        help=f"The draft lengths, in tokens or auto (default: {lengths}).",
+    )
+    sizes = ",".join("as served" if size is None else str(size) for size in ngrams)
+    group.add_argument(
+        "--max-matching-ngram-size",
+        type=several(at_least_one),
+        default=ngrams,
+        metavar="N,N",
+        help=f"The longest n-grams that prompt lookup searches for (default: {sizes}).",
+    )
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raise TandemError for what would fail only when all is measured."""
+    check_plot(options.plot)
+    for path in (options.json, options.plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise TandemError(f"cannot write {path}: no folder {path.absolute().parent}")
+
+
+def drafters_of(served: ServedDrafters, given: Sequence[DrafterName]) -> Sequence[DrafterName]:
+    """Return the given drafters, or all that can be measured, the default first.
+
+    Raises TandemError for one that the server does not have, and where there is no control.
+    """
+    if CONTROL.drafter not in served.names:
+        raise TandemError("the target drafts by itself, so no request can have the control")
+    own = [name for name in dict.fromkeys((served.default, *served.names)) if name in DRAFTERS]
+    if not own:
+        raise TandemError(f"{served.server} has no drafter that could be measured")
+    if unknown := [name for name in given if name not in served.names]:
+        raise TandemError(
+            f"--drafter {unknown[0]}: {served.server} does not have it; it has {', '.join(own)}"
+        )
+    return given or own
+
+
+def lengths_of(
+    served: ServedDrafters, given: Sequence[int | None] | None, usual: Sequence[int | None]
+) -> Sequence[int | None]:
+    """Return the draft lengths to measure: the given ones, else the usual ones that are verified.
+
+    Raises TandemError for drafts that the target does not verify.
+    """
+    most = served.max_draft_len
+    over = [length for length in given or () if length and length > most]
+    if over:
+        raise TandemError(
+            f"--num-draft-tokens {over[0]}: {served.server} verifies {most} draft tokens per "
+            f"round; say {most} or less"
+        )
+    return given or [length for length in usual if not length or length <= most]
+
+
+def prompts_file(given: Path | None) -> Path:
+    """Return the file of prompts, the demo's by default; raise TandemError if it is missing."""
+    if given is not None and not given.is_file():
+        raise TandemError(f"--prompts {given}: no such file")
+    if not (given or PROMPTS).is_file():
+        raise TandemError(f"no prompts in {PROMPTS}; say --prompts FILE")
+    return given or PROMPTS
+
+
+def prompts_of(options: argparse.Namespace) -> list[Scenario]:
+    """Return the prompts of the file, a scenario a kind."""
+    return scenarios_of_file(prompts_file(options.prompts), options.limit)
+
+
+def measure(
+    options: argparse.Namespace,
+    planned: Deployment | None,
+    scenarios: Sequence[Scenario],
+    ways: Sequence[Way],
+    nums_streams: Sequence[int],
+) -> Report:
+    """Serve, ask, and return what was measured; a bar shows how far it is."""
+    more: dict[Tensor, Value] = {}
+    if options.temperature is not None:
+        # A temperature of 1 alone asks for no sampling: NVIDIA's clients send it always.
+        more = {
+            tensors.TEMPERATURE: options.temperature,
+            tensors.TOP_P: 1.0,
+            tensors.SEED: options.seed,
+        }
+    plan = Plan(
+        scenarios=scenarios,
+        ways=ways,
+        nums_streams=nums_streams,
+        max_tokens=options.max_tokens,
+        repetitions=options.repetitions,
+        streamed=options.streamed,
+        more=more,
+    )
+    with served(options, planned) as server, _progress() as progress:
+        task = progress.add_task("", total=plan.num_answers)
+
+        def answered(way: Way) -> None:
+            progress.update(task, advance=1, description=str(way))
+
+        with Asker(server.url, server.entry, plan, answered) as asker:
+            cells = asker.cells()
+    return Report(name_of(options, planned), _settings(plan), figures_of(cells))
+
+
+def show(options: argparse.Namespace, report: Report) -> None:
+    """Print the tables, and write what was asked for."""
+    console = Console(width=None if Console().is_terminal else WIDTH)
+    for table in report.tables():
+        console.print(table, highlight=False)
+        console.print()
+    lossless = options.temperature is None or not options.use_draft_logits
+    for line in report.differences() if lossless else []:
+        console.print(f"different: {line}", style="red", markup=False, highlight=False)
+    if options.json:
+        report.write(options.json)
+    if options.plot:
+        draw(report.served, report.rows, options.plot)
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _settings(plan: Plan) -> dict[str, object]:
+    return {
+        "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},
+        "max_tokens": plan.max_tokens,
+        "repetitions": plan.repetitions,
+        "streamed": plan.streamed,
+        "inputs": {str(tensor): value for tensor, value in plan.more.items()},
+    }

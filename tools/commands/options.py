@@ -1,0 +1,118 @@
+"""Options that several verbs share, and how a wrong one is reported."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import NoReturn, TypeAlias
+
+from tandem.tools.commands.verbs import VERBS
+from tandem.tools.errors import TandemError
+
+Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
+PROFILES = Path(__file__).resolve().parent.parent / "profiles"
+EMBEDDED = PROFILES / "embedded.yaml"
+ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may hold dots too: llama-3.1-70b
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise TandemError with what was wrong and where help is."""
+        raise TandemError(f"{message}; see {self.prog} --help")
+
+
+def parser_of(name: str) -> Parser:
+    """Return the parser of a verb, without its options yet."""
+    verb = VERBS[name]
+    return Parser(
+        prog=f"tandem {name}",
+        description=verb.description,
+        epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]),
+        formatter_class=_Help,
+    )
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps the description, leaves the lines of the examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+def grpc_url(text: str) -> str:
+    """Return ``host:port`` of a gRPC endpoint."""
+    scheme, mark, rest = text.rpartition("://")
+    host, _, number = rest.rstrip("/").rpartition(":")
+    right = f"{host or rest.rstrip('/')}:{number if host else 8001}"
+    if mark:
+        raise argparse.ArgumentTypeError(f"the gRPC port has no {scheme}://; say --url {right}")
+    if not host or not number.isdecimal() or "/" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8001")
+    return text
+
+
+def dashed(arguments: Sequence[str]) -> list[str]:
+    """Spell options with dashes: NVIDIA's documents have ``--max_output_len``.
+
+    Values, and what follows a lone ``--``, stay as they are.
+    """
+    options = [*takewhile(lambda argument: argument != "--", arguments)]
+    return [*map(_dashed, options), *arguments[len(options) :]]
+
+
+def _dashed(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument
+
+
+def at_least_one(text: str) -> int:
+    """Return a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """Return a port; 0 picks a free one."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port (0 picks a free one)")
+    return int(text)
+
+
+def add_profile(parser: Options) -> None:
+    """Add ``--profile``; the default is the embedded one of the checkout."""
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE|NAME",
+        help="The profile to deploy: a file, or a name in profiles/ (default: embedded).",
+    )
+
+
+def add_url(parser: Options, text: str, default: str | None = None) -> None:
+    """Add ``--url``; text: its help."""
+    parser.add_argument("--url", type=grpc_url, metavar="HOST:PORT", default=default, help=text)
+
+
+def chosen_profile(options: argparse.Namespace) -> Path:
+    """Return the profile's file; raise TandemError where there is none."""
+    if options.profile is None and not EMBEDDED.is_file():
+        raise TandemError(f"no {EMBEDDED}; say which profile to take with --profile FILE")
+    return named_profile(options.profile) if options.profile else EMBEDDED
+
+
+def named_profile(given: Path) -> Path:
+    """Return a file, or that of a name without path and ending; raise TandemError for no name."""
+    if len(given.parts) > 1 or given.suffix in ENDINGS or given.is_file():
+        return given
+    shipped = sorted(path.stem for path in PROFILES.glob("*.yaml"))
+    if given.name in shipped:
+        return PROFILES / f"{given.name}.yaml"
+    near = difflib.get_close_matches(given.name, shipped, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(shipped)}"
+    raise TandemError(f"no profile '{given.name}'; {hint}")

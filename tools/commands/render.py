@@ -1,0 +1,45 @@
+"""`tandem render`: write a profile's model repository, for any Triton to serve."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tandem.tools.commands.chosen import add_deployment, chosen_deployment
+from tandem.tools.triton import repository
+from tandem.tools.triton.launch import launch_of
+from tandem.tools.triton.rendered_readme import server_command, server_options
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    add_deployment(parser.add_argument_group("what to render"))
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="The folder to write: new, empty, or rendered before.",
+    )
+    output.add_argument(
+        "--slurm",
+        action="store_true",
+        help="Print a batch script for Slurm instead of a command.",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Render; return the exit status."""
+    planned = chosen_deployment(options)
+    repository.render(planned, options.output)
+    if options.slurm:
+        server = server_options(planned, options.output)
+        print(launch_of(planned.profile).slurm_script(planned.profile.name, server, ()), end="")
+        return 0
+    names = [model.name for model in repository.models(planned)]
+    print(f"{options.output}: {', '.join(names)}")
+    # A Dockerfile takes the last line: it is the command and nothing else.
+    print("To serve it, run this in an empty folder, where Triton is installed:")
+    print(server_command(planned, options.output))
+    return 0

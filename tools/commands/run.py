@@ -1,0 +1,111 @@
+"""`tandem run`: serve engines, answer prompts, stop; with the options of NVIDIA's `run.py`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.tools.client.client import Client, Inputs
+from tandem.tools.client.dataset import PROMPT_KEYS, read_prompts
+from tandem.tools.commands import run_options, up
+from tandem.tools.commands.generate import PICTURES, closing_line, inputs_for
+from tandem.tools.commands.options import at_least_one
+
+
+class Sampling(NamedTuple):
+    """An option that sets one input of a request."""
+
+    name: str
+    tensor: Tensor
+    type: type
+    help: str
+
+
+SAMPLING = (
+    Sampling("--temperature", tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
+    Sampling("--top-k", tensors.TOP_K, int, "Sample among the k most likely tokens."),
+    Sampling(
+        "--top-p",
+        tensors.TOP_P,
+        float,
+        "Sample among the most likely tokens that together reach this probability.",
+    ),
+    Sampling(
+        "--random-seed",
+        tensors.RANDOM_SEED,
+        int,
+        "The seed; the same one repeats a sampled text.",
+    ),
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    run_options.add_engines(parser, required=True)
+    run_options.add_drafting(parser)
+    answers = parser.add_argument_group("prompts and answers")
+    prompts = answers.add_mutually_exclusive_group(required=True)
+    prompts.add_argument(
+        "--input-text",
+        nargs="+",
+        action="extend",
+        metavar="TEXT",
+        help="The prompt; can be repeated.",
+    )
+    prompts.add_argument(
+        "--input-file",
+        type=Path,
+        metavar="FILE",
+        help=f"The file of prompts: one per line; in JSONL, under {' or '.join(PROMPT_KEYS)}.",
+    )
+    answers.add_argument(
+        "--max-output-len",
+        type=at_least_one,
+        default=128,
+        metavar="N",
+        help="The longest answer, in tokens (default: %(default)s).",
+    )
+    sampling = parser.add_argument_group("sampling")
+    for option in SAMPLING:
+        sampling.add_argument(
+            option.name, dest=str(option.tensor), type=option.type, metavar="X", help=option.help
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve, answer every prompt in order, stop; return the exit status."""
+    prompts = options.input_text or read_prompts(options.input_file)
+    drafting = run_options.read_drafting(options)
+    planned = run_options.plan(options, drafting)
+    for note in planned.notes:
+        print(f"tandem: {note}", file=sys.stderr)
+    inputs = {**drafting.inputs, **_sampling(options)}
+    with (
+        up.serving(planned.deployment) as server,
+        Client(server.grpc_url) as client,
+    ):
+        entry = planned.deployment.stream_entry.name
+        for number, prompt in enumerate(prompts):
+            asked = inputs_for(prompt, options.max_output_len, inputs, stream=False)
+            answer = client.answer(entry, asked)
+            print(in_the_documents_manner(number, prompt, answer.text), flush=True)
+            print(closing_line(answer), file=sys.stderr)
+    return 0
+
+
+def in_the_documents_manner(number: int, prompt: str, text: str) -> str:
+    """Return what `run.py` prints for a prompt and its answer."""
+    shown = f'Input [Text {number}]: "{prompt}"\nOutput [Text {number} Beam 0]: "{text}"'
+    # What a model says must not steer a terminal.
+    return shown.translate(PICTURES) if Console().is_terminal else shown
+
+
+def _sampling(options: argparse.Namespace) -> Inputs:
+    given = {option.tensor: getattr(options, option.tensor) for option in SAMPLING}
+    return {tensor: value for tensor, value in given.items() if value is not None}

@@ -1,0 +1,115 @@
+"""`tandem tune`: which drafter, draft length and n-gram size serve some prompts fastest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import yaml
+
+from tandem.bls.settings import AUTO
+from tandem.tools.benchmark.report import SPREAD
+from tandem.tools.benchmark.scenario import Scenario
+from tandem.tools.benchmark.statistics import Figures
+from tandem.tools.benchmark.target_server import planned_of, served_drafters
+from tandem.tools.benchmark.variant import CONTROL, LOOKUP_DRAFTERS, MODEL_DRAFTERS, Way, ways_of
+from tandem.tools.commands.measuring import (
+    add_measuring,
+    add_ways,
+    check_outputs,
+    drafters_of,
+    lengths_of,
+    measure,
+    prompts_of,
+    show,
+)
+from tandem.tools.commands.options import at_least_one
+
+DRAFT_LENGTHS = (2, 4, 8, 12, AUTO)
+NGRAM_SIZES = (1, 2, 3)
+UNASKED = ("draft_model", "prompt_lookup")  # `hybrid` would double the time
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
+    add_ways(
+        parser,
+        drafters="draft_model,prompt_lookup as far as served",
+        lengths="2,4,8,12,auto",
+        ngrams=NGRAM_SIZES,
+    )
+    parser.add_argument_group("load").add_argument(
+        "--concurrency",
+        type=at_least_one,
+        default=1,
+        metavar="N",
+        help="The number of requests at once (default: %(default)s).",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, show, and say what to write into the profile; return the exit status."""
+    check_outputs(options)
+    planned = planned_of(options)
+    scenario = _together(prompts_of(options))
+    served = served_drafters(options, planned)
+    drafters = drafters_of(served, options.drafter)
+    ways = ways_of(
+        options.drafter or [name for name in drafters if name in UNASKED],
+        lengths_of(served, options.num_draft_tokens, DRAFT_LENGTHS),
+        options.max_matching_ngram_size,
+        use_draft_logits=options.use_draft_logits,
+    )
+    report = measure(options, planned, [scenario], ways, [options.concurrency])
+    show(options, report)
+    print("\n".join(advice(report.rows)))
+    return 0
+
+
+def advice(rows: Sequence[Figures]) -> list[str]:
+    """Say which way is the fastest, what it cannot be told from, and the profile's lines for it."""
+    ranked = sorted(rows, key=_speed, reverse=True)
+    best = ranked[0]
+    lines = [f"fastest: {_named(best)}"]
+    low = best.speedup.low if best.speedup else 0.0
+    near = [row for row in ranked[1:] if _speed(row) >= low]
+    if near:
+        lines.append(f"within its spread: {', '.join(map(_named, near))}")
+    return [*lines, "in the profile:", "", profile_lines(best.cell.way)]
+
+
+def profile_lines(way: Way) -> str:
+    """Return the `decoding` section that makes a way the default."""
+    decoding: dict[str, object] = {"drafter": way.drafter}
+    if way.drafter in MODEL_DRAFTERS and way.draft_len is not None:
+        decoding["draft_len"] = "auto" if way.draft_len == AUTO else way.draft_len
+    if way.use_draft_logits:
+        decoding["use_draft_logits"] = True
+    lookup = {}
+    if way.drafter in LOOKUP_DRAFTERS and way.draft_len not in (None, AUTO):
+        lookup["prompt_lookup_num_tokens"] = way.draft_len
+    if way.ngram_size is not None:
+        lookup["max_matching_ngram_size"] = way.ngram_size
+    if lookup:
+        decoding["prompt_lookup"] = lookup
+    text: str = yaml.safe_dump({"decoding": decoding}, sort_keys=False)
+    return text.rstrip()
+
+
+def _together(scenarios: Sequence[Scenario]) -> Scenario:
+    """One setting must serve all kinds of prompts."""
+    names = ", ".join(scenario.name for scenario in scenarios)
+    return Scenario(names, [prompt for scenario in scenarios for prompt in scenario.prompts])
+
+
+def _speed(row: Figures) -> float:
+    """The median speedup; the control's is 1."""
+    return row.speedup.median if row.speedup else 0.0
+
+
+def _named(row: Figures) -> str:
+    spread = row.speedup
+    if row.cell.way == CONTROL or spread is None:
+        return f"{CONTROL.drafter}: no drafts"
+    return f"{row.cell.way} {spread.median:.2f}x ({SPREAD}: {spread.low:.2f}-{spread.high:.2f})"

@@ -1,0 +1,221 @@
+"""`tandem up`: serve a profile, or one's own checkpoints, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from tandem.bls.settings import AUTO
+from tandem.tools.commands.chosen import add_deployment, chosen_deployment
+from tandem.tools.commands.generate import MODEL
+from tandem.tools.commands.options import EMBEDDED, port
+from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.engines.base import EngineSection
+from tandem.tools.triton import repository
+from tandem.tools.triton.launch import prepared_launch
+from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, Progress, TritonServer
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    add_deployment(parser.add_argument_group("what to serve"))
+    listening = parser.add_argument_group("where to listen")
+    listening.add_argument(
+        "--address", default=LOOPBACK, help="The address to listen on (default: %(default)s)."
+    )
+    for name, number in vars(Ports()).items():
+        listening.add_argument(
+            f"--{name}-port",
+            type=port,
+            metavar="N",
+            default=number,
+            help=f"The {name} port; 0 picks a free one (default: %(default)s).",
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal; return the exit status."""
+    # Before anything starts: a signal must never leave a server behind. SIGINT is among them
+    # because a shell starts what runs in the background with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    planned = chosen_deployment(options)
+    with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:
+        models = Path(folder, "repository")
+        repository.render(planned, models, link=True)
+        try:
+            _serve(planned, models, options)
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def start(planned: Deployment, models: Path, ports: Ports, address: str) -> TritonServer:
+    """Start a server, showing its progress; return it once it is ready."""
+    launch = prepared_launch(planned.profile)
+    with _told("starting Triton") as tell:
+        server = TritonServer(
+            models,
+            thread_pool_size=planned.thread_pool_size,
+            ports=ports,
+            address=address,
+            launch=launch,
+            on_progress=lambda progress: tell(*_describe(progress)),
+        )
+        server.start()
+    return server
+
+
+def stop(server: TritonServer) -> None:
+    """Stop a server, showing what it waits for; an interrupt meanwhile kills it."""
+    try:
+        with _told("stopping Triton (Ctrl-C again kills it)") as tell:
+            server.stop(lambda names, seconds: tell("", _waiting(names, seconds)))
+    finally:
+        server.kill()
+
+
+@contextmanager
+def serving(planned: Deployment) -> Iterator[TritonServer]:
+    """Serve a deployment on free ports for as long as the context lasts."""
+    # Before anything starts: a signal must never leave a server behind.
+    with (
+        _interrupted_by(signal.SIGTERM, signal.SIGHUP),
+        tempfile.TemporaryDirectory(prefix="tandem-serving-") as folder,
+    ):
+        models = Path(folder, "repository")
+        repository.render(planned, models, link=True)
+        server = start(planned, models, ANY_PORTS, LOOPBACK)
+        try:
+            yield server
+        finally:
+            stop(server)
+
+
+@contextmanager
+def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Let signals raise KeyboardInterrupt, as Ctrl-C does, for as long as the context lasts."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> None:
+    ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
+    server = start(planned, models, ports, options.address)
+    try:
+        print(greeting(server, planned), flush=True)
+        server.wait()
+    finally:
+        stop(server)
+
+
+@contextmanager
+def _told(title: str) -> Iterator[Callable[[str, str], None]]:
+    """Show how something goes on: in one line of a terminal, else in a line for each state.
+
+    Yields what is to be called with a state, and with details that only a terminal shows.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        with console.status(title) as status:
+            yield lambda state, details: status.update(f"{title}: {state}{details}")
+        return
+    console.print(title)
+    said: set[str] = set()
+
+    def say(state: str, _: str) -> None:
+        if state and state not in said:
+            console.print(f"{title}: {state}")
+        said.add(state)
+
+    yield say
+
+
+def _describe(progress: Progress) -> tuple[str, str]:
+    missing = sorted(progress.models - progress.loaded)
+    ready = len(progress.models) - len(missing)
+    waiting = f", waiting for {', '.join(missing)}" if missing else ""
+    return f"{ready} of {len(progress.models)} models", f"{waiting} ({progress.seconds:.0f} s)"
+
+
+def _waiting(names: Sequence[str], seconds: float) -> str:
+    return f"waiting for {', '.join(names)} ({seconds:.0f} s)"
+
+
+def greeting(server: TritonServer, planned: Deployment) -> str:
+    """Say what is served, where, and how to ask."""
+    entry, prompt = planned.stream_entry.name, _example_prompt(planned)
+    model = [] if entry == MODEL else ["--model", entry]
+    generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
+    stream = f"http://{server.http_url}/v2/models/{entry}/generate_stream"
+    request = json.dumps({"text_input": prompt, "max_tokens": 64, "stream": True})
+    command = {"command": shlex.join(server.command)} if _on_tensorrt(planned) else {}
+    rows = {
+        **_choices(planned),
+        "HTTP": f"http://{server.http_url}",
+        "gRPC": server.grpc_url,
+        "metrics": server.metrics_url,
+        "log": str(server.log.path),
+        **command,
+    }
+    return "\n".join(
+        (
+            f"serving {planned.profile.name}; stop with Ctrl-C",
+            *(f"  {name:<9}{text}" for name, text in rows.items()),
+            "try:",
+            f"  {shlex.join(generate)}",
+            f"  curl -N {stream} -d {shlex.quote(request)}",
+        )
+    )
+
+
+def _choices(planned: Deployment) -> dict[str, str]:
+    """What the profile, or the lack of one, has decided."""
+    loop, engines = planned.loop_settings(), planned.profile.engines
+    others = [name for name in loop.drafters if name != loop.drafter]
+    also = f" (a request may choose {', '.join(others)})" if others else ""
+    rows = {
+        "target": f"{_engine(engines.target)}, up to {loop.max_seq_len} tokens of context",
+        "draft": _engine(engines.draft) if engines.draft else "none",
+        "drafter": f"{loop.drafter}{also}",
+    }
+    if loop.max_draft_len:
+        usual = "auto" if loop.draft_len == AUTO else str(loop.draft_len)
+        if loop.drafter == "prompt_lookup":
+            usual = str(loop.prompt_lookup_num_tokens)
+        rows["length"] = f"{usual} draft tokens per round, at most {loop.max_draft_len}"
+    rows["limits"] = (
+        f"{loop.max_requests} sequences at once, {loop.max_queue} waiting; "
+        f"KV cache of {loop.kv_tokens} tokens"
+    )
+    return rows
+
+
+def _engine(section: EngineSection) -> str:
+    """Name an engine: its checkpoint, where it has one, and its kind."""
+    named = [getattr(section, name, None) for name in ("checkpoint", "kind")]
+    folder, kind = named
+    return f"{folder} ({kind})" if folder else str(kind)
+
+
+def _example_prompt(planned: Deployment) -> str:
+    """Return a text that the models can continue: the demo's have seen nothing but Python."""
+    demo = EMBEDDED.parent.parent / "demo"
+    return "def main():" if planned.tokenizer.folder.is_relative_to(demo) else "Once upon a time"
+
+
+def _on_tensorrt(planned: Deployment) -> bool:
+    """Whether how it is launched is worth a line: several processes, or one as NVIDIA wants it."""
+    return "tensorrtllm" in (planned.target.backend, planned.draft and planned.draft.backend)

@@ -1,0 +1,1 @@
+"""Compares texts: accuracy, ROUGE, and Hugging Face's own answers."""

@@ -1,0 +1,160 @@
+"""Several answers to each item of a dataset, and how they score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from tandem.tools.client.client import Answer
+from tandem.tools.client.dataset import Item
+from tandem.tools.evaluation.rouge import MEASURES, Rouge, Scores
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """Who answered, and an answer for each item of the dataset."""
+
+    name: str
+    answers: Sequence[Answer]
+
+    @property
+    def texts(self) -> list[str]:
+        """What was said."""
+        return [answer.text for answer in self.answers]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all answers."""
+        return sum(answer.num_tokens for answer in self.answers)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """All tokens over the time of all answers."""
+        seconds = sum(answer.seconds for answer in self.answers)
+        return self.num_tokens / seconds if seconds else 0.0
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Emitted / rounds; None if nothing was drafted.
+
+        Without drafts a round is a token of the target, and some are computed but never emitted:
+        those behind the end of an answer.
+        """
+        rounds = sum(answer.totals.num_rounds for answer in self.answers)
+        return self.num_tokens / rounds if rounds and self.acceptance_rate is not None else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / drafted; None where nothing was drafted."""
+        drafted = sum(answer.totals.num_draft_tokens for answer in self.answers)
+        accepted = sum(answer.totals.num_accepted_tokens for answer in self.answers)
+        return accepted / drafted if drafted else None
+
+
+class Comparison:
+    """The columns and their scores.
+
+    columns: the control's first, then the speculative one, then any others. to_reference: scores of
+    each column against the dataset, by its name. to_each_other: of a column against one that stands
+    before it, by both names. Scores are percent.
+    """
+
+    def __init__(self, items: Sequence[Item], columns: Sequence[Column], rouge: Rouge) -> None:
+        self.items = items
+        self.columns = columns
+        references = [item.summary for item in items]
+        self.to_reference = {c.name: rouge.mean(c.texts, references) for c in columns}
+        self.to_each_other = {
+            (column.name, other.name): rouge.mean(column.texts, other.texts)
+            for at, column in enumerate(columns)
+            for other in columns[:at]
+        }
+
+    def num_identical(self, column: Column) -> int:
+        """Texts that are the control's, character for character."""
+        pairs = zip(column.texts, self.columns[0].texts, strict=True)
+        return sum(mine == theirs for mine, theirs in pairs)
+
+    def shortfalls(self, threshold: float, control_threshold: float) -> list[str]:
+        """Say which ROUGE-1 lies under its threshold, in percent.
+
+        threshold: of what was served against the reference. control_threshold: of the speculative
+        texts against the control's.
+        """
+        control, speculative = (column.name for column in self.columns[:2])
+        checks = [
+            (name, "the reference", self.to_reference[name], threshold)
+            for name in (control, speculative)
+        ]
+        agreement = self.to_each_other[speculative, control]
+        checks.append((speculative, control, agreement, control_threshold))
+        return [
+            f"ROUGE-1 of {name} against {other} is {scores['rouge1']:.2f}, under {wanted:g}"
+            for name, other, scores, wanted in checks
+            if scores["rouge1"] < wanted
+        ]
+
+    def table(self) -> Table:
+        """Return the figures, a column for each who answered."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column("")
+        for column in self.columns:
+            table.add_column(column.name, justify="right")
+        self._add_scores(table, "the reference", self.to_reference)
+        for other in self.columns[:-1]:
+            scores = {name: s for (name, of), s in self.to_each_other.items() if of == other.name}
+            self._add_scores(table, other.name, scores)
+        for title, cell in (
+            ("texts as the control's", lambda c: f"{self.num_identical(c)}/{len(self.items)}"),
+            ("tokens", lambda c: str(c.num_tokens)),
+            ("tokens/s", lambda c: f"{c.tokens_per_second:.1f}"),
+            ("tokens per round", lambda c: _shown(c.tokens_per_round, ".2f")),
+            ("acceptance", lambda c: _shown(c.acceptance_rate, ".0%")),
+        ):
+            table.add_row(title, *map(cell, self.columns))
+        return table
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything that is known, for a file."""
+        return {
+            "columns": {
+                column.name: {
+                    "against_reference": self.to_reference[column.name],
+                    "against": {
+                        other: scores
+                        for (name, other), scores in self.to_each_other.items()
+                        if name == column.name
+                    },
+                    "num_identical_to_control": self.num_identical(column),
+                    "num_tokens": column.num_tokens,
+                    "tokens_per_second": column.tokens_per_second,
+                    "tokens_per_round": column.tokens_per_round,
+                    "acceptance_rate": column.acceptance_rate,
+                }
+                for column in self.columns
+            },
+            "items": [
+                {
+                    "id": item.id,
+                    "summary": item.summary,
+                    "texts": {column.name: column.texts[at] for column in self.columns},
+                }
+                for at, item in enumerate(self.items)
+            ],
+        }
+
+    def _add_scores(self, table: Table, other: str, scores: Mapping[str, Scores]) -> None:
+        """Add the scores of the columns, by name, against one other."""
+        table.add_row(f"against {other}", style="bold")
+        for measure, title in MEASURES.items():
+            figures = [scores[c.name][measure] if c.name in scores else None for c in self.columns]
+            table.add_row(f"  {title}", *(_shown(figure, ".2f") for figure in figures))
+
+
+def _shown(figure: float | None, form: str) -> str:
+    return NOTHING if figure is None else format(figure, form)

@@ -1,0 +1,86 @@
+"""A checkpoint's own answers, by transformers' `generate`: what a server must agree with.
+
+Imports PyTorch and transformers, which takes seconds and is an extra: import it where it is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+
+from tandem.tools.client.client import Answer
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint, read_tokenizer
+
+
+class HuggingFace:
+    """Answers prompts greedily, one at a time, in this process.
+
+    folder: the checkpoint. tokenizer: a folder with tokenizer.json. In float32 on a CPU, in the
+    checkpoint's own type on a GPU, as the torch engine. The weights are loaded by the first answer;
+    TandemError says at once where there are none.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Path, *, add_special_tokens: bool = True) -> None:
+        try:
+            self._checkpoint = read_checkpoint(folder)
+            read_tokenizer(tokenizer)
+        except CheckpointError as error:
+            raise TandemError(f"--test-hf: {error}") from error
+        self._tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+        self._add_special_tokens = add_special_tokens
+
+    def answer(self, prompt: str, max_tokens: int, stop: Sequence[str] = ()) -> Answer:
+        """Return the answer; it ends before the first of the stop strings."""
+        model, ends = self._model, self._checkpoint.end_ids
+        began = time.perf_counter()
+        encoded = self._tokenizer.encode(prompt, add_special_tokens=self._add_special_tokens).ids
+        ids = torch.tensor([encoded], device=model.device)
+        with torch.inference_mode():
+            output = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=max_tokens,
+                do_sample=False,
+                pad_token_id=next(iter(ends), 0),
+                stopping_criteria=[self._stopping(len(encoded), stop)] if stop else None,
+            )
+        tokens = output[0, len(encoded) :].tolist()
+        text, stopped = cut(self._text(tokens), stop)
+        seconds = time.perf_counter() - began
+        ended = tokens[-1] in ends
+        reason = "stop" if stopped or ended else "length"
+        return Answer(text, len(tokens) - ended, finish_reason=reason, seconds=seconds)
+
+    @cached_property
+    def _model(self) -> Any:
+        quiet: Any = transformers.logging
+        quiet.set_verbosity_error()
+        quiet.disable_progress_bar()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        dtype = "auto" if device == "cuda" else torch.float32
+        loader: Any = transformers.AutoModelForCausalLM
+        return loader.from_pretrained(self._checkpoint.folder, dtype=dtype).to(device).eval()
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(tokens)))
+
+    def _stopping(self, prompt_length: int, stop: Sequence[str]) -> Any:
+        def seen(ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            stopped = cut(self._text(ids[0, prompt_length:].tolist()), stop)[1]
+            return torch.tensor([stopped], device=ids.device)
+
+        return seen
+
+
+def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """Return the text up to the first of the stop strings, and whether there was one."""
+    places = [place for string in stop if (place := text.find(string)) >= 0]
+    return text[: min(places, default=len(text))], bool(places)

@@ -1,0 +1,44 @@
+"""ROUGE: how much of one text is found in another, by rouge-score (Lin 2004)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from tandem.tools.errors import TandemError
+
+MEASURES = {
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "rougeLsum": "ROUGE-Lsum",
+}
+Scores: TypeAlias = Mapping[str, float]
+
+
+class Rouge:
+    """Scores texts, without stemming, as Hugging Face's `evaluate` does.
+
+    Raises TandemError where rouge-score is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415  an extra
+        except ImportError as error:
+            raise TandemError(
+                f"cannot import {error.name}; ROUGE needs: pip install rouge-score"
+            ) from error
+        self._scorer = RougeScorer(list(MEASURES))
+
+    def mean(self, texts: Sequence[str], references: Sequence[str]) -> Scores:
+        """Return each measure's mean F, in percent: 100 where every text is its reference."""
+        scores = [self._score(*pair) for pair in zip(texts, references, strict=True)]
+        return {name: 100 * statistics.fmean(score[name] for score in scores) for name in MEASURES}
+
+    def _score(self, text: str, reference: str) -> Scores:
+        if text == reference:  # also where neither has a word that ROUGE would count
+            return dict.fromkeys(MEASURES, 1.0)
+        scores = self._scorer.score(reference, text)
+        return {name: float(scores[name].fmeasure) for name in MEASURES}

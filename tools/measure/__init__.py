@@ -1,1 +1,0 @@
-"""Measuring a live server: what `tandem bench` and `tandem tune` share."""

@@ -1,0 +1,1 @@
+"""What a deployment decides: profiles, checkpoints, and what follows from both."""

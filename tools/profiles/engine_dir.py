@@ -1,0 +1,91 @@
+"""What a folder given as `--engine-dir` holds: a checkpoint, or a built TensorRT engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.engines.torch import TorchTarget
+
+BUILT = ("pretrained_config", "build_config")  # sections that `trtllm-build` writes
+DECISIVE = (
+    "max_batch_size",
+    "max_seq_len",
+    "max_num_tokens",
+    "use_paged_context_fmha",
+    "tokens_per_block",
+    "logits_dtype",
+    "gather_generation_logits",
+)
+EXTERNAL_DRAFTS = (None, 2, "DRAFT_TOKENS_EXTERNAL", "draft_tokens_external")  # spellings of a mode
+TORCH_DRAFT_LEN = int(TorchTarget.model_fields["max_draft_len"].default)
+
+
+@dataclass(frozen=True)
+class EngineDir:
+    """A folder and the kind of engine that serves it.
+
+    tp_size: how many devices it is split over; times pp_size where it is also cut into layers.
+    max_draft_len: the longest draft it verifies. build: settings of a built engine, by the names of
+    trtllm-build's flags.
+    """
+
+    folder: Path
+    kind: Literal["torch", "tensorrtllm"]
+    tp_size: int
+    max_draft_len: int
+    pp_size: int = 1
+    build: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gathers_logits(self) -> bool:
+        """Whether its answers can hold the logits of their tokens."""
+        return self.kind == "torch" or bool(self.build.get("gather_generation_logits"))
+
+
+def read_engine_dir(folder: Path) -> EngineDir:
+    """Look into a folder; raise TandemError where it holds neither."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise TandemError(
+            f"{folder} holds neither a Hugging Face checkpoint nor a built engine: no config.json"
+        )
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise TandemError(f"{path} is no JSON: {error}") from error
+    if not any(section in config for section in BUILT):
+        return EngineDir(folder, "torch", tp_size=1, max_draft_len=TORCH_DRAFT_LEN)
+    mapping = _section(config, "pretrained_config", "mapping")
+    told = _told(config)
+    return EngineDir(
+        folder,
+        "tensorrtllm",
+        tp_size=mapping.get("tp_size", 1),
+        pp_size=mapping.get("pp_size", 1),
+        max_draft_len=told.get("max_draft_len", 0) if _verifies_drafts(told) else 0,
+        build={name: told[name] for name in DECISIVE if told.get(name) is not None},
+    )
+
+
+def _verifies_drafts(told: Mapping[str, Any]) -> bool:
+    return told.get("speculative_decoding_mode") in EXTERNAL_DRAFTS
+
+
+def _told(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a built engine tells of itself; what is read of it stands in one section only."""
+    return {
+        **_section(config, "pretrained_config"),
+        **_section(config, "build_config"),
+        **_section(config, "build_config", "plugin_config"),
+    }
+
+
+def _section(config: Any, *keys: str) -> dict[str, Any]:
+    for key in keys:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config if isinstance(config, dict) else {}

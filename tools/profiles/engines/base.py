@@ -1,0 +1,151 @@
+"""What every kind of engine shares: how a profile's part is read, and what is planned of it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
+
+from tandem.contract import parameters
+from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
+from tandem.engines.traits import Traits
+from tandem.tools.profiles.checkpoint import Checkpoint
+
+Place = tuple[str | int, ...]
+
+
+class ProfileError(Exception):
+    """A profile is well formed but cannot be served: the place in it, and what would be right."""
+
+    def __init__(self, place: Place, text: str) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+def _resolve(value: Any, info: ValidationInfo) -> Any:
+    """Read a path relative to the profile's folder."""
+    if not isinstance(value, str):
+        return value
+    return Path(os.path.normpath((info.context or Path()) / Path(value).expanduser()))
+
+
+def as_tuple(value: Any) -> Any:
+    """Read a YAML list where a section, which is frozen, holds a tuple."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Folder = Annotated[Path, BeforeValidator(_resolve)]
+
+
+class Section(BaseModel):
+    """A part of a profile; a key that it does not know is an error that names the nearest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_every_key(cls, given: Any) -> Any:
+        for key in given if isinstance(given, dict) else ():
+            if key not in cls.model_fields:
+                raise PydanticCustomError(
+                    "unknown_key", "unknown key; {hint}", {"key": key, "hint": _hint(key, cls)}
+                )
+        return given
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine of a deployment, as far as the rest of it must know.
+
+    parameters: of its model. files: subfolder of its version folder -> the files in it.
+    vocab_size: width of its logits, padding included. kv_cache_tokens: what its KV cache holds.
+    end_ids: every token that ends an answer, the one that engines are told first; may be empty.
+    excludes_input: its answers hold new tokens only. logits_dtype: Triton's name of it.
+    fast_logits: it takes a handle to the draft's logits instead of these. decoupled: it may stream.
+    """
+
+    traits: Traits
+    parameters: Mapping[str, str]
+    vocab_size: int
+    max_seq_len: int
+    kv_cache_tokens: int
+    kv_block_tokens: int
+    max_draft_len: int = 0
+    end_ids: tuple[int, ...] = ()
+    pad_id: int | None = None
+    excludes_input: bool = True
+    logits_dtype: str = "FP32"
+    fast_logits: bool = False
+    decoupled: bool = False
+    backend: str = "python"
+    files: Mapping[str, list[Path]] = field(default_factory=dict)
+
+
+class EngineSection(Section):
+    """A profile's part for one engine.
+
+    decoupled: clients may stream from the engine themselves. The loop never does, and it gets its
+    answers sooner from one that is not decoupled.
+    """
+
+    decoupled: bool = False
+
+    @property
+    @abstractmethod
+    def tokenizer_folder(self) -> Path | None:
+        """The checkpoint folder that may hold the engine's own tokenizer."""
+
+    @abstractmethod
+    def plan(self, place: Place) -> Engine:
+        """Check the part against what is on disk; raise ProfileError with its place."""
+
+    def beside(self, draft: Engine, planned: Engine) -> Engine:  # noqa: ARG002
+        """Return the planned target as it is beside this draft."""
+        return planned
+
+
+class OwnEngineSection(EngineSection):
+    """A profile's part for an engine of ours.
+
+    exclude_input_in_output: answers hold new tokens only, where a call does not say; the engine's
+    default in NVIDIA's backend is false, which clients that call the engines themselves may expect.
+    """
+
+    exclude_input_in_output: bool = True
+
+    def model_parameters(self, kind: str, settings: Any) -> dict[str, str]:
+        """Return the parameters of the Triton model: the engine's kind, what is common, its own."""
+        return {
+            "engine": kind,
+            EXCLUDE_INPUT_IN_OUTPUT: json.dumps(self.exclude_input_in_output),
+            **parameters.encode(settings),
+        }
+
+
+def sequence_length(wanted: int | None, checkpoint: Checkpoint, place: Place, *, most: int) -> int:
+    """Return max_seq_len: the wanted one, or what the checkpoint allows, up to ``most``.
+
+    Raises ProfileError where the checkpoint has fewer positions.
+    """
+    reach = checkpoint.max_positions
+    length = wanted or min(reach or most, most)
+    if reach is not None and length > reach:
+        raise ProfileError(
+            (*place, "max_seq_len"),
+            f"{length} is over the {reach} positions of {checkpoint.folder}",
+        )
+    return length
+
+
+def _hint(key: object, section: type[BaseModel]) -> str:
+    known = list(section.model_fields)
+    near = difflib.get_close_matches(str(key), known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"

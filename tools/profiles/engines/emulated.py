@@ -1,0 +1,147 @@
+"""An engine without weights that keeps a real one's timing: every figure it gives is emulated."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from tokenizers import Tokenizer
+
+from tandem.engines import traits
+from tandem.engines.emulated.settings import EmulatedSettings
+from tandem.engines.errors import LoadError
+from tandem.tools.profiles.checkpoint import CheckpointError, TokenizerFolder, read_tokenizer
+from tandem.tools.profiles.engines.base import (
+    Engine,
+    Folder,
+    OwnEngineSection,
+    Place,
+    ProfileError,
+    Section,
+)
+
+MAX_SEQ_LEN = 8192
+SEQUENCES_CACHED = 64
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class Language(Section):
+    """The text that is emulated; draft and target must have the same one.
+
+    alpha: how probable it is that a draft's best guess is right. With hard_alpha that of the easy
+    stretches of a text that has hard ones too; stay_easy and stay_hard: how probable the next token
+    is to be of the same kind. mean_answer_len: tokens until the end of sequence; 0: it never comes.
+    """
+
+    alpha: Probability
+    hard_alpha: Probability | None = None
+    stay_easy: Probability = 0.92
+    stay_hard: Probability = 0.8
+    mean_answer_len: NonNegativeFloat = 0.0
+
+
+class EmulatedDraft(OwnEngineSection):
+    """An emulated engine.
+
+    tokenizer: folder of the tokenizer whose ids it says. vocab_size: width of its logits; the
+    tokenizer's when left out. step_ms: one new token. prefill_ms_per_token: for each token of a
+    context that is not in its KV cache. batch_slope: each other call under way makes a step longer
+    by this part. same_gpu: draft and target, if both say so, slow each other down.
+    kv_cache_tokens: 64 whole sequences when left out.
+    """
+
+    kind: Literal["emulated"]
+    tokenizer: Folder
+    language: Language
+    step_ms: NonNegativeFloat = 0.0
+    prefill_ms_per_token: NonNegativeFloat = 0.0
+    batch_slope: NonNegativeFloat = 0.0
+    same_gpu: bool = False
+    vocab_size: PositiveInt | None = None
+    max_seq_len: PositiveInt = MAX_SEQ_LEN
+    kv_cache_tokens: PositiveInt | None = None
+    kv_block_tokens: PositiveInt = 32
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The tokenizer that it emulates the text of."""
+        return self.tokenizer
+
+    def plan(self, place: Place) -> Engine:
+        """Fill in what the profile leaves to the tokenizer."""
+        try:
+            tokenizer = read_tokenizer(self.tokenizer)
+        except CheckpointError as error:
+            raise ProfileError((*place, "tokenizer"), str(error)) from error
+        settings = self._settings(tokenizer, place)
+        return Engine(
+            traits=traits.EMULATED,
+            parameters=self.model_parameters(self.kind, settings),
+            excludes_input=self.exclude_input_in_output,
+            vocab_size=settings.vocab_size,
+            max_seq_len=settings.max_seq_len,
+            kv_cache_tokens=settings.kv_cache_tokens,
+            kv_block_tokens=settings.kv_block_tokens,
+            max_draft_len=settings.max_draft_len,
+            end_ids=() if settings.end_id is None else (settings.end_id,),
+            pad_id=tokenizer.special_id("pad_token"),
+            decoupled=self.decoupled,
+        )
+
+    @property
+    def _role(self) -> Literal["draft", "target"]:
+        return "draft"
+
+    def _settings(self, tokenizer: TokenizerFolder, place: Place) -> EmulatedSettings:
+        width = self.vocab_size or tokenizer.size
+        if width < tokenizer.size:
+            raise ProfileError(
+                (*place, "vocab_size"),
+                f"{width} is less than the {tokenizer.size} tokens of {tokenizer.folder}",
+            )
+        low, high = _words(tokenizer)
+        given = self.model_dump(
+            exclude={*OwnEngineSection.model_fields, "kind", "tokenizer", "language"}
+        )
+        filled = {
+            "vocab_size": width,
+            "kv_cache_tokens": self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
+        }
+        try:
+            return EmulatedSettings(
+                role=self._role,
+                low_id=low,
+                high_id=high,
+                end_id=tokenizer.special_id("eos_token"),
+                **self.language.model_dump(),
+                **(given | filled),
+            )
+        except LoadError as error:
+            raise ProfileError(place, str(error)) from error
+
+
+class EmulatedTarget(EmulatedDraft):
+    """One that verifies drafts, of up to max_draft_len tokens.
+
+    verify_slope: a draft of k tokens makes its step 1 + verify_slope * k times as long.
+    """
+
+    verify_slope: NonNegativeFloat = 0.0
+    max_draft_len: NonNegativeInt = 16
+
+    @property
+    def _role(self) -> Literal["draft", "target"]:
+        return "target"
+
+
+def _words(tokenizer: TokenizerFolder) -> tuple[int, int]:
+    """Return the longest run of ids, from the first to before the last, that are plain text."""
+    path = tokenizer.folder / "tokenizer.json"
+    added = Tokenizer.from_file(str(path)).get_added_tokens_decoder()
+    special = (number for number, token in added.items() if token.special)
+    cuts = sorted({-1, tokenizer.size, *special})
+    runs = ((low + 1, high) for low, high in pairwise(cuts))
+    return max(runs, key=lambda run: run[1] - run[0])

@@ -1,0 +1,181 @@
+"""A Hugging Face checkpoint on TensorRT-LLM's PyTorch workflow, by its Python interface (V2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from tandem.engines import traits
+from tandem.engines.llmapi.settings import LlmApiSettings
+from tandem.tools.profiles.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    has_tokenizer,
+    read_checkpoint,
+    read_tokenizer,
+)
+from tandem.tools.profiles.engines.base import (
+    Engine,
+    Folder,
+    OwnEngineSection,
+    Place,
+    ProfileError,
+    Section,
+    sequence_length,
+)
+from tandem.tools.profiles.engines.lookup import Lookup
+
+MAX_SEQ_LEN = 8192
+SEQUENCES_CACHED = 16  # what the KV cache holds where the profile does not say
+
+
+class InLlmLookup(Lookup):
+    """`NGramDecodingConfig` (see `Lookup`).
+
+    is_public_pool: one pool for all requests. It finds more, and what one user's text held shows
+    in another's timing.
+    """
+
+    is_public_pool: bool = False
+
+
+class InLlmDraft(Section):
+    """`DraftTargetDecodingConfig`: a draft model inside the engine.
+
+    checkpoint, model: as the target's. draft_len: tokens that it drafts a step.
+    """
+
+    checkpoint: Folder
+    model: str | None = None
+    draft_len: PositiveInt = 4
+
+
+class LlmApiTarget(OwnEngineSection):
+    """A `tensorrt_llm.LLM`.
+
+    checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes. model: what the
+    LLM loads, a path where Triton runs or a name on the Hub; the checkpoint's path when left out.
+    max_seq_len: tokens of context, answer and draft together; what the checkpoint allows, at most
+    8192, when left out. kv_cache_tokens: what the KV cache holds and admission counts on; 16 whole
+    sequences when left out. It is less where free_gpu_memory_fraction holds less.
+
+    At most one of prompt_lookup and draft makes it speculate. All its requests then do, in the same
+    way; its control is a second deployment with neither.
+    """
+
+    kind: Literal["llmapi"]
+    checkpoint: Folder
+    model: str | None = None
+    tensor_parallel_size: PositiveInt = 1
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    max_seq_len: PositiveInt | None = None
+    max_batch_size: PositiveInt | None = None
+    max_num_tokens: PositiveInt = 8192
+    kv_cache_tokens: PositiveInt | None = None
+    kv_block_tokens: Literal[16, 32, 64, 128] = 32
+    free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    enable_block_reuse: bool = True
+    trust_remote_code: bool = False
+    prompt_lookup: InLlmLookup | None = None
+    draft: InLlmDraft | None = None
+
+    @property
+    def tokenizer_folder(self) -> Folder:
+        """The checkpoint's folder."""
+        return self.checkpoint
+
+    def plan(self, place: Place) -> Engine:
+        """Check the part against the checkpoints; the weights may be elsewhere."""
+        if self.prompt_lookup and self.draft:
+            raise ProfileError(
+                (*place, "draft"), "given beside prompt_lookup; an LLM drafts in one way: drop one"
+            )
+        checkpoint = _read(self.checkpoint, (*place, "checkpoint"))
+        if self.draft:
+            _check_vocabulary(checkpoint, self.draft.checkpoint, (*place, "draft", "checkpoint"))
+        settings = self._settings(checkpoint, place)
+        return Engine(
+            traits=traits.LLMAPI_SPECULATIVE if settings.drafts_itself else traits.LLMAPI,
+            parameters=self.model_parameters(self.kind, settings),
+            excludes_input=self.exclude_input_in_output,
+            vocab_size=checkpoint.vocab_size,
+            max_seq_len=settings.max_seq_len,
+            kv_cache_tokens=settings.kv_cache_tokens,
+            kv_block_tokens=settings.kv_block_tokens,
+            end_ids=checkpoint.end_ids,
+            pad_id=checkpoint.pad_id,
+            decoupled=self.decoupled,
+        )
+
+    @property
+    def _longest_draft(self) -> int:
+        if self.prompt_lookup:
+            return self.prompt_lookup.prompt_lookup_num_tokens
+        return self.draft.draft_len if self.draft else 0
+
+    def _settings(self, checkpoint: Checkpoint, place: Place) -> LlmApiSettings:
+        length = self._length(checkpoint, place)
+        cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
+        if cache < length:
+            raise ProfileError(
+                (*place, "kv_cache_tokens"),
+                f"{cache} is less than one sequence of max_seq_len {length}",
+            )
+        return LlmApiSettings(
+            model=self.model or str(self.checkpoint),
+            vocab_size=checkpoint.vocab_size,
+            max_seq_len=length - self._longest_draft,
+            kv_cache_tokens=cache,
+            tensor_parallel_size=self.tensor_parallel_size,
+            dtype=self.dtype,
+            max_batch_size=self.max_batch_size,
+            max_num_tokens=self.max_num_tokens,
+            kv_block_tokens=self.kv_block_tokens,
+            free_gpu_memory_fraction=self.free_gpu_memory_fraction,
+            enable_block_reuse=self.enable_block_reuse,
+            trust_remote_code=self.trust_remote_code,
+            **self._speculation(),
+        )
+
+    def _length(self, checkpoint: Checkpoint, place: Place) -> int:
+        length = sequence_length(self.max_seq_len, checkpoint, place, most=MAX_SEQ_LEN)
+        if self._longest_draft >= length - 1:
+            raise ProfileError(
+                (*place, "max_seq_len"),
+                f"{length} leaves no room for text beside drafts of {self._longest_draft}",
+            )
+        return length
+
+    def _speculation(self) -> dict[str, Any]:
+        if self.draft:
+            model = self.draft.model or str(self.draft.checkpoint)
+            return {"draft_len": self.draft.draft_len, "draft_model": model}
+        if not self.prompt_lookup:
+            return {}
+        return {
+            **self.prompt_lookup.settings,
+            "lookup_is_public": self.prompt_lookup.is_public_pool,
+        }
+
+
+def _read(folder: Folder, place: Place) -> Checkpoint:
+    try:
+        return read_checkpoint(folder, with_weights=False)
+    except CheckpointError as error:
+        raise ProfileError(place, str(error)) from error
+
+
+def _check_vocabulary(target: Checkpoint, draft: Folder, place: Place) -> None:
+    """Refuse a draft model that means other tokens by the same ids."""
+    _read(draft, place)
+    if not (has_tokenizer(target.folder) and has_tokenizer(draft)):
+        return
+    try:
+        same = read_tokenizer(target.folder).ids == read_tokenizer(draft).ids
+    except CheckpointError as error:
+        raise ProfileError(place, str(error)) from error
+    if not same:
+        raise ProfileError(
+            place, f"{draft} has another vocabulary than {target.folder}; they must share one"
+        )

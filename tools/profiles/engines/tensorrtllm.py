@@ -1,0 +1,283 @@
+"""A TensorRT engine behind NVIDIA's `tensorrtllm` backend: how it is built, and how it runs.
+
+Settings carry NVIDIA's own names: those of the flags of quantize.py, convert_checkpoint.py and
+trtllm-build, and of the parameters of Triton's model `tensorrt_llm`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from tandem.engines import traits
+from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint
+from tandem.tools.profiles.engines.base import (
+    Engine,
+    EngineSection,
+    Folder,
+    Place,
+    ProfileError,
+    Section,
+    as_tuple,
+)
+
+BACKEND = "tensorrtllm"
+LOGITS_DTYPES = {"float32": "FP32", "float16": "FP16"}  # trtllm-build's name -> Triton's
+
+
+Ids = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple)]
+Plugin = Literal["auto", "float16", "bfloat16", "float32", "disable"]
+
+
+class Convert(Section):
+    """How the Hugging Face checkpoint becomes one of TensorRT-LLM.
+
+    dtype: of what is not quantized. qformat: quantized by quantize.py with calib_size samples of
+    calib_dataset; when left out, convert_checkpoint.py converts without quantizing. kv_cache_dtype:
+    of the KV cache, `dtype` when left out; needs qformat, because its scales are calibrated too.
+    """
+
+    dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
+    qformat: Literal["fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4"] | None = None
+    kv_cache_dtype: Literal["fp8", "int8"] | None = None
+    calib_size: PositiveInt = 512
+    calib_dataset: str | None = None
+
+
+class Build(Section):
+    """Flags of trtllm-build; one that is left out is not given, and NVIDIA's default holds.
+
+    Lengths are tokens. max_seq_len: context, answer and draft together. max_num_tokens: in one
+    step of the engine. max_batch_size: sequences in one step. workers: GPUs that build at once.
+    """
+
+    max_batch_size: PositiveInt
+    max_seq_len: PositiveInt
+    max_input_len: PositiveInt | None = None
+    max_num_tokens: PositiveInt = 8192
+    gpt_attention_plugin: Plugin | None = None
+    gemm_plugin: Plugin | Literal["fp8", "nvfp4"] | None = None
+    low_latency_gemm_plugin: Literal["fp8", "disable"] | None = None
+    use_paged_context_fmha: bool = True
+    use_fused_mlp: bool | None = None
+    multiple_profiles: bool | None = None
+    reduce_fusion: bool | None = None
+    tokens_per_block: Literal[16, 32, 64, 128] = 32
+    logits_dtype: Literal["float32", "float16"] = "float32"
+    gather_context_logits: bool = False
+    gather_generation_logits: bool = False
+    workers: PositiveInt | None = None
+
+
+class TargetBuild(Build):
+    """Those of an engine that verifies drafts of up to max_draft_len tokens."""
+
+    speculative_decoding_mode: Literal["draft_tokens_external"] | None = "draft_tokens_external"
+    max_draft_len: NonNegativeInt = 10
+
+
+class Run(Section):
+    """Parameters of the Triton model.
+
+    kv_cache_free_gpu_mem_fraction: of the memory that is free when the engine's KV cache is made.
+    max_tokens_in_paged_kv_cache: what the KV cache holds, which admission counts on; less if the
+    fraction holds less, so pre-flight compares them. participant_ids: the MPI ranks that run the
+    engine; only where processes are not spawned, as speculative_decoding_fast_logits wants it.
+    """
+
+    max_tokens_in_paged_kv_cache: PositiveInt
+    kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    enable_kv_cache_reuse: bool = True
+    enable_chunked_context: bool = True
+    gpt_model_type: Literal["inflight_fused_batching", "inflight_batching"] = (
+        "inflight_fused_batching"
+    )
+    batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = (
+        "guaranteed_no_evict"
+    )
+    exclude_input_in_output: bool = True
+    participant_ids: Ids | None = None
+    speculative_decoding_fast_logits: bool = False
+
+
+class TensorRTLLMDraft(EngineSection):
+    """A Hugging Face checkpoint as a TensorRT engine.
+
+    checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes, `tandem build` its
+    weights. Where only the engine is left, its own folder tells the sizes. engine_dir: where the
+    built engine is, under the same path where Triton runs. device_ids: the GPUs of one node
+    (`device_list` in NVIDIA's documents); times num_nodes they are tp_size * pp_size.
+    gpu_memory_gib, compute_capability: of one of these GPUs, for the pre-flight checks; asked of
+    nvidia-smi when left out.
+    """
+
+    kind: Literal["tensorrtllm"]
+    checkpoint: Folder
+    engine_dir: Folder
+    tp_size: PositiveInt = 1
+    pp_size: PositiveInt = 1
+    num_nodes: PositiveInt = 1
+    device_ids: Ids = (0,)
+    gpu_memory_gib: PositiveFloat | None = None
+    compute_capability: PositiveFloat | None = None
+    convert: Convert = Convert()
+    build: Build
+    run: Run
+
+    @property
+    def tokenizer_folder(self) -> Folder:
+        """The checkpoint's folder."""
+        return self.checkpoint
+
+    @property
+    def world_size(self) -> int:
+        """MPI ranks that the engine runs on."""
+        return self.tp_size * self.pp_size
+
+    @property
+    def max_draft_len(self) -> int:
+        """The longest draft that the engine verifies."""
+        return 0
+
+    def plan(self, place: Place) -> Engine:
+        """Check the part; the engine itself may not be built yet."""
+        try:
+            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
+        except CheckpointError as error:
+            raise ProfileError((*place, "checkpoint"), str(error)) from error
+        self.check_settings(place)
+        return Engine(
+            traits=traits.TENSORRTLLM,
+            backend=BACKEND,
+            parameters=self._parameters(),
+            vocab_size=self.padded(checkpoint.vocab_size),
+            max_seq_len=self.build.max_seq_len,
+            kv_cache_tokens=self.run.max_tokens_in_paged_kv_cache,
+            kv_block_tokens=self.build.tokens_per_block,
+            max_draft_len=self.max_draft_len,
+            end_ids=checkpoint.end_ids,
+            pad_id=checkpoint.pad_id,
+            excludes_input=self.run.exclude_input_in_output,
+            logits_dtype=LOGITS_DTYPES[self.build.logits_dtype],
+            fast_logits=self.run.speculative_decoding_fast_logits,
+            decoupled=self.decoupled,
+        )
+
+    def check_settings(self, place: Place) -> None:
+        """Check what needs no checkpoint; raise ProfileError."""
+        self._check_convert(place)
+        self._check_devices(place)
+        self._check_build(place)
+        self._check_run(place)
+
+    def padded(self, vocab_size: int) -> int:
+        """Return the logits' width: TensorRT-LLM pads a vocabulary to a multiple of tp_size."""
+        return -(-vocab_size // self.tp_size) * self.tp_size
+
+    def _check_convert(self, place: Place) -> None:
+        if self.convert.kv_cache_dtype and not self.convert.qformat:
+            raise ProfileError(
+                (*place, "convert", "kv_cache_dtype"),
+                f"'{self.convert.kv_cache_dtype}' needs qformat, whose calibration finds its "
+                "scales; add the one or leave out the other",
+            )
+
+    def _check_devices(self, place: Place) -> None:
+        given = len(self.device_ids)
+        if len(set(self.device_ids)) != given:
+            raise ProfileError((*place, "device_ids"), "a GPU is named twice; name each once")
+        if given * self.num_nodes != self.world_size:
+            wanted = self.world_size // self.num_nodes
+            right = (
+                f"say {list(self.device_ids[:wanted])}"
+                if 0 < wanted < given
+                else f"name {wanted} of them, or change tp_size"
+            )
+            raise ProfileError(
+                (*place, "device_ids"),
+                f"{given} GPUs on {self.num_nodes} node(s) for tp_size {self.tp_size} * pp_size "
+                f"{self.pp_size}; {right}",
+            )
+
+    def _check_build(self, place: Place) -> None:
+        if not self.build.use_paged_context_fmha:
+            raise ProfileError(
+                (*place, "build", "use_paged_context_fmha"),
+                "off, but KV-block reuse needs it; say true",
+            )
+
+    def _check_run(self, place: Place) -> None:
+        run, build = self.run, self.build
+        if not run.enable_kv_cache_reuse:
+            raise ProfileError(
+                (*place, "run", "enable_kv_cache_reuse"),
+                "off, which makes every round compute the whole context again; say true",
+            )
+        if run.max_tokens_in_paged_kv_cache < build.max_seq_len:
+            raise ProfileError(
+                (*place, "run", "max_tokens_in_paged_kv_cache"),
+                f"{run.max_tokens_in_paged_kv_cache} is less than one sequence of max_seq_len "
+                f"{build.max_seq_len}",
+            )
+        if not run.enable_chunked_context and build.max_num_tokens < build.max_seq_len - 1:
+            raise ProfileError(
+                (*place, "run", "enable_chunked_context"),
+                f"off, so a context over max_num_tokens {build.max_num_tokens} would be refused; "
+                f"say true, or raise max_num_tokens to {build.max_seq_len - 1}",
+            )
+
+    def _parameters(self) -> dict[str, str]:
+        """The Triton model's. The three empty ones must be there, or the backend won't start."""
+        return {
+            "gpt_model_path": str(self.engine_dir),
+            "max_beam_width": "1",
+            "gpu_device_ids": _joined(self.device_ids),
+            "num_nodes": str(self.num_nodes),
+            **{name: _text(value) for name, value in self.run if value is not None},
+            "guided_decoding_backend": "",
+            "tokenizer_dir": "",
+            "xgrammar_tokenizer_info_path": "",
+        }
+
+
+class TensorRTLLMTarget(TensorRTLLMDraft):
+    """One that verifies drafts."""
+
+    build: TargetBuild
+
+    @property
+    def max_draft_len(self) -> int:
+        """The longest draft that the engine verifies."""
+        return self.build.max_draft_len
+
+    def _check_build(self, place: Place) -> None:
+        super()._check_build(place)
+        build = self.build
+        if build.max_draft_len and not build.speculative_decoding_mode:
+            raise ProfileError(
+                (*place, "build", "speculative_decoding_mode"),
+                f"off, but max_draft_len is {build.max_draft_len}; say draft_tokens_external",
+            )
+        if build.speculative_decoding_mode and not build.max_draft_len:
+            raise ProfileError(
+                (*place, "build", "max_draft_len"),
+                "0, but speculative_decoding_mode is draft_tokens_external; say how many draft "
+                "tokens the engine verifies",
+            )
+        if build.max_draft_len >= build.max_seq_len - 1:
+            raise ProfileError(
+                (*place, "build", "max_draft_len"),
+                f"{build.max_draft_len} leaves no room for text in max_seq_len {build.max_seq_len}",
+            )
+
+
+def _text(value: Any) -> str:
+    """A parameter as the backend reads it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _joined(value) if isinstance(value, tuple) else str(value)
+
+
+def _joined(ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, ids))

@@ -1,0 +1,153 @@
+"""A Hugging Face checkpoint on PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from tandem.engines import traits
+from tandem.engines.errors import LoadError
+from tandem.engines.torch.settings import TorchSettings
+from tandem.tools.profiles.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    checkpoint_files,
+    read_checkpoint,
+)
+from tandem.tools.profiles.engines.base import (
+    Engine,
+    Folder,
+    OwnEngineSection,
+    Place,
+    ProfileError,
+    sequence_length,
+)
+from tandem.tools.profiles.engines.lookup import Lookup
+
+CHECKPOINT = "checkpoint"  # folder beside model.py
+SEQUENCES_CACHED = 16  # what a KV cache holds where the profile does not say, if memory allows
+KV_BYTES = 2**30
+MAX_SEQ_LEN = 4096
+
+
+class TorchDraft(OwnEngineSection):
+    """A Hugging Face checkpoint on PyTorch.
+
+    checkpoint: its folder. max_seq_len: tokens of context, answer and draft together; what the
+    checkpoint allows, at most 4096, when left out. kv_cache_tokens: cap of the KV cache; when left
+    out, 16 whole sequences or what a gigabyte holds. max_batch_tokens: tokens in one forward pass.
+    threads: of PyTorch; 0 is its own choice.
+    """
+
+    kind: Literal["torch"] = "torch"
+    checkpoint: Folder
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: NonNegativeInt = 0
+    max_seq_len: PositiveInt | None = None
+    kv_cache_tokens: PositiveInt | None = None
+    kv_block_tokens: PositiveInt = 32
+    max_batch_tokens: PositiveInt = 512
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The checkpoint's folder."""
+        return self.checkpoint
+
+    def plan(self, place: Place) -> Engine:
+        """Fill in what the profile leaves to the checkpoint."""
+        try:
+            checkpoint = read_checkpoint(self.checkpoint)
+        except CheckpointError as error:
+            raise ProfileError((*place, "checkpoint"), str(error)) from error
+        settings = self._settings(checkpoint, place)
+        return Engine(
+            traits=traits.TORCH_LOOKUP if settings.drafts_itself else traits.TORCH,
+            parameters=self.model_parameters(self.kind, settings),
+            excludes_input=self.exclude_input_in_output,
+            vocab_size=checkpoint.vocab_size,
+            max_seq_len=settings.max_seq_len,
+            kv_cache_tokens=settings.kv_cache_tokens,
+            kv_block_tokens=settings.kv_block_tokens,
+            max_draft_len=0 if settings.drafts_itself else settings.max_draft_len,
+            end_ids=checkpoint.end_ids,
+            pad_id=checkpoint.pad_id,
+            decoupled=self.decoupled,
+            files={CHECKPOINT: checkpoint_files(checkpoint.folder)},
+        )
+
+    @property
+    def _longest_draft(self) -> int:
+        return 0
+
+    @property
+    def _lookup(self) -> dict[str, Any]:
+        """Settings of prompt lookup inside the engine."""
+        return {}
+
+    def _settings(self, checkpoint: Checkpoint, place: Place) -> TorchSettings:
+        length = self._length(checkpoint, place)
+        cache = self.kv_cache_tokens or _default_cache(checkpoint, length)
+        if cache < length:
+            raise ProfileError(
+                (*place, "kv_cache_tokens"),
+                f"{cache} is less than one sequence of max_seq_len {length}",
+            )
+        decided = {
+            "kind",
+            *OwnEngineSection.model_fields,
+            "checkpoint",
+            "max_seq_len",
+            "kv_cache_tokens",
+            "prompt_lookup",
+        }
+        given = {**self.model_dump(exclude=decided), **self._lookup}
+        try:
+            return TorchSettings(
+                checkpoint=CHECKPOINT, max_seq_len=length, kv_cache_tokens=cache, **given
+            )
+        except LoadError as error:
+            raise ProfileError(place, str(error)) from error
+
+    def _length(self, checkpoint: Checkpoint, place: Place) -> int:
+        length = sequence_length(self.max_seq_len, checkpoint, place, most=MAX_SEQ_LEN)
+        if self._longest_draft >= length - 1:
+            raise ProfileError(
+                (*place, "max_draft_len"),
+                f"{self._longest_draft} leaves no room for text in max_seq_len {length}",
+            )
+        return length
+
+
+class TorchTarget(TorchDraft):
+    """One that verifies drafts, of up to max_draft_len tokens.
+
+    prompt_lookup: it makes them itself, inside one call (V2), and takes no others.
+    """
+
+    max_draft_len: NonNegativeInt = 16
+    prompt_lookup: Lookup | None = None
+
+    def beside(self, draft: Engine, planned: Engine) -> Engine:
+        """Tell the engine how wide the draft's logits are, where its padding differs."""
+        if draft.vocab_size == planned.vocab_size:
+            return planned
+        width = {"draft_vocab_size": str(draft.vocab_size)}
+        return replace(planned, parameters={**planned.parameters, **width})
+
+    @property
+    def _longest_draft(self) -> int:
+        return self.max_draft_len
+
+    @property
+    def _lookup(self) -> dict[str, Any]:
+        return self.prompt_lookup.settings if self.prompt_lookup else {}
+
+
+def _default_cache(checkpoint: Checkpoint, max_seq_len: int) -> int:
+    """Room for some whole sequences, in a gigabyte if that holds one."""
+    affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
+    return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))

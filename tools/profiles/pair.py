@@ -1,0 +1,126 @@
+"""Whether two TensorRT engines fit together."""
+
+from __future__ import annotations
+
+from tandem.tools.profiles.checkpoint import read_checkpoint
+from tandem.tools.profiles.engines.base import EngineSection, Place, ProfileError
+from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
+
+DRAFT: Place = ("engines", "draft")
+TARGET: Place = ("engines", "target")
+FAST = "speculative_decoding_fast_logits"
+
+
+def check_pair(
+    target: EngineSection, draft: EngineSection | None, *, use_draft_logits: bool
+) -> None:
+    """Raise ProfileError where an engine lacks what the other, or the decoding, asks of it.
+
+    Engines of other kinds ask nothing.
+    """
+    if isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft):
+        _check_both(target, draft, use_draft_logits=use_draft_logits)
+        return
+    for place, engine in ((TARGET, target), (DRAFT, draft)):
+        if isinstance(engine, TensorRTLLMDraft):
+            _check_alone(engine, place)
+
+
+def _check_both(
+    target: TensorRTLLMTarget, draft: TensorRTLLMDraft, *, use_draft_logits: bool
+) -> None:
+    if use_draft_logits:
+        _check_logits(draft)
+    _check_fast_logits(target, draft, use_draft_logits=use_draft_logits)
+    _check_nodes(target, draft)
+    if draft.engine_dir == target.engine_dir:
+        raise ProfileError((*DRAFT, "engine_dir"), "the target's too; give each engine its own")
+
+
+def _check_nodes(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
+    """Two engines need an orchestrator, whose workers are spawned on its own node.
+
+    In leader mode each engine takes every rank of one world, and ranks above 0 stay in the
+    constructor of the first: they never load the second.
+    """
+    for place, engine in ((TARGET, target), (DRAFT, draft)):
+        if engine.num_nodes > 1:
+            raise ProfileError(
+                (*place, "num_nodes"),
+                f"{engine.num_nodes} given, but several nodes mean leader mode, in which "
+                "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out "
+                "engines.draft and draft by prompt_lookup",
+            )
+
+
+def _check_alone(engine: TensorRTLLMDraft, place: Place) -> None:
+    """An engine without its pair hands no logits over, and needs no ranks of its own."""
+    if engine.run.speculative_decoding_fast_logits:
+        raise ProfileError(
+            (*place, "run", FAST), "needs a target and a draft of kind tensorrtllm; leave it out"
+        )
+    if engine.run.participant_ids is not None:
+        raise ProfileError((*place, "run", "participant_ids"), f"leave it out without {FAST}")
+
+
+def _check_logits(draft: TensorRTLLMDraft) -> None:
+    if not draft.build.gather_generation_logits:
+        raise ProfileError(
+            (*DRAFT, "build", "gather_generation_logits"),
+            "off, but decoding.use_draft_logits wants the draft's logits; say true",
+        )
+
+
+def _check_fast_logits(
+    target: TensorRTLLMTarget, draft: TensorRTLLMDraft, *, use_draft_logits: bool
+) -> None:
+    """Fast logits pass from GPU to GPU; they need ranks that no process spawns."""
+    fast = target.run.speculative_decoding_fast_logits
+    if draft.run.speculative_decoding_fast_logits != fast:
+        raise ProfileError((*DRAFT, "run", FAST), "on in one engine only; both need it, or none")
+    if not fast:
+        _check_alone(target, TARGET)
+        _check_alone(draft, DRAFT)
+        return
+    if not use_draft_logits:
+        raise ProfileError((*TARGET, "run", FAST), "needs decoding.use_draft_logits; say true")
+    for place, engine in ((TARGET, target), (DRAFT, draft)):
+        if engine.build.logits_dtype != "float32":
+            raise ProfileError(
+                (*place, "build", "logits_dtype"), f"{FAST} hands over float32; say float32"
+            )
+    _check_width(target, draft)
+    ranks = _ranks(target, draft)
+    for place, engine in ((TARGET, target), (DRAFT, draft)):
+        if engine.run.participant_ids != ranks[place]:
+            raise ProfileError(
+                (*place, "run", "participant_ids"),
+                f"{FAST} needs {list(ranks[place])} here: rank 0 is Triton's, then come the "
+                "draft's and the target's",
+            )
+
+
+def _check_width(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
+    """Nobody cuts or pads what passes from GPU to GPU."""
+    if not (target.checkpoint.is_dir() and draft.checkpoint.is_dir()):
+        return  # a plan for another machine
+    mine, wanted = (_width(engine) for engine in (draft, target))
+    if mine != wanted:
+        raise ProfileError(
+            (*DRAFT, "run", FAST),
+            f"its logits are {mine} wide with padding, the target's {wanted}; leave out {FAST} in "
+            "both, or bring vocab_size and tp_size together",
+        )
+
+
+def _width(engine: TensorRTLLMDraft) -> int:
+    return engine.padded(read_checkpoint(engine.checkpoint, with_weights=False).vocab_size)
+
+
+def _ranks(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> dict[Place, tuple[int, ...]]:
+    """Rank 0 is the orchestrator, then come the draft's and the target's."""
+    first = draft.world_size + 1
+    return {
+        DRAFT: tuple(range(1, first)),
+        TARGET: tuple(range(first, first + target.world_size)),
+    }

@@ -1,0 +1,274 @@
+"""A profile: everything that a deployment decides, in one typed YAML file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.engines.base import Folder, Place, Section, as_tuple
+from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
+from tandem.tools.profiles.engines.llmapi import LlmApiTarget
+from tandem.tools.profiles.engines.lookup import Lookup
+from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
+from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
+
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+def _torch_by_default(value: Any) -> Any:
+    return {"kind": "torch", **value} if isinstance(value, dict) else value
+
+
+Target = Annotated[
+    TorchTarget | EmulatedTarget | TensorRTLLMTarget | LlmApiTarget,
+    Field(discriminator="kind"),
+    BeforeValidator(_torch_by_default),
+]
+Draft = Annotated[
+    TorchDraft | EmulatedDraft | TensorRTLLMDraft,
+    Field(discriminator="kind"),
+    BeforeValidator(_torch_by_default),
+]
+
+
+class Engines(Section):
+    """What stands behind `target` and `draft`; without a draft only `none` can be the drafter."""
+
+    target: Target
+    draft: Draft | None = None
+
+
+class Tokenizer(Section):
+    """The tokenizer that both engines share.
+
+    folder: holds tokenizer.json; the target's checkpoint when left out.
+    """
+
+    folder: Folder | None = None
+    add_special_tokens: bool = True
+    skip_special_tokens: bool = True
+
+
+class PromptLookup(Lookup):
+    """What the loop looks up (see `Lookup`).
+
+    hybrid_min_ngram_size: drafter `hybrid` asks the draft model where only a shorter one matched.
+    """
+
+    hybrid_min_ngram_size: PositiveInt = 2
+
+
+def _draft_len(value: Any) -> Any:
+    if value == "auto":
+        return AUTO
+    if isinstance(value, int) and value < 1:
+        raise PydanticCustomError("draft_len", "must be at least 1, or auto")
+    return value
+
+
+DraftLen = Annotated[int, BeforeValidator(_draft_len)]
+
+
+class Decoding(Section):
+    """What a request gets that does not say otherwise.
+
+    drafter: the draft model where there is one, else prompt lookup, when left out. draft_len: of
+    the draft model's drafts; `auto` follows what they cost and earn.
+    """
+
+    drafter: DrafterName | None = None
+    draft_len: DraftLen = 4
+    use_draft_logits: bool = False
+    draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    exclude_input_in_output: bool = True
+    prompt_lookup: PromptLookup = PromptLookup()
+
+
+class Models(Section):
+    """Names of the models that the entries call."""
+
+    preprocessing: ModelName = "preprocessing"
+    postprocessing: ModelName = "postprocessing"
+    target: ModelName = "target"
+    draft: ModelName = "draft"
+
+
+class Entry(Section):
+    """A model that clients call.
+
+    stream: the loop itself, decoupled. forward: answers once, by calling the stream entry.
+    drafter: what a request gets here that names none; `decoding.drafter` when left out.
+    """
+
+    name: ModelName
+    kind: Literal["stream", "forward"]
+    drafter: DrafterName | None = None
+
+
+class Admission(Section):
+    """Sequences that decode at once, and that wait for room before the next one is refused.
+
+    max_queue_bytes: of the texts that wait to be tokenized.
+    """
+
+    max_requests: PositiveInt = 64
+    max_queue: NonNegativeInt = 64
+    max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
+
+
+class Limits(Section):
+    """What one request may ask for; more is refused in one line that names the input.
+
+    max_text_bytes: of one prompt; what cannot fit into max_seq_len tokens when left out.
+    max_words: in each list of stop, bad or bias words of a prompt. max_words_bytes: of all words of
+    a request. max_ngram_size: the longest n-gram that a request may have looked up.
+    max_logits_bytes: of the context and generation logits in an answer, which travel through
+    /dev/shm several times.
+    """
+
+    max_text_bytes: PositiveInt | None = None
+    max_words: PositiveInt = RequestLimits.max_words
+    max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
+    max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
+    max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
+
+
+class Timeouts(Section):
+    """Seconds: one call of an engine, a whole request, the rest after a drafter failed."""
+
+    target: PositiveFloat = 60.0
+    draft: PositiveFloat = 5.0
+    request: PositiveFloat = 600.0
+    drafter_pause: PositiveFloat = 5.0
+
+
+DEFAULT_ENTRIES = (
+    Entry(name="bls_stream", kind="stream"),
+    Entry(name="bls", kind="forward"),
+    Entry(name="ensemble", kind="forward", drafter="none"),
+)
+
+
+class Profile(Section):
+    """One deployment."""
+
+    name: str
+    engines: Engines
+    tokenizer: Tokenizer = Tokenizer()
+    decoding: Decoding = Decoding()
+    models: Models = Models()
+    entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
+    max_batch_size: PositiveInt = 32
+    admission: Admission = Admission()
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+
+
+@dataclass(frozen=True)
+class ProfileSource:
+    """The text that a profile was read from, to say where it is wrong."""
+
+    path: Path
+    root: yaml.Node | None
+
+    def error(self, place: Place, text: str) -> TandemError:
+        """Return the one line: file, line, place, what is wrong."""
+        line, node = self._find(place)
+        where = f"{self.path}:{line}" if self.root else str(self.path)
+        dotted = ".".join(map(str, place))
+        text += self._base(node, text)
+        return TandemError(f"{where}: {dotted}: {text}" if dotted else f"{where}: {text}")
+
+    def _find(self, place: Place) -> tuple[int, yaml.Node | None]:
+        """Return line and node of the place, or of the innermost part of it that is there."""
+        node, line = self.root, 1
+        for key in place:
+            found = next((n for k, n in _children(node) if k == key), None)
+            if found is None:
+                break
+            node, line = found[1], found[0].start_mark.line + 1
+        return line, node
+
+    def _base(self, node: yaml.Node | None, text: str) -> str:
+        """Say what a path is relative to, where the text names one that is not there."""
+        if not isinstance(node, yaml.ScalarNode) or Path(node.value).is_absolute():
+            return ""
+        folder = self.path.resolve().parent
+        path = os.path.normpath(folder / node.value)
+        if path not in text or Path(path).exists():
+            return ""
+        return f"; '{node.value}' is relative to the profile's folder, {folder}"
+
+
+def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
+    """Read a profile's file; raise TandemError with file, line, place and what would be right."""
+    try:
+        text = path.read_text()
+        data, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise TandemError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TandemError(f"{path}: not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        raise TandemError(f"{path}{_not_yaml(error)}") from error
+    if data is None:
+        raise TandemError(f"{path}: is empty; a profile has a name and engines.target at least")
+    source = ProfileSource(path, root)
+    try:
+        return Profile.model_validate(data, context=path.resolve().parent), source
+    except ValidationError as error:
+        raise source.error(*explain(error)) from error
+
+
+def explain(error: ValidationError) -> tuple[Place, str]:
+    """Return the place and the text of the first error."""
+    first = error.errors(include_url=False)[0]
+    place, text = _without_kind(first["loc"]), first["msg"]
+    if first["type"] == "unknown_key":
+        return (*place, first["ctx"]["key"]), text
+    if first["type"] == "missing":
+        return place, "is missing"
+    if first["type"] == "union_tag_invalid":
+        known = first["ctx"]["expected_tags"].replace("'", "")
+        return (*place, "kind"), f"unknown kind '{first['ctx']['tag']}'; known are {known}"
+    text = text.replace("Input should be", "must be")
+    return place, f"{text}, not {first['input']!r}" if "must be" in text else text
+
+
+def _not_yaml(error: yaml.YAMLError) -> str:
+    """Return the line, if it is known, and what is wrong in it."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f": is not YAML: {' '.join(str(error).split())}"
+    said = " ".join(part for part in (error.context, error.problem) if part)
+    return f":{error.problem_mark.line + 1}: is not YAML: {said}"
+
+
+def _without_kind(place: Place) -> Place:
+    """Drop the kind that pydantic puts behind the name of an engine."""
+    return place[:2] + place[3:] if place[:1] == ("engines",) else place
+
+
+def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:
+    """Yield key and (where the key stands, its value) of a YAML mapping or sequence."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield key.value, (key, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield index, (value, value)

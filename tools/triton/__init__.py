@@ -1,0 +1,1 @@
+"""Triton itself: where it is, what it serves, how it starts and ends."""

@@ -1,0 +1,162 @@
+"""Finds the real Triton on this machine.
+
+A system Triton (``/opt/tritonserver``) is used as it is. Otherwise the server that the
+``nvidia-pytriton`` wheel carries is assembled once into a cache folder, with the stub of this
+interpreter's version beside its Python backend. Nothing of pytriton's own API is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from tandem.tools.errors import TandemError
+
+SYSTEM_TRITON = Path("/opt/tritonserver")
+WHEEL = "nvidia-pytriton"
+SERVERS = {"0.7.0": "2.51.0"}  # of a wheel -> of the server in it, which says it nowhere
+STUB = "triton_python_backend_stub"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True)
+class TritonInstall:
+    """A Triton that can be started.
+
+    source: a system installation, or the wheel's server assembled in our cache.
+    version: of the server itself, "?" where nothing says it. wheel: the version of the wheel.
+    library_path: folders that LD_LIBRARY_PATH must begin with, in this order.
+    """
+
+    source: Literal["system", "wheel"]
+    version: str
+    binary: Path
+    backends: Path
+    library_path: tuple[Path, ...]
+    wheel: str | None = None
+
+    @property
+    def stub(self) -> Path:
+        """The program that runs one Python model."""
+        return self.backends / "python" / STUB
+
+    @property
+    def stub_python(self) -> str | None:
+        """The Python version that the stub is linked to, e.g. "3.11"."""
+        found = re.search(rb"libpython(3\.\d+)\.so", self.stub.read_bytes())
+        return found.group(1).decode() if found else None
+
+
+def find_triton() -> TritonInstall:
+    """Return the Triton to start; raise TandemError where there is none that can run here."""
+    libpython = find_libpython()
+    if libpython is None:
+        raise TandemError(
+            f"{sys.executable} has no shared libpython, which Triton's Python backend needs; "
+            "use a Python built with --enable-shared (the distribution's own, pyenv with "
+            "PYTHON_CONFIGURE_OPTS=--enable-shared, or conda)"
+        )
+    if (SYSTEM_TRITON / "bin" / "tritonserver").is_file():
+        return _system_triton(libpython.parent)
+    return _wheel_triton(libpython.parent)
+
+
+def find_libpython() -> Path | None:
+    """Return this interpreter's shared library, or None where it was built without one."""
+    name = f"libpython{PYTHON}.so.1.0"
+    mapped = re.search(rf"\S*/{re.escape(name)}$", _memory_map(), re.MULTILINE)
+    if mapped:
+        return Path(mapped.group())
+    base = Path(sys.base_prefix) / "lib"
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    folders = (Path(sysconfig.get_config_var("LIBDIR") or base), base, base / multiarch)
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def cache_folder() -> Path:
+    """Return where Tandem keeps what it can make again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
+
+
+def _memory_map() -> str:
+    return Path("/proc/self/maps").read_text()
+
+
+def _system_triton(python_lib: Path) -> TritonInstall:
+    version = SYSTEM_TRITON / "TRITON_VERSION"
+    return TritonInstall(
+        source="system",
+        version=version.read_text().strip() if version.is_file() else "?",
+        binary=SYSTEM_TRITON / "bin" / "tritonserver",
+        backends=SYSTEM_TRITON / "backends",
+        library_path=(python_lib, SYSTEM_TRITON / "lib"),
+    )
+
+
+def _wheel_triton(python_lib: Path) -> TritonInstall:
+    spec = find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise TandemError(
+            f"no Triton here: {SYSTEM_TRITON} does not exist and {WHEEL} is not installed; "
+            "run pip install 'tandem-triton[embedded]'"
+        )
+    if int(metadata.version("numpy").split(".")[0]) > 1:
+        raise TandemError(
+            f"numpy {metadata.version('numpy')} corrupts every tensor in the Python backend of "
+            f"{WHEEL}'s Triton; run pip install 'numpy<2' (Python 3.10 to 3.12 have it)"
+        )
+    package = Path(spec.origin).parent
+    version = metadata.version(WHEEL)
+    home = _assemble(package / "tritonserver", version)
+    return TritonInstall(
+        source="wheel",
+        version=SERVERS.get(version, "?"),
+        wheel=version,
+        binary=home / "bin" / "tritonserver",
+        backends=home / "backends",
+        library_path=(python_lib, package.parent / "nvidia_pytriton.libs"),
+    )
+
+
+def _assemble(source: Path, version: str) -> Path:
+    """Copy the wheel's server and this Python's stub into the cache, once; return the folder."""
+    stub = source / "python_backend_stubs" / PYTHON / STUB
+    if not stub.is_file():
+        known = sorted((p.name for p in stub.parent.parent.iterdir()), key=lambda v: int(v[2:]))
+        raise TandemError(
+            f"{WHEEL} {version} has no stub for Python {PYTHON}; it has {', '.join(known)}"
+        )
+    home = cache_folder() / f"triton-{version}-python{PYTHON}"
+    try:
+        if home.is_dir():
+            return home
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".assembling-") as temporary:
+            for folder in ("bin", "backends", "caches"):
+                shutil.copytree(source / folder, Path(temporary, "triton", folder))
+            shutil.copy2(stub, Path(temporary, "triton", "backends", "python"))
+            _rename_unless_there(Path(temporary, "triton"), home)
+    except OSError as error:
+        raise TandemError(
+            f"cannot assemble Triton in {home}: {error.strerror}; set XDG_CACHE_HOME to a "
+            "folder of yours with 40 MB of room"
+        ) from error
+    return home
+
+
+def _rename_unless_there(source: Path, target: Path) -> None:
+    """Another process may have assembled the same thing meanwhile: its copy is as good."""
+    try:
+        source.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise

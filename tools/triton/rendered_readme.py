@@ -1,0 +1,108 @@
+"""How a rendered repository is served, and the README in it that says so."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.triton.launch import launch_of
+from tandem.tools.triton.server import READY_SECONDS
+
+EXIT_SECONDS = 30  # for requests in flight when it is asked to stop
+MOUNTED = Path("/models")  # where the README supposes the repository
+PACKAGES = {  # of the Python that runs the models, by the engine in them
+    "torch": ("torch", "transformers>=5"),
+    "llmapi": ("tensorrt_llm",),
+}
+README = """\
+# {name}
+
+A model repository for Triton Inference Server, rendered by `tandem render`. To change it, change
+the profile and render it again.
+
+## Serve
+
+```sh
+{command}
+```
+
+Put the repository at `{folder}` or change the path. Start the server in an empty folder, because
+Triton's Python models import from the working directory first, and give it shared memory (Docker:
+`--shm-size 1g`). The Python of the server needs {packages}; Tandem is in the repository.
+
+## Ask
+
+```sh
+curl 127.0.0.1:8000/v2/models/{entry}/generate{stream} \\
+    -d '{{"text_input": "Once upon a time", "max_tokens": 32}}'
+```
+
+## Models
+
+| model | for |
+|---|---|
+{models}
+"""
+
+
+def server_options(planned: Deployment, folder: Path) -> list[str]:
+    """Return the tritonserver command of every process that serves the repository."""
+    return [
+        *("tritonserver", f"--model-repository={folder}"),
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={EXIT_SECONDS}",
+        f"--backend-config=python,stub-timeout-seconds={READY_SECONDS:.0f}",
+        f"--backend-config=python,thread-pool-size={planned.thread_pool_size}",
+    ]
+
+
+def server_command(planned: Deployment, folder: Path) -> str:
+    """Return the command that serves the repository on one node."""
+    launch = launch_of(planned.profile)
+    return shlex.join(launch.command(server_options(planned, folder), ()))
+
+
+def readme(planned: Deployment) -> str:
+    """Return the README of a deployment's repository."""
+    whole = [entry.name for entry in planned.profile.entries if entry.kind == "forward"]
+    return README.format(
+        name=planned.profile.name,
+        command=server_command(planned, MOUNTED),
+        folder=MOUNTED,
+        packages=", ".join(f"`{package}`" for package in _packages(planned)),
+        entry=whole[0] if whole else planned.stream_entry.name,
+        stream="" if whole else "_stream",
+        models="\n".join(f"| `{name}` | {purpose} |" for name, purpose in _purposes(planned)),
+    )
+
+
+def _packages(planned: Deployment) -> list[str]:
+    """Return what pip must have installed."""
+    engines = [engine for engine in (planned.target, planned.draft) if engine]
+    kinds = [engine.parameters.get("engine", "") for engine in engines]
+    own = [package for kind in kinds for package in PACKAGES.get(kind, ())]
+    return [*dict.fromkeys(("numpy", "tokenizers", *own))]
+
+
+def _purposes(planned: Deployment) -> list[tuple[str, str]]:
+    names, profile = planned.profile.models, planned.profile
+    streams = "clients: answers in chunks, by gRPC streaming or `generate_stream`"
+    once = "clients: answers once, by `infer` or `generate`"
+    entries = [
+        (
+            entry.name,
+            (streams if entry.kind == "stream" else once)
+            + (f"; drafter `{entry.drafter}` by default" if entry.drafter else ""),
+        )
+        for entry in profile.entries
+    ]
+    engines = [
+        (names.target, "the target"),
+        *([(names.draft, "the draft")] if planned.draft else []),
+    ]
+    texts = [
+        (names.preprocessing, "text to token ids"),
+        (names.postprocessing, "token ids to text"),
+    ]
+    return [*entries, *engines, *texts]

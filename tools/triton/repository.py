@@ -1,0 +1,233 @@
+"""Writes a deployment as a Triton model repository that needs nothing of ours installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+import tandem
+from tandem.contract import engine, entry, postprocessing, preprocessing
+from tandem.contract.parameters import encode
+from tandem.contract.tensor import Tensor
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.deployment import TOKENIZER, Deployment
+from tandem.tools.profiles.engines.base import Engine
+from tandem.tools.triton.rendered_readme import readme
+
+PACKAGE = Path(tandem.__file__).parent  # in a checkout its rooms are links
+MARKER = ".rendered-by-tandem"
+README = "README.md"
+HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
+ENGINE_PACKAGES = ("contract", "lookup", "engines")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",  # of GPT-2, with merges.txt and config.json instead of a tokenizer.json
+    "merges.txt",
+    "config.json",
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """One folder of the repository.
+
+    source: the folder of model_repository/ whose model.py it runs, None where the backend needs
+    none. packages: the rooms of `tandem` that its version folder must carry. files: by subfolder.
+    """
+
+    name: str
+    source: str | None
+    parameters: Mapping[str, str]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    packages: tuple[str, ...]
+    max_batch_size: int
+    decoupled: bool = False
+    backend: str = "python"
+    files: Mapping[str, list[Path]] = field(default_factory=dict)
+
+    def config(self) -> str:
+        """Return config.pbtxt."""
+        config = model_config_pb2.ModelConfig(
+            name=self.name,
+            backend=self.backend,
+            max_batch_size=self.max_batch_size,
+            input=[_input(tensor) for tensor in self.inputs],
+            output=[_output(tensor) for tensor in self.outputs],
+            instance_group=[{"count": 1, "kind": "KIND_CPU"}],
+        )
+        if self.decoupled:
+            config.model_transaction_policy.decoupled = True
+        for name, value in self.parameters.items():
+            config.parameters[name].string_value = value
+        return f"{HEADER}{text_format.MessageToString(config)}"
+
+
+def models(deployment: Deployment) -> Iterator[Model]:
+    """Yield every model of a deployment."""
+    names, size = deployment.profile.models, deployment.profile.max_batch_size
+    tokenizer = {TOKENIZER: _matching(deployment.tokenizer.folder, TOKENIZER_FILES)}
+    yield Model(
+        name=names.preprocessing,
+        source="preprocessing",
+        parameters=encode(deployment.tokenizer_settings()),
+        inputs=preprocessing.INPUTS,
+        outputs=preprocessing.OUTPUTS,
+        packages=("contract", "preprocessing"),
+        max_batch_size=size,
+        files=tokenizer,
+    )
+    yield Model(
+        name=names.postprocessing,
+        source="postprocessing",
+        parameters=encode(deployment.detokenizer_settings()),
+        inputs=postprocessing.INPUTS,
+        outputs=postprocessing.OUTPUTS,
+        packages=("contract", "postprocessing", "preprocessing"),
+        max_batch_size=size,
+        files=tokenizer,
+    )
+    yield from _engine_models(deployment)
+    yield from _entry_models(deployment)
+
+
+def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
+    """Write the model repository, or replace the one that was rendered there before.
+
+    link: symbolic links to checkpoints and tokenizers instead of copies. The folder is written
+    beside and renamed at the end, so that nobody sees half of it. Raises TandemError.
+    """
+    output = output.absolute()
+    try:
+        if output.exists() and not _replaceable(output):
+            raise TandemError(
+                f"{output} exists and was not rendered by tandem; choose a new or empty folder"
+            )
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".tandem-") as temporary:
+            fresh = Path(temporary, "repository")
+            for model in models(deployment):
+                _write(model, fresh / model.name, link=link)
+            (fresh / MARKER).write_text(f"{deployment.profile.name}\n")
+            (fresh / README).write_text(readme(deployment))
+            if output.exists():
+                output.rename(Path(temporary, "old"))
+            fresh.rename(output)
+    except OSError as error:
+        raise TandemError(
+            f"cannot write {error.filename or output}: {error.strerror}; choose a folder that you "
+            "may write"
+        ) from error
+
+
+def _engine_models(deployment: Deployment) -> Iterator[Model]:
+    names = deployment.profile.models
+    for source, name, planned in (
+        ("target", names.target, deployment.target),
+        ("draft", names.draft, deployment.draft),
+    ):
+        if planned:
+            ours = planned.backend == "python"
+            yield Model(
+                name=name,
+                source=source if ours else None,
+                parameters=planned.parameters,
+                inputs=_typed(engine.INPUTS if ours else engine.NVIDIA_INPUTS, planned),
+                outputs=_typed(engine.OUTPUTS if ours else engine.NVIDIA_OUTPUTS, planned),
+                packages=ENGINE_PACKAGES if ours else (),
+                max_batch_size=1,
+                decoupled=planned.decoupled,
+                backend=planned.backend,
+                files=planned.files,
+            )
+
+
+def _typed(tensors: tuple[Tensor, ...], planned: Engine) -> tuple[Tensor, ...]:
+    """The tensors of an engine, its logits in the type that it makes and reads."""
+    return tuple(
+        tensor.of_type(planned.logits_dtype) if tensor in engine.LOGITS else tensor
+        for tensor in tensors
+    )
+
+
+def _entry_models(deployment: Deployment) -> Iterator[Model]:
+    for listed in deployment.profile.entries:
+        streams = listed.kind == "stream"
+        control = listed.drafter == "none"
+        settings = deployment.forwarder_settings(listed)
+        yield Model(
+            name=listed.name,
+            source="bls_stream" if streams else "ensemble" if control else "bls",
+            parameters=encode(deployment.loop_settings() if streams else settings),
+            inputs=entry.INPUTS,
+            outputs=entry.OUTPUTS,
+            packages=("contract", "lookup", "bls"),
+            max_batch_size=deployment.profile.max_batch_size,
+            decoupled=streams,
+        )
+
+
+def _input(tensor: Tensor) -> model_config_pb2.ModelInput:
+    declared = model_config_pb2.ModelInput(
+        name=tensor,
+        data_type=f"TYPE_{tensor.dtype}",
+        dims=tensor.dims,
+        optional=tensor.optional,
+        allow_ragged_batch=tensor.ragged,
+    )
+    if tensor.scalar:
+        declared.reshape.SetInParent()  # to the empty shape
+    return declared
+
+
+def _output(tensor: Tensor) -> model_config_pb2.ModelOutput:
+    return model_config_pb2.ModelOutput(
+        name=tensor, data_type=f"TYPE_{tensor.dtype}", dims=tensor.dims
+    )
+
+
+def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted(path for pattern in patterns for path in folder.glob(pattern))
+
+
+def _replaceable(output: Path) -> bool:
+    return output.is_dir() and ((output / MARKER).is_file() or not any(output.iterdir()))
+
+
+def _write(model: Model, folder: Path, *, link: bool) -> None:
+    version = folder / "1"
+    version.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(model.config())
+    if model.source:
+        shutil.copyfile(
+            PACKAGE / "model_repository" / model.source / "1" / "model.py", version / "model.py"
+        )
+    if model.packages:
+        (version / PACKAGE.name).mkdir()
+        shutil.copyfile(PACKAGE / "__init__.py", version / PACKAGE.name / "__init__.py")
+    for room in model.packages:
+        shutil.copytree(
+            PACKAGE / room,
+            version / PACKAGE.name / room,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    for subfolder, files in model.files.items():
+        (version / subfolder).mkdir()
+        for path in files:
+            _place(path, version / subfolder / path.name, link=link)
+
+
+def _place(source: Path, target: Path, *, link: bool) -> None:
+    if link:
+        os.symlink(source.resolve(), target)
+    else:
+        shutil.copyfile(source, target)

@@ -1,0 +1,363 @@
+"""One running Triton: start it, know when it is ready, stop it without leaving anything behind.
+
+with TritonServer(repository, thread_pool_size=128) as server:
+    client = InferenceServerClient(server.grpc_url)
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import TracebackType
+
+from tandem.tools.errors import TandemError
+from tandem.tools.triton import supervisor
+from tandem.tools.triton.install import TritonInstall, find_triton
+from tandem.tools.triton.launch import PREFIX, SINGLE, Launch
+from tandem.tools.triton.log import TritonLog
+from tandem.tools.triton.running import running_servers
+
+POLL_SECONDS = 0.05
+LOOPBACK = "127.0.0.1"
+EVERY_ADDRESS = ("0.0.0.0", "::")
+EXIT_SECONDS = 5  # Triton's own patience with requests in flight when it is asked to stop
+STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can hold it for ever
+GUARD_SECONDS = STOP_SECONDS + 5
+READY_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where Triton listens; 0 picks a free one."""
+
+    http: int = 8000
+    grpc: int = 8001
+    metrics: int = 8002
+
+
+ANY_PORTS = Ports(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a start is: names of the models, and the seconds since it began."""
+
+    loaded: frozenset[str]
+    models: frozenset[str]
+    seconds: float
+
+
+class TritonServer:
+    """A Triton that serves one model repository; a context manager.
+
+    repository: a folder of models, as ``tandem render`` writes it.
+    thread_pool_size: BLS calls that one model can have in flight; more of them wait in line.
+    address: what to listen on. launch: how many processes it is, and what starts them.
+    on_progress: called again and again while the server starts.
+
+    Entering starts it and returns once every model is ready. TandemError says in one line which
+    model failed and why, and where the log is; the log of a server that ran well is removed.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        *,
+        thread_pool_size: int,
+        ports: Ports = ANY_PORTS,
+        address: str = LOOPBACK,
+        launch: Launch = SINGLE,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        self.repository = repository.resolve()
+        self.models = frozenset(p.parent.name for p in self.repository.glob("*/config.pbtxt"))
+        self.address = address
+        self.shm_prefix = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}-"
+        self._thread_pool_size = thread_pool_size
+        self._launch = launch
+        self._wanted_ports = ports
+        self._on_progress = on_progress
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._failed = False
+
+    def __enter__(self) -> TritonServer:
+        """Start the server and wait until every model is ready."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the server."""
+        self.stop()
+
+    @property
+    def http_url(self) -> str:
+        """Address and port of the HTTP endpoint, as tritonclient wants it."""
+        return f"{self._host}:{self.ports.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        """Address and port of the gRPC endpoint, as tritonclient wants it."""
+        return f"{self._host}:{self.ports.grpc}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus finds the metrics."""
+        return f"http://{self._host}:{self.ports.metrics}/metrics"
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process lives."""
+        return self._guard is not None and self._guard.poll() is None
+
+    @property
+    def processes(self) -> list[int]:
+        """Ids of the processes of this server: Triton itself and a stub for each Python model."""
+        return list(supervisor.session_processes(self._guard.pid)) if self._guard else []
+
+    def start(self) -> None:
+        """Start Triton; return once every model is ready, or raise TandemError."""
+        if not self.models:
+            raise TandemError(f"{self.repository}: no models here (no */config.pbtxt)")
+        try:
+            self._start_once()
+        except TandemError:
+            # Seldom, models that load side by side make Triton 2.51 die: that says nothing of them.
+            if not (self._failed and self.log.died_of_a_race):
+                raise
+            self.log.path.unlink()
+            self._failed = False
+            self._start_once()
+
+    def _start_once(self) -> None:
+        install = find_triton()
+        self.ports = claim_ports(self._wanted_ports, self.address)
+        self.command = self._command(install)
+        handle, log = tempfile.mkstemp(prefix="tandem-triton-", suffix=".log")
+        self.log = TritonLog(Path(log))
+        # The stubs put the working directory first in sys.path: it must be empty.
+        self._empty_folder = Path(tempfile.mkdtemp(prefix="tandem-empty-"))
+        self._guard = subprocess.Popen(
+            [*self._guard_command, *self.command],
+            stdin=subprocess.PIPE,
+            stdout=handle,
+            stderr=handle,
+            cwd=self._empty_folder,
+            env=_environment(install),
+            start_new_session=True,
+        )
+        os.close(handle)
+        try:
+            self._wait_until_ready()
+        except KeyboardInterrupt:
+            self.kill()  # no request is in flight that a stop would wait for
+            raise
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self) -> None:
+        """Block until the server ends by itself, which is an error: raise it."""
+        if self._guard is not None:
+            self._guard.wait()
+            raise self._ended()
+
+    def stop(self, on_wait: Callable[[Sequence[str], float], None] = lambda *_: None) -> None:
+        """End the server, its stubs and its shared memory. Harmless when it does not run.
+
+        on_wait: called again and again meanwhile with what still runs ("Triton", models' names) and
+        the seconds since it was asked to stop. An exception meanwhile (KeyboardInterrupt) kills it.
+        """
+        if self._guard is None:
+            return
+        try:
+            self._end_guard(self._guard, on_wait)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End what is left of it at once, and clean up. Harmless when it does not run."""
+        if self._guard is None:
+            return
+        if self._guard.poll() is None:
+            supervisor.kill_session(self._guard.pid)
+            self._guard.kill()
+            self._guard.wait()
+            supervisor.kill_session(self._guard.pid)
+            supervisor.unlink_regions(self.shm_prefix)
+        self._guard = None
+        shutil.rmtree(self._empty_folder, ignore_errors=True)
+        if not (self._failed or self.log.has_tracebacks):
+            self.log.path.unlink(missing_ok=True)
+
+    @property
+    def _host(self) -> str:
+        host = LOOPBACK if self.address in EVERY_ADDRESS else self.address
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def _guard_command(self) -> list[str]:
+        """What ends the server and cleans up after it."""
+        return [sys.executable, "-I", "-S", supervisor.__file__, str(STOP_SECONDS), self.shm_prefix]
+
+    def _command(self, install: TritonInstall) -> list[str]:
+        python = {
+            "thread-pool-size": self._thread_pool_size,
+            "stub-timeout-seconds": int(READY_SECONDS),
+        }
+        options = {
+            "model-repository": self.repository,
+            "backend-directory": install.backends,
+            "model-load-thread-count": len(self.models),
+            "exit-timeout-secs": EXIT_SECONDS,
+        }
+        endpoints = {
+            "http-address": self.address,
+            "grpc-address": self.address,
+            "metrics-address": self.address,
+            "http-port": self.ports.http,
+            "grpc-port": self.ports.grpc,
+            "metrics-port": self.ports.metrics,
+        }
+        server = [
+            *(str(install.binary), "--disable-auto-complete-config"),
+            *(f"--{name}={value}" for name, value in options.items()),
+            *(f"--backend-config=python,{name}={value}" for name, value in python.items()),
+        ]
+        listening = [*(f"--{name}={value}" for name, value in endpoints.items()), *_refusals()]
+        return self._launch.command(server, listening, self.shm_prefix)
+
+    def _wait_until_ready(self) -> None:
+        began = time.monotonic()
+        while not self._ready():
+            if not self.running:
+                raise self._ended()
+            if failure := self.log.failure:
+                raise self._failure(failure)
+            seconds = time.monotonic() - began
+            if seconds > READY_SECONDS:
+                raise self._failure(f"not ready after {seconds:.0f} s")
+            self._on_progress(Progress(frozenset(self.log.loaded), self.models, seconds))
+            time.sleep(POLL_SECONDS)
+
+    def _ready(self) -> bool:
+        """Whether everything answers; Triton opens /metrics last, when it calls itself ready."""
+        paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in self.models)]
+        host = self._host.strip("[]")
+        connection = HTTPConnection(host, self.ports.http, timeout=5)
+        try:
+            if not all(_answers(connection, path) for path in paths):
+                return False
+            with socket.create_connection((host, self.ports.metrics), timeout=5):
+                return True
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _ended(self) -> TandemError:
+        return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
+
+    def _failure(self, reason: str) -> TandemError:
+        """Return the error to raise; from now on the log is kept."""
+        self._failed = True
+        return TandemError(f"{reason}; log: {self.log.path}")
+
+    def _end_guard(
+        self,
+        process: subprocess.Popen[bytes],
+        on_wait: Callable[[Sequence[str], float], None],
+    ) -> None:
+        if process.stdin is not None:
+            process.stdin.close()  # the guard's sign to stop
+        began = time.monotonic()
+        while process.poll() is None and (seconds := time.monotonic() - began) < GUARD_SECONDS:
+            on_wait(supervisor.names_of(self.processes), seconds)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+
+
+def _refusals() -> Iterator[str]:
+    """Refuse clients the use of shared memory, by a key that nobody is told.
+
+    In Triton 2.51 a client that may register regions may also name those of its Python models, and
+    read and write in them (CVE-2025-23319 and others).
+    """
+    key = secrets.token_hex(16)
+    for option in ("http-restricted-api", "grpc-restricted-protocol"):
+        yield f"--{option}=shared-memory:tandem-key={key}"
+
+
+def _answers(connection: HTTPConnection, path: str) -> bool:
+    connection.request("GET", path)
+    response = connection.getresponse()
+    response.read()
+    return response.status == 200
+
+
+def _environment(install: TritonInstall) -> dict[str, str]:
+    """The stub finds this interpreter's packages by PATH, and its libpython by LD_LIBRARY_PATH."""
+    inherited = os.environ.get("LD_LIBRARY_PATH")
+    libraries = [*map(str, install.library_path), *([inherited] if inherited else [])]
+    return os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "LD_LIBRARY_PATH": os.pathsep.join(libraries),
+    }
+
+
+def claim_ports(ports: Ports, address: str) -> Ports:
+    """Check that the ports are free, and pick one for each 0; raise TandemError for the others."""
+    sockets, reasons = [], {}
+    try:
+        for name, port in (("http", ports.http), ("grpc", ports.grpc), ("metrics", ports.metrics)):
+            try:
+                sockets.append(_bind(port, address))
+            except OSError as error:
+                reasons[name, port] = error
+        if reasons:
+            raise TandemError(_taken(reasons, address))
+        return Ports(*(s.getsockname()[1] for s in sockets))
+    finally:
+        for bound in sockets:
+            bound.close()
+
+
+def _bind(port: int, address: str) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((address, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _taken(reasons: Mapping[tuple[str, int], OSError], address: str) -> str:
+    """Say which ports cannot be had, and who has them if it is another Triton."""
+    ports = ", ".join(f"{port} ({name})" for name, port in reasons)
+    why = "; ".join(dict.fromkeys(error.strerror or str(error) for error in reasons.values()))
+    options = " ".join(f"--{name}-port 0" for name, _ in reasons)
+    numbers = {port for _, port in reasons}
+    holders = [server.process for server in running_servers() if numbers & {*server[1:]}]
+    if holders:
+        return (
+            f"cannot listen on {address}: {ports} taken by a Triton server (process "
+            f"{holders[0]}); if it is stopping, wait and try again, or say {options}"
+        )
+    return f"cannot listen on {address}: {ports}: {why}; say {options}, or another --address"
