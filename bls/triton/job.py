@@ -20,8 +20,8 @@ from tandem.bls.text import narration
 from tandem.bls.timeline import Timeline
 from tandem.bls.triton.answers import Answers, Part
 from tandem.bls.triton.awaited import Wait
-from tandem.bls.triton.carrier import Carrier, Inbox
-from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.clients import EngineClients
+from tandem.bls.triton.driver import Driver, Inbox
 from tandem.bls.triton.metrics import Metrics
 from tandem.bls.triton.sender import Sender
 from tandem.bls.turns import Turn
@@ -135,7 +135,7 @@ class Lane:
         self._narrator = Narrator(self) if decoding.request.tells_text_aside else None
         self._job = job
         self._metrics = metrics
-        self._carrier: Carrier | None = None
+        self._driver: Driver | None = None
         self._ticket: Ticket | None = None
         self._admission: Admission | None = None
         self._interruption: Failure | None = None
@@ -147,19 +147,19 @@ class Lane:
     def decodes(self) -> bool:
         """Whether a thread carries it, or its text."""
         tells = self._narrator is not None and not self._narrator.done
-        return self._carrier is not None and (tells or not self._ended)
+        return self._driver is not None and (tells or not self._ended)
 
-    def queue(self, admission: Admission, ticket: Ticket, driver: Driver) -> Ticket:
+    def queue(self, admission: Admission, ticket: Ticket, clients: EngineClients) -> Ticket:
         """Return the ticket, which will start this lane."""
         self._admission = admission
         self._ticket = ticket
-        ticket.start = lambda: self._start(driver)
+        ticket.start = lambda: self._start(clients)
         return ticket
 
     def check(self, now: float) -> None:
         """Look after the calls under way."""
-        if self._carrier is not None:
-            self._carrier.check(now)
+        if self._driver is not None:
+            self._driver.check(now)
         if self._narrator is not None:
             self._narrator.check(now)
 
@@ -167,9 +167,9 @@ class Lane:
         """Stop decoding, or leave the queue."""
         with self._lock:
             self._interruption = reason
-            carrier = self._carrier
-        if carrier is not None:
-            carrier.interrupt(reason)
+            driver = self._driver
+        if driver is not None:
+            driver.interrupt(reason)
             if self._narrator is not None:
                 self._narrator.interrupt(reason)
         elif self._admission is not None and self._ticket is not None:
@@ -214,15 +214,15 @@ class Lane:
         """End the whole job."""
         self._job.fail(error)
 
-    def _start(self, driver: Driver) -> None:
+    def _start(self, clients: EngineClients) -> None:
         with self._lock:
             self._timeline.scheduled()
             if self._interruption is None:
                 request = self._decoding.request
-                self._carrier = Carrier(driver, self._decoding.decode(), request, self)
+                self._driver = Driver(clients, self._decoding.decode(), request, self)
                 if self._narrator is not None:
-                    self._narrator.start(driver, request)
-                self._carrier.start()
+                    self._narrator.start(clients, request)
+                self._driver.start()
                 return
         self.ended(self._interruption)
 
@@ -238,12 +238,12 @@ class Narrator:
         self.done = False
         self._lane = lane
         self._inbox = Inbox()
-        self._carrier: Carrier | None = None
+        self._driver: Driver | None = None
 
-    def start(self, driver: Driver, request: Request) -> None:
+    def start(self, clients: EngineClients, request: Request) -> None:
         """Begin to listen."""
-        self._carrier = Carrier(driver, narration(), request, self, self._inbox)
-        self._carrier.start()
+        self._driver = Driver(clients, narration(), request, self, self._inbox)
+        self._driver.start()
 
     def hear(self, chunk: Chunk) -> None:
         """Take tokens whose text is wanted."""
@@ -251,13 +251,13 @@ class Narrator:
 
     def check(self, now: float) -> None:
         """Look after the call under way."""
-        if self._carrier is not None:
-            self._carrier.check(now)
+        if self._driver is not None:
+            self._driver.check(now)
 
     def interrupt(self, reason: Failure) -> None:
         """Stop telling."""
-        if self._carrier is not None:
-            self._carrier.interrupt(reason)
+        if self._driver is not None:
+            self._driver.interrupt(reason)
 
     def deliver(self, chunk: Chunk) -> None:
         """Show what has its text."""

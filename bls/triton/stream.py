@@ -25,7 +25,7 @@ from tandem.bls.triton import request_ids
 from tandem.bls.triton.answers import Answers
 from tandem.bls.triton.awaited import Lost, Wait
 from tandem.bls.triton.background import in_background, log_exception
-from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.job import Job, Lane
 from tandem.bls.triton.metrics import Heartbeat, Metrics
@@ -49,7 +49,7 @@ class StreamEntry:
         pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
-        self._driver = Driver(settings)
+        self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
         self._experience = Experience(
             settings.max_draft_len, rated=settings.draft_stops_when_unsure
@@ -87,10 +87,10 @@ class StreamEntry:
         self._watcher.stop()
 
     def _draft_health(self) -> DrafterHealth:
-        if "draft" not in self._driver.engines:
+        if "draft" not in self._clients.engines:
             return NoDraftEngine()
         return DraftHealth(
-            self._driver.engines["draft"], self._driver.calls, self._settings.drafter_pause
+            self._clients.engines["draft"], self._clients.calls, self._settings.drafter_pause
         )
 
     def _take(self, request: Any, sender: Sender) -> None:
@@ -109,7 +109,7 @@ class StreamEntry:
             options,
             deadline=time.monotonic() + timeout,
             timeout=timeout,
-            wait=Wait(self._driver.lost),
+            wait=Wait(self._clients.lost),
             places=self._admission.reserve(len(prompts)),
         )
         self._queue(job, prompts)
@@ -171,7 +171,7 @@ class StreamEntry:
             )
             lane = Lane(index, decoding, prefixes[index], job, self._metrics)
             lanes.append(lane)
-            tickets.append(lane.queue(self._admission, ticket, self._driver))
+            tickets.append(lane.queue(self._admission, ticket, self._clients))
         return lanes, tickets
 
     def _tokens(self, job: Job, prompts: list[Prompt]) -> list[Tokens]:
@@ -206,7 +206,7 @@ class StreamEntry:
         """Make a call for a request that has no lanes yet."""
         call = job.wait.begin(model, "", self._settings.target_timeout)
         try:
-            return self._driver.calls.once(model, request)
+            return self._clients.calls.once(model, request)
         finally:
             job.wait.end(call)
 
@@ -224,12 +224,12 @@ class StreamEntry:
         sender.close()
 
     def _publish(self) -> None:
-        none_lost = {engine.model: 0 for engine in self._driver.engines.values()}
+        none_lost = {engine.model: 0 for engine in self._clients.engines.values()}
         self._metrics.publish(
             running=self._admission.running,
             waiting=self._admission.waiting,
             kv_reserved=self._admission.kv_reserved,
-            lost={**none_lost, **self._driver.lost.by_model},
+            lost={**none_lost, **self._clients.lost.by_model},
         )
 
 
