@@ -22,7 +22,7 @@ from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
 
-class Ticket:
+class Reservation:
     """One sequence's place: the KV blocks that it may come to need, and what starts it.
 
     One that needs more of the target's than there are gets all of them: it decodes alone.
@@ -44,7 +44,7 @@ class Ticket:
 class Admission:
     """Bounds the sequences that decode at once by number and by KV blocks.
 
-    Thread-safe; ``Ticket.start`` is called without the lock held, by whoever made the room.
+    Thread-safe; ``Reservation.start`` is called without the lock held, by whoever made the room.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Admission:
         self._free_blocks = kv_blocks
         self._free_draft_blocks = draft_kv_blocks
         self._coming = 0
-        self._running: dict[Ticket, None] = {}  # in the order of their start
-        self._waiting: deque[Ticket] = deque()
+        self._running: dict[Reservation, None] = {}  # in the order of their start
+        self._waiting: deque[Reservation] = deque()
         self._lock = threading.Lock()
 
     @property
@@ -93,40 +93,42 @@ class Admission:
             self._coming = coming
         return Places(self, count)
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, reservation: Reservation) -> None:
         """Give a started ticket's room to those who wait, and to those who wait for drafts."""
         with self._lock:
-            del self._running[ticket]
-            self._free_blocks += ticket.blocks
-            if ticket.drafts:
-                ticket.drafts = False
-                self._free_draft_blocks += ticket.draft_blocks
+            del self._running[reservation]
+            self._free_blocks += reservation.blocks
+            if reservation.drafts:
+                reservation.drafts = False
+                self._free_draft_blocks += reservation.draft_blocks
             for running in self._running:
                 self._let_draft(running)
         self._start_those_that_fit()
 
-    def withdraw(self, ticket: Ticket) -> bool:
+    def withdraw(self, reservation: Reservation) -> bool:
         """Take a ticket out of the queue; False if it was started before."""
         with self._lock:
-            if ticket not in self._waiting:
+            if reservation not in self._waiting:
                 return False
-            self._waiting.remove(ticket)
+            self._waiting.remove(reservation)
         self._start_those_that_fit()
         return True
 
-    def _enter(self, tickets: Sequence[Ticket]) -> None:
+    def _enter(self, reservations: Sequence[Reservation]) -> None:
         """Start each ticket now or when its turn comes; raise Overloaded if not all may wait."""
-        for ticket in tickets:
-            ticket.blocks = min(ticket.blocks, self._kv_blocks)
+        for reservation in reservations:
+            reservation.blocks = min(reservation.blocks, self._kv_blocks)
         with self._lock:
-            self._coming -= len(tickets)
-            most = self._max_waiting + _number_that_fit(tickets, self._max_running, self._kv_blocks)
-            if len(tickets) > most:
-                raise self._never(len(tickets), most)
-            queue = [*self._waiting, *tickets]
+            self._coming -= len(reservations)
+            most = self._max_waiting + _number_that_fit(
+                reservations, self._max_running, self._kv_blocks
+            )
+            if len(reservations) > most:
+                raise self._never(len(reservations), most)
+            queue = [*self._waiting, *reservations]
             if len(queue) - self._number_that_fit(queue) > self._max_waiting:
                 raise self._overloaded()
-            self._waiting.extend(tickets)
+            self._waiting.extend(reservations)
         self._start_those_that_fit()
 
     def _give_back(self, count: int) -> None:
@@ -134,29 +136,29 @@ class Admission:
             self._coming -= count
 
     def _start_those_that_fit(self) -> None:
-        while (ticket := self._next()) is not None:
-            ticket.start()
+        while (reservation := self._next()) is not None:
+            reservation.start()
 
-    def _number_that_fit(self, queue: Sequence[Ticket]) -> int:
+    def _number_that_fit(self, queue: Sequence[Reservation]) -> int:
         """How many tickets may start now."""
         return _number_that_fit(queue, self._max_running - len(self._running), self._free_blocks)
 
-    def _next(self) -> Ticket | None:
+    def _next(self) -> Reservation | None:
         """Take the head of the queue if it fits."""
         with self._lock:
             if not self._number_that_fit([*islice(self._waiting, 1)]):
                 return None
-            ticket = self._waiting.popleft()
-            self._running[ticket] = None
-            self._free_blocks -= ticket.blocks
-            self._let_draft(ticket)
-            return ticket
+            reservation = self._waiting.popleft()
+            self._running[reservation] = None
+            self._free_blocks -= reservation.blocks
+            self._let_draft(reservation)
+            return reservation
 
-    def _let_draft(self, ticket: Ticket) -> None:
+    def _let_draft(self, reservation: Reservation) -> None:
         """Give a running ticket its blocks in the draft's cache, if they are free."""
-        if not ticket.drafts and 0 < ticket.draft_blocks <= self._free_draft_blocks:
-            ticket.drafts = True
-            self._free_draft_blocks -= ticket.draft_blocks
+        if not reservation.drafts and 0 < reservation.draft_blocks <= self._free_draft_blocks:
+            reservation.drafts = True
+            self._free_draft_blocks -= reservation.draft_blocks
 
     def _overloaded(self) -> Overloaded:
         return Overloaded(
@@ -180,13 +182,13 @@ class Places:
         self._count = count
         self._lock = threading.Lock()
 
-    def enter(self, tickets: Sequence[Ticket]) -> None:
+    def enter(self, reservations: Sequence[Reservation]) -> None:
         """Put a ticket in each place; raise Overloaded if not all may wait.
 
         Nothing happens where the places were given back meanwhile.
         """
         if self._take():
-            self._admission._enter(tickets)
+            self._admission._enter(reservations)
 
     def give_back(self) -> None:
         """Let others have the places, unless tickets took them."""
@@ -204,14 +206,14 @@ class Places:
 class DraftRoom:
     """The draft model's health as one sequence sees it: it also needs room in the draft's cache."""
 
-    def __init__(self, ticket: Ticket, health: DrafterHealth) -> None:
-        self._ticket = ticket
+    def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
+        self._reservation = reservation
         self._health = health
 
     @property
     def available(self) -> bool:
         """Whether the draft model may be asked."""
-        return self._ticket.drafts and self._health.available
+        return self._reservation.drafts and self._health.available
 
     def failed(self, error: EngineError) -> None:
         """Let the draft model rest."""
@@ -233,7 +235,7 @@ def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
     )
 
 
-def _number_that_fit(queue: Sequence[Ticket], places: int, blocks: int) -> int:
+def _number_that_fit(queue: Sequence[Reservation], places: int, blocks: int) -> int:
     """How many may start. Nobody overtakes: a long prompt is not starved."""
-    needed = accumulate(ticket.blocks for ticket in queue[:places])
+    needed = accumulate(reservation.blocks for reservation in queue[:places])
     return sum(so_far <= blocks for so_far in needed)

@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission import Admission, DraftRoom, Ticket, blocks_of
+from tandem.bls.admission import Admission, DraftRoom, Reservation, blocks_of
 from tandem.bls.draft_length import Experience
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import DrafterHealth
@@ -27,8 +27,8 @@ from tandem.bls.triton.awaited import Lost, Wait
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
-from tandem.bls.triton.job import Job, Lane
 from tandem.bls.triton.metrics import Heartbeat, Metrics
+from tandem.bls.triton.request_state import RequestState, SequenceState
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from tandem.bls.triton.watcher import Watcher
@@ -62,8 +62,8 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_tokens // settings.draft_kv_block_tokens,
         )
         self._turns = Turns(TOKENIZER_CALLS, settings.max_queue_bytes)
-        self._jobs: dict[str, Job] = {}
-        self._jobs_lock = threading.Lock()
+        self._request_states: dict[str, RequestState] = {}
+        self._request_states_lock = threading.Lock()
         self._watcher = Watcher(Heartbeat(args["model_name"]).beat, self._publish)
 
     def execute(self, requests: list[Any]) -> None:
@@ -103,7 +103,7 @@ class StreamEntry:
         timeout = self._settings.request_timeout
         if request.timeout():
             timeout = min(timeout, request.timeout() / 1e6)
-        job = Job(
+        request_state = RequestState(
             sender,
             Answers(request.requested_output_names(), options),
             options,
@@ -112,76 +112,87 @@ class StreamEntry:
             wait=Wait(self._clients.lost),
             places=self._admission.reserve(len(prompts)),
         )
-        self._queue(job, prompts)
-        self._remember(request.request_id(), job)
-        self._watcher.add(job)
+        self._queue(request_state, prompts)
+        self._remember(request.request_id(), request_state)
+        self._watcher.add(request_state)
 
-    def _queue(self, job: Job, prompts: list[Prompt]) -> None:
+    def _queue(self, request_state: RequestState, prompts: list[Prompt]) -> None:
         """Let a request begin, in its turn if it needs the tokenizer."""
 
         def begin(turn: Turn | None = None) -> None:
-            in_background(lambda: self._begin(job, prompts, turn))
+            in_background(lambda: self._begin(request_state, prompts, turn))
 
         try:
-            if any(_needs_tokenizer(prompt, job.options) for prompt in prompts):
+            if any(_needs_tokenizer(prompt, request_state.options) for prompt in prompts):
                 size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
-                job.turn = self._turns.take(begin, size)
+                request_state.turn = self._turns.take(begin, size)
             else:
                 begin()
         except Exception:
-            job.places.give_back()
+            request_state.places.give_back()
             raise
 
-    def _begin(self, job: Job, prompts: list[Prompt], turn: Turn | None) -> None:
+    def _begin(self, request_state: RequestState, prompts: list[Prompt], turn: Turn | None) -> None:
         """Tokenize a request's prompts and queue them."""
         try:
             try:
-                tokens, prefixes = self._tokens(job, prompts), self._prefixes(job, prompts)
+                tokens, prefixes = (
+                    self._tokens(request_state, prompts),
+                    self._prefixes(request_state, prompts),
+                )
             finally:
                 if turn is not None:
                     turn.end()
-            lanes, tickets = self._lanes(job, prompts, tokens, prefixes)
-            job.open(lanes)
-            job.places.enter(tickets)
+            sequence_states, reservations = self._sequence_states(
+                request_state, prompts, tokens, prefixes
+            )
+            request_state.open(sequence_states)
+            request_state.places.enter(reservations)
         except (Lost, Cancelled):
             return
         except TandemError as error:
-            job.fail(error)
+            request_state.fail(error)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be started", error)
-            job.fail(TandemError("internal error while starting the request"))
+            request_state.fail(TandemError("internal error while starting the request"))
 
-    def _lanes(
-        self, job: Job, prompts: list[Prompt], tokens: list[Tokens], prefixes: list[str]
-    ) -> tuple[list[Lane], list[Ticket]]:
+    def _sequence_states(
+        self,
+        request_state: RequestState,
+        prompts: list[Prompt],
+        tokens: list[Tokens],
+        prefixes: list[str],
+    ) -> tuple[list[SequenceState], list[Reservation]]:
         """Return each prompt's lane, and its ticket."""
-        settings, lanes, tickets = self._settings, [], []
+        settings, sequence_states, reservations = self._settings, [], []
         check_logits(
             [len(t.prompt_ids) for t in tokens],
             [p.max_tokens for p in prompts],
-            job.options,
+            request_state.options,
             settings,
         )
         for index, prompt in enumerate(prompts):
-            request = request_of(prompt, tokens[index], job.options, settings)
-            ticket = Ticket(*blocks_of(request, settings))
-            room = DraftRoom(ticket, self._health)
+            request = request_of(prompt, tokens[index], request_state.options, settings)
+            reservation = Reservation(*blocks_of(request, settings))
+            room = DraftRoom(reservation, self._health)
             decoding = Decoding(
                 request, settings, drafter_of(request, settings, room, self._experience)
             )
-            lane = Lane(index, decoding, prefixes[index], job, self._metrics)
-            lanes.append(lane)
-            tickets.append(lane.queue(self._admission, ticket, self._clients))
-        return lanes, tickets
+            sequence_state = SequenceState(
+                index, decoding, prefixes[index], request_state, self._metrics
+            )
+            sequence_states.append(sequence_state)
+            reservations.append(sequence_state.queue(self._admission, reservation, self._clients))
+        return sequence_states, reservations
 
-    def _tokens(self, job: Job, prompts: list[Prompt]) -> list[Tokens]:
+    def _tokens(self, request_state: RequestState, prompts: list[Prompt]) -> list[Tokens]:
         words = [prompt.words for prompt in prompts]
         given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
         if len(given) == len(prompts) and not any(map(any, words)):
             return given  # there is no word to tokenize
         model = self._settings.preprocessing_model
         try:
-            response = self._await(job, model, tokens_request(model, words))
+            response = self._await(request_state, model, tokens_request(model, words))
         except EngineError as error:
             raise refusal(error) from error
         return [
@@ -189,38 +200,44 @@ class StreamEntry:
             for prompt, tokens in zip(prompts, tokens_of(response, words), strict=True)
         ]
 
-    def _prefixes(self, job: Job, prompts: list[Prompt]) -> list[str]:
+    def _prefixes(self, request_state: RequestState, prompts: list[Prompt]) -> list[str]:
         """What each answer's text begins with: the prompt, where it is not excluded."""
-        if job.options.exclude_input_in_output:
+        if request_state.options.exclude_input_in_output:
             return [""] * len(prompts)
         return [
-            prompt.words.text if prompt.input_ids is None else self._text(job, prompt.input_ids)
+            prompt.words.text
+            if prompt.input_ids is None
+            else self._text(request_state, prompt.input_ids)
             for prompt in prompts
         ]
 
-    def _text(self, job: Job, ids: TokenIds) -> str:
+    def _text(self, request_state: RequestState, ids: TokenIds) -> str:
         model = self._settings.postprocessing_model
-        return text_of(model, self._await(job, model, text_request(model, TextCall(ids, None))))
+        return text_of(
+            model, self._await(request_state, model, text_request(model, TextCall(ids, None)))
+        )
 
-    def _await(self, job: Job, model: str, request: Any) -> Any:
+    def _await(self, request_state: RequestState, model: str, request: Any) -> Any:
         """Make a call for a request that has no lanes yet."""
-        call = job.wait.begin(model, "", self._settings.target_timeout)
+        call = request_state.wait.begin(model, "", self._settings.target_timeout)
         try:
             return self._clients.calls.once(model, request)
         finally:
-            job.wait.end(call)
+            request_state.wait.end(call)
 
-    def _remember(self, request_id: str, job: Job) -> None:
+    def _remember(self, request_id: str, request_state: RequestState) -> None:
         """Make a forwarded request known to the ``stop`` that may follow it."""
-        with self._jobs_lock:
-            self._jobs = {name: j for name, j in self._jobs.items() if not j.closed}
+        with self._request_states_lock:
+            self._request_states = {
+                name: j for name, j in self._request_states.items() if not j.closed
+            }
             if request_ids.is_forwarded(request_id):
-                self._jobs[request_id] = job
+                self._request_states[request_id] = request_state
 
     def _stop(self, request_id: str, sender: Sender) -> None:
-        job = self._jobs.get(request_id)
-        if job is not None:
-            job.fail(Cancelled())
+        request_state = self._request_states.get(request_id)
+        if request_state is not None:
+            request_state.fail(Cancelled())
         sender.close()
 
     def _publish(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, Health, ids
 
-from tandem.bls.admission import Admission, DraftRoom, Ticket, blocks_of
+from tandem.bls.admission import Admission, DraftRoom, Reservation, blocks_of
 from tandem.bls.errors import BadRequest, EngineError, Overloaded
 from tandem.bls.request import Request
 
@@ -22,15 +22,15 @@ class Waiting:
             draft_kv_blocks=draft_kv_blocks,
         )
 
-    def ticket(self, name, blocks=1, draft_blocks=0):
-        return Ticket(blocks, draft_blocks, lambda: self.started.append(name))
+    def reservation(self, name, blocks=1, draft_blocks=0):
+        return Reservation(blocks, draft_blocks, lambda: self.started.append(name))
 
-    def enter(self, *tickets):
-        self.admission.reserve(len(tickets)).enter(tickets)
-        return tickets[0]
+    def enter(self, *reservations):
+        self.admission.reserve(len(reservations)).enter(reservations)
+        return reservations[0]
 
     def add(self, name, blocks=1, draft_blocks=0):
-        return self.enter(self.ticket(name, blocks, draft_blocks))
+        return self.enter(self.reservation(name, blocks, draft_blocks))
 
     @property
     def present(self):
@@ -130,7 +130,7 @@ def test_those_that_turn_out_too_long_to_wait_all_are_refused_together():
     queue.add("eight", 8)
     many = queue.admission.reserve(3)
     with pytest.raises(Overloaded, match=r"^overloaded: 1 sequences are running and 0 waiting"):
-        many.enter([queue.ticket(name) for name in "abc"])
+        many.enter([queue.reservation(name) for name in "abc"])
     assert queue.started == ["eight"]
     assert queue.present == (1, 0)
 
@@ -138,7 +138,10 @@ def test_those_that_turn_out_too_long_to_wait_all_are_refused_together():
 def test_of_a_batch_some_may_start_and_the_rest_wait():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.enter(
-        *(queue.ticket(name, blocks) for name, blocks in zip("abcd", (4, 4, 8, 8), strict=True))
+        *(
+            queue.reservation(name, blocks)
+            for name, blocks in zip("abcd", (4, 4, 8, 8), strict=True)
+        )
     )
     assert queue.started == ["a", "b"]
     assert queue.present == (2, 2)
@@ -147,12 +150,12 @@ def test_of_a_batch_some_may_start_and_the_rest_wait():
 def test_places_are_used_once():
     queue = Waiting()
     places = queue.admission.reserve(1)
-    places.enter([queue.ticket("a")])
+    places.enter([queue.reservation("a")])
     places.give_back()
     assert queue.present == (1, 0)
     given_back = queue.admission.reserve(1)
     given_back.give_back()
-    given_back.enter([queue.ticket("b")])
+    given_back.enter([queue.reservation("b")])
     assert queue.started == ["a"]
     assert queue.present == (1, 0)
 
@@ -172,7 +175,7 @@ def test_a_batch_whose_contexts_could_never_wait_is_not_told_to_try_again():
     queue = Waiting(max_running=9, kv_blocks=8)
     places = queue.admission.reserve(4)
     with pytest.raises(BadRequest, match="has 4 prompts, of which at most 3 can"):
-        places.enter([queue.ticket(name, 8) for name in "abcd"])
+        places.enter([queue.reservation(name, 8) for name in "abcd"])
     assert queue.present == (0, 0)
 
 
@@ -196,9 +199,9 @@ def test_who_stood_behind_one_that_left_moves_up():
 
 def test_nobody_waits_for_the_drafts_cache():
     queue = Waiting(max_running=3, draft_kv_blocks=4)
-    tickets = [queue.add(name, 1, 3) for name in "ab"]
+    reservations = [queue.add(name, 1, 3) for name in "ab"]
     assert queue.started == ["a", "b"]
-    assert [ticket.drafts for ticket in tickets] == [True, False]
+    assert [reservation.drafts for reservation in reservations] == [True, False]
 
 
 def test_room_for_drafts_goes_to_those_that_run_in_their_order():
@@ -227,10 +230,10 @@ def test_one_that_needs_more_than_the_drafts_cache_goes_without_and_leaves_it_to
 
 
 def test_a_draft_model_is_available_to_who_has_room_in_its_cache():
-    ticket, health = Ticket(1, 1), Health(patience=1)
-    room = DraftRoom(ticket, health)
+    reservation, health = Reservation(1, 1), Health(patience=1)
+    room = DraftRoom(reservation, health)
     assert not room.available
-    ticket.drafts = True
+    reservation.drafts = True
     assert room.available
     room.failed(EngineError("draft", "it fell over"))
     assert health.failures == 1

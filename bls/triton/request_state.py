@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.admission import Admission, Places, Ticket
+from tandem.bls.admission import Admission, Places, Reservation
 from tandem.bls.effects import Chunk, FinishReason
 from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure
 from tandem.bls.loop import Decoding
@@ -27,7 +27,7 @@ from tandem.bls.triton.sender import Sender
 from tandem.bls.turns import Turn
 
 
-class Job:
+class RequestState:
     """Everything between a request and the last response to it. Thread-safe."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Job:
         self._answers = answers
         self._deadline = deadline
         self._timeout = timeout
-        self._lanes: Sequence[Lane] = ()
+        self._sequence_states: Sequence[SequenceState] = ()
         self._unfinished = 0
         self._failure: Failure | None = None
         self._lock = threading.Lock()  # the watcher takes it: nobody may wait with it held
@@ -59,10 +59,12 @@ class Job:
     @property
     def closed(self) -> bool:
         """Whether the last response has been sent and no model is at work for it any more."""
-        busy = self.wait.call is not None or any(lane.decodes for lane in self._lanes)
+        busy = self.wait.call is not None or any(
+            sequence_state.decodes for sequence_state in self._sequence_states
+        )
         return self._sender.closed and not busy
 
-    def open(self, lanes: Sequence[Lane]) -> None:
+    def open(self, sequence_states: Sequence[SequenceState]) -> None:
         """Take the prompts in; they may start at any moment from now on.
 
         Raises what ended the request, if that has happened before.
@@ -70,8 +72,8 @@ class Job:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            self._lanes = lanes
-            self._unfinished = len(lanes)
+            self._sequence_states = sequence_states
+            self._unfinished = len(sequence_states)
 
     def check(self, now: float) -> None:
         """Notice that the client has gone, that time is up, or that an engine is overdue."""
@@ -88,8 +90,8 @@ class Job:
             if self.turn is not None:
                 self.turn.end()
             self.fail(EngineTimeout(overdue.model, overdue.timeout))
-        for lane in self._lanes:
-            lane.check(now)
+        for sequence_state in self._sequence_states:
+            sequence_state.check(now)
 
     def fail(self, error: Failure) -> None:
         """End the whole request: one line to the client, every prompt's decoding interrupted.
@@ -100,15 +102,15 @@ class Job:
             if self._failure is not None or self._sender.closed:
                 return
             self._failure = error
-            lanes = self._lanes
+            sequence_states = self._sequence_states
         if self.turn is not None:
             self.turn.withdraw()
         self.places.give_back()
-        for lane in lanes:
-            lane.interrupt(error)
+        for sequence_state in sequence_states:
+            sequence_state.interrupt(error)
         self._sender.refuse(str(error), error.code)
 
-    def lane_moved(self, part: Part) -> None:
+    def sequence_advanced(self, part: Part) -> None:
         """Hear of a prompt's progress: send a chunk, or the whole answer once all are complete."""
         with self._telling:
             self._unfinished -= part.finish_reason is not None
@@ -116,15 +118,20 @@ class Job:
             if self.options.stream:
                 self._sender.send(self._answers.response([part]), final=last)
             elif last:
-                parts = [lane.whole() for lane in self._lanes]
+                parts = [sequence_state.whole() for sequence_state in self._sequence_states]
                 self._sender.send(self._answers.response(parts), final=True)
 
 
-class Lane:
+class SequenceState:
     """One prompt of a job: from its place in the queue to its last token."""
 
     def __init__(
-        self, index: int, decoding: Decoding, prefix: str, job: Job, metrics: Metrics
+        self,
+        index: int,
+        decoding: Decoding,
+        prefix: str,
+        request_state: RequestState,
+        metrics: Metrics,
     ) -> None:
         self._index = index
         self._decoding = decoding
@@ -133,14 +140,14 @@ class Lane:
         self._unsent_tokens: list[Any] = []
         self._finish_reason: FinishReason | None = None
         self._narrator = Narrator(self) if decoding.request.tells_text_aside else None
-        self._job = job
+        self._request_state = request_state
         self._metrics = metrics
         self._driver: Driver | None = None
-        self._ticket: Ticket | None = None
+        self._reservation: Reservation | None = None
         self._admission: Admission | None = None
         self._interruption: Failure | None = None
         self._ended = False
-        self._timeline = Timeline(job.arrival_ns)
+        self._timeline = Timeline(request_state.arrival_ns)
         self._lock = threading.Lock()
 
     @property
@@ -149,12 +156,14 @@ class Lane:
         tells = self._narrator is not None and not self._narrator.done
         return self._driver is not None and (tells or not self._ended)
 
-    def queue(self, admission: Admission, ticket: Ticket, clients: EngineClients) -> Ticket:
+    def queue(
+        self, admission: Admission, reservation: Reservation, clients: EngineClients
+    ) -> Reservation:
         """Return the ticket, which will start this lane."""
         self._admission = admission
-        self._ticket = ticket
-        ticket.start = lambda: self._start(clients)
-        return ticket
+        self._reservation = reservation
+        reservation.start = lambda: self._start(clients)
+        return reservation
 
     def check(self, now: float) -> None:
         """Look after the calls under way."""
@@ -172,8 +181,8 @@ class Lane:
             driver.interrupt(reason)
             if self._narrator is not None:
                 self._narrator.interrupt(reason)
-        elif self._admission is not None and self._ticket is not None:
-            self._admission.withdraw(self._ticket)
+        elif self._admission is not None and self._reservation is not None:
+            self._admission.withdraw(self._reservation)
 
     def deliver(self, chunk: Chunk) -> None:
         """Take what a round made final; the next one does not wait for its text."""
@@ -193,17 +202,17 @@ class Lane:
             tokens = np.concatenate(self._unsent_tokens)
             part = self._part(self._unsent_text, tokens, chunk.totals)
             self._unsent_text, self._unsent_tokens = "", []
-            self._job.lane_moved(part)
+            self._request_state.sequence_advanced(part)
 
     def ended(self, error: Failure | None) -> None:
         """Make room for others; an error ends the whole job."""
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
         self._ended = True  # from now on the watcher may forget it, with its figures published
-        if self._admission is not None and self._ticket is not None:
-            self._admission.leave(self._ticket)
+        if self._admission is not None and self._reservation is not None:
+            self._admission.leave(self._reservation)
         if error is not None:
-            self._job.fail(error)
+            self._request_state.fail(error)
 
     def whole(self) -> Part:
         """The complete answer to this prompt."""
@@ -212,7 +221,7 @@ class Lane:
 
     def fail(self, error: Failure) -> None:
         """End the whole job."""
-        self._job.fail(error)
+        self._request_state.fail(error)
 
     def _start(self, clients: EngineClients) -> None:
         with self._lock:
@@ -234,9 +243,9 @@ class Lane:
 class Narrator:
     """Tells a lane's text beside its decoding, on a thread of its own."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, sequence_state: SequenceState) -> None:
         self.done = False
-        self._lane = lane
+        self._sequence_state = sequence_state
         self._inbox = Inbox()
         self._driver: Driver | None = None
 
@@ -261,10 +270,10 @@ class Narrator:
 
     def deliver(self, chunk: Chunk) -> None:
         """Show what has its text."""
-        self._lane.show(chunk)
+        self._sequence_state.show(chunk)
 
     def ended(self, error: Failure | None) -> None:
         """Pass an error on."""
         self.done = True
         if error is not None:
-            self._lane.fail(error)
+            self._sequence_state.fail(error)
