@@ -207,7 +207,7 @@ class Decoding:
             self.finish_reason = "stop"
         elif self.sequence.tokens_left == 0:
             self.finish_reason = "length"
-        if self.finish_reason is not None and not self.request.tells_text_aside:
+        if self.finish_reason is not None and not self.request.detokenizes_off_path:
             text += yield from self._text.finish(self.sequence.output)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals)
 

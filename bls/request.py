@@ -76,6 +76,6 @@ class Request:
         return bool(self.stop_strings)
 
     @cached_property
-    def tells_text_aside(self) -> bool:
+    def detokenizes_off_path(self) -> bool:
         """Whether text is wanted round by round but decides nothing: no round waits for it."""
         return self.streams_text and not self.needs_text_each_round

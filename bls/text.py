@@ -70,7 +70,7 @@ class TextSoFar:
         return text, len(window) - context_length
 
 
-def narration() -> Generator[Listen | TextCall | Chunk, Any, None]:
+def detokenize_stream() -> Generator[Listen | TextCall | Chunk, Any, None]:
     """Tell the text of an answer beside its decoding: chunks come in by Listen, and out with text.
 
     Nothing in it decides how the answer goes on, so no round waits for its text.

@@ -29,7 +29,7 @@ from tandem.bls.triton.tokenizers import text_of, text_request
 Steps: TypeAlias = Generator[Effect, Any, None]
 
 
-class Outlet(Protocol):
+class ChunkReceiver(Protocol):
     """Where what the steps make final goes."""
 
     def deliver(self, chunk: Chunk) -> None:
@@ -39,7 +39,7 @@ class Outlet(Protocol):
         """Hear that nothing more will come; ``error`` says why where it was not the natural end."""
 
 
-class Inbox:
+class ChunkQueue:
     """Chunks on their way from one carrier to another, joined where the reader falls behind."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Driver:
     """The steps of one sequence and the thread that carries them out.
 
     When a call is overdue its thread is given up and a new one carries on, with EngineTimeout for
-    an answer. ``inbox`` is what the steps listen to, if they do.
+    an answer. ``chunk_queue`` is what the steps listen to, if they do.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Driver:
         clients: EngineClients,
         steps: Steps,
         request: Request,
-        outlet: Outlet,
-        inbox: Inbox | None = None,
+        receiver: ChunkReceiver,
+        chunk_queue: ChunkQueue | None = None,
     ) -> None:
         self._clients = clients
         self._request = request
-        self._outlet = outlet
+        self._receiver = receiver
         self._steps = steps
-        self._inbox = inbox
+        self._chunk_queue = chunk_queue
         self._requests: dict[EngineRole, EngineRequests] = {}
         self._name = request_ids.fresh()
         self._calls_made = 0
@@ -103,8 +103,8 @@ class Driver:
         if self._interruption is not None:
             return
         self._interruption = reason
-        if self._inbox is not None:
-            self._inbox.interrupt()
+        if self._chunk_queue is not None:
+            self._chunk_queue.interrupt()
         call = self._wait.call
         if call is not None:
             self._clients.stop(call.model, call.request_id)
@@ -125,14 +125,14 @@ class Driver:
             while True:
                 effect = self._after(effect)
         except StopIteration:
-            self._outlet.ended(None)
+            self._receiver.ended(None)
         except (TandemError, Cancelled) as error:
-            self._outlet.ended(error)
+            self._receiver.ended(error)
         except Lost:
             return
         except Exception as error:  # noqa: BLE001  the client must hear of it, whatever it is
             log_exception("the decoding loop failed", error)
-            self._outlet.ended(TandemError("internal error in the decoding loop; see the log"))
+            self._receiver.ended(TandemError("internal error in the decoding loop; see the log"))
 
     def _after(self, effect: Effect) -> Effect:
         """Perform an effect; return what the decoding wants after its outcome."""
@@ -151,11 +151,11 @@ class Driver:
         if isinstance(effect, EngineCall):
             return self._engine_answer(effect)
         if isinstance(effect, Chunk):
-            return self._outlet.deliver(effect)
+            return self._receiver.deliver(effect)
         if isinstance(effect, TextCall):
             return self._text(effect)
-        assert self._inbox is not None
-        return self._inbox.take()
+        assert self._chunk_queue is not None
+        return self._chunk_queue.take()
 
     def _engine_answer(self, call: EngineCall) -> EngineAnswer:
         engine = self._clients.engines[call.engine]

@@ -16,12 +16,12 @@ from tandem.bls.loop import Decoding
 from tandem.bls.prompt import Options
 from tandem.bls.request import Request
 from tandem.bls.statistics import Totals
-from tandem.bls.text import narration
+from tandem.bls.text import detokenize_stream
 from tandem.bls.timeline import Timeline
 from tandem.bls.triton.answers import Answers, Part
 from tandem.bls.triton.awaited import Wait
 from tandem.bls.triton.clients import EngineClients
-from tandem.bls.triton.driver import Driver, Inbox
+from tandem.bls.triton.driver import ChunkQueue, Driver
 from tandem.bls.triton.metrics import Metrics
 from tandem.bls.triton.sender import Sender
 from tandem.bls.turns import Turn
@@ -139,7 +139,9 @@ class SequenceState:
         self._unsent_text = prefix
         self._unsent_tokens: list[Any] = []
         self._finish_reason: FinishReason | None = None
-        self._narrator = Narrator(self) if decoding.request.tells_text_aside else None
+        self._detokenizer = (
+            StreamDetokenizer(self) if decoding.request.detokenizes_off_path else None
+        )
         self._request_state = request_state
         self._metrics = metrics
         self._driver: Driver | None = None
@@ -153,7 +155,7 @@ class SequenceState:
     @property
     def decodes(self) -> bool:
         """Whether a thread carries it, or its text."""
-        tells = self._narrator is not None and not self._narrator.done
+        tells = self._detokenizer is not None and not self._detokenizer.done
         return self._driver is not None and (tells or not self._ended)
 
     def queue(
@@ -169,8 +171,8 @@ class SequenceState:
         """Look after the calls under way."""
         if self._driver is not None:
             self._driver.check(now)
-        if self._narrator is not None:
-            self._narrator.check(now)
+        if self._detokenizer is not None:
+            self._detokenizer.check(now)
 
     def interrupt(self, reason: Failure) -> None:
         """Stop decoding, or leave the queue."""
@@ -179,16 +181,16 @@ class SequenceState:
             driver = self._driver
         if driver is not None:
             driver.interrupt(reason)
-            if self._narrator is not None:
-                self._narrator.interrupt(reason)
+            if self._detokenizer is not None:
+                self._detokenizer.interrupt(reason)
         elif self._admission is not None and self._reservation is not None:
             self._admission.withdraw(self._reservation)
 
     def deliver(self, chunk: Chunk) -> None:
         """Take what a round made final; the next one does not wait for its text."""
         self._timeline.delivered(len(chunk.tokens))
-        if self._narrator is not None:
-            self._narrator.hear(chunk)
+        if self._detokenizer is not None:
+            self._detokenizer.put(chunk)
         else:
             self.show(chunk)
 
@@ -229,8 +231,8 @@ class SequenceState:
             if self._interruption is None:
                 request = self._decoding.request
                 self._driver = Driver(clients, self._decoding.decode(), request, self)
-                if self._narrator is not None:
-                    self._narrator.start(clients, request)
+                if self._detokenizer is not None:
+                    self._detokenizer.start(clients, request)
                 self._driver.start()
                 return
         self.ended(self._interruption)
@@ -240,23 +242,23 @@ class SequenceState:
         return Part(self._index, text, tokens, self._finish_reason, totals, decoding, timeline)
 
 
-class Narrator:
+class StreamDetokenizer:
     """Tells a lane's text beside its decoding, on a thread of its own."""
 
     def __init__(self, sequence_state: SequenceState) -> None:
         self.done = False
         self._sequence_state = sequence_state
-        self._inbox = Inbox()
+        self._chunk_queue = ChunkQueue()
         self._driver: Driver | None = None
 
     def start(self, clients: EngineClients, request: Request) -> None:
         """Begin to listen."""
-        self._driver = Driver(clients, narration(), request, self, self._inbox)
+        self._driver = Driver(clients, detokenize_stream(), request, self, self._chunk_queue)
         self._driver.start()
 
-    def hear(self, chunk: Chunk) -> None:
+    def put(self, chunk: Chunk) -> None:
         """Take tokens whose text is wanted."""
-        self._inbox.put(chunk)
+        self._chunk_queue.put(chunk)
 
     def check(self, now: float) -> None:
         """Look after the call under way."""

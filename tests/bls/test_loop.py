@@ -24,7 +24,7 @@ from scripted import (
 from tandem.bls.effects import EngineAnswer, KvBlocks
 from tandem.bls.errors import EngineError
 from tandem.bls.request import Request, Sampling
-from tandem.bls.text import narration
+from tandem.bls.text import detokenize_stream
 
 ENDLESS = Language(end_every=10**9)
 
@@ -408,7 +408,7 @@ def test_a_streams_text_keeps_no_round_waiting():
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
     assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    told = perform(narration(), heard=chunks)
+    told = perform(detokenize_stream(), heard=chunks)
     assert "".join(chunk.text for chunk in told) == expected(request, ENDLESS)[1]
     assert [chunk.totals for chunk in told] == [chunk.totals for chunk in chunks]
 

@@ -7,7 +7,7 @@ from scripted import ids, perform, text_of
 from tandem.bls import text
 from tandem.bls.effects import Chunk, TextCall
 from tandem.bls.statistics import Statistics
-from tandem.bls.text import TextSoFar, narration
+from tandem.bls.text import TextSoFar, detokenize_stream
 
 TOTALS = Statistics().totals
 
@@ -107,14 +107,14 @@ def test_telling_a_text_copies_each_token_a_few_times_however_long_it_grows(monk
 
     monkeypatch.setattr(text, "np", type("numpy", (), {"concatenate": staticmethod(counting)}))
     chunks = chunks_of(count)
-    heard = perform(narration(), heard=chunks)
+    heard = perform(detokenize_stream(), heard=chunks)
     tokens = [token for chunk in chunks for token in chunk.tokens.tolist()]
     assert "".join(chunk.text for chunk in heard) == text_of(tokens)
     assert sum(copied) <= 4 * len(tokens)
 
 
 def test_narration_asks_for_the_whole_text_at_the_end_alone():
-    steps, wholes = narration(), []
+    steps, wholes = detokenize_stream(), []
     heard, effect = iter(chunks_of(3)), None
     effect = next(steps)
     while True:

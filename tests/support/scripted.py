@@ -12,7 +12,7 @@ from tandem.bls.errors import EngineError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
-from tandem.bls.text import narration
+from tandem.bls.text import detokenize_stream
 
 VOCAB = 8
 END = 7  # and 6: a checkpoint may have several
@@ -151,8 +151,8 @@ def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None
 def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list[Chunk]:
     """Do all that the decoding asks for; return the chunks that it handed out, with their text."""
     chunks = perform(decoding.decode(), {"target": target, "draft": draft})
-    if decoding.request.tells_text_aside:
-        return perform(narration(), heard=chunks)
+    if decoding.request.detokenizes_off_path:
+        return perform(detokenize_stream(), heard=chunks)
     return chunks
 
 
