@@ -45,7 +45,7 @@ class Calls:
         self._kept: deque[tuple[float, Any]] = deque()
         self._lock = threading.Lock()
 
-    def once(self, model: str, request: Any, *, decoupled: bool = False) -> Any:
+    def infer(self, model: str, request: Any, *, decoupled: bool = False) -> Any:
         """Make a call that has one answer; return that response.
 
         decoupled: whether the model is; it must be said, and costs the call another thread.

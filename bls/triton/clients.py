@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tandem.bls.effects import EngineRole
 from tandem.bls.settings import LoopSettings
-from tandem.bls.triton.awaited import LostCalls
 from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.canceller import Canceller
 from tandem.bls.triton.engine import Engine
-from tandem.bls.triton.stops import Stops
+from tandem.bls.triton.pending_call import AbandonedCalls
 
 
 class EngineClients:
@@ -16,13 +16,13 @@ class EngineClients:
     def __init__(self, settings: LoopSettings) -> None:
         self.settings = settings
         self.calls = Calls()
-        self.lost = LostCalls()
+        self.abandoned = AbandonedCalls()
         self.engines: dict[EngineRole, Engine] = {"target": Engine("target", settings)}
         if settings.draft_model is not None:
             self.engines["draft"] = Engine("draft", settings)
-        self._stops = {e.model: Stops(e, self.calls) for e in self.engines.values()}
+        self._cancellers = {e.model: Canceller(e, self.calls) for e in self.engines.values()}
 
     def stop(self, model: str, request_id: str) -> None:
         """Tell a model to give up a call, if it is an engine."""
-        if model in self._stops:
-            self._stops[model].add(request_id)
+        if model in self._cancellers:
+            self._cancellers[model].add(request_id)

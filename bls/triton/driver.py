@@ -20,10 +20,10 @@ from tandem.bls.effects import (
 from tandem.bls.errors import Cancelled, EngineError, EngineTimeout, Failure, TandemError
 from tandem.bls.request import Request
 from tandem.bls.triton import request_ids
-from tandem.bls.triton.awaited import Lost, Wait
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.engine import EngineRequests
+from tandem.bls.triton.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.tokenizers import text_of, text_request
 
 Steps: TypeAlias = Generator[Effect, Any, None]
@@ -87,7 +87,7 @@ class Driver:
         self._requests: dict[EngineRole, EngineRequests] = {}
         self._name = request_ids.fresh()
         self._calls_made = 0
-        self._wait = Wait(clients.lost)
+        self._wait = CallSlot(clients.abandoned)
         self._interruption: Failure | None = None
 
     def start(self) -> None:
@@ -111,7 +111,7 @@ class Driver:
 
     def check(self, now: float) -> None:
         """Give up the call under way if it is overdue, and let another thread go on."""
-        call = self._wait.give_up_if_overdue(now)
+        call = self._wait.abandon_if_overdue(now)
         if call is None:
             return
         self._clients.stop(call.model, call.request_id)
@@ -128,7 +128,7 @@ class Driver:
             self._receiver.ended(None)
         except (TandemError, Cancelled) as error:
             self._receiver.ended(error)
-        except Lost:
+        except Abandoned:
             return
         except Exception as error:  # noqa: BLE001  the client must hear of it, whatever it is
             log_exception("the decoding loop failed", error)
@@ -192,6 +192,6 @@ class Driver:
         try:
             if self._interruption is not None:
                 raise self._interruption
-            return self._clients.calls.once(model, request, decoupled=decoupled)
+            return self._clients.calls.infer(model, request, decoupled=decoupled)
         finally:
             self._wait.end(call)

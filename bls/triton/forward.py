@@ -24,10 +24,10 @@ from tandem.bls.errors import (
 from tandem.bls.reader import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton import request_ids
-from tandem.bls.triton.awaited import Lost, LostCalls, Wait
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.metrics import Heartbeat
+from tandem.bls.triton.pending_call import Abandoned, AbandonedCalls, CallSlot
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract import entry as tensors
@@ -49,13 +49,13 @@ class ForwardEntry:
         pb_utils.deserialize_bytes_tensor = Strings
         self._settings = decode(ForwarderSettings, json.loads(args["model_config"]))
         self._calls = Calls()
-        self._lost = LostCalls()
+        self._abandoned = AbandonedCalls()
         self._watcher = Watcher(Heartbeat(args["model_name"]).beat)
 
     def execute(self, requests: list[Any]) -> None:
         """Forward each request on a thread of its own."""
         for request in requests:
-            forwarded = _Forwarded(request, self._settings, self._calls, self._lost)
+            forwarded = _Forwarded(request, self._settings, self._calls, self._abandoned)
             self._watcher.add(forwarded)
             in_background(forwarded.run)
 
@@ -68,14 +68,14 @@ class _Forwarded:
     """One request on its way through ``bls_stream``."""
 
     def __init__(
-        self, request: Any, settings: ForwarderSettings, calls: Calls, lost: LostCalls
+        self, request: Any, settings: ForwarderSettings, calls: Calls, abandoned: AbandonedCalls
     ) -> None:
         self._request = request
         self._sender = Sender(request, decoupled=False)
         self._settings = settings
         self._calls = calls
         self._id = request_ids.fresh_forwarded()
-        self._wait = Wait(lost)
+        self._wait = CallSlot(abandoned)
         self._next_stop = 0.0
         self._stopping = False
 
@@ -88,7 +88,7 @@ class _Forwarded:
         """Make the call and answer with what comes back."""
         try:
             self._answer(self._call())
-        except Lost:
+        except Abandoned:
             return
         except EngineUnavailable as error:
             self._sender.refuse(str(error), error.code)
@@ -107,7 +107,7 @@ class _Forwarded:
             self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._stopping = True
             in_background(self._stop)
-        call = self._wait.give_up_if_overdue(now)
+        call = self._wait.abandon_if_overdue(now)
         if call is not None:
             timeout = EngineTimeout(call.model, call.timeout)
             self._sender.refuse(str(timeout), timeout.code)
@@ -125,7 +125,7 @@ class _Forwarded:
         patience = self._settings.request_timeout + SECONDS_OF_GRACE
         call = self._wait.begin(model, self._id, patience)
         try:
-            return self._calls.once(model, request, decoupled=True)
+            return self._calls.infer(model, request, decoupled=True)
         finally:
             self._wait.end(call)
 
@@ -162,7 +162,7 @@ class _Forwarded:
         )
         try:
             with suppress(EngineError):  # it answers with nothing but the end of the call
-                self._calls.once(model, request, decoupled=True)
+                self._calls.infer(model, request, decoupled=True)
         finally:
             self._stopping = False
 

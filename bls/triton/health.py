@@ -61,7 +61,7 @@ class DraftHealth:
     def _probe(self) -> None:
         engine = self._engine
         request = engine.probe_request("tandem-probe")
-        self._calls.once(engine.model, request, decoupled=engine.decoupled)
+        self._calls.infer(engine.model, request, decoupled=engine.decoupled)
 
 
 class NoDraftEngine:

@@ -52,7 +52,7 @@ class Metrics:
             self._unpublished.add(figures)
 
     def publish(
-        self, *, running: int, waiting: int, kv_reserved: float, lost: Mapping[str, int]
+        self, *, running: int, waiting: int, kv_reserved: float, abandoned: Mapping[str, int]
     ) -> None:
         """Bring ``/metrics`` up to date. One thread only.
 
@@ -64,7 +64,10 @@ class Metrics:
             key_of("tandem_requests_running"): running,
             key_of("tandem_requests_waiting"): waiting,
             key_of("tandem_kv_reserved_ratio"): kv_reserved,
-            **{key_of("tandem_lost_calls", engine=engine): calls for engine, calls in lost.items()},
+            **{
+                key_of("tandem_lost_calls", engine=engine): calls
+                for engine, calls in abandoned.items()
+            },
         }
         errors = [*self._publish(figures), *self._show(gauges)]
         if errors:

@@ -19,10 +19,10 @@ from tandem.bls.statistics import Totals
 from tandem.bls.text import detokenize_stream
 from tandem.bls.timeline import Timeline
 from tandem.bls.triton.answers import Answers, Part
-from tandem.bls.triton.awaited import Wait
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import ChunkQueue, Driver
 from tandem.bls.triton.metrics import Metrics
+from tandem.bls.triton.pending_call import CallSlot
 from tandem.bls.triton.sender import Sender
 from tandem.bls.turns import Turn
 
@@ -38,7 +38,7 @@ class RequestState:
         *,
         deadline: float,
         timeout: float,
-        wait: Wait,
+        wait: CallSlot,
         places: Places,
     ) -> None:
         self.options = options
@@ -85,7 +85,7 @@ class RequestState:
                     f"the request took longer than {self._timeout:g} s, which is its time-out"
                 )
             )
-        overdue = self.wait.give_up_if_overdue(now)
+        overdue = self.wait.abandon_if_overdue(now)
         if overdue is not None:
             if self.turn is not None:
                 self.turn.end()

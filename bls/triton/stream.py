@@ -23,11 +23,11 @@ from tandem.bls.request import TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton import request_ids
 from tandem.bls.triton.answers import Answers
-from tandem.bls.triton.awaited import Lost, Wait
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
+from tandem.bls.triton.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.request_state import RequestState, SequenceState
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
@@ -109,7 +109,7 @@ class StreamEntry:
             options,
             deadline=time.monotonic() + timeout,
             timeout=timeout,
-            wait=Wait(self._clients.lost),
+            wait=CallSlot(self._clients.abandoned),
             places=self._admission.reserve(len(prompts)),
         )
         self._queue(request_state, prompts)
@@ -148,7 +148,7 @@ class StreamEntry:
             )
             request_state.open(sequence_states)
             request_state.places.enter(reservations)
-        except (Lost, Cancelled):
+        except (Abandoned, Cancelled):
             return
         except TandemError as error:
             request_state.fail(error)
@@ -221,7 +221,7 @@ class StreamEntry:
         """Make a call for a request that has no lanes yet."""
         call = request_state.wait.begin(model, "", self._settings.target_timeout)
         try:
-            return self._clients.calls.once(model, request)
+            return self._clients.calls.infer(model, request)
         finally:
             request_state.wait.end(call)
 
@@ -241,12 +241,12 @@ class StreamEntry:
         sender.close()
 
     def _publish(self) -> None:
-        none_lost = {engine.model: 0 for engine in self._clients.engines.values()}
+        none_abandoned = {engine.model: 0 for engine in self._clients.engines.values()}
         self._metrics.publish(
             running=self._admission.running,
             waiting=self._admission.waiting,
             kv_reserved=self._admission.kv_reserved,
-            lost={**none_lost, **self._clients.lost.by_model},
+            abandoned={**none_abandoned, **self._clients.abandoned.by_model},
         )
 
 

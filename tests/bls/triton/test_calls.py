@@ -31,7 +31,7 @@ def fails(pb):
 
         pb.InferenceRequest.answer = answer
         with pytest.raises(EngineError) as failed:
-            Calls().once("target", pb.InferenceRequest("target"), decoupled=decoupled)
+            Calls().infer("target", pb.InferenceRequest("target"), decoupled=decoupled)
         return failed.value
 
     return call

@@ -7,9 +7,9 @@ import pytest
 from live_triton import eventually
 
 from tandem.bls.settings import ForwarderSettings
-from tandem.bls.triton.awaited import LostCalls
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.forward import SECONDS_BETWEEN_STOPS, _Forwarded
+from tandem.bls.triton.pending_call import AbandonedCalls
 
 
 class Request:
@@ -23,7 +23,7 @@ def cancelled(pb):
     sender = pb.ResponseSender()
     sender.cancelled = True
     settings = ForwarderSettings(stream_model="bls_stream", drafter=None, request_timeout=60.0)
-    return _Forwarded(Request(sender), settings, Calls(), LostCalls())
+    return _Forwarded(Request(sender), settings, Calls(), AbandonedCalls())
 
 
 def test_one_stop_is_under_way_at_a_time(cancelled, pb):

@@ -13,7 +13,7 @@ from tandem.bls.triton.engine import Engine
 THREADS = 4
 
 
-class Stops:
+class Canceller:
     """The calls with `stop` to one engine. Thread-safe."""
 
     def __init__(self, engine: Engine, calls: Calls) -> None:
@@ -32,7 +32,7 @@ class Stops:
         while True:
             request = engine.stop_request(self._request_ids.get())
             try:
-                self._calls.once(engine.model, request, decoupled=engine.decoupled)
+                self._calls.infer(engine.model, request, decoupled=engine.decoupled)
             except EngineError:
                 continue  # the call has ended before, or will run into its time-out
             except Exception as error:  # noqa: BLE001  the next call is to be stopped all the same

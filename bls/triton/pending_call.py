@@ -13,14 +13,14 @@ import time
 from tandem.bls.errors import EngineUnavailable
 
 # Threads that may be lost in a model that does not answer, before it is called no more.
-MAX_LOST_CALLS = 32
+MAX_ABANDONED_CALLS = 32
 
 
-class Lost(Exception):
+class Abandoned(Exception):
     """The call of this thread was given up: its result is nobody's."""
 
 
-class Awaited:
+class PendingCall:
     """One blocking call, as seen by those who do not block in it. Times are monotonic seconds."""
 
     def __init__(self, model: str, request_id: str, timeout: float) -> None:
@@ -30,7 +30,7 @@ class Awaited:
         self.deadline = time.monotonic() + timeout
 
 
-class LostCalls:
+class AbandonedCalls:
     """Counts, by model, the threads that are blocked in calls which were given up."""
 
     def __init__(self) -> None:
@@ -44,16 +44,16 @@ class LostCalls:
 
     def refuse_if_too_many(self, model: str) -> None:
         """Raise EngineUnavailable rather than lose yet another thread."""
-        if self._by_model.get(model, 0) >= MAX_LOST_CALLS:
+        if self._by_model.get(model, 0) >= MAX_ABANDONED_CALLS:
             raise EngineUnavailable(
-                model, f"it has left {MAX_LOST_CALLS} calls unanswered; restart the server"
+                model, f"it has left {MAX_ABANDONED_CALLS} calls unanswered; restart the server"
             )
 
-    def given_up(self, model: str) -> None:
+    def count_abandoned(self, model: str) -> None:
         """Count a call that was given up."""
         self._change(model, +1)
 
-    def came_back(self, model: str) -> None:
+    def count_returned(self, model: str) -> None:
         """Count a thread that came back after all."""
         self._change(model, -1)
 
@@ -62,41 +62,44 @@ class LostCalls:
             self._by_model[model] = self._by_model.get(model, 0) + by
 
 
-class Wait:
+class CallSlot:
     """At most one call under way at a time, and the way to give it up. Thread-safe."""
 
-    def __init__(self, lost: LostCalls) -> None:
-        self._lost = lost
-        self._call: Awaited | None = None
+    def __init__(self, abandoned: AbandonedCalls) -> None:
+        self._abandoned = abandoned
+        self._call: PendingCall | None = None
         self._lock = threading.Lock()
 
     @property
-    def call(self) -> Awaited | None:
+    def call(self) -> PendingCall | None:
         """The call under way."""
         return self._call
 
-    def begin(self, model: str, request_id: str, timeout: float) -> Awaited:
+    def begin(self, model: str, request_id: str, timeout: float) -> PendingCall:
         """Register a call that is about to be made."""
-        self._lost.refuse_if_too_many(model)
-        call = Awaited(model, request_id, timeout)
+        self._abandoned.refuse_if_too_many(model)
+        call = PendingCall(model, request_id, timeout)
         with self._lock:
             self._call = call
         return call
 
-    def end(self, call: Awaited) -> None:
+    def end(self, call: PendingCall) -> None:
         """Take the call back from its thread; raise Lost if it was given up meanwhile."""
         with self._lock:
-            awaited, self._call = self._call is call, None if self._call is call else self._call
-        if not awaited:
-            self._lost.came_back(call.model)
-            raise Lost
+            pending_call, self._call = (
+                self._call is call,
+                None if self._call is call else self._call,
+            )
+        if not pending_call:
+            self._abandoned.count_returned(call.model)
+            raise Abandoned
 
-    def give_up_if_overdue(self, now: float) -> Awaited | None:
+    def abandon_if_overdue(self, now: float) -> PendingCall | None:
         """Give the call up if its deadline has passed; return it, or None."""
         with self._lock:
             call = self._call
             if call is None or now < call.deadline:
                 return None
             self._call = None
-        self._lost.given_up(call.model)
+        self._abandoned.count_abandoned(call.model)
         return call
