@@ -58,12 +58,12 @@ class Loop:
         self._orchestration_ns = round(orchestration_ms * MS)
 
     def run(
-        self, answers: int, *, draft_len: int = 0, stop_probability: float | None = None
+        self, response_builder: int, *, draft_len: int = 0, stop_probability: float | None = None
     ) -> Outcome:
         """Answer that many prompts with `ANSWER_LEN` tokens each; draft_len 0: the target alone."""
         begin_ns = self._timer.now_ns()
         rounds = drafted = accepted = 0
-        for number in range(answers):
+        for number in range(response_builder):
             text = np.random.default_rng(number).integers(1, 3000, PROMPT_LEN, np.int32)
             while (left := PROMPT_LEN + ANSWER_LEN - len(text)) > 0:
                 drafts = self._propose(text, min(draft_len, left - 1), stop_probability)
@@ -74,7 +74,7 @@ class Loop:
                 accepted += answer.usage.accepted_tokens
                 self._timer.pass_ns(self._orchestration_ns)
         seconds = (self._timer.now_ns() - begin_ns) / 1e9
-        return Outcome(answers * ANSWER_LEN, rounds, drafted, accepted, seconds)
+        return Outcome(response_builder * ANSWER_LEN, rounds, drafted, accepted, seconds)
 
     def _propose(
         self, text: NDArray[np.int32], length: int, stop_probability: float | None
@@ -88,11 +88,11 @@ class Loop:
         return self._call(self._target, EngineRequest("", text, len(drafts) + 1, draft_ids=drafts))
 
     def _call(self, engine: Engine, request: EngineRequest) -> EngineAnswer:
-        answers: list[EngineAnswer] = []
-        engine.submit(request, answers.append)
-        while not answers:
+        response_builder: list[EngineAnswer] = []
+        engine.submit(request, response_builder.append)
+        while not response_builder:
             self._timer.advance()
-        return answers[0]
+        return response_builder[0]
 
 
 def _settings(planned: Planned) -> EmulatedSettings:

@@ -18,7 +18,7 @@ from tandem.contract import entry as tensors
 LOGITS_BYTES = 4  # answers hold them as FP32
 
 
-class Words(NamedTuple):
+class TokenizerInputs(NamedTuple):
     """What of a prompt goes through the tokenizer."""
 
     text: str
@@ -54,7 +54,7 @@ class Drafting(NamedTuple):
 class Prompt(NamedTuple):
     """One row of a request, checked as far as it can be before it is tokenized."""
 
-    words: Words
+    words: TokenizerInputs
     input_ids: TokenIds | None  # instead of text
     max_tokens: int
     min_tokens: int

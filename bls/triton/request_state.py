@@ -18,11 +18,11 @@ from tandem.bls.request import Request
 from tandem.bls.statistics import Totals
 from tandem.bls.text import detokenize_stream
 from tandem.bls.timeline import Timeline
-from tandem.bls.triton.answers import Answers, Part
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import ChunkQueue, Driver
 from tandem.bls.triton.metrics import Metrics
 from tandem.bls.triton.pending_call import CallSlot
+from tandem.bls.triton.response_builder import ResponseBuilder, SequenceOutput
 from tandem.bls.triton.sender import Sender
 from tandem.bls.turns import Turn
 
@@ -33,7 +33,7 @@ class RequestState:
     def __init__(
         self,
         sender: Sender,
-        answers: Answers,
+        response_builder: ResponseBuilder,
         options: Options,
         *,
         deadline: float,
@@ -47,7 +47,7 @@ class RequestState:
         self.turn: Turn | None = None  # at the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
-        self._answers = answers
+        self._response_builder = response_builder
         self._deadline = deadline
         self._timeout = timeout
         self._sequence_states: Sequence[SequenceState] = ()
@@ -110,16 +110,16 @@ class RequestState:
             sequence_state.interrupt(error)
         self._sender.refuse(str(error), error.code)
 
-    def sequence_advanced(self, part: Part) -> None:
+    def sequence_advanced(self, part: SequenceOutput) -> None:
         """Hear of a prompt's progress: send a chunk, or the whole answer once all are complete."""
         with self._telling:
             self._unfinished -= part.finish_reason is not None
             last = self._unfinished == 0
             if self.options.stream:
-                self._sender.send(self._answers.response([part]), final=last)
+                self._sender.send(self._response_builder.response([part]), final=last)
             elif last:
                 parts = [sequence_state.whole() for sequence_state in self._sequence_states]
-                self._sender.send(self._answers.response(parts), final=True)
+                self._sender.send(self._response_builder.response(parts), final=True)
 
 
 class SequenceState:
@@ -216,7 +216,7 @@ class SequenceState:
         if error is not None:
             self._request_state.fail(error)
 
-    def whole(self) -> Part:
+    def whole(self) -> SequenceOutput:
         """The complete answer to this prompt."""
         decoding = self._decoding
         return self._part("".join(self._text), decoding.sequence.output, decoding.statistics.totals)
@@ -237,9 +237,11 @@ class SequenceState:
                 return
         self.ended(self._interruption)
 
-    def _part(self, text: str, tokens: Any, totals: Totals) -> Part:
+    def _part(self, text: str, tokens: Any, totals: Totals) -> SequenceOutput:
         decoding, timeline = self._decoding, self._timeline
-        return Part(self._index, text, tokens, self._finish_reason, totals, decoding, timeline)
+        return SequenceOutput(
+            self._index, text, tokens, self._finish_reason, totals, decoding, timeline
+        )
 
 
 class StreamDetokenizer:

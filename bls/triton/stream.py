@@ -18,17 +18,17 @@ from tandem.bls.effects import TextCall
 from tandem.bls.errors import Cancelled, EngineError, TandemError
 from tandem.bls.loop import Decoding
 from tandem.bls.prompt import Options, Prompt, Tokens, check_logits, request_of
-from tandem.bls.reader import Reader
 from tandem.bls.request import TokenIds
+from tandem.bls.request_parser import RequestParser
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton import request_ids
-from tandem.bls.triton.answers import Answers
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.request_state import RequestState, SequenceState
+from tandem.bls.triton.response_builder import ResponseBuilder
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from tandem.bls.triton.watcher import Watcher
@@ -95,17 +95,17 @@ class StreamEntry:
 
     def _take(self, request: Any, sender: Sender) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        reader = Reader(inputs, request.parameters(), self._settings)
-        if reader.is_stop:
+        request_parser = RequestParser(inputs, request.parameters(), self._settings)
+        if request_parser.is_stop:
             self._stop(request.request_id(), sender)
             return
-        options, prompts = reader.options(), reader.prompts()
+        options, prompts = request_parser.options(), request_parser.prompts()
         timeout = self._settings.request_timeout
         if request.timeout():
             timeout = min(timeout, request.timeout() / 1e6)
         request_state = RequestState(
             sender,
-            Answers(request.requested_output_names(), options),
+            ResponseBuilder(request.requested_output_names(), options),
             options,
             deadline=time.monotonic() + timeout,
             timeout=timeout,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.effects import TextCall
 from tandem.bls.errors import BadRequest, EngineError, TandemError
-from tandem.bls.prompt import Tokens, Words
+from tandem.bls.prompt import TokenizerInputs, Tokens
 from tandem.contract import entry, postprocessing, preprocessing
 
 # What the tokenizer model calls the client's inputs
@@ -24,7 +24,7 @@ INPUTS: dict[str, str] = {
 }
 
 
-def tokens_request(model: str, prompts: Sequence[Words]) -> Any:
+def tokens_request(model: str, prompts: Sequence[TokenizerInputs]) -> Any:
     """The call that tokenizes all prompts of a request at once."""
     inputs = [
         pb_utils.Tensor(preprocessing.QUERY, _strings([[p.text] for p in prompts])),
@@ -53,7 +53,7 @@ def tokens_request(model: str, prompts: Sequence[Words]) -> Any:
     )
 
 
-def tokens_of(response: Any, prompts: Sequence[Words]) -> list[Tokens]:
+def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]:
     """Read the answer to ``tokens_request``, a row a prompt."""
     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
     lengths = outputs[preprocessing.REQUEST_INPUT_LEN].reshape(-1)

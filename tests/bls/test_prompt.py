@@ -7,12 +7,20 @@ import pytest
 from scripted import SETTINGS, ids
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.prompt import Drafting, Options, Prompt, Tokens, Words, check_logits, request_of
+from tandem.bls.prompt import (
+    Drafting,
+    Options,
+    Prompt,
+    TokenizerInputs,
+    Tokens,
+    check_logits,
+    request_of,
+)
 
 LIMITED = replace(SETTINGS, max_seq_len=30, max_draft_len=5, end_ids=(7, 6), max_logits_bytes=320)
 DRAFTING = Drafting("hybrid", 4, 3, 2, True, 0.5)
 PROMPT = Prompt(
-    words=Words("hello", ("END", "<|eot|>", "stop")),
+    words=TokenizerInputs("hello", ("END", "<|eot|>", "stop")),
     input_ids=None,
     max_tokens=20,
     min_tokens=2,

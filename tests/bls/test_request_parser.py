@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.prompt import Drafting, Options, Words
-from tandem.bls.reader import (
+from tandem.bls.prompt import Drafting, Options, TokenizerInputs
+from tandem.bls.request_parser import (
     MAX_PARAMETERS_BYTES,
     TRITON_PARAMETERS,
     UNSUPPORTED,
-    Reader,
+    RequestParser,
     check_sizes,
 )
 from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
@@ -50,7 +50,7 @@ def array(tensor, rows):
     return made.reshape(-1) if tensor.scalar and made.shape[-1] == 1 else made
 
 
-def reader(*, settings=SETTINGS, parameters="", **values):
+def request_parser(*, settings=SETTINGS, parameters="", **values):
     """Read a request of one prompt; a value, a row of values, or None to leave an input out."""
     values = {"text_input": "x", "max_tokens": 4} | values
     inputs = {}
@@ -58,7 +58,7 @@ def reader(*, settings=SETTINGS, parameters="", **values):
         if value is not None:
             row = value if isinstance(value, list) else [value]
             inputs[name] = array(INPUTS[name], [row])
-    return Reader(inputs, parameters, settings)
+    return RequestParser(inputs, parameters, settings)
 
 
 def batch(*rows, settings=SETTINGS):
@@ -66,16 +66,16 @@ def batch(*rows, settings=SETTINGS):
     rows = [{"text_input": "x", "max_tokens": 4} | row for row in rows]
     names = {name for row in rows for name in row}
     inputs = {name: array(INPUTS[name], [[row[name]] for row in rows]) for name in names}
-    return Reader(inputs, "", settings)
+    return RequestParser(inputs, "", settings)
 
 
 def prompt(**values):
-    [read] = reader(**values).prompts()
+    [read] = request_parser(**values).prompts()
     return read
 
 
 def read(**values):
-    made = reader(**values)
+    made = request_parser(**values)
     return made.options(), made.prompts()
 
 
@@ -90,7 +90,7 @@ def refusal(**values):
 
 def test_a_plain_prompt_gets_the_deployments_defaults():
     read = prompt()
-    assert read.words == Words("x")
+    assert read.words == TokenizerInputs("x")
     assert read.input_ids is None
     assert (read.max_tokens, read.min_tokens, read.end_id, read.seed) == (4, 0, None, None)
     assert (read.temperature, read.top_k, read.top_p) == (1.0, 1, 1.0)
@@ -99,7 +99,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
     assert read.drafting == Drafting(
         "draft_model", draft_len=4, prompt_lookup_num_tokens=5, max_matching_ngram_size=2
     )
-    assert reader().options() == Options()
+    assert request_parser().options() == Options()
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_what_is_wrong_is_named(values, line):
     ids="-".join,
 )
 def test_what_is_just_right_is_taken(values):
-    assert reader(**values).prompts()
+    assert request_parser(**values).prompts()
 
 
 @pytest.mark.parametrize("tensor", UNSUPPORTED, ids=str)
@@ -336,12 +336,12 @@ def test_what_no_engine_honours_is_refused_where_it_holds_something(tensor):
     some = np.array([[b"x"]], object) if tensor.dtype == "STRING" else np.ones((1, 1))
     inputs = {"text_input": array(INPUTS["text_input"], [["x"]]), "max_tokens": np.array([[4]])}
     with pytest.raises(BadRequest, match=f"^input '{tensor}' is not supported by this deployment$"):
-        Reader(inputs | {tensor: some}, "", SETTINGS)
-    assert Reader(inputs | {tensor: some[:, :0]}, "", SETTINGS).prompts()
+        RequestParser(inputs | {tensor: some}, "", SETTINGS)
+    assert RequestParser(inputs | {tensor: some[:, :0]}, "", SETTINGS).prompts()
 
 
 def test_a_request_of_nothing_is_refused():
-    empty = Reader({}, "", SETTINGS)
+    empty = RequestParser({}, "", SETTINGS)
     for read in (empty.options, empty.prompts):
         with pytest.raises(
             BadRequest, match=r"^input 'text_input' is missing; send one prompt or more$"
@@ -357,7 +357,7 @@ def test_inputs_of_different_rows_are_refused():
     with pytest.raises(
         BadRequest, match=r"^input 'max_tokens': 1 rows given, the request has 2 prompts$"
     ):
-        Reader(inputs, "", SETTINGS)
+        RequestParser(inputs, "", SETTINGS)
 
 
 FLAGS = (
@@ -375,7 +375,7 @@ FLAGS = (
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_flag_of_the_whole_request_is_read(flag):
     for value in (True, False):
-        assert getattr(reader(**{flag: value}).options(), flag) is value
+        assert getattr(request_parser(**{flag: value}).options(), flag) is value
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -388,7 +388,7 @@ def test_a_flag_that_differs_within_a_batch_is_refused(flag):
 
 def test_whether_the_prompt_is_shown_is_the_deployments_choice():
     shows = replace(SETTINGS, exclude_input_in_output=False)
-    assert not reader(settings=shows).options().exclude_input_in_output
+    assert not request_parser(settings=shows).options().exclude_input_in_output
 
 
 def test_prompts_of_a_batch_differ():
@@ -442,16 +442,16 @@ def test_empty_words_are_left_out_but_for_biased_ones():
         embedding_bias_words=["", "up"],
         embedding_bias_weights=[1.0, 2.0],
     ).words
-    assert words == Words("x", ("stop",), ("bad",), ("", "up"), (1.0, 2.0))
+    assert words == TokenizerInputs("x", ("stop",), ("bad",), ("", "up"), (1.0, 2.0))
 
 
 def test_ids_are_a_copy():
     ids = np.array([[3, 4]], np.int32)
     inputs = {"input_ids": ids, "max_tokens": np.array([[4]], np.int32)}
-    [read] = Reader(inputs, "", SETTINGS).prompts()
+    [read] = RequestParser(inputs, "", SETTINGS).prompts()
     ids[:] = 0
     assert read.input_ids.tolist() == [3, 4]
-    assert read.words == Words("")
+    assert read.words == TokenizerInputs("")
 
 
 @pytest.mark.parametrize(
@@ -543,9 +543,9 @@ def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
 
 def test_a_stop_is_told_from_a_request():
     stop = {"stop": np.array([[True]])}
-    assert Reader(stop, "", SETTINGS).is_stop
-    assert not Reader({"stop": np.array([[False]])}, "", SETTINGS).is_stop
-    assert not reader().is_stop
+    assert RequestParser(stop, "", SETTINGS).is_stop
+    assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop
+    assert not request_parser().is_stop
 
 
 @pytest.mark.parametrize(
@@ -564,13 +564,13 @@ def test_a_key_that_is_no_input_is_named_on_one_line(key, hint):
 
 def test_tritons_own_parameters_are_none_of_ours():
     for key in (*TRITON_PARAMETERS, "triton_anything"):
-        assert reader(parameters=f'{{"{key}": 1}}')
+        assert request_parser(parameters=f'{{"{key}": 1}}')
 
 
 def test_parameters_are_not_read_at_any_length():
     longest = '{"priority": "%s"}'
     filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
-    assert reader(parameters=filled)
+    assert request_parser(parameters=filled)
     assert refusal(parameters=filled + " ") == (
         "65537 bytes of parameters given, at most 65536 are taken; send inputs only"
     )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.prompt import Drafting, Options, Prompt, Words, check_logits
+from tandem.bls.prompt import Drafting, Options, Prompt, TokenizerInputs, check_logits
 from tandem.bls.request import TokenIds
 from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
 from tandem.contract import entry as tensors
@@ -59,7 +59,7 @@ ASK_THE_MODEL: tuple[DrafterName, ...] = ("draft_model", "hybrid")
 LOOK_UP: tuple[DrafterName, ...] = ("prompt_lookup", "hybrid")
 
 
-class Reader:
+class RequestParser:
     """The inputs of one request, by name, a row a prompt.
 
     Values are copied: Triton may take the memory back.
@@ -152,7 +152,7 @@ class Reader:
             drafting=self._drafting(row),
         )
 
-    def _words(self, row: int) -> Words:
+    def _words(self, row: int) -> TokenizerInputs:
         texts = self._strings(tensors.TEXT_INPUT, row)
         has_ids = tensors.INPUT_IDS in self._arrays
         if not texts and not has_ids:
@@ -164,7 +164,7 @@ class Reader:
         if texts and not texts[0]:
             raise BadRequest(f"input '{tensors.TEXT_INPUT}' is empty; send at least one character")
         bias_words = self._strings(tensors.EMBEDDING_BIAS_WORDS, row)
-        return Words(
+        return TokenizerInputs(
             text=texts[0] if texts else "",
             stop_words=tuple(w for w in self._strings(tensors.STOP_WORDS, row) if w),
             bad_words=tuple(w for w in self._strings(tensors.BAD_WORDS, row) if w),

@@ -31,7 +31,7 @@ TOTALS = frozenset(
 
 
 @dataclass(frozen=True)
-class Part:
+class SequenceOutput:
     """Something to tell about one prompt: its whole answer, or what a round added."""
 
     index: int
@@ -43,7 +43,7 @@ class Part:
     times: Timeline
 
 
-class Answers:
+class ResponseBuilder:
     """Builds responses with just the outputs that the client asked for."""
 
     def __init__(self, requested: Sequence[str], options: Options) -> None:
@@ -54,7 +54,7 @@ class Answers:
         self._running = frozenset() if named_nothing else names & TOTALS
         self._options = options
 
-    def response(self, parts: Sequence[Part]) -> Any:
+    def response(self, parts: Sequence[SequenceOutput]) -> Any:
         """One response that tells ``parts``: a chunk has one, an answer one for each prompt."""
         outputs: dict[Tensor, NDArray[Any]] = {
             tensors.TEXT_OUTPUT: np.array([p.text.encode() for p in parts], dtype=object),
@@ -87,7 +87,7 @@ class Answers:
         )
 
 
-def _statistics(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
+def _statistics(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     totals = [p.totals for p in parts]
     return {
         tensors.NUM_ROUNDS: _column([t.num_rounds for t in totals]),
@@ -97,7 +97,7 @@ def _statistics(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
     }
 
 
-def _statistics_in_json(parts: Sequence[Part]) -> NDArray[Any]:
+def _statistics_in_json(parts: Sequence[SequenceOutput]) -> NDArray[Any]:
     figures = [
         {**p.decoding.statistics.as_dict(), "decoding_seconds": p.times.decoding_seconds}
         for p in parts
@@ -105,7 +105,7 @@ def _statistics_in_json(parts: Sequence[Part]) -> NDArray[Any]:
     return np.array([json.dumps(f).encode() for f in figures], dtype=object)
 
 
-def _log_probs(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
+def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     if not parts[0].decoding.request.wants_log_probs:
         return {}
     rows = [np.concatenate([np.empty(0, np.float32), *p.decoding.log_probs]) for p in parts]
@@ -115,7 +115,7 @@ def _log_probs(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
     }
 
 
-def _logits(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
+def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     """Logits of the prompt and of the answer; rows of a batch that are shorter end in zeros."""
     outputs = {}
     context = [p.decoding.context_logits for p in parts]
@@ -127,7 +127,7 @@ def _logits(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
     return outputs
 
 
-def _performance(parts: Sequence[Part]) -> dict[Tensor, NDArray[Any]]:
+def _performance(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     reused = [b.reused if (b := p.decoding.prompt_kv_blocks) else 0 for p in parts]
     held = [b.total if (b := p.decoding.kv_blocks) else 0 for p in parts]
     return {
