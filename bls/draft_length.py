@@ -52,7 +52,7 @@ class DraftLength(Protocol):
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Hear what became of a draft, and how long the target took to say so."""
 
-    def went_alone(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Hear how long the target took for tokens without drafts."""
 
 
@@ -69,11 +69,11 @@ class FixedLength:
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Nothing changes."""
 
-    def went_alone(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Nothing changes."""
 
 
-class Line:
+class LatencyModel:
     """``seconds = fixed + each * tokens``, fitted to recent calls by weighted least squares.
 
     through_zero: what calls of one length alone are taken for: nothing fixed, or nothing else.
@@ -124,7 +124,7 @@ class Arms:
         self.emitted = self._memory * self.emitted + emitted
 
 
-class Experience:
+class DraftStatistics:
     """What all requests of a deployment have learned about drafts. Thread-safe.
 
     rated: the draft model tells the probability of each token and can stop by it.
@@ -137,9 +137,9 @@ class Experience:
         stops = STOP_PROBABILITIES if rated else (0.0,)
         grid = np.array([(n, s) for s in stops for n in lengths])
         self.arms = self.new_arms(grid[:, 0], grid[:, 1], SHARED_MEMORY)
-        self._draft = Line(through_zero=True)
-        self._target = Line(through_zero=False)
-        self._alone = Line(through_zero=True)
+        self._draft = LatencyModel(through_zero=True)
+        self._target = LatencyModel(through_zero=False)
+        self._alone = LatencyModel(through_zero=True)
         self._accepted = np.array([1.0, 2.0])  # of tokens whose forerunners all were, and of them
         self._lock = threading.Lock()
         self._rounds_since_alone = PLAIN_EVERY
@@ -153,7 +153,7 @@ class Experience:
         """Return the arms of a request that begins."""
         return self.new_arms(self.arms.lengths, self.arms.stops, MEMORY)
 
-    def wants_alone(self) -> bool:
+    def wants_plain_step(self) -> bool:
         """Whether it is time to see again what the target costs alone."""
         with self._lock:
             return self._rounds_since_alone >= PLAIN_EVERY and self._target.known
@@ -177,7 +177,7 @@ class Experience:
             self.arms.add(drafted, emitted)
         own.add(drafted, emitted)
 
-    def learn_alone(self, num_tokens: int, seconds: float) -> None:
+    def learn_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Take a call without drafts in."""
         with self._lock:
             self._alone.add(num_tokens, seconds)
@@ -236,21 +236,21 @@ class Experience:
 class AdaptiveLength:
     """The arm that promises most for one request, from its own rounds and everybody's."""
 
-    def __init__(self, experience: Experience) -> None:
-        self._experience = experience
-        self._arms = experience.own_arms()
+    def __init__(self, draft_statistics: DraftStatistics) -> None:
+        self._draft_statistics = draft_statistics
+        self._arms = draft_statistics.own_arms()
         self._rounds = 0
         self._rest = FIRST_REST
         self._resting = False
 
     def plan(self, limit: int) -> Plan:
         """Choose the best arm that fits, or a draft of full length to learn from."""
-        experience = self._experience
-        if self._rounds and experience.wants_alone():
+        draft_statistics = self._draft_statistics
+        if self._rounds and draft_statistics.wants_plain_step():
             return Plan(0, plain_tokens=PLAIN_SAMPLE)
-        if not experience.knows_costs or self._explores():
+        if not draft_statistics.knows_costs or self._explores():
             return self._draft(limit)
-        rates, alone = experience.rates(self._arms)
+        rates, alone = draft_statistics.rates(self._arms)
         best = int(np.argmax(np.where(self._arms.lengths <= max(1, limit), rates, -1.0)))
         if alone > ADVANTAGE * rates[best]:
             return self._rest_or_trial(limit)
@@ -262,19 +262,19 @@ class AdaptiveLength:
         """Learn from a round; the first one's times are those of the prompt."""
         self._rounds += 1
         if self._rounds == 1:
-            self._experience.learn_acceptance(draft, num_accepted, self._arms)
+            self._draft_statistics.learn_acceptance(draft, num_accepted, self._arms)
         else:
-            self._experience.learn(draft, num_accepted, seconds, self._arms)
+            self._draft_statistics.learn(draft, num_accepted, seconds, self._arms)
 
-    def went_alone(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Learn what the target costs alone."""
         if num_tokens:
-            self._experience.learn_alone(num_tokens, seconds)
+            self._draft_statistics.learn_plain_step(num_tokens, seconds)
 
     def _explores(self) -> bool:
         if self._resting:
             return False
-        inexperienced = self._experience.arms.rounds < FIRST_ROUNDS
+        inexperienced = self._draft_statistics.arms.rounds < FIRST_ROUNDS
         return inexperienced or self._rounds % EXPLORE_EVERY == EXPLORE_EVERY - 1
 
     def _rest_or_trial(self, limit: int) -> Plan:
@@ -286,7 +286,7 @@ class AdaptiveLength:
         return Plan(0, plain_tokens=rest)
 
     def _draft(self, num_tokens: int, stop: float = 0.0) -> Plan:
-        return Plan(num_tokens, stop, wants_log_probs=self._experience.rated)
+        return Plan(num_tokens, stop, wants_log_probs=self._draft_statistics.rated)
 
 
 def chances_of(draft: Draft) -> Floats:

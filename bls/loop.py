@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.chunk_size import ChunkSize
 from tandem.bls.drafters.drafter import Drafter
 from tandem.bls.effects import (
     NO_DRAFT,
@@ -28,7 +29,6 @@ from tandem.bls.effects import (
     KvBlocks,
 )
 from tandem.bls.errors import EngineError
-from tandem.bls.pace import Pace
 from tandem.bls.request import Request
 from tandem.bls.seeds import lengths_decide_text, verification_seed
 from tandem.bls.sequence import Sequence
@@ -55,7 +55,7 @@ class Decoding:
         self._settings = settings
         self._drafter = drafter
         self._text = TextSoFar(request.stop_strings, each_round=request.needs_text_each_round)
-        self._pace = Pace(
+        self._chunk_size = ChunkSize(
             steady=request.streams_text or request.needs_text_each_round,
             whole=request.drafter == "engine",
             timed=not lengths_decide_text(request, settings),
@@ -164,14 +164,14 @@ class Decoding:
         One streaming call for the whole answer would be cheaper, but Triton's Python backend
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
-        wanted = min(self.sequence.tokens_left, self._pace.tokens)
+        wanted = min(self.sequence.tokens_left, self._chunk_size.tokens)
         for bound in (self._plain_tokens_due, self.sequence.tokens_owed):
             wanted = min(wanted, bound) if bound else wanted
         answer = yield self._target_call(wanted, ends=self.request.end_ids)
         count = len(answer.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
-        self._pace.adapt(count, answer.seconds)
-        self._drafter.went_alone(count, answer.seconds)
+        self._chunk_size.adapt(count, answer.seconds)
+        self._drafter.observe_plain_step(count, answer.seconds)
         self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
         self._count_alone(answer, end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.bls.draft_length import AdaptiveLength, DraftLength, Experience, FixedLength
+from tandem.bls.draft_length import AdaptiveLength, DraftLength, DraftStatistics, FixedLength
 from tandem.bls.drafters.draft_model import DrafterHealth, DraftModel
 from tandem.bls.drafters.drafter import Drafter, NoDrafter
 from tandem.bls.drafters.hybrid import Hybrid
@@ -16,7 +16,10 @@ SEEDED_LENGTH = 5
 
 
 def drafter_of(
-    request: Request, settings: LoopSettings, health: DrafterHealth, experience: Experience
+    request: Request,
+    settings: LoopSettings,
+    health: DrafterHealth,
+    draft_statistics: DraftStatistics,
 ) -> Drafter:
     """Return the drafter that a request asks for.
 
@@ -26,16 +29,18 @@ def drafter_of(
         return PromptLookup(request, settings)
     if request.drafter not in ("draft_model", "hybrid"):
         return NoDrafter()
-    length = _length_of(request, settings, experience)
+    length = _length_of(request, settings, draft_statistics)
     draft_model = DraftModel(settings, health, length)
     if request.drafter == "hybrid":
         return Hybrid(PromptLookup(request, settings), draft_model, settings)
     return draft_model
 
 
-def _length_of(request: Request, settings: LoopSettings, experience: Experience) -> DraftLength:
+def _length_of(
+    request: Request, settings: LoopSettings, draft_statistics: DraftStatistics
+) -> DraftLength:
     if request.draft_len != AUTO:
         return FixedLength(request.draft_len)
     if lengths_decide_text(request, settings):
         return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
-    return AdaptiveLength(experience)
+    return AdaptiveLength(draft_statistics)

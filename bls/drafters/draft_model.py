@@ -93,9 +93,9 @@ class DraftModel(Drafter):
         """Let the next lengths follow from it."""
         self._length.verified(draft, num_accepted, seconds)
 
-    def went_alone(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Let the next lengths follow from it."""
-        self._length.went_alone(num_tokens, seconds)
+        self._length.observe_plain_step(num_tokens, seconds)
 
     def _stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
         """Ends of sequence, at which a draft may end; the token is in it.

@@ -25,7 +25,7 @@ class Drafter:
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Hear how many tokens of a draft were accepted, and how long the target took."""
 
-    def went_alone(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Hear how long the target took for tokens without drafts."""
 
     def failed(self, error: EngineError) -> None:

@@ -35,9 +35,9 @@ class Hybrid(Drafter):
         if draft.drafter == "draft_model":
             self._draft_model.verified(draft, num_accepted, seconds)
 
-    def went_alone(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Tell the draft model what the target costs without drafts."""
-        self._draft_model.went_alone(num_tokens, seconds)
+        self._draft_model.observe_plain_step(num_tokens, seconds)
 
     def failed(self, error: EngineError) -> None:
         """Let the draft model rest."""

@@ -11,7 +11,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tandem.bls.admission import Admission, DraftRoom, Reservation, blocks_of
-from tandem.bls.draft_length import Experience
+from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import DrafterHealth
 from tandem.bls.effects import TextCall
@@ -51,7 +51,7 @@ class StreamEntry:
         self._settings = settings
         self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
-        self._experience = Experience(
+        self._draft_statistics = DraftStatistics(
             settings.max_draft_len, rated=settings.draft_stops_when_unsure
         )
         self._metrics = Metrics(args["model_name"], settings.drafters)
@@ -176,7 +176,7 @@ class StreamEntry:
             reservation = Reservation(*blocks_of(request, settings))
             room = DraftRoom(reservation, self._health)
             decoding = Decoding(
-                request, settings, drafter_of(request, settings, room, self._experience)
+                request, settings, drafter_of(request, settings, room, self._draft_statistics)
             )
             sequence_state = SequenceState(
                 index, decoding, prefixes[index], request_state, self._metrics

@@ -7,7 +7,7 @@ import pytest
 from scripted import SETTINGS, Health, ids, play
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
-from tandem.bls.draft_length import Experience, Line
+from tandem.bls.draft_length import DraftStatistics, LatencyModel
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Draft, EngineAnswer
 from tandem.bls.loop import Decoding
@@ -80,12 +80,12 @@ def test_each_request_finds_its_own_length():
     texts = [Text.of((alpha,), (1.0,), seed) for seed, alpha in enumerate([0.95, 0.1] * 6)]
     both = dict.fromkeys((AUTO, 2, 3, 4, 6, 8), 0.0)
     for draft_len in both:
-        experience = Experience(16, rated=True)
-        both[draft_len] = sum(seconds_of(text, draft_len, experience) for text in texts)
+        draft_statistics = DraftStatistics(16, rated=True)
+        both[draft_len] = sum(seconds_of(text, draft_len, draft_statistics) for text in texts)
     assert both[AUTO] < min(seconds for length, seconds in both.items() if length != AUTO)
 
 
-def seconds_of(text, draft_len, experience):
+def seconds_of(text, draft_len, draft_statistics):
     settings = replace(SETTINGS, max_seq_len=10**6, draft_max_seq_len=10**6)
     request = Request(
         prompt_ids=ids(1),
@@ -96,7 +96,7 @@ def seconds_of(text, draft_len, experience):
     )
     world = World(text, SMALL)
     play(
-        Decoding(request, settings, drafter_of(request, settings, Health(), experience)),
+        Decoding(request, settings, drafter_of(request, settings, Health(), draft_statistics)),
         world,
         world,
     )
@@ -104,14 +104,14 @@ def seconds_of(text, draft_len, experience):
 
 
 def test_costs_are_learned_from_calls_of_different_length():
-    line = Line(through_zero=False)
+    line = LatencyModel(through_zero=False)
     for tokens in (1, 5, 9, 3):
         line.add(tokens, 0.010 + 0.001 * tokens)
     assert line.fit() == pytest.approx((0.010, 0.001))
 
 
 def test_one_call_that_hung_does_not_spoil_the_costs():
-    line = Line(through_zero=False)
+    line = LatencyModel(through_zero=False)
     for tokens in (1, 5, 9, 3) * 20:
         line.add(tokens, 0.010 + 0.001 * tokens)
     line.add(4, 30.0)
@@ -129,13 +129,13 @@ def test_a_load_that_makes_verifying_dear_shortens_the_drafts():
 
 
 def test_a_shorter_draft_is_known_exactly_from_a_longer_one():
-    experience = Experience(8, rated=True)
-    own = experience.own_arms()
+    draft_statistics = DraftStatistics(8, rated=True)
+    own = draft_statistics.own_arms()
     probabilities = np.array([0.9, 0.9, 0.5, 0.9], np.float32)
     draft = Draft(
         ids(1, 1, 1, 1), answer=EngineAnswer(ids(1, 1, 1, 1), log_probs=np.log(probabilities))
     )
-    experience.learn_acceptance(draft, 2, own)
+    draft_statistics.learn_acceptance(draft, 2, own)
     arms = dict(
         zip(
             zip(own.lengths, own.stops, strict=True),
@@ -154,8 +154,10 @@ def test_decisions_are_told():
     request = Request(
         prompt_ids=ids(1), max_tokens=60, drafter="draft_model", draft_len=AUTO, max_draft_len=16
     )
-    experience = Experience(16, rated=True)
-    decoding = Decoding(request, settings, drafter_of(request, settings, Health(), experience))
+    draft_statistics = DraftStatistics(16, rated=True)
+    decoding = Decoding(
+        request, settings, drafter_of(request, settings, Health(), draft_statistics)
+    )
     play(decoding, world, world)
     rounds = decoding.statistics.as_dict()["rounds"]
     drafted = [r for r in rounds if r["num_draft_tokens"]]
@@ -181,7 +183,7 @@ def test_hybrid_goes_on_asking_the_model_once_the_target_alone_was_timed():
         max_draft_len=16,
         prompt_lookup_num_tokens=4,
     )
-    experience = Experience(16, rated=True)
-    drafter = drafter_of(request, settings, Health(), experience)
+    draft_statistics = DraftStatistics(16, rated=True)
+    drafter = drafter_of(request, settings, Health(), draft_statistics)
     play(Decoding(request, settings, drafter), world, world)
     assert len(world.drafted) > LENGTH / 17

@@ -7,7 +7,7 @@ import pytest
 from scripted import SETTINGS, Draft, Health, Language, Target, decoding_of, expected, ids, play
 
 from tandem.bls import effects
-from tandem.bls.draft_length import Experience, FixedLength
+from tandem.bls.draft_length import DraftStatistics, FixedLength
 from tandem.bls.drafters import SEEDED_LENGTH, drafter_of
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.prompt_lookup import PromptLookup
@@ -264,19 +264,19 @@ def test_a_draft_of_the_last_token_that_the_target_has_is_kept():
 
 def learning(**changes):
     """A hybrid whose draft model learns, and what it learned."""
-    experience = Experience(16, rated=False)
+    draft_statistics = DraftStatistics(16, rated=False)
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, **changes)
-    return drafter_of(request, SETTINGS, Health(), experience), experience
+    return drafter_of(request, SETTINGS, Health(), draft_statistics), draft_statistics
 
 
 def test_hybrid_tells_the_model_of_its_own_drafts_alone():
-    drafter, experience = learning()
+    drafter, draft_statistics = learning()
     copied = effects.Draft(ids(1, 2), drafter="prompt_lookup")
     drafter.verified(copied, 1, 0.1)
-    assert experience.arms.rounds == 0
+    assert draft_statistics.arms.rounds == 0
     drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
     drafter.verified(drafted, 1, 0.1)
-    assert experience.arms.rounds == 1
+    assert draft_statistics.arms.rounds == 1
 
 
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
@@ -294,7 +294,7 @@ def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
         seeded=seeded,
         use_draft_logits=use_draft_logits,
     )
-    drafter = drafter_of(request, SETTINGS, Health(), Experience(16, rated=True))
+    drafter = drafter_of(request, SETTINGS, Health(), DraftStatistics(16, rated=True))
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
     fixed = SEEDED_LENGTH if seeded and use_draft_logits else 16  # AUTO begins at full length
     assert first == (3 if draft_len == 3 else fixed)

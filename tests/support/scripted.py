@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tandem.bls.draft_length import Experience
+from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, Listen, TextCall
 from tandem.bls.errors import EngineError, EngineRefused
@@ -143,8 +143,10 @@ class Health:
 
 
 def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None) -> Decoding:
-    experience = Experience(settings.max_draft_len, rated=settings.draft_stops_when_unsure)
-    drafter = drafter_of(request, settings, health or Health(), experience)
+    draft_statistics = DraftStatistics(
+        settings.max_draft_len, rated=settings.draft_stops_when_unsure
+    )
+    drafter = drafter_of(request, settings, health or Health(), draft_statistics)
     return Decoding(request, settings, drafter)
 
 

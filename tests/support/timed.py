@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scripted import SETTINGS, Health, ids, play
 
-from tandem.bls.draft_length import Experience
+from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.loop import Decoding
@@ -95,8 +95,8 @@ def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
         draft_len=draft_len,
         max_draft_len=max_draft_len,
     )
-    experience = Experience(max_draft_len, rated=rated)
-    drafter = drafter_of(request, settings, Health(), experience)
+    draft_statistics = DraftStatistics(max_draft_len, rated=rated)
+    drafter = drafter_of(request, settings, Health(), draft_statistics)
     decoding = Decoding(request, settings, drafter)
     play(decoding, world, world)
     assert decoding.sequence.output.tolist() == [1] * LENGTH

@@ -11,7 +11,7 @@ SECONDS_A_PIECE = 0.05
 FIXED_PIECE = 4
 
 
-class Pace:
+class ChunkSize:
     """Sizes the pieces of an answer; ``steady`` ones take equal times, as fast as the target is.
 
     whole: an engine that drafts by itself gets the whole answer in one piece, where nobody reads

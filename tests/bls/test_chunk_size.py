@@ -6,19 +6,19 @@ import pytest
 from scripted import SETTINGS, Health, ids, play
 from timed import Text, Times, World
 
-from tandem.bls.draft_length import Experience
+from tandem.bls.chunk_size import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
+from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.loop import Decoding
-from tandem.bls.pace import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, Pace
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO
 
 
-def pieces(pace, seconds_a_token, count=8):
+def pieces(chunk_size, seconds_a_token, count=8):
     sizes = []
     for _ in range(count):
-        sizes.append(pace.tokens)
-        pace.adapt(pace.tokens, seconds_a_token * pace.tokens)
+        sizes.append(chunk_size.tokens)
+        chunk_size.adapt(chunk_size.tokens, seconds_a_token * chunk_size.tokens)
     return sizes
 
 
@@ -33,35 +33,35 @@ def pieces(pace, seconds_a_token, count=8):
     ],
 )
 def test_steady_pieces_take_about_fifty_milliseconds(seconds_a_token, sizes):
-    assert pieces(Pace(steady=True), seconds_a_token) == sizes
+    assert pieces(ChunkSize(steady=True), seconds_a_token) == sizes
 
 
 def test_a_target_that_became_slow_is_asked_for_less_at_once():
-    pace = Pace(steady=True)
-    pieces(pace, 0.001)
-    pace.adapt(pace.tokens, 0.1 * pace.tokens)
-    assert pace.tokens == 1
+    chunk_size = ChunkSize(steady=True)
+    pieces(chunk_size, 0.001)
+    chunk_size.adapt(chunk_size.tokens, 0.1 * chunk_size.tokens)
+    assert chunk_size.tokens == 1
 
 
 def test_a_piece_without_tokens_tells_nothing():
-    pace = Pace(steady=True)
-    pace.adapt(1, 0.01)
-    pace.adapt(0, 5.0)
-    assert pace.tokens == 2
+    chunk_size = ChunkSize(steady=True)
+    chunk_size.adapt(1, 0.01)
+    chunk_size.adapt(0, 5.0)
+    assert chunk_size.tokens == 2
 
 
 def test_nobody_reading_along_there_is_no_hurry():
-    assert pieces(Pace(steady=False), 1.0) == [MOST_TOKENS] * 8
-    assert pieces(Pace(steady=False, whole=True), 1.0) == [WHOLE_ANSWER] * 8
+    assert pieces(ChunkSize(steady=False), 1.0) == [MOST_TOKENS] * 8
+    assert pieces(ChunkSize(steady=False, whole=True), 1.0) == [WHOLE_ANSWER] * 8
 
 
 def test_whole_answers_come_in_pieces_where_somebody_reads_along():
-    assert Pace(steady=True, whole=True).tokens == 1
+    assert ChunkSize(steady=True, whole=True).tokens == 1
 
 
 def test_pieces_that_must_not_follow_from_times_are_of_one_size():
-    assert pieces(Pace(steady=True, timed=False), 0.001) == [FIXED_PIECE] * 8
-    assert Pace(steady=False, timed=False).tokens == MOST_TOKENS
+    assert pieces(ChunkSize(steady=True, timed=False), 0.001) == [FIXED_PIECE] * 8
+    assert ChunkSize(steady=False, timed=False).tokens == MOST_TOKENS
 
 
 class Notes(World):
@@ -87,7 +87,7 @@ def play_auto(times, **changes):
         max_draft_len=16,
         **changes,
     )
-    drafter = drafter_of(request, settings, Health(), Experience(16, rated=True))
+    drafter = drafter_of(request, settings, Health(), DraftStatistics(16, rated=True))
     play(Decoding(request, settings, drafter), world, world)
     return world
 
@@ -122,6 +122,6 @@ def test_a_seeded_stream_of_an_unkeyed_engine_has_pieces_of_one_size():
         seeded=True,
         streams_text=True,
     )
-    drafter = drafter_of(request, settings, Health(), Experience(16, rated=True))
+    drafter = drafter_of(request, settings, Health(), DraftStatistics(16, rated=True))
     play(Decoding(request, settings, drafter), world, world)
     assert [tokens for tokens, _ in world.plain] == [FIXED_PIECE] * 5
