@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from tandem.engines.capabilities import Capabilities
 from tandem.engines.request import EngineAnswer, EngineRequest
-from tandem.engines.traits import Traits
 
 Respond: TypeAlias = Callable[[EngineAnswer], None]
 Send: TypeAlias = Callable[[int], None]  # given when the last token came, in ns of the wall clock
@@ -45,7 +45,7 @@ class Engine(Protocol):
 
     """
 
-    traits: Traits
+    capabilities: Capabilities
     computed_tokens: int
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:

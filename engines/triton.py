@@ -21,9 +21,9 @@ from tandem.engines.encoding import encode, nothing
 from tandem.engines.engine import Engine, Preparing, Send
 from tandem.engines.errors import EngineError, RequestError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
-from tandem.engines.loans import Borrower, Lender
 from tandem.engines.request import NO_IDS, EngineAnswer, EngineRequest
 from tandem.engines.room import ResponseError, check_room
+from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class EngineModel:
             self._engine = self.load_engine(model_config, folder)
         except (EngineError, ValueError) as error:
             raise pb_utils.TritonModelException(f"model '{self._name}': {error}") from error
-        self._lender, self._borrower = Lender(), Borrower()
+        self._logits_writer, self._logits_reader = SharedLogitsWriter(), SharedLogitsReader()
         self._metric = _ComputedTokens(self._name, lambda: self._engine.computed_tokens)
 
     def execute(self, requests: Iterable[Any]) -> list[Any] | None:
@@ -64,7 +64,7 @@ class EngineModel:
     def finalize(self) -> None:
         """End the engine's calls and threads."""
         self._engine.close()
-        self._lender.close()
+        self._logits_writer.close()
         self._metric.close()
 
     def _start(self, request: Any) -> _WayBack:
@@ -81,7 +81,7 @@ class EngineModel:
                 self._take_loan(arrays, way)
             call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
             self._check_streaming(call)
-            respond = _Responder(self._name, call, way, wanted, self._lender)
+            respond = _Responder(self._name, call, way, wanted, self._logits_writer)
             self._engine.submit(call, respond)
         except RequestError as error:
             self._refuse(way, str(error), error.code)
@@ -95,7 +95,7 @@ class EngineModel:
 
         A loan that is over leaves the ids, which are verified as exactly.
         """
-        loan = self._borrower.borrow(arrays.pop(tensors.LOGITS_LOAN))
+        loan = self._logits_reader.borrow(arrays.pop(tensors.LOGITS_LOAN))
         if loan is None:
             arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
             return
@@ -122,13 +122,18 @@ class _Responder(Preparing):
     """Makes a call's answers the responses to it."""
 
     def __init__(
-        self, model: str, call: EngineRequest, way: _WayBack, wanted: list[str], lender: Lender
+        self,
+        model: str,
+        call: EngineRequest,
+        way: _WayBack,
+        wanted: list[str],
+        writer: SharedLogitsWriter,
     ) -> None:
         self._model = model
         self._call = call
         self._way = way
         self._wanted = wanted
-        self._lender = lender
+        self._logits_writer = writer
 
     def __call__(self, answer: EngineAnswer) -> None:
         self.prepare(answer)(answer.usage.last_token_time_ns)
@@ -163,7 +168,7 @@ class _Responder(Preparing):
     def _arrays(self, answer: EngineAnswer) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
         if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
-            arrays[tensors.LOGITS_LOAN] = self._lender.lend(answer.generation_logits)[None]
+            arrays[tensors.LOGITS_LOAN] = self._logits_writer.lend(answer.generation_logits)[None]
         return arrays
 
     def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:

@@ -19,7 +19,7 @@ class FaultyEngine:
     def __init__(self, engine: Any, fault: Path) -> None:
         self._engine = engine
         self._fault = fault
-        self.traits = engine.traits
+        self.capabilities = engine.capabilities
         self.stop = engine.stop
         self.close = engine.close
 

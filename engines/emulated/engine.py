@@ -7,6 +7,7 @@ import threading
 from functools import partial
 
 from tandem.engines.admission import check
+from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.admission import check_emulated
 from tandem.engines.emulated.call import Call
 from tandem.engines.emulated.gpu import SharedGpu
@@ -18,7 +19,6 @@ from tandem.engines.emulated.timers import Timer
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, RequestError
 from tandem.engines.request import EngineRequest, Usage
-from tandem.engines.traits import EMULATED
 
 MS = 1_000_000  # nanoseconds
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class EmulatedEngine:
     answered within `submit`, in the caller's thread.
     """
 
-    traits = EMULATED
+    capabilities = EMULATED
 
     def __init__(
         self, settings: EmulatedSettings, timer: Timer, gpu: SharedGpu | None = None

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tandem.engines.admission import check
+from tandem.engines.capabilities import LLMAPI, LLMAPI_SPECULATIVE
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, LoadError
 from tandem.engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
 from tandem.engines.llmapi.call import Call
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest
-from tandem.engines.traits import LLMAPI, LLMAPI_SPECULATIVE
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class LlmApiEngine:
 
     def __init__(self, settings: LlmApiSettings, package: Any) -> None:
         """Start the LLM; `package` is the module `tensorrt_llm`. Raises LoadError."""
-        self.traits = LLMAPI_SPECULATIVE if settings.drafts_itself else LLMAPI
+        self.capabilities = LLMAPI_SPECULATIVE if settings.drafts_itself else LLMAPI
         self.computed_tokens = 0
         self._settings = settings
         self._sampling_params = package.SamplingParams

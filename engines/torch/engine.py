@@ -13,6 +13,7 @@ import torch
 
 from tandem.contract.errors import ErrorCode
 from tandem.engines.admission import check
+from tandem.engines.capabilities import TORCH, TORCH_LOOKUP
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError
 from tandem.engines.request import EngineRequest
@@ -24,7 +25,6 @@ from tandem.engines.torch.sampling import Sampler
 from tandem.engines.torch.scheduler import Scheduler
 from tandem.engines.torch.sequence import Sequence
 from tandem.engines.torch.settings import TorchSettings
-from tandem.engines.traits import TORCH, TORCH_LOOKUP
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TorchEngine:
     def __init__(self, settings: TorchSettings, folder: Path) -> None:
         """Load the checkpoint, check and warm it up. Raises LoadError."""
         self._settings = settings
-        self.traits = TORCH_LOOKUP if settings.drafts_itself else TORCH
+        self.capabilities = TORCH_LOOKUP if settings.drafts_itself else TORCH
         self._drafters = Drafters(settings) if settings.drafts_itself else None
         self._arrived: list[Sequence] = []
         self._stops: set[str] = set()

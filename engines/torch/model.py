@@ -14,8 +14,8 @@ from tandem.engines.errors import LoadError
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Segment
 from tandem.engines.torch.checkpoint import load_checkpoint
+from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.kv_cache import KVEntry, KVShape
-from tandem.engines.torch.lean import LeanDecoder, supports
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.settings import TorchSettings
 
@@ -37,7 +37,7 @@ class PackedModel:
         """Load and check the checkpoint, found from `folder`. Raises LoadError."""
         path = folder / settings.checkpoint
         self._model = load_checkpoint(settings, path)
-        self._lean: LeanDecoder | None = None
+        self._fused: FusedLlama | None = None
         self.device: torch.device = self._model.device
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         try:
@@ -56,7 +56,7 @@ class PackedModel:
         positions = _joined([np.arange(s.start, s.end) for s in segments])
         wanted = _rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
-        run = self._lean.forward if self._lean else self._run
+        run = self._fused.forward if self._fused else self._run
         return run(self._tensor(ids), self._tensor(positions), rows, segments)
 
     def _run(
@@ -115,7 +115,7 @@ class PackedModel:
         if self.device.type != "cpu" or self._model.dtype != torch.float32:
             return
         if supports(self._model):
-            self._lean = LeanDecoder(self._model, max_seq_len)
+            self._fused = FusedLlama(self._model, max_seq_len)
         else:
             pack_linears(self._model)
 

@@ -28,7 +28,7 @@ def engine(request) -> Harness:
 @pytest.fixture
 def able(engine, request) -> Harness:
     """The engine, if it has the trait that the test needs."""
-    if not getattr(engine.engine.traits, request.param):
+    if not getattr(engine.engine.capabilities, request.param):
         pytest.skip(f"no {request.param}")
     return engine
 

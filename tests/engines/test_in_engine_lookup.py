@@ -385,9 +385,9 @@ def test_figures_leave_by_nvidias_tensors(cycler):
 
 
 def test_an_engine_that_drafts_itself_says_so(looker, llama):
-    assert looker.engine.traits.drafts_itself
-    assert not looker.engine.traits.verifies_drafts
-    assert not llama.engine.traits.drafts_itself
+    assert looker.engine.capabilities.drafts_itself
+    assert not looker.engine.capabilities.verifies_drafts
+    assert not llama.engine.capabilities.drafts_itself
 
 
 def test_drafts_of_others_are_refused_by_name(looker):

@@ -152,11 +152,11 @@ def test_one_call_brings_the_whole_answer(start, speculation, streaming):
 
 def test_traits_say_whether_it_speculates(start):
     control, speculative = start(), start(prompt_lookup_num_tokens="4")
-    assert not control.engine.traits.drafts_itself
-    assert speculative.engine.traits.drafts_itself
+    assert not control.engine.capabilities.drafts_itself
+    assert speculative.engine.capabilities.drafts_itself
     for engine in (control.engine, speculative.engine):
-        assert not engine.traits.verifies_drafts
-        assert not engine.traits.keyed_randomness
+        assert not engine.capabilities.verifies_drafts
+        assert not engine.capabilities.keyed_randomness
 
 
 def test_figures_are_those_of_the_outputs(looker):

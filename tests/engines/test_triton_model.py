@@ -16,8 +16,8 @@ from emulated import settings
 from tandem.contract.errors import decoded
 from tandem.contract.parameters import encode
 from tandem.engines import room
-from tandem.engines.loans import Lender
 from tandem.engines.request import EngineAnswer
+from tandem.engines.shared_logits import SharedLogitsWriter
 
 FINAL = backend_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PLAIN = ["output_ids", "sequence_length"]
@@ -231,14 +231,14 @@ def test_a_small_answer_asks_nobody(begin, free):
     ("spoilt", "decoupled"), [("made", False), ("made", True), ("sent", True), (None, False)]
 )
 def test_a_loan_comes_back_however_its_call_ends(begin, monkeypatch, triton, spoilt, decoupled):
-    lender, engine = Lender(), Scripted()
+    writer, engine = SharedLogitsWriter(), Scripted()
     model = begin(engine, decoupled=decoupled)
-    handle = lender.lend(np.zeros((2, 131), np.float32))
+    handle = writer.lend(np.zeros((2, 131), np.float32))
     sender = Sender(decoupled=decoupled, fails=(0,) if spoilt == "sent" else ())
     ask(model, sender=sender, draft_input_ids=[7, 8], logits_loan=handle)
     request, respond = engine.calls[0]
     assert request.draft_logits.shape == (2, 131)
-    page = lender._lent[0][2]
+    page = writer._lent[0][2]
     assert not page.returned
     if spoilt == "made":
         monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
@@ -249,7 +249,7 @@ def test_a_loan_comes_back_however_its_call_ends(begin, monkeypatch, triton, spo
     else:
         respond(answer())
     assert page.returned
-    lender.close()
+    writer.close()
 
 
 def test_the_prompt_comes_first_where_the_profile_says_so(begin):

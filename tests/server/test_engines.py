@@ -13,7 +13,7 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tandem.contract import engine
-from tandem.engines.loans import Borrower
+from tandem.engines.shared_logits import SharedLogitsReader
 from tandem.tools.profiles import deployment
 
 from .conftest import serving
@@ -102,7 +102,7 @@ def test_a_draft_sends_its_logits_or_lends_them(server):
             outputs=[grpc.InferRequestedOutput(name) for name in outputs],
         )
     sent = result.as_numpy(engine.GENERATION_LOGITS)[0, 0]
-    loan = Borrower().borrow(result.as_numpy(engine.LOGITS_LOAN))
+    loan = SharedLogitsReader().borrow(result.as_numpy(engine.LOGITS_LOAN))
     assert loan.logits.shape[0] == 3
     assert loan.logits.tolist() == sent.tolist()
     loan.give_back()

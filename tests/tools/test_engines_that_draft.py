@@ -6,7 +6,7 @@ import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
 
-from tandem.engines import traits
+from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
@@ -76,13 +76,13 @@ TOLD = {
 def test_torch_target_is_told_how_to_look_up(plan):
     planned = plan(prompt_lookup=LOOKUP)
     assert TOLD.items() <= told(planned).items()
-    assert planned.target.traits == traits.TORCH_LOOKUP
+    assert planned.target.capabilities == capabilities.TORCH_LOOKUP
 
 
 def test_torch_target_looks_nothing_up_unless_told_to(plan):
     planned = plan()
     assert told(planned)["prompt_lookup_num_tokens"] == 0
-    assert planned.target.traits == traits.TORCH
+    assert planned.target.capabilities == capabilities.TORCH
 
 
 def test_lookup_in_the_engine_has_the_documents_defaults(plan):
@@ -132,7 +132,7 @@ def test_llmapi_target_is_told_where_its_model_is_and_how_to_look_up(plan, folde
     assert parameters["max_batch_size"] == 8
     assert parameters["max_seq_len"] == planned.target.max_seq_len == 1024 - 10
     assert parameters["kv_cache_tokens"] == 16 * 1024
-    assert planned.target.traits == traits.LLMAPI_SPECULATIVE
+    assert planned.target.capabilities == capabilities.LLMAPI_SPECULATIVE
 
 
 def test_llmapi_weights_may_be_elsewhere(plan, folder):
@@ -149,7 +149,7 @@ def test_llmapi_target_may_draft_by_a_model(plan, folder):
 
 def test_llmapi_target_without_speculation_is_a_control(plan):
     planned = plan(kind="llmapi")
-    assert planned.target.traits == traits.LLMAPI
+    assert planned.target.capabilities == capabilities.LLMAPI
     assert planned.loop_settings().drafters == ("none",)
     assert planned.target.max_seq_len == 1024
 

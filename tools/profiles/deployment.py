@@ -109,21 +109,21 @@ class Deployment:
             end_ids=self.end_ids,
             max_seq_len=target.max_seq_len,
             max_draft_len=target.max_draft_len,
-            target_keyed_randomness=target.traits.keyed_randomness,
-            draft_keyed_randomness=draft is not None and draft.traits.keyed_randomness,
-            draft_stops_when_unsure=draft is not None and draft.traits.stops_when_unsure,
+            target_keyed_randomness=target.capabilities.keyed_randomness,
+            draft_keyed_randomness=draft is not None and draft.capabilities.keyed_randomness,
+            draft_stops_when_unsure=draft is not None and draft.capabilities.stops_when_unsure,
             target_decoupled=target.decoupled,
             draft_decoupled=draft is not None and draft.decoupled,
             target_excludes_input=target.excludes_input,
             draft_excludes_input=draft is None or draft.excludes_input,
-            target_log_probs_with_drafts=target.traits.log_probs_with_drafts,
-            target_warps_draft_logits=target.traits.warps_draft_logits,
-            target_compares_ids_exactly=target.traits.compares_ids_exactly,
-            target_top_p_with_drafts=target.traits.top_p_with_drafts,
+            target_log_probs_with_drafts=target.capabilities.log_probs_with_drafts,
+            target_warps_draft_logits=target.capabilities.warps_draft_logits,
+            target_compares_ids_exactly=target.capabilities.compares_ids_exactly,
+            target_top_p_with_drafts=target.capabilities.top_p_with_drafts,
             target_logits_dtype=target.logits_dtype,
-            draft_logits_tell_all=draft is None or draft.traits.logits_tell_all,
+            draft_logits_tell_all=draft is None or draft.capabilities.logits_tell_all,
             fast_logits=target.fast_logits,
-            logits_on_loan=draft is not None and all(e.traits.lends_logits for e in engines),
+            logits_on_loan=draft is not None and all(e.capabilities.lends_logits for e in engines),
             drafters=self.drafters,
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             draft_len=decoding.draft_len,
@@ -198,7 +198,7 @@ def check(profile: Profile) -> Deployment:
     target, draft = engines[TARGET], engines.get(DRAFT)
     if draft:
         target = profile.engines.target.beside(draft, target)
-    if target.traits.drafts_itself and "entries" not in profile.model_fields_set:
+    if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
         # Its control would be a second engine, so there is no entry for it.
         entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
         profile = profile.model_copy(update={"entries": entries})
@@ -243,9 +243,9 @@ def _check_names(profile: Profile) -> None:
 
 
 def _drafters(target: Engine, draft: Engine | None) -> tuple[DrafterName, ...]:
-    if target.traits.drafts_itself:
+    if target.capabilities.drafts_itself:
         return ("engine",)
-    if not target.traits.verifies_drafts or not target.max_draft_len:
+    if not target.capabilities.verifies_drafts or not target.max_draft_len:
         return ("none",)
     return (
         ("draft_model", "prompt_lookup", "hybrid", "none") if draft else ("prompt_lookup", "none")

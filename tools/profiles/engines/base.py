@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.contract import parameters
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
-from tandem.engines.traits import Traits
+from tandem.engines.capabilities import Capabilities
 from tandem.tools.profiles.checkpoint import Checkpoint
 
 Place = tuple[str | int, ...]
@@ -72,7 +72,7 @@ class Engine:
     fast_logits: it takes a handle to the draft's logits instead of these. decoupled: it may stream.
     """
 
-    traits: Traits
+    capabilities: Capabilities
     parameters: Mapping[str, str]
     vocab_size: int
     max_seq_len: int

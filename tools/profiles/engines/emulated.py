@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from tokenizers import Tokenizer
 
-from tandem.engines import traits
+from tandem.engines import capabilities
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.errors import LoadError
 from tandem.tools.profiles.checkpoint import CheckpointError, TokenizerFolder, read_tokenizer
@@ -78,7 +78,7 @@ class EmulatedDraft(OwnEngineSection):
             raise ProfileError((*place, "tokenizer"), str(error)) from error
         settings = self._settings(tokenizer, place)
         return Engine(
-            traits=traits.EMULATED,
+            capabilities=capabilities.EMULATED,
             parameters=self.model_parameters(self.kind, settings),
             excludes_input=self.exclude_input_in_output,
             vocab_size=settings.vocab_size,

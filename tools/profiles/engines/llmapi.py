@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from tandem.engines import traits
+from tandem.engines import capabilities
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
@@ -96,7 +96,9 @@ class LlmApiTarget(OwnEngineSection):
             _check_vocabulary(checkpoint, self.draft.checkpoint, (*place, "draft", "checkpoint"))
         settings = self._settings(checkpoint, place)
         return Engine(
-            traits=traits.LLMAPI_SPECULATIVE if settings.drafts_itself else traits.LLMAPI,
+            capabilities=capabilities.LLMAPI_SPECULATIVE
+            if settings.drafts_itself
+            else capabilities.LLMAPI,
             parameters=self.model_parameters(self.kind, settings),
             excludes_input=self.exclude_input_in_output,
             vocab_size=checkpoint.vocab_size,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tandem.engines import traits
+from tandem.engines import capabilities
 from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint
 from tandem.tools.profiles.engines.base import (
     Engine,
@@ -148,7 +148,7 @@ class TensorRTLLMDraft(EngineSection):
             raise ProfileError((*place, "checkpoint"), str(error)) from error
         self.check_settings(place)
         return Engine(
-            traits=traits.TENSORRTLLM,
+            capabilities=capabilities.TENSORRTLLM,
             backend=BACKEND,
             parameters=self._parameters(),
             vocab_size=self.padded(checkpoint.vocab_size),

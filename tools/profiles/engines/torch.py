@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from tandem.engines import traits
+from tandem.engines import capabilities
 from tandem.engines.errors import LoadError
 from tandem.engines.torch.settings import TorchSettings
 from tandem.tools.profiles.checkpoint import (
@@ -65,7 +65,9 @@ class TorchDraft(OwnEngineSection):
             raise ProfileError((*place, "checkpoint"), str(error)) from error
         settings = self._settings(checkpoint, place)
         return Engine(
-            traits=traits.TORCH_LOOKUP if settings.drafts_itself else traits.TORCH,
+            capabilities=capabilities.TORCH_LOOKUP
+            if settings.drafts_itself
+            else capabilities.TORCH,
             parameters=self.model_parameters(self.kind, settings),
             excludes_input=self.exclude_input_in_output,
             vocab_size=checkpoint.vocab_size,

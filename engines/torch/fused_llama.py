@@ -34,7 +34,7 @@ class _Layer:
     down: Any
 
 
-class LeanDecoder:
+class FusedLlama:
     """Runs a Llama, Mistral or Qwen2 checkpoint in float32 on a CPU."""
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
@@ -99,7 +99,7 @@ class LeanDecoder:
 
 
 def supports(model: Any) -> bool:
-    """Whether a transformers model is one that `LeanDecoder` can take over."""
+    """Whether a transformers model is one that `FusedLlama` can take over."""
     config = model.config
     rope = getattr(model, "model", None) and getattr(model.model, "rotary_emb", None)
     return (

@@ -12,7 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.engines.loans import MOST_PAGES, SECONDS_TO_TAKE, Borrower, Lender
+from tandem.engines.shared_logits import (
+    MOST_PAGES,
+    SECONDS_TO_TAKE,
+    SharedLogitsReader,
+    SharedLogitsWriter,
+)
 
 ELSEWHERE = """
 import sys
@@ -49,86 +54,86 @@ def clock():
 
 
 @pytest.fixture
-def lender(clock):
-    lender = Lender(clock)
-    yield lender
-    lender.close()
+def writer(clock):
+    writer = SharedLogitsWriter(clock)
+    yield writer
+    writer.close()
 
 
-def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(lender):
+def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(writer):
     logits = np.arange(10, dtype=np.float32).reshape(2, 5)
-    first = lender.lend(logits)
+    first = writer.lend(logits)
     logits[:] = 0  # a loan is a copy
     assert read_elsewhere(first) == str(np.arange(10.0).reshape(2, 5).tolist())
-    second = lender.lend(rows(7))
+    second = writer.lend(rows(7))
     assert first[:2].tolist() == second[:2].tolist()  # the same page
-    assert lender.num_pages == 1
+    assert writer.num_pages == 1
     assert read_elsewhere(first) == ""
     assert read_elsewhere(second) == str(rows(7).tolist())
 
 
-def test_a_loan_is_read_once(lender):
-    borrower = Borrower()
-    handle = lender.lend(rows(1))
-    loan = borrower.borrow(handle)
-    assert borrower.borrow(handle) is None
+def test_a_loan_is_read_once(writer):
+    reader = SharedLogitsReader()
+    handle = writer.lend(rows(1))
+    loan = reader.borrow(handle)
+    assert reader.borrow(handle) is None
     loan.give_back()
-    assert borrower.borrow(handle) is None
+    assert reader.borrow(handle) is None
 
 
-def test_what_somebody_reads_is_not_lent_anew_however_long_that_takes(lender, clock):
-    borrower = Borrower()
-    loan = borrower.borrow(lender.lend(rows(1)))
+def test_what_somebody_reads_is_not_lent_anew_however_long_that_takes(writer, clock):
+    reader = SharedLogitsReader()
+    loan = reader.borrow(writer.lend(rows(1)))
     clock.now = 100 * SECONDS_TO_TAKE
     for _ in range(2 * MOST_PAGES):
-        lender.lend(rows(2))
+        writer.lend(rows(2))
     assert loan.logits.tolist() == rows(1).tolist()
 
 
-def test_what_nobody_takes_is_lent_anew_in_the_end(lender, clock):
-    old = lender.lend(rows(1))
-    lender.lend(rows(2))
-    assert lender.num_pages == 2
+def test_what_nobody_takes_is_lent_anew_in_the_end(writer, clock):
+    old = writer.lend(rows(1))
+    writer.lend(rows(2))
+    assert writer.num_pages == 2
     clock.now = SECONDS_TO_TAKE + 1
-    lender.lend(rows(3))
-    assert lender.num_pages == 2
-    assert Borrower().borrow(old) is None
+    writer.lend(rows(3))
+    assert writer.num_pages == 2
+    assert SharedLogitsReader().borrow(old) is None
 
 
-def test_loans_that_nobody_takes_fill_no_more_than_so_many_pages(lender):
-    handles = [lender.lend(rows(n)) for n in range(3 * MOST_PAGES)]
-    assert lender.num_pages == MOST_PAGES
-    borrower = Borrower()
+def test_loans_that_nobody_takes_fill_no_more_than_so_many_pages(writer):
+    handles = [writer.lend(rows(n)) for n in range(3 * MOST_PAGES)]
+    assert writer.num_pages == MOST_PAGES
+    reader = SharedLogitsReader()
     kept = handles[-MOST_PAGES:]
-    assert all(borrower.borrow(handle) is None for handle in handles[:-MOST_PAGES])
-    assert [borrower.borrow(handle).logits[0, 0] for handle in kept] == [
+    assert all(reader.borrow(handle) is None for handle in handles[:-MOST_PAGES])
+    assert [reader.borrow(handle).logits[0, 0] for handle in kept] == [
         *range(2 * MOST_PAGES, 3 * MOST_PAGES)
     ]
 
 
-def test_what_was_given_back_is_lent_before_a_loan_ends_sooner(lender):
-    borrower = Borrower()
-    handles = [lender.lend(rows(n)) for n in range(MOST_PAGES)]
-    borrower.borrow(handles[-1]).give_back()
-    lender.lend(rows(1))
-    assert all(borrower.borrow(handle) for handle in handles[:-1])
+def test_what_was_given_back_is_lent_before_a_loan_ends_sooner(writer):
+    reader = SharedLogitsReader()
+    handles = [writer.lend(rows(n)) for n in range(MOST_PAGES)]
+    reader.borrow(handles[-1]).give_back()
+    writer.lend(rows(1))
+    assert all(reader.borrow(handle) for handle in handles[:-1])
 
 
-def test_a_longer_draft_gets_more_room(lender):
-    borrower = Borrower()
+def test_a_longer_draft_gets_more_room(writer):
+    reader = SharedLogitsReader()
     for num in (1, 40, 3):
-        loan = borrower.borrow(lender.lend(rows(num, num, 1000)))
+        loan = reader.borrow(writer.lend(rows(num, num, 1000)))
         assert loan.logits.shape == (num, 1000)
         assert (loan.logits == num).all()
         loan.give_back()
-    assert lender.num_pages == 1
+    assert writer.num_pages == 1
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["process", "descriptor", "number"])
-def test_a_handle_that_was_never_given_reads_nothing(lender, wrong):
-    handle = lender.lend(rows(1))
+def test_a_handle_that_was_never_given_reads_nothing(writer, wrong):
+    handle = writer.lend(rows(1))
     handle[wrong] += 100_000
-    assert Borrower().borrow(handle) is None
+    assert SharedLogitsReader().borrow(handle) is None
 
 
 def test_only_pages_are_opened():
@@ -137,8 +142,11 @@ def test_only_pages_are_opened():
         other.write(np.array([number, taken, returned, num, width], np.uint64).tobytes())
         other.write(bytes(4096))
         other.flush()
-        assert Borrower().borrow(np.array([os.getpid(), other.fileno(), number], np.uint64)) is None
-    assert Borrower().borrow(np.zeros(2, np.uint64)) is None
+        assert (
+            SharedLogitsReader().borrow(np.array([os.getpid(), other.fileno(), number], np.uint64))
+            is None
+        )
+    assert SharedLogitsReader().borrow(np.zeros(2, np.uint64)) is None
 
 
 def test_nothing_is_left_of_a_lender_that_ended():
@@ -147,13 +155,13 @@ def test_nothing_is_left_of_a_lender_that_ended():
         "print(*Lender().lend(np.ones((1, 4), np.float32)))"
     )
     ended = subprocess.run([sys.executable, "-c", lend], check=True, capture_output=True, text=True)
-    assert Borrower().borrow(np.array(ended.stdout.split(), np.uint64)) is None
+    assert SharedLogitsReader().borrow(np.array(ended.stdout.split(), np.uint64)) is None
 
 
 def test_a_failure_to_borrow_is_logged_once(caplog):
-    borrower = Borrower()
+    reader = SharedLogitsReader()
     for _ in range(3):
-        assert borrower.borrow(np.ones(3, np.uint64)) is None
+        assert reader.borrow(np.ones(3, np.uint64)) is None
     assert [record.message for record in caplog.records] == [
         "a draft's logits could not be borrowed; such drafts are verified by ids"
     ]
@@ -162,15 +170,15 @@ def test_a_failure_to_borrow_is_logged_once(caplog):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["lend", "take", "return"]), st.integers(0, 7))))
 def test_whoever_reads_reads_his_own_in_any_order(steps):
-    lender, borrower = Lender(), Borrower()
+    writer, reader = SharedLogitsWriter(), SharedLogitsReader()
     lent, taken = [], []
     for number, (step, which) in enumerate(steps):
         if step == "lend":
-            lent.append((number, lender.lend(rows(number, which + 1))))
+            lent.append((number, writer.lend(rows(number, which + 1))))
         elif step == "take" and lent:
             mine, handle = lent.pop(which % len(lent))
-            taken.append((mine, borrower.borrow(handle)))
+            taken.append((mine, reader.borrow(handle)))
         elif step == "return" and taken:
             taken.pop(which % len(taken))[1].give_back()
         assert all((loan.logits == mine).all() for mine, loan in taken)
-    lender.close()
+    writer.close()

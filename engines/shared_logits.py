@@ -94,7 +94,7 @@ class _Page:
         self._header[_RETURNED] = number
 
 
-class Lender:
+class SharedLogitsWriter:
     """What a draft lends. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -149,7 +149,7 @@ class Lender:
         return None
 
 
-class Loan:
+class SharedLogits:
     """Logits [rows, vocab_size] that were lent, until they are given back."""
 
     def __init__(self, page: _Page, number: int) -> None:
@@ -162,7 +162,7 @@ class Loan:
         self._page.give_back(self._number)
 
 
-class Borrower:
+class SharedLogitsReader:
     """What a target reads of it. Thread-safe."""
 
     def __init__(self) -> None:
@@ -170,14 +170,14 @@ class Borrower:
         self._lock = threading.Lock()
         self._warned = False
 
-    def borrow(self, handle: Handle) -> Loan | None:
+    def borrow(self, handle: Handle) -> SharedLogits | None:
         """Return the loan; None where it is over, or never was one."""
         if handle.size == _HANDLE_WORDS:
             process, descriptor, number = handle.reshape(-1).tolist()
             with self._lock:
                 page = self._taken(process, descriptor, number)
             if page is not None:
-                return Loan(page, number)
+                return SharedLogits(page, number)
         if not self._warned:
             self._warned = True
             log.warning("a draft's logits could not be borrowed; such drafts are verified by ids")

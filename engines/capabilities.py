@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class Traits:
+class Capabilities:
     """Abilities of an engine kind.
 
     verifies_drafts: takes `draft_input_ids` and verifies them in one step.
@@ -41,7 +41,7 @@ class Traits:
     top_p_with_drafts: bool
 
 
-TORCH = Traits(
+TORCH = Capabilities(
     verifies_drafts=True,
     drafts_itself=False,
     keyed_randomness=True,
