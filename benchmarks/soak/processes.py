@@ -74,7 +74,7 @@ def read_metrics(server: TritonServer) -> list[tuple[str, float]]:
 
 
 def _lost(metrics: list[tuple[str, float]]) -> dict[str, int]:
-    pattern = re.compile(r'tandem_lost_calls\{.*engine="(\w+)"')
+    pattern = re.compile(r'tandem_abandoned_calls\{.*engine="(\w+)"')
     found = [(pattern.match(name), value) for name, value in metrics]
     return {match[1]: int(value) for match, value in found if match}
 

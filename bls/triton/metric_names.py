@@ -25,7 +25,7 @@ GAUGES = {
     "tandem_requests_running": "Sequences decoding now",
     "tandem_requests_waiting": "Sequences waiting for room",
     "tandem_kv_reserved_ratio": "Share of the KV cache that running sequences may come to need",
-    "tandem_lost_calls": "Engine calls given up without an answer",
+    "tandem_abandoned_calls": "Engine calls given up without an answer",
 }
 # Of every model that has a watcher: cancellations, deadlines and these figures hang on it.
 HEARTBEAT = (

@@ -65,7 +65,7 @@ class Metrics:
             key_of("tandem_requests_waiting"): waiting,
             key_of("tandem_kv_reserved_ratio"): kv_reserved,
             **{
-                key_of("tandem_lost_calls", engine=engine): calls
+                key_of("tandem_abandoned_calls", engine=engine): calls
                 for engine, calls in abandoned.items()
             },
         }

@@ -50,7 +50,7 @@ class RequestState:
         self._response_builder = response_builder
         self._deadline = deadline
         self._timeout = timeout
-        self._sequence_states: Sequence[SequenceState] = ()
+        self._sequences: Sequence[SequenceState] = ()
         self._unfinished = 0
         self._failure: Failure | None = None
         self._lock = threading.Lock()  # the watcher takes it: nobody may wait with it held
@@ -59,12 +59,10 @@ class RequestState:
     @property
     def closed(self) -> bool:
         """Whether the last response has been sent and no model is at work for it any more."""
-        busy = self.wait.call is not None or any(
-            sequence_state.decodes for sequence_state in self._sequence_states
-        )
+        busy = self.wait.call is not None or any(sequence.decodes for sequence in self._sequences)
         return self._sender.closed and not busy
 
-    def open(self, sequence_states: Sequence[SequenceState]) -> None:
+    def open(self, sequences: Sequence[SequenceState]) -> None:
         """Take the prompts in; they may start at any moment from now on.
 
         Raises what ended the request, if that has happened before.
@@ -72,8 +70,8 @@ class RequestState:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            self._sequence_states = sequence_states
-            self._unfinished = len(sequence_states)
+            self._sequences = sequences
+            self._unfinished = len(sequences)
 
     def check(self, now: float) -> None:
         """Notice that the client has gone, that time is up, or that an engine is overdue."""
@@ -90,8 +88,8 @@ class RequestState:
             if self.turn is not None:
                 self.turn.end()
             self.fail(EngineTimeout(overdue.model, overdue.timeout))
-        for sequence_state in self._sequence_states:
-            sequence_state.check(now)
+        for sequence in self._sequences:
+            sequence.check(now)
 
     def fail(self, error: Failure) -> None:
         """End the whole request: one line to the client, every prompt's decoding interrupted.
@@ -102,12 +100,12 @@ class RequestState:
             if self._failure is not None or self._sender.closed:
                 return
             self._failure = error
-            sequence_states = self._sequence_states
+            sequences = self._sequences
         if self.turn is not None:
             self.turn.withdraw()
         self.places.give_back()
-        for sequence_state in sequence_states:
-            sequence_state.interrupt(error)
+        for sequence in sequences:
+            sequence.interrupt(error)
         self._sender.refuse(str(error), error.code)
 
     def sequence_advanced(self, part: SequenceOutput) -> None:
@@ -118,7 +116,7 @@ class RequestState:
             if self.options.stream:
                 self._sender.send(self._response_builder.response([part]), final=last)
             elif last:
-                parts = [sequence_state.whole() for sequence_state in self._sequence_states]
+                parts = [sequence.whole() for sequence in self._sequences]
                 self._sender.send(self._response_builder.response(parts), final=True)
 
 
@@ -130,7 +128,7 @@ class SequenceState:
         index: int,
         decoding: Decoding,
         prefix: str,
-        request_state: RequestState,
+        state: RequestState,
         metrics: Metrics,
     ) -> None:
         self._index = index
@@ -142,14 +140,14 @@ class SequenceState:
         self._detokenizer = (
             StreamDetokenizer(self) if decoding.request.detokenizes_off_path else None
         )
-        self._request_state = request_state
+        self._state = state
         self._metrics = metrics
         self._driver: Driver | None = None
         self._reservation: Reservation | None = None
         self._admission: Admission | None = None
         self._interruption: Failure | None = None
         self._ended = False
-        self._timeline = Timeline(request_state.arrival_ns)
+        self._timeline = Timeline(state.arrival_ns)
         self._lock = threading.Lock()
 
     @property
@@ -204,7 +202,7 @@ class SequenceState:
             tokens = np.concatenate(self._unsent_tokens)
             part = self._part(self._unsent_text, tokens, chunk.totals)
             self._unsent_text, self._unsent_tokens = "", []
-            self._request_state.sequence_advanced(part)
+            self._state.sequence_advanced(part)
 
     def ended(self, error: Failure | None) -> None:
         """Make room for others; an error ends the whole job."""
@@ -214,7 +212,7 @@ class SequenceState:
         if self._admission is not None and self._reservation is not None:
             self._admission.leave(self._reservation)
         if error is not None:
-            self._request_state.fail(error)
+            self._state.fail(error)
 
     def whole(self) -> SequenceOutput:
         """The complete answer to this prompt."""
@@ -223,7 +221,7 @@ class SequenceState:
 
     def fail(self, error: Failure) -> None:
         """End the whole job."""
-        self._request_state.fail(error)
+        self._state.fail(error)
 
     def _start(self, clients: EngineClients) -> None:
         with self._lock:
@@ -247,9 +245,9 @@ class SequenceState:
 class StreamDetokenizer:
     """Tells a lane's text beside its decoding, on a thread of its own."""
 
-    def __init__(self, sequence_state: SequenceState) -> None:
+    def __init__(self, sequence: SequenceState) -> None:
         self.done = False
-        self._sequence_state = sequence_state
+        self._sequence = sequence
         self._chunk_queue = ChunkQueue()
         self._driver: Driver | None = None
 
@@ -274,10 +272,10 @@ class StreamDetokenizer:
 
     def deliver(self, chunk: Chunk) -> None:
         """Show what has its text."""
-        self._sequence_state.show(chunk)
+        self._sequence.show(chunk)
 
     def ended(self, error: Failure | None) -> None:
         """Pass an error on."""
         self.done = True
         if error is not None:
-            self._sequence_state.fail(error)
+            self._sequence.fail(error)

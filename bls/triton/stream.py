@@ -62,8 +62,8 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_tokens // settings.draft_kv_block_tokens,
         )
         self._turns = Turns(TOKENIZER_CALLS, settings.max_queue_bytes)
-        self._request_states: dict[str, RequestState] = {}
-        self._request_states_lock = threading.Lock()
+        self._states: dict[str, RequestState] = {}
+        self._states_lock = threading.Lock()
         self._watcher = Watcher(Heartbeat(args["model_name"]).beat, self._publish)
 
     def execute(self, requests: list[Any]) -> None:
@@ -103,7 +103,7 @@ class StreamEntry:
         timeout = self._settings.request_timeout
         if request.timeout():
             timeout = min(timeout, request.timeout() / 1e6)
-        request_state = RequestState(
+        state = RequestState(
             sender,
             ResponseBuilder(request.requested_output_names(), options),
             options,
@@ -112,87 +112,83 @@ class StreamEntry:
             wait=CallSlot(self._clients.abandoned),
             places=self._admission.reserve(len(prompts)),
         )
-        self._queue(request_state, prompts)
-        self._remember(request.request_id(), request_state)
-        self._watcher.add(request_state)
+        self._queue(state, prompts)
+        self._remember(request.request_id(), state)
+        self._watcher.add(state)
 
-    def _queue(self, request_state: RequestState, prompts: list[Prompt]) -> None:
+    def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
         """Let a request begin, in its turn if it needs the tokenizer."""
 
         def begin(turn: Turn | None = None) -> None:
-            in_background(lambda: self._begin(request_state, prompts, turn))
+            in_background(lambda: self._begin(state, prompts, turn))
 
         try:
-            if any(_needs_tokenizer(prompt, request_state.options) for prompt in prompts):
+            if any(_needs_tokenizer(prompt, state.options) for prompt in prompts):
                 size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
-                request_state.turn = self._turns.take(begin, size)
+                state.turn = self._turns.take(begin, size)
             else:
                 begin()
         except Exception:
-            request_state.places.give_back()
+            state.places.give_back()
             raise
 
-    def _begin(self, request_state: RequestState, prompts: list[Prompt], turn: Turn | None) -> None:
+    def _begin(self, state: RequestState, prompts: list[Prompt], turn: Turn | None) -> None:
         """Tokenize a request's prompts and queue them."""
         try:
             try:
                 tokens, prefixes = (
-                    self._tokens(request_state, prompts),
-                    self._prefixes(request_state, prompts),
+                    self._tokens(state, prompts),
+                    self._prefixes(state, prompts),
                 )
             finally:
                 if turn is not None:
                     turn.end()
-            sequence_states, reservations = self._sequence_states(
-                request_state, prompts, tokens, prefixes
-            )
-            request_state.open(sequence_states)
-            request_state.places.enter(reservations)
+            sequences, reservations = self._sequences(state, prompts, tokens, prefixes)
+            state.open(sequences)
+            state.places.enter(reservations)
         except (Abandoned, Cancelled):
             return
         except TandemError as error:
-            request_state.fail(error)
+            state.fail(error)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be started", error)
-            request_state.fail(TandemError("internal error while starting the request"))
+            state.fail(TandemError("internal error while starting the request"))
 
-    def _sequence_states(
+    def _sequences(
         self,
-        request_state: RequestState,
+        state: RequestState,
         prompts: list[Prompt],
         tokens: list[Tokens],
         prefixes: list[str],
     ) -> tuple[list[SequenceState], list[Reservation]]:
         """Return each prompt's lane, and its ticket."""
-        settings, sequence_states, reservations = self._settings, [], []
+        settings, sequences, reservations = self._settings, [], []
         check_logits(
             [len(t.prompt_ids) for t in tokens],
             [p.max_tokens for p in prompts],
-            request_state.options,
+            state.options,
             settings,
         )
         for index, prompt in enumerate(prompts):
-            request = request_of(prompt, tokens[index], request_state.options, settings)
+            request = request_of(prompt, tokens[index], state.options, settings)
             reservation = Reservation(*blocks_of(request, settings))
             room = DraftRoom(reservation, self._health)
             decoding = Decoding(
                 request, settings, drafter_of(request, settings, room, self._draft_statistics)
             )
-            sequence_state = SequenceState(
-                index, decoding, prefixes[index], request_state, self._metrics
-            )
-            sequence_states.append(sequence_state)
-            reservations.append(sequence_state.queue(self._admission, reservation, self._clients))
-        return sequence_states, reservations
+            sequence = SequenceState(index, decoding, prefixes[index], state, self._metrics)
+            sequences.append(sequence)
+            reservations.append(sequence.queue(self._admission, reservation, self._clients))
+        return sequences, reservations
 
-    def _tokens(self, request_state: RequestState, prompts: list[Prompt]) -> list[Tokens]:
+    def _tokens(self, state: RequestState, prompts: list[Prompt]) -> list[Tokens]:
         words = [prompt.words for prompt in prompts]
         given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
         if len(given) == len(prompts) and not any(map(any, words)):
             return given  # there is no word to tokenize
         model = self._settings.preprocessing_model
         try:
-            response = self._await(request_state, model, tokens_request(model, words))
+            response = self._await(state, model, tokens_request(model, words))
         except EngineError as error:
             raise refusal(error) from error
         return [
@@ -200,44 +196,38 @@ class StreamEntry:
             for prompt, tokens in zip(prompts, tokens_of(response, words), strict=True)
         ]
 
-    def _prefixes(self, request_state: RequestState, prompts: list[Prompt]) -> list[str]:
+    def _prefixes(self, state: RequestState, prompts: list[Prompt]) -> list[str]:
         """What each answer's text begins with: the prompt, where it is not excluded."""
-        if request_state.options.exclude_input_in_output:
+        if state.options.exclude_input_in_output:
             return [""] * len(prompts)
         return [
-            prompt.words.text
-            if prompt.input_ids is None
-            else self._text(request_state, prompt.input_ids)
+            prompt.words.text if prompt.input_ids is None else self._text(state, prompt.input_ids)
             for prompt in prompts
         ]
 
-    def _text(self, request_state: RequestState, ids: TokenIds) -> str:
+    def _text(self, state: RequestState, ids: TokenIds) -> str:
         model = self._settings.postprocessing_model
-        return text_of(
-            model, self._await(request_state, model, text_request(model, TextCall(ids, None)))
-        )
+        return text_of(model, self._await(state, model, text_request(model, TextCall(ids, None))))
 
-    def _await(self, request_state: RequestState, model: str, request: Any) -> Any:
+    def _await(self, state: RequestState, model: str, request: Any) -> Any:
         """Make a call for a request that has no lanes yet."""
-        call = request_state.wait.begin(model, "", self._settings.target_timeout)
+        call = state.wait.begin(model, "", self._settings.target_timeout)
         try:
             return self._clients.calls.infer(model, request)
         finally:
-            request_state.wait.end(call)
+            state.wait.end(call)
 
-    def _remember(self, request_id: str, request_state: RequestState) -> None:
+    def _remember(self, request_id: str, state: RequestState) -> None:
         """Make a forwarded request known to the ``stop`` that may follow it."""
-        with self._request_states_lock:
-            self._request_states = {
-                name: j for name, j in self._request_states.items() if not j.closed
-            }
+        with self._states_lock:
+            self._states = {name: j for name, j in self._states.items() if not j.closed}
             if request_ids.is_forwarded(request_id):
-                self._request_states[request_id] = request_state
+                self._states[request_id] = state
 
     def _stop(self, request_id: str, sender: Sender) -> None:
-        request_state = self._request_states.get(request_id)
-        if request_state is not None:
-            request_state.fail(Cancelled())
+        state = self._states.get(request_id)
+        if state is not None:
+            state.fail(Cancelled())
         sender.close()
 
     def _publish(self) -> None:

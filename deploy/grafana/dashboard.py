@@ -183,7 +183,7 @@ def rows() -> Iterator[list[dict[str, Any]]]:
             "Engine calls given up and still unanswered. At 32 an engine is called no more until "
             "the server is restarted.",
             "short",
-            {"{{engine}}": 'sum by (engine) (tandem_lost_calls{model=~"$model"})'},
+            {"{{engine}}": 'sum by (engine) (tandem_abandoned_calls{model=~"$model"})'},
         ),
         panel(
             "Since the last look",

@@ -120,12 +120,14 @@ def test_answers_go_on_without_drafts_when_the_draft_is_killed(doomed):
         assert wrong(answers, expected) == []
         assert all(answer.draft_tokens > 0 for answer in answers)
         settle(server)
-        lost = metric(server, "tandem_lost_calls", engine="draft")
+        lost = metric(server, "tandem_abandoned_calls", engine="draft")
         later = told_alive(crowd.ask(PROMPTS, max_tokens=LONG))
         assert wrong(later, expected) == []
         assert not any(answer.draft_tokens for answer in later)
         settle(server)
-        assert metric(server, "tandem_lost_calls", engine="draft") <= lost  # nobody waited again
+        assert (
+            metric(server, "tandem_abandoned_calls", engine="draft") <= lost
+        )  # nobody waited again
 
 
 @again_where_triton_dies
@@ -203,14 +205,14 @@ def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long
 
 def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers):
     settle(healthy)
-    lost = metric(healthy, "tandem_lost_calls")
+    lost = metric(healthy, "tandem_abandoned_calls")
     with Crowd(healthy, 8) as crowd:
         with healthy.faults.of("target", "hold"):
             for answer in told(crowd.ask(PROMPTS, max_tokens=LONG)):
                 assert_one_line(answer.error, "model 'target' failed: no answer within 4 s")
         answers = told(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
-    assert eventually(lambda: metric(healthy, "tandem_lost_calls") == lost)  # they came back
+    assert eventually(lambda: metric(healthy, "tandem_abandoned_calls") == lost)  # they came back
 
 
 def test_request_that_failed_before_its_first_token_has_no_time_to_it(healthy):

@@ -158,7 +158,7 @@ def unharmed(server):
     yield
     assert server.running
     assert eventually(lambda: idle(server))
-    assert metric(server, "tandem_lost_calls") == 0
+    assert metric(server, "tandem_abandoned_calls") == 0
     late = ask(server, "x = 1", max_tokens=900, drafter="none", timeout=100_000)
     assert late.error == "the request took longer than 0.1 s, which is its time-out"  # it watches
     assert eventually(lambda: idle(server))

@@ -99,7 +99,7 @@ def test_clients_that_leave_during_long_steps_are_no_lost_calls(server):
                 assert "took longer than 0.3 s" in answer.error
             [other] = crowd.ask(["x"], drafter="none")
             assert not wait([other], timeout=4).done
-            assert metric(server, "tandem_lost_calls") == 0
+            assert metric(server, "tandem_abandoned_calls") == 0
         [answer] = told([other])
     assert (answer.error, len(answer.ids)) == ("", 24)
     assert eventually(lambda: idle(server))
@@ -109,7 +109,7 @@ def test_the_tokenizers_call_of_a_request_that_was_left_is_given_up(fallible):
     with fallible(timeouts={"target": 1.0}) as server:
         with server.faults.of("preprocessing", "hold"):
             assert "took longer than 0.1 s" in ask(server, "x", timeout=100_000).error
-            lost = lambda: metric(server, "tandem_lost_calls", engine="preprocessing")  # noqa: E731
+            lost = lambda: metric(server, "tandem_abandoned_calls", engine="preprocessing")  # noqa: E731
             assert eventually(lambda: lost() == 1)
         assert eventually(lambda: lost() == 0)  # its thread came back
 
@@ -150,4 +150,4 @@ def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallibl
             assert ask_one(server, entry, "x", max_tokens=4).finish_reason == "length"
             assert still_looked_after(server)
         assert logits_of(server, entry, prompts).nbytes > 2**20
-        assert metric(server, "tandem_lost_calls") == 0
+        assert metric(server, "tandem_abandoned_calls") == 0

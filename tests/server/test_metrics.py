@@ -115,7 +115,7 @@ def test_accepted_tokens_by_position_add_up(server, change):
 def test_every_drafter_and_engine_is_there_before_it_did_anything(server, embedded):
     samples = {(name, dict(labels).get("drafter")) for name, labels in scrape(server)}
     assert {("tandem_rounds_total", drafter) for drafter in embedded.drafters} <= samples
-    lost = {dict(at)["engine"] for name, at in scrape(server) if name == "tandem_lost_calls"}
+    lost = {dict(at)["engine"] for name, at in scrape(server) if name == "tandem_abandoned_calls"}
     assert lost == {"draft", "target"}
 
 

@@ -29,7 +29,7 @@ def test_64_streams_are_right_again_and_again(server, expected, drafter, times):
             assert wrong(told(crowd.ask(PROMPTS, drafter=drafter)), expected) == []
     assert server.running
     settle(server)
-    assert metric(server, "tandem_lost_calls") == 0
+    assert metric(server, "tandem_abandoned_calls") == 0
 
 
 def test_streams_and_plain_requests_with_and_without_drafts_do_not_disturb_each_other(

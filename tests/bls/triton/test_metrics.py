@@ -47,7 +47,7 @@ def test_counters_and_gauges_say_what_happened(metrics, shown):
     assert shown("tandem_rounds_total", drafter="draft_model") == 2
     assert shown("spec_decode_num_accepted_tokens_total", drafter="draft_model") == 6
     assert shown("tandem_requests_running") == 2
-    assert shown("tandem_lost_calls", engine="target") == 3
+    assert shown("tandem_abandoned_calls", engine="target") == 3
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
