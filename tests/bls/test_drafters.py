@@ -160,8 +160,8 @@ def test_an_engine_that_drafts_by_itself_gets_one_call():
 
 def test_what_such_an_engine_says_of_its_drafts_is_counted_under_engine():
     class Speculates(Target):
-        def response_builder(self, call):
-            answer = next(super().response_builder(call))
+        def answers(self, call):
+            answer = next(super().answers(call))
             yield answer._replace(num_draft_tokens=40, num_accepted_tokens=20)
 
     decoding = decoding_of(request_of("engine", max_tokens=30))
@@ -254,7 +254,7 @@ def test_a_draft_of_the_last_token_that_the_target_has_is_kept():
     settings = replace(SETTINGS, vocab_size=6)
 
     class Strays(Draft):
-        def response_builder(self, call):
+        def answers(self, call):
             yield EngineAnswer(ids(5, 6, 2)[: call.max_new_tokens])
 
     target = Target(ENDLESS)
@@ -306,8 +306,8 @@ def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_
     decoding = decoding_of(request, health=health)
 
     class Forgets(Draft):
-        def response_builder(self, call):
-            yield next(super().response_builder(call))._replace(logits=None)
+        def answers(self, call):
+            yield next(super().answers(call))._replace(logits=None)
 
     play(decoding, Target(ENDLESS), Forgets(ENDLESS))
     assert decoding.statistics.num_drafter_failures == health.refusals == 1

@@ -157,8 +157,8 @@ def test_any_end_of_sequence_ends_a_call_without_drafts(drafter, end):
     answered = []
 
     class Notes(Target):
-        def response_builder(self, call):
-            for answer in super().response_builder(call):
+        def answers(self, call):
+            for answer in super().answers(call):
                 answered.append(answer.tokens.tolist())
                 yield answer
 
@@ -181,8 +181,8 @@ def test_an_end_of_sequence_alone_is_no_round():
 
 def test_time_of_a_call_that_brought_nothing_is_counted():
     class Slow(Target):
-        def response_builder(self, call):
-            yield next(super().response_builder(call))._replace(engine_seconds=0.25)
+        def answers(self, call):
+            yield next(super().answers(call))._replace(engine_seconds=0.25)
 
     decoding = decoding_of(request_of(drafter="none"))
     play(decoding, Slow(Says(at=3)))
@@ -223,8 +223,8 @@ def test_logits_come_of_whole_drafts():
 
 def test_a_draft_is_cut_behind_an_end_of_sequence():
     class Ends(Draft):
-        def response_builder(self, call):
-            yield next(super().response_builder(call))._replace(tokens=ids(1, END, 3, 4))
+        def answers(self, call):
+            yield next(super().answers(call))._replace(tokens=ids(1, END, 3, 4))
 
     language = Language(end_every=10**9)
     target = Target(language)
@@ -250,8 +250,8 @@ def test_without_a_drafter_the_rest_comes_in_pieces():
 
 def test_a_stream_without_a_drafter_comes_in_pieces_of_equal_times():
     class Takes(Target):
-        def response_builder(self, call):
-            answer = next(super().response_builder(call))
+        def answers(self, call):
+            answer = next(super().answers(call))
             yield answer._replace(seconds=0.01 * len(answer.tokens))
 
     target = Takes(ENDLESS)
@@ -267,10 +267,10 @@ def test_a_failed_draft_costs_only_speed_and_drafts_come_back():
     decoding = decoding_of(request, health=health)
 
     class Recovers(Target):
-        def response_builder(self, call):
+        def answers(self, call):
             if len(self.calls) == 3:
                 draft.script, health.failures = (True,), 0
-            return super().response_builder(call)
+            return super().answers(call)
 
     chunks = play(decoding, Recovers(language), draft)
     assert np.concatenate([c.tokens for c in chunks]).tolist() == expected(request, language)[0]
@@ -281,7 +281,7 @@ def test_a_failed_draft_costs_only_speed_and_drafts_come_back():
 
 def test_a_failed_target_ends_the_request():
     class Fails(Target):
-        def response_builder(self, call):
+        def answers(self, call):
             raise EngineError("target", "out of memory")
 
     with pytest.raises(EngineError, match="model 'target' failed: out of memory"):
@@ -290,8 +290,8 @@ def test_a_failed_target_ends_the_request():
 
 def test_an_impossible_verification_is_named():
     class Overflows(Target):
-        def response_builder(self, call):
-            yield next(super().response_builder(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
+        def answers(self, call):
+            yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
 
     with pytest.raises(EngineError, match="verified 4 draft tokens and answered 8 tokens"):
         play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
@@ -309,9 +309,9 @@ def test_the_draft_stops_where_its_own_engine_has_no_more_room():
 
 def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
     class Evicts(Target):
-        def response_builder(self, call):
+        def answers(self, call):
             reused = 0 if len(self.calls) == 2 else (len(call.context) - 1) // 4
-            for answer in super().response_builder(call):
+            for answer in super().answers(call):
                 yield answer._replace(kv_blocks=KvBlocks(reused))
 
     language = Language(end_every=10**9)
@@ -325,8 +325,8 @@ def test_kept_logits_hold_no_memory_of_an_answer():
     width, lent = 8, []
 
     class Lends(Target):
-        def response_builder(self, call):
-            for answer in super().response_builder(call):
+        def answers(self, call):
+            for answer in super().answers(call):
                 logits = np.repeat(answer.tokens[:, np.newaxis].astype(np.float32), width, axis=1)
                 context = np.ones((len(call.context), width), np.float32)
                 lent.extend([logits, context])
@@ -344,8 +344,8 @@ def test_kept_logits_hold_no_memory_of_an_answer():
 
 def test_log_probs_line_up_with_the_tokens():
     class Rated(Target):
-        def response_builder(self, call):
-            for answer in super().response_builder(call):
+        def answers(self, call):
+            for answer in super().answers(call):
                 yield answer._replace(log_probs=-answer.tokens.astype(np.float32))
 
     language = Language(end_every=20)
@@ -401,9 +401,9 @@ def test_a_streams_text_keeps_no_round_waiting():
     effects = []
 
     class Notes(Target):
-        def response_builder(self, call):
+        def answers(self, call):
             effects.append("target")
-            return super().response_builder(call)
+            return super().answers(call)
 
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
@@ -433,7 +433,7 @@ def test_verified_draft_tokens_are_not_counted_as_dropped(script):
 
 def test_a_threshold_may_reject_a_token_and_draw_it_again():
     class DrawsAgain(Target):
-        def response_builder(self, call):
+        def answers(self, call):
             yield EngineAnswer(call.draft.tokens[:1] if len(call.draft) else ids(1))
 
     request = request_of(

@@ -181,7 +181,7 @@ def test_draft_ends_before_a_token_that_the_target_lacks():
     settings = replace(SETTINGS, vocab_size=VOCAB - 2)
 
     class Strays(Draft):
-        def response_builder(self, call):
+        def answers(self, call):
             yield EngineAnswer(ids(1, VOCAB - 1, 2)[: call.max_new_tokens], logits=LOGITS)
 
     language = Language(end_every=10**9)

@@ -99,8 +99,8 @@ class StopsBehindUnlikelyTokens(Draft):
 
     kept = 1
 
-    def response_builder(self, call):
-        (answer,) = super().response_builder(call)
+    def answers(self, call):
+        (answer,) = super().answers(call)
         chances = torch.from_numpy(answer.logits).softmax(-1)
         unlikely = [i for i, t in enumerate(answer.tokens.tolist()) if chances[i, t] < 0.15]
         end = unlikely[0] + self.kept if unlikely else len(answer.tokens)

@@ -22,7 +22,7 @@ from tandem.engines.shared_logits import (
 ELSEWHERE = """
 import sys
 import numpy as np
-from tandem.engines.loans import Borrower
+from tandem.engines.shared_logits import SharedLogitsReader as Borrower
 loan = Borrower().borrow(np.array(sys.argv[1:], np.uint64))
 if loan is not None:
     print(loan.logits.tolist())
@@ -151,7 +151,7 @@ def test_only_pages_are_opened():
 
 def test_nothing_is_left_of_a_lender_that_ended():
     lend = (
-        "import numpy as np; from tandem.engines.loans import Lender;"
+        "import numpy as np; from tandem.engines.shared_logits import SharedLogitsWriter as Lender;"
         "print(*Lender().lend(np.ones((1, 4), np.float32)))"
     )
     ended = subprocess.run([sys.executable, "-c", lend], check=True, capture_output=True, text=True)

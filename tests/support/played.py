@@ -24,7 +24,7 @@ class Played:
         self._sampling = sampling
         self.calls: list[tuple[EngineCall, list[int]]] = []
 
-    def response_builder(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         outcome = self._harness.call(
             call.context,
             call.max_new_tokens,

@@ -70,7 +70,7 @@ class Target:
     verifies: int = 10**9
     calls: list[EngineCall] = field(default_factory=list)
 
-    def response_builder(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         self.calls.append(call)
         banned = self.end_ids if call.ban_end_ids else ()
         context, new = list(call.context), []
@@ -99,7 +99,7 @@ class Draft:
     drafted: int = 0
     refuses: bool = False
 
-    def response_builder(self, call: EngineCall) -> Iterator[EngineAnswer]:
+    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         self.calls.append(call)
         if self.refuses:
             raise EngineRefused("draft", "scripted refusal")
@@ -170,7 +170,7 @@ def perform(steps, engines=None, heard=()) -> list[Chunk]:
             return chunks
         try:
             if isinstance(effect, EngineCall):
-                answer = next(engines[effect.engine].response_builder(effect))
+                answer = next(engines[effect.engine].answers(effect))
             elif isinstance(effect, TextCall):
                 answer = text_of(effect.window[effect.context_length or 0 :])
             elif isinstance(effect, Listen):

@@ -76,7 +76,7 @@ class World:
         verify = self.times.target * (1 + self.times.verify_slope * len(call.draft))
         return self._answer([1] * (accepted + 1), verify)
 
-    def response_builder(self, call):
+    def answers(self, call):
         yield self.draft(call) if call.engine == "draft" else self.target(call)
 
     def _answer(self, tokens, seconds, log_probs=None):

@@ -115,7 +115,7 @@ def closed(tmp_path):
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
     for name in VERBS:
-        import_module(f"tandem.tools.{name}")  # while the privileges allow it
+        import_module(f"tandem.tools.commands.{name}")  # while the privileges allow it
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

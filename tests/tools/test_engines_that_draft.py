@@ -199,10 +199,8 @@ def test_rendered_llmapi_model_carries_no_weights(plan, tmp_path):
     repository.render(planned, tmp_path / "models")
     version = tmp_path / "models" / "target" / "1"
     assert sorted(path.name for path in version.iterdir()) == [
-        "contract",
-        "engines",
-        "lookup",
         "model.py",
+        "tandem",
     ]
 
 

@@ -14,7 +14,7 @@ from tandem.tools.commands.verbs import FIRST_STEPS, VERBS
 
 def parser(name):
     made = parser_of(name)
-    import_module(f"tandem.tools.{name}").add_options(made)
+    import_module(f"tandem.tools.commands.{name}").add_options(made)
     return made
 
 

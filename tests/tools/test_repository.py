@@ -123,7 +123,7 @@ def test_profile_without_a_draft_renders_no_draft(planned):
 
 
 def test_version_folders_carry_what_they_import(rendered):
-    assert (rendered / "streaming" / "1" / "bls" / "triton" / "__init__.py").is_file()
+    assert (rendered / "streaming" / "1" / "tandem" / "bls" / "triton" / "__init__.py").is_file()
     assert (rendered / "large" / "1" / "checkpoint" / "config.json").is_file()
     assert (rendered / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
     for folder in rendered.glob("*/1"):
@@ -169,8 +169,8 @@ def test_folder_that_was_not_rendered_is_left_alone(planned, tmp_path):
 
 def test_failed_rendering_leaves_the_old_one(planned, rendered, monkeypatch):
     before = files(rendered)
-    monkeypatch.setattr(repository, "SOURCES", rendered)
-    with pytest.raises(TandemError, match="tandem renders from a checkout"):
+    monkeypatch.setattr(repository, "PACKAGE", rendered)
+    with pytest.raises(TandemError, match="cannot write .*: No such file"):
         repository.render(planned, rendered)
     assert files(rendered) == before
 

@@ -62,7 +62,7 @@ def test_command_of_the_documents_is_understood():
     given = options(DOCUMENTS)
     assert (given.test_hf, given.check_accuracy, str(given.hf_model_dir)) == (True, True, "hf")
     assert given.rouge1_threshold == 15
-    drafting = summarize.documents.read_drafting(given)
+    drafting = summarize.run_options.read_drafting(given)
     assert drafting == Drafting(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
 
 

@@ -36,7 +36,7 @@ def test_system_triton_is_preferred(tmp_path, monkeypatch):
     monkeypatch.setattr(install, "SYSTEM_TRITON", system)
     found = find_triton()
     assert (found.source, found.version) == ("system", "2.60.0")
-    assert install.backends == system / "backends"
+    assert found.backends == system / "backends"
 
 
 def test_absent_triton_says_what_to_install(monkeypatch):

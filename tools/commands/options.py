@@ -9,11 +9,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+import tandem
 from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError
 
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
-PROFILES = Path(__file__).resolve().parent.parent / "profiles"
+PROFILES = (Path(tandem.__file__).parent / "profiles").resolve()  # in a checkout, a link
 EMBEDDED = PROFILES / "embedded.yaml"
 ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may hold dots too: llama-3.1-70b
 

@@ -8,7 +8,7 @@ from tandem.bls.timeline import Timeline
 from tandem.bls.triton.metric_names import HEARTBEAT
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 
-GAUGES = {"running": 2, "waiting": 1, "kv_reserved": 0.5, "lost": {"target": 3}}
+GAUGES = {"running": 2, "waiting": 1, "kv_reserved": 0.5, "abandoned": {"target": 3}}
 
 
 @pytest.fixture
