@@ -13,6 +13,7 @@ from tandem.engines.emulated.engine import MS, EmulatedEngine
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import VirtualTimer
 from tandem.engines.engine import Engine
+from tandem.engines.load import of_its_kind
 from tandem.engines.request import EngineAnswer, EngineRequest
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.engines.base import Engine as Planned
@@ -98,5 +99,4 @@ class Loop:
 def _settings(planned: Planned) -> EmulatedSettings:
     """The settings that a model of this engine would be told."""
     given = {name: {"string_value": value} for name, value in planned.parameters.items()}
-    del given["engine"]
-    return decode(EmulatedSettings, {"parameters": given})
+    return decode(EmulatedSettings, of_its_kind({"parameters": given}))

@@ -11,6 +11,8 @@ from tandem.engines.engine import Engine
 from tandem.engines.errors import LoadError
 
 KINDS = ("torch", "emulated", "llmapi")
+KIND = "engine"
+COMMON = {KIND, EXCLUDE_INPUT_IN_OUTPUT}
 
 
 def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
@@ -18,15 +20,19 @@ def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
 
     model_config: Triton's, parsed. folder: the model's version folder.
     """
-    parameters = dict(model_config.get("parameters", {}))
-    kind = parameters.pop("engine", {}).get("string_value")
-    parameters.pop(EXCLUDE_INPUT_IN_OUTPUT, None)
+    kind = model_config.get("parameters", {}).get(KIND, {}).get("string_value")
     if kind not in KINDS:
         raise LoadError(f"parameter 'engine' is {kind!r}; known are {', '.join(KINDS)}")
-    engine: Engine = import_module(f"tandem.engines.{kind}.load").load(
-        {**model_config, "parameters": parameters}, folder
-    )
+    load = import_module(f"tandem.engines.{kind}.load").load
+    engine: Engine = load(of_its_kind(model_config), folder)
     return engine
+
+
+def of_its_kind(model_config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration without the parameters that engines of all kinds have."""
+    given = model_config.get("parameters", {})
+    own = {name: value for name, value in given.items() if name not in COMMON}
+    return {**model_config, "parameters": own}
 
 
 def excludes_input(model_config: dict[str, Any]) -> bool:

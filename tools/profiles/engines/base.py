@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from tandem.contract import parameters
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from tandem.engines.capabilities import Capabilities
+from tandem.engines.load import KIND
 from tandem.tools.profiles.checkpoint import Checkpoint
 
 Place = tuple[str | int, ...]
@@ -124,7 +125,7 @@ class OwnEngineSection(EngineSection):
     def model_parameters(self, kind: str, settings: Any) -> dict[str, str]:
         """Return the parameters of the Triton model: the engine's kind, what is common, its own."""
         return {
-            "engine": kind,
+            KIND: kind,
             EXCLUDE_INPUT_IN_OUTPUT: json.dumps(self.exclude_input_in_output),
             **parameters.encode(settings),
         }
