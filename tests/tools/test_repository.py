@@ -128,7 +128,7 @@ def test_version_folders_carry_what_they_import(rendered):
     assert (rendered / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
     for folder in rendered.glob("*/1"):
         assert (folder / "model.py").is_file()
-        assert (folder / "contract" / "tensor.py").is_file()
+        assert (folder / "tandem" / "contract" / "tensor.py").is_file()
 
 
 def test_repository_says_how_it_is_served_and_what_is_in_it(planned, rendered, tmp_path):
@@ -170,7 +170,7 @@ def test_folder_that_was_not_rendered_is_left_alone(planned, tmp_path):
 def test_failed_rendering_leaves_the_old_one(planned, rendered, monkeypatch):
     before = files(rendered)
     monkeypatch.setattr(repository, "PACKAGE", rendered)
-    with pytest.raises(TandemError, match="cannot write .*: No such file"):
+    with pytest.raises(TandemError, match=r"cannot write .*: No such file"):
         repository.render(planned, rendered)
     assert files(rendered) == before
 
