@@ -7,11 +7,12 @@ from live_triton import leftovers
 
 from tandem.tools import cli as command
 from tandem.tools.commands import demo
+from tandem.tools.triton.launch import PREFIX
 
 
 def regions():
     """Shared memory of this process's servers; the one that all tests share may be among them."""
-    return set(leftovers(f"tandem-{os.getpid()}-"))
+    return set(leftovers(f"{PREFIX}{os.getpid()}-"))
 
 
 @pytest.fixture

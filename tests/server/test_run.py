@@ -10,9 +10,10 @@ from live_triton import leftovers
 
 from tandem.tools import cli as command
 from tandem.tools.evaluation.hugging_face import HuggingFace
+from tandem.tools.triton.launch import PREFIX
 
 PROMPTS = ["How does Draft-Sampling work?", "def add(first, second):", "x = 1\nprint("]
-OURS = f"tandem-{os.getpid()}-"
+OURS = f"{PREFIX}{os.getpid()}-"
 SHOWN = 'Input [Text {}]: "{}"\nOutput [Text {} Beam 0]: "{}"\n'
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,24 @@ from checkpoints import write_gpt2, write_qwen2, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
 
 from tandem.tools.profiles import deployment
+from tandem.tools.triton.launch import PREFIX
 from tandem.tools.triton.supervisor import session_processes
 
 ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
 
+@contextmanager
 def up(*options):
+    """The process; a test that fails ends it too, rather than wait for it."""
     command = [sys.executable, "-m", "tandem", "up", *ANY_PORTS, *map(str, options)]
-    return subprocess.Popen(
+    with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()  # does nothing to one that has ended
 
 
 def read_greeting(process):
@@ -38,7 +46,7 @@ def read_greeting(process):
 
 
 def shared_memory_of(process):
-    return leftovers(f"tandem-{process.pid}-")
+    return leftovers(f"{PREFIX}{process.pid}-")
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
