@@ -5,8 +5,8 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 
-import faulty
 import pytest
+import small
 import tritonclient.grpc as client
 from crowd import Crowd, ask, eventually, idle, metric, told
 from entries import ask_one, inputs, streaming
@@ -35,7 +35,7 @@ def server(fallible):
 def in_engine(fallible_pair, tmp_path_factory):
     """A server of a random target that looks drafts up by itself."""
     folder = tmp_path_factory.mktemp("in-engine")
-    profile = deployment.load(faulty.write_profile(fallible_pair, folder / "p.yaml")).profile
+    profile = deployment.load(small.write_profile(fallible_pair, folder / "p.yaml")).profile
     target = profile.engines.target.model_copy(update={"prompt_lookup": Lookup()})
     engines = profile.engines.model_copy(update={"target": target, "draft": None})
     entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
