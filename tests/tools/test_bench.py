@@ -311,7 +311,7 @@ def test_plot_without_matplotlib_fails_before_anything_is_measured(monkeypatch, 
 
 def test_drafters_and_lengths_follow_the_deployment():
     planned = deployment.load(named_profile(Path("emulated-zero")))
-    served = served_drafters(argparse.Namespace(), planned)
+    served = served_drafters(planned)
     assert drafters_of(served, ()) == ["draft_model", "prompt_lookup", "hybrid"]
     assert lengths_of(served, None, (2, 64, AUTO)) == [2, AUTO]
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
-from tandem.tools.benchmark.scenario import Scenario, request_inputs
+from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import Cell
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import Way
 from tandem.tools.client.client import Answer, Client, Inputs
+from tandem.tools.client.request import request_inputs
 
 PRIMING_TOKENS = 2  # the fewest that make a draft model see the prompt
 Item = TypeVar("Item")

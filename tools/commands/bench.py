@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_lengths
-from tandem.tools.benchmark.target_server import planned_of, served_drafters
+from tandem.tools.benchmark.target_server import served_drafters
 from tandem.tools.benchmark.variant import ways_of
 from tandem.tools.commands.measuring import (
     add_measuring,
     add_ways,
     check_outputs,
+    chosen_target,
     drafters_of,
     lengths_of,
     measure,
@@ -49,9 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and show; return the exit status."""
     check_outputs(options)
-    planned = planned_of(options)
+    target = chosen_target(options)
     scenarios = _scenarios(options)
-    served = served_drafters(options, planned)
+    served = served_drafters(target)
     # Without a choice it is the profile's default alone: each further one takes its time.
     drafters = options.drafter or drafters_of(served, ())[:1]
     ways = ways_of(
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    report = measure(options, planned, scenarios, ways, sorted(set(options.concurrency)))
+    report = measure(options, target, scenarios, ways, sorted(set(options.concurrency)))
     show(options, report)
     return 0
 

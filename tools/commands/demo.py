@@ -16,13 +16,13 @@ from rich.text import Text
 
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Answer, Client
-from tandem.tools.commands import up
-from tandem.tools.commands.generate import ACCEPTED, coloured, inputs_for, show
-from tandem.tools.commands.options import EMBEDDED
+from tandem.tools.client.request import inputs_for
+from tandem.tools.client.terminal import ACCEPTED, coloured, console_of_width, show
+from tandem.tools.commands.options import EMBEDDED, PROMPTS
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
+from tandem.tools.triton.serving import serving
 
-PROMPTS = EMBEDDED.parent.parent / "demo" / "prompts.jsonl"
 NUM_PROMPTS = 8
 MAX_TOKENS = 96
 REPEATS = 3
@@ -123,8 +123,8 @@ def run(_: argparse.Namespace) -> int:
     """Serve, compare, print; return 1 where some text differs."""
     prompts = read_prompts(PROMPTS)
     planned = deployment.load(EMBEDDED)
-    console = Console(width=None if Console().is_terminal else WIDTH)
-    with up.serving(planned) as server, Client(server.grpc_url) as client:
+    console = console_of_width(WIDTH)
+    with serving(planned) as server, Client(server.grpc_url) as client:
         bench = Bench(client, planned.stream_entry.name, console)
         bench.warm_up(prompts[0])
         comparisons = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -18,11 +19,13 @@ from tandem.tools.benchmark.plot import check_plot, draw
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file
 from tandem.tools.benchmark.statistics import figures_of
-from tandem.tools.benchmark.target_server import ServedDrafters, add_server, name_of, served
+from tandem.tools.benchmark.target_server import ServedDrafters, TargetServer, name_of, running
 from tandem.tools.benchmark.variant import CONTROL, Way
 from tandem.tools.client.client import Value
-from tandem.tools.commands.demo import PROMPTS
-from tandem.tools.commands.options import Options, at_least_one
+from tandem.tools.client.request import MODEL
+from tandem.tools.client.terminal import console_of_width
+from tandem.tools.commands.chosen import add_server, planned_of
+from tandem.tools.commands.options import PROMPTS, Options, at_least_one
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 
@@ -158,6 +161,11 @@ def add_ways(
     )
 
 
+def chosen_target(options: argparse.Namespace) -> Deployment | TargetServer:
+    """Return what is measured: a deployment to serve, or a server that runs already."""
+    return planned_of(options) or TargetServer(options.url, options.model or MODEL)
+
+
 def check_outputs(options: argparse.Namespace) -> None:
     """Raise TandemError for what would fail only when all is measured."""
     check_plot(options.plot)
@@ -216,7 +224,7 @@ def prompts_of(options: argparse.Namespace) -> list[Scenario]:
 
 def measure(
     options: argparse.Namespace,
-    planned: Deployment | None,
+    target: Deployment | TargetServer,
     scenarios: Sequence[Scenario],
     ways: Sequence[Way],
     nums_streams: Sequence[int],
@@ -230,16 +238,16 @@ def measure(
             tensors.TOP_P: 1.0,
             tensors.SEED: options.seed,
         }
-    plan = Plan(
-        scenarios=scenarios,
-        ways=ways,
-        nums_streams=nums_streams,
-        max_tokens=options.max_tokens,
-        repetitions=options.repetitions,
-        streamed=options.streamed,
-        more=more,
-    )
-    with served(options, planned) as server, _progress() as progress:
+    with running(target) as server, _progress() as progress:
+        plan = Plan(
+            scenarios=scenarios,
+            ways=ways,
+            nums_streams=nums_streams,
+            max_tokens=options.max_tokens,
+            repetitions=options.repetitions,
+            streamed=_streamed(options, server),
+            more=more,
+        )
         task = progress.add_task("", total=plan.num_answers)
 
         def answered(way: Way) -> None:
@@ -247,12 +255,12 @@ def measure(
 
         with Asker(server.url, server.entry, plan, answered) as asker:
             cells = asker.cells()
-    return Report(name_of(options, planned), _settings(plan), figures_of(cells))
+    return Report(name_of(target), _settings(plan), figures_of(cells))
 
 
 def show(options: argparse.Namespace, report: Report) -> None:
     """Print the tables, and write what was asked for."""
-    console = Console(width=None if Console().is_terminal else WIDTH)
+    console = console_of_width(WIDTH)
     for table in report.tables():
         console.print(table, highlight=False)
         console.print()
@@ -263,6 +271,14 @@ def show(options: argparse.Namespace, report: Report) -> None:
         report.write(options.json)
     if options.plot:
         draw(report.served, report.rows, options.plot)
+
+
+def _streamed(options: argparse.Namespace, server: TargetServer) -> int:
+    """Return the number of repetitions as streams: none where the entry answers whole."""
+    if options.streamed and not server.streams:
+        print(f"tandem: '{server.entry}' does not stream: no latencies of chunks", file=sys.stderr)
+        return 0
+    return int(options.streamed)
 
 
 def _progress() -> Progress:

@@ -16,11 +16,12 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Answer, Client, Inputs, Value
 from tandem.tools.client.dataset import Item, read_items
-from tandem.tools.commands import run_options, up
-from tandem.tools.commands.demo import CONTROL, WIDTH
-from tandem.tools.commands.generate import MODEL, inputs_for
+from tandem.tools.client.request import MODEL, inputs_for
+from tandem.tools.client.terminal import console_of_width
+from tandem.tools.commands import run_options
+from tandem.tools.commands.measuring import DRAFTERS
 from tandem.tools.commands.options import (
-    EMBEDDED,
+    DEMO,
     add_profile,
     add_url,
     at_least_one,
@@ -33,12 +34,14 @@ from tandem.tools.evaluation.rouge import Rouge
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.torch import TorchTarget
+from tandem.tools.triton.serving import serving
 
 if TYPE_CHECKING:
     from tandem.tools.evaluation.hugging_face import HuggingFace
 
-DATASET = EMBEDDED.parent.parent / "demo" / "summaries.jsonl"
-DRAFTERS = ("draft_model", "prompt_lookup", "hybrid")
+DATASET = DEMO / "summaries.jsonl"
+CONTROL = "none"  # the drafter that every other is compared with
+WIDTH = 100  # where the output is no terminal
 SERVERS_OWN = "default"  # the drafter of a server that is not told which
 HUGGING_FACE = "hugging_face"
 ROUGE1_THRESHOLD = 15.0  # percent, the documents'
@@ -98,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     if hugging_face:
         columns.append(_answered_by(hugging_face, items, options.max_output_len))
     comparison = Comparison(items, columns, rouge)
-    console = Console(width=None if Console().is_terminal else WIDTH)
+    console = console_of_width(WIDTH)
     console.print(comparison.table(), highlight=False)
     if options.json:
         _write(options.json, comparison)
@@ -290,7 +293,7 @@ def _asked(options: argparse.Namespace, planned: Deployment | None) -> Iterator[
         with Client(options.url) as client:
             yield client, client.entry(options.model).name
         return
-    with up.serving(planned) as server, Client(server.grpc_url) as client:
+    with serving(planned) as server, Client(server.grpc_url) as client:
         yield client, planned.stream_entry.name
 
 

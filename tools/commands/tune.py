@@ -11,12 +11,13 @@ from tandem.bls.settings import AUTO
 from tandem.tools.benchmark.report import SPREAD
 from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import Figures
-from tandem.tools.benchmark.target_server import planned_of, served_drafters
+from tandem.tools.benchmark.target_server import served_drafters
 from tandem.tools.benchmark.variant import CONTROL, LOOKUP_DRAFTERS, MODEL_DRAFTERS, Way, ways_of
 from tandem.tools.commands.measuring import (
     add_measuring,
     add_ways,
     check_outputs,
+    chosen_target,
     drafters_of,
     lengths_of,
     measure,
@@ -51,9 +52,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, show, and say what to write into the profile; return the exit status."""
     check_outputs(options)
-    planned = planned_of(options)
+    target = chosen_target(options)
     scenario = _together(prompts_of(options))
-    served = served_drafters(options, planned)
+    served = served_drafters(target)
     drafters = drafters_of(served, options.drafter)
     ways = ways_of(
         options.drafter or [name for name in drafters if name in UNASKED],
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    report = measure(options, planned, [scenario], ways, [options.concurrency])
+    report = measure(options, target, [scenario], ways, [options.concurrency])
     show(options, report)
     print("\n".join(advice(report.rows)))
     return 0
