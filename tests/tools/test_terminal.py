@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 
 from tandem.tools.client import terminal
-from tandem.tools.client.client import Answer, Chunk, Totals
+from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals
 
 CHUNKS = [
-    Chunk("ab", [1, 2], Totals(1, 4, 1), None, 0.5),
-    Chunk("\x1bc", [3, 4], Totals(2, 8, 2), "length", 1.0),
+    AnswerChunk("ab", [1, 2], AnswerTotals(1, 4, 1), None, 0.5),
+    AnswerChunk("\x1bc", [3, 4], AnswerTotals(2, 8, 2), "length", 1.0),
 ]
 
 

@@ -62,7 +62,7 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
 
 
 @contextmanager
-def running(target: Deployment | TargetServer) -> Iterator[TargetServer]:
+def target_server(target: Deployment | TargetServer) -> Iterator[TargetServer]:
     """Yield a server that runs; a deployment is served for as long as the context lasts."""
     if isinstance(target, TargetServer):
         yield target

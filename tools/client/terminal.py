@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from tandem.tools.client.client import Answer, Chunk, Client, Inputs
-from tandem.tools.client.spans import Piece, Pieces
+from tandem.tools.client.client import Answer, AnswerChunk, Client, Inputs
+from tandem.tools.client.spans import Span, Spans
 
 DETOKENIZER = "postprocessing"
 ACCEPTED = "green"
@@ -27,12 +27,12 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
     On a terminal with colours, accepted draft tokens are told apart from the target's own.
     """
     chunks = client.stream(model, inputs)
-    pieces = _pieces(client, console)
+    spans = _splitter(client, console)
     try:
         for chunk in chunks:
             answer.add(chunk)
-            for piece in pieces(chunk):
-                _print(piece, console)
+            for span in spans(chunk):
+                _print(span, console)
     finally:
         chunks.close()
         if answer.text and not answer.text.endswith("\n"):
@@ -60,14 +60,14 @@ def closing_line(answer: Answer) -> str:
     )
 
 
-def _pieces(client: Client, console: Console) -> Callable[[Chunk], Iterator[Piece]]:
+def _splitter(client: Client, console: Console) -> Callable[[AnswerChunk], Iterator[Span]]:
     """Return how chunks are split: not at all where colours are not seen, or no model knows how."""
     if not coloured(console) or not client.serves(DETOKENIZER):
-        return lambda chunk: iter([Piece(chunk.text, accepted=False)])
-    return Pieces(lambda rows: client.complete_texts(DETOKENIZER, rows)).split
+        return lambda chunk: iter([Span(chunk.text, accepted=False)])
+    return Spans(lambda rows: client.complete_texts(DETOKENIZER, rows)).split
 
 
-def _print(piece: Piece, console: Console) -> None:
-    text = piece.text.translate(PICTURES) if console.is_terminal else piece.text
-    console.out(text, style=ACCEPTED if piece.accepted else None, end="", highlight=False)
+def _print(span: Span, console: Console) -> None:
+    text = span.text.translate(PICTURES) if console.is_terminal else span.text
+    console.out(text, style=ACCEPTED if span.accepted else None, end="", highlight=False)
     console.file.flush()

@@ -14,13 +14,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tandem.bls.settings import AUTO, DrafterName
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.load_generator import Asker, Plan
+from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.plot import check_plot, draw
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file
-from tandem.tools.benchmark.statistics import figures_of
-from tandem.tools.benchmark.target_server import ServedDrafters, TargetServer, name_of, running
-from tandem.tools.benchmark.variant import CONTROL, Way
+from tandem.tools.benchmark.statistics import statistics_of
+from tandem.tools.benchmark.target_server import (
+    ServedDrafters,
+    TargetServer,
+    name_of,
+    target_server,
+)
+from tandem.tools.benchmark.variant import CONTROL, Variant
 from tandem.tools.client.client import Value
 from tandem.tools.client.request import MODEL
 from tandem.tools.client.terminal import console_of_width
@@ -129,7 +134,7 @@ def add_measuring(
     return prompts
 
 
-def add_ways(
+def add_variants(
     parser: argparse.ArgumentParser,
     *,
     drafters: str,
@@ -226,7 +231,7 @@ def measure(
     options: argparse.Namespace,
     target: Deployment | TargetServer,
     scenarios: Sequence[Scenario],
-    ways: Sequence[Way],
+    variants: Sequence[Variant],
     nums_streams: Sequence[int],
 ) -> Report:
     """Serve, ask, and return what was measured; a bar shows how far it is."""
@@ -238,10 +243,10 @@ def measure(
             tensors.TOP_P: 1.0,
             tensors.SEED: options.seed,
         }
-    with running(target) as server, _progress() as progress:
-        plan = Plan(
+    with target_server(target) as server, _progress() as progress:
+        plan = LoadPlan(
             scenarios=scenarios,
-            ways=ways,
+            variants=variants,
             nums_streams=nums_streams,
             max_tokens=options.max_tokens,
             repetitions=options.repetitions,
@@ -250,12 +255,12 @@ def measure(
         )
         task = progress.add_task("", total=plan.num_answers)
 
-        def answered(way: Way) -> None:
-            progress.update(task, advance=1, description=str(way))
+        def answered(variant: Variant) -> None:
+            progress.update(task, advance=1, description=str(variant))
 
-        with Asker(server.url, server.entry, plan, answered) as asker:
+        with LoadGenerator(server.url, server.entry, plan, answered) as asker:
             cells = asker.cells()
-    return Report(name_of(target), _settings(plan), figures_of(cells))
+    return Report(name_of(target), _settings(plan), statistics_of(cells))
 
 
 def show(options: argparse.Namespace, report: Report) -> None:
@@ -292,7 +297,7 @@ def _progress() -> Progress:
     )
 
 
-def _settings(plan: Plan) -> dict[str, object]:
+def _settings(plan: LoadPlan) -> dict[str, object]:
     return {
         "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},
         "max_tokens": plan.max_tokens,

@@ -20,7 +20,7 @@ from tandem.tools.commands.options import at_least_one
 from tandem.tools.triton.serving import serving
 
 
-class Sampling(NamedTuple):
+class SamplingOption(NamedTuple):
     """An option that sets one input of a request."""
 
     name: str
@@ -30,15 +30,15 @@ class Sampling(NamedTuple):
 
 
 SAMPLING = (
-    Sampling("--temperature", tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
-    Sampling("--top-k", tensors.TOP_K, int, "Sample among the k most likely tokens."),
-    Sampling(
+    SamplingOption("--temperature", tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
+    SamplingOption("--top-k", tensors.TOP_K, int, "Sample among the k most likely tokens."),
+    SamplingOption(
         "--top-p",
         tensors.TOP_P,
         float,
         "Sample among the most likely tokens that together reach this probability.",
     ),
-    Sampling(
+    SamplingOption(
         "--random-seed",
         tensors.RANDOM_SEED,
         int,
