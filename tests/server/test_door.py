@@ -3,11 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import faulty
 import numpy as np
 import pytest
 import tritonclient.grpc as client
 import yaml
+from benchmarks import faulty
 from crowd import Crowd as Clients
 from crowd import ask, controls, eventually, idle, metric, streaming, told
 from entries import ask_one, inputs, read, refusal, tensor

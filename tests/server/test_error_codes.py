@@ -5,10 +5,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import faulty
 import pytest
 import tritonclient.grpc as client
 import yaml
+from benchmarks import faulty
 from crowd import Crowd, eventually, idle, metric
 from entries import inputs, streaming
 from tritonclient.utils import InferenceServerException

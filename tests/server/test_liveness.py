@@ -5,9 +5,9 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 
-import faulty
 import pytest
 import tritonclient.grpc as client
+from benchmarks import faulty
 from crowd import Crowd, ask, eventually, idle, metric, told
 from entries import ask_one, inputs, streaming
 from metrics import scrape, total, until
