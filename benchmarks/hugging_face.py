@@ -27,10 +27,10 @@ from tandem.demo.checkpoint import load_checkpoint
 from tandem.demo.evaluate import load_prompts
 from tandem.demo.tokens import load_tokenizer
 from tandem.tools.client.client import Client
-from tandem.tools.commands import up
-from tandem.tools.commands.demo import EMBEDDED
-from tandem.tools.commands.generate import inputs_for
+from tandem.tools.client.request import inputs_for
+from tandem.tools.commands.options import EMBEDDED
 from tandem.tools.profiles import deployment
+from tandem.tools.triton.serving import serving
 
 PROMPTS, TOKENS, TURNS, DRAFT_LEN = 16, 96, 3, 4
 Answer = Callable[[str], int]  # answers a prompt; how many tokens it took
@@ -59,7 +59,7 @@ def _ways() -> Iterator[dict[str, Answer]]:
     draft.generation_config.num_assistant_tokens_schedule = "constant"
     draft.generation_config.assistant_confidence_threshold = 0.0
     hugging_face = partial(_hugging_face, target, tokenizer)
-    with up.serving(planned) as server, Client(server.grpc_url) as client:
+    with serving(planned) as server, Client(server.grpc_url) as client:
         ours = partial(_tandem, client)
         yield {
             "Tandem none": partial(ours, "none"),

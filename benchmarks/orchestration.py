@@ -27,13 +27,13 @@ from benchmarks import bare, published_rows, rounds
 from benchmarks.simulation import Loop
 from tandem.tools.client.client import Client
 from tandem.tools.profiles import deployment
-from tandem.tools.profiles.profile import Admission, read_profile
+from tandem.tools.profiles.profile import AdmissionSection, read_profile
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
 CONTEXTS, TOKENS_A_ROUND = (64, 2048), 5
-FEW = Admission(max_requests=4, max_queue=4)  # idle threads of the server cost a round more
+FEW = AdmissionSection(max_requests=4, max_queue=4)  # idle threads of the server cost a round more
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from tandem.engines.engine import Engine
 from tandem.engines.load import of_its_kind
 from tandem.engines.request import EngineAnswer, EngineRequest
 from tandem.tools.profiles import deployment
-from tandem.tools.profiles.engines.base import Engine as Planned
+from tandem.tools.profiles.engines.base import EnginePlan
 
 PROMPT_LEN = 64
 ANSWER_LEN = 500
@@ -96,7 +96,7 @@ class Loop:
         return response_builder[0]
 
 
-def _settings(planned: Planned) -> EmulatedSettings:
+def _settings(planned: EnginePlan) -> EmulatedSettings:
     """The settings that a model of this engine would be told."""
     given = {name: {"string_value": value} for name, value in planned.parameters.items()}
     return decode(EmulatedSettings, of_its_kind({"parameters": given}))

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.tools.client.client import Client
-from tandem.tools.commands.generate import inputs_for
+from tandem.tools.client.request import inputs_for
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository

@@ -14,11 +14,12 @@ from rich.text import Text
 
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Answer, Client
-from tandem.tools.commands import up
-from tandem.tools.commands.demo import PROMPTS, last_lines, read_prompts
-from tandem.tools.commands.generate import inputs_for, show
-from tandem.tools.commands.options import EMBEDDED
+from tandem.tools.client.request import inputs_for
+from tandem.tools.client.terminal import show
+from tandem.tools.commands.demo import last_lines, read_prompts
+from tandem.tools.commands.options import EMBEDDED, PROMPTS
 from tandem.tools.profiles import deployment
+from tandem.tools.triton.serving import serving
 
 PICTURE = Path(__file__).with_name("demo.svg")
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # they would be asked of another host
@@ -33,7 +34,7 @@ def main() -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     prompt = next(prompt for prompt in read_prompts(PROMPTS) if prompt.id == PROMPT)
     planned = deployment.load(EMBEDDED)
-    with up.serving(planned) as server, Client(server.grpc_url) as client:
+    with serving(planned) as server, Client(server.grpc_url) as client:
         model = planned.stream_entry.name
         inputs = inputs_for(prompt.text, MAX_TOKENS, {tensors.DRAFTER: "draft_model"})
         console.out(last_lines(prompt.text, PROMPT_LINES), style="dim", end="", highlight=False)

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tandem.bls.admission import Admission, Ticket
+from tandem.bls.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
 from tandem.bls.triton.metric_names import HEARTBEAT
 
@@ -102,7 +102,7 @@ def test_a_target_that_is_lost_is_no_life(ailment, triton):
 
 def test_a_full_queue_is_no_reason_to_restart(ailment, triton):
     full = Admission(max_running=1, max_waiting=0, kv_blocks=8)
-    full.reserve(1).enter([Ticket(1)])
+    full.reserve(1).enter([Reservation(1)])
     with pytest.raises(Overloaded) as refused:
         full.reserve(1)
     triton.answer = (500, json.dumps({"error": f"in ensemble 'bls', {refused.value}"}))

@@ -53,6 +53,14 @@ def test_bench_measures_every_combination(server, tmp_path, capsys):
         assert (row["scaling"] is None) == (row["num_streams"] == 1)
 
 
+def test_bench_measures_an_entry_that_answers_whole_without_latencies(server, capsys):
+    arguments = ("--model", "bls", "--drafter", "prompt_lookup")
+    assert command.main(["bench", "--url", server.grpc_url, *FEW, *arguments]) == 0
+    shown = capsys.readouterr()
+    assert "'bls' does not stream: no latencies" in shown.err
+    assert "streamed" not in shown.out
+
+
 def test_bench_samples_by_probability_too(server, capsys):
     arguments = ("--temperature", "1", "--use-draft-logits", "--drafter", "draft_model")
     assert command.main(["bench", "--url", server.grpc_url, *FEW, *arguments]) == 0

@@ -44,6 +44,6 @@ def test_demo_stops_its_server_when_it_is_interrupted(small, monkeypatch):
         assert regions() - before
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo.Bench, "warm_up", interrupt)
+    monkeypatch.setattr(demo.DemoRunner, "warm_up", interrupt)
     assert command.main(["demo"]) == 130
     assert regions() <= before

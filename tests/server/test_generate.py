@@ -16,7 +16,8 @@ from rich.console import Console
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.client.client import Answer, Client
-from tandem.tools.commands import generate
+from tandem.tools.client.request import inputs_for
+from tandem.tools.client.terminal import PICTURES, show
 from tandem.tools.errors import TandemError
 
 PROMPT = "def main():"
@@ -69,13 +70,13 @@ def test_accepted_tokens_are_coloured_as_many_as_were_accepted(server):
     """Every character of the text is shown once, and the coloured ones are the accepted tokens'."""
     file, answer = io.StringIO(), Answer()
     console = Console(file=file, force_terminal=True, color_system="standard", no_color=False)
-    inputs = generate.inputs_for(PROMPT, 48, {entry.DRAFTER: "draft_model"})
+    inputs = inputs_for(PROMPT, 48, {entry.DRAFTER: "draft_model"})
     with Client(server.grpc_url) as client:
-        generate.show(client, "bls_stream", inputs, answer, console)
+        show(client, "bls_stream", inputs, answer, console)
     shown = file.getvalue()
     assert bool(GREEN.search(shown)) == bool(answer.totals.num_accepted_tokens)
     plain = GREEN.sub(r"\1", shown).removesuffix("\n")
-    assert plain == answer.text.translate(generate.PICTURES).removesuffix("\n")
+    assert plain == answer.text.translate(PICTURES).removesuffix("\n")
 
 
 def test_totals_are_in_every_chunk_for_a_client_that_names_them(server):
@@ -130,7 +131,7 @@ def test_interrupt_cancels_the_request_and_tells_what_came(server):
 
 
 def test_whole_answer_comes_as_one_chunk_when_it_is_not_streamed(server):
-    inputs = generate.inputs_for(PROMPT, 16, {}, stream=False)
+    inputs = inputs_for(PROMPT, 16, {}, stream=False)
     with Client(server.grpc_url) as client:
         chunks = list(client.stream("bls_stream", inputs))
         assert client.answer("bls", inputs).text == chunks[0].text

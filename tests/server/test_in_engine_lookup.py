@@ -5,8 +5,8 @@ from entries import ask, ask_one, stream
 from prompts import COMPLETIONS
 
 from tandem.tools.profiles import deployment
-from tandem.tools.profiles.engines.lookup import Lookup
-from tandem.tools.profiles.profile import Decoding
+from tandem.tools.profiles.engines.lookup import LookupSection
+from tandem.tools.profiles.profile import DecodingSection
 
 from .conftest import serving
 
@@ -19,10 +19,10 @@ LENGTH = 32
 def in_engine(embedded, tmp_path_factory):
     """A server of the embedded target alone, which looks drafts up by itself."""
     profile = embedded.profile
-    target = profile.engines.target.model_copy(update={"prompt_lookup": Lookup()})
+    target = profile.engines.target.model_copy(update={"prompt_lookup": LookupSection()})
     engines = profile.engines.model_copy(update={"target": target, "draft": None})
     entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
-    changes = {"engines": engines, "decoding": Decoding(), "entries": entries}
+    changes = {"engines": engines, "decoding": DecodingSection(), "entries": entries}
     planned = deployment.check(profile.model_copy(update=changes))
     with serving(planned, tmp_path_factory.mktemp("in-engine")) as running:
         yield running

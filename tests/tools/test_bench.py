@@ -13,21 +13,21 @@ from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.benchmark import load_generator, plot
-from tandem.tools.benchmark.load_generator import Asker, Plan
+from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.statistics import Cell, Figures, Spread, figures_of
+from tandem.tools.benchmark.statistics import Cell, Spread, VariantStatistics, statistics_of
 from tandem.tools.benchmark.target_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
-from tandem.tools.benchmark.variant import CONTROL, Way, ways_of
-from tandem.tools.client.client import Answer, Chunk, Totals
+from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
+from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals
 from tandem.tools.commands import bench, tune
 from tandem.tools.commands.measuring import drafters_of, lengths_of
 from tandem.tools.commands.options import named_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
-DRAFTS = Way("draft_model", 4)
+DRAFTS = Variant("draft_model", 4)
 
 
 def trace(seconds, engine_seconds, **more):
@@ -40,13 +40,13 @@ def repetition(seconds, engine_seconds, **more):
     return Repetition.of_one_stream([trace(seconds, engine_seconds, **more)])
 
 
-def cell(way, *repetitions, streamed=(), count=1):
-    return Cell("code", count, way, list(repetitions), list(streamed))
+def cell(variant, *repetitions, streamed=(), count=1):
+    return Cell("code", count, variant, list(repetitions), list(streamed))
 
 
 def figures(ours, control):
     """Figures of repetitions of (seconds, engine seconds)."""
-    return Figures(
+    return VariantStatistics(
         cell(DRAFTS, *(repetition(*pair) for pair in ours)),
         cell(CONTROL, *(repetition(*pair, num_rounds=20) for pair in control)),
     )
@@ -104,7 +104,7 @@ def test_acceptance_and_tokens_per_round_are_of_all_answers_together():
 def test_scaling_compares_streams_with_one_in_the_same_repetition():
     many = Cell("code", 2, DRAFTS, [Repetition([trace(1.1, 1.0)] * 2, 1.1)], [])
     cells = [cell(CONTROL, repetition(2.0, 2.0), count=count) for count in (1, 2)]
-    rows = figures_of([*cells, cell(DRAFTS, repetition(1.0, 1.0)), many])
+    rows = statistics_of([*cells, cell(DRAFTS, repetition(1.0, 1.0)), many])
     assert [row.scaling and row.scaling.median for row in rows] == [
         None,
         1.0,
@@ -129,12 +129,12 @@ def test_texts_that_differ_from_the_controls_are_counted():
         *(repetition(1.0, 1.0, text=text) for text in ("same", "other")),
         streamed=[repetition(1.0, 1.0, text="another")],
     )
-    assert Figures(ours, control).num_different == 2
+    assert VariantStatistics(ours, control).num_different == 2
 
 
 def test_ways_are_what_means_something():
-    ways = ways_of(["draft_model", "prompt_lookup", "hybrid"], [4, AUTO], [2])
-    assert list(map(str, ways)) == [
+    variants = variants_of(["draft_model", "prompt_lookup", "hybrid"], [4, AUTO], [2])
+    assert list(map(str, variants)) == [
         "none",
         "draft_model 4",
         "draft_model auto",
@@ -143,11 +143,11 @@ def test_ways_are_what_means_something():
         "hybrid auto n-gram 2",
     ]
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        ways_of(["prompt_lookup"], [AUTO], [2])
+        variants_of(["prompt_lookup"], [AUTO], [2])
 
 
 def test_way_sends_what_it_says():
-    assert Way("hybrid", AUTO, 3, use_draft_logits=True).inputs == {
+    assert Variant("hybrid", AUTO, 3, use_draft_logits=True).inputs == {
         entry.DRAFTER: "hybrid",
         entry.NUM_DRAFT_TOKENS: -1,
         entry.MAX_MATCHING_NGRAM_SIZE: 3,
@@ -191,7 +191,7 @@ class ScriptedClient:
     def stream(self, model, inputs):
         self.asked.append((inputs[entry.TEXT_INPUT], inputs[entry.DRAFTER], inputs[entry.STREAM]))
         statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
-        yield Chunk("x", [1, 2], Totals(1, 4, 1), "length", 1.0, statistics)
+        yield AnswerChunk("x", [1, 2], AnswerTotals(1, 4, 1), "length", 1.0, statistics)
 
 
 @pytest.fixture
@@ -203,8 +203,10 @@ def asked(monkeypatch):
 
 def measured(nums_streams, streamed=0, seen=lambda _: None):
     prompts = [{entry.TEXT_INPUT: text} for text in "ab"]
-    plan = Plan([Scenario("code", prompts)], [CONTROL, DRAFTS], nums_streams, 8, 2, streamed, {})
-    with Asker("url", "bls_stream", plan, seen) as asker:
+    plan = LoadPlan(
+        [Scenario("code", prompts)], [CONTROL, DRAFTS], nums_streams, 8, 2, streamed, {}
+    )
+    with LoadGenerator("url", "bls_stream", plan, seen) as asker:
         return plan, asker.cells()
 
 
@@ -216,7 +218,7 @@ def test_one_stream_asks_every_way_in_turn_and_each_begins_once(asked):
         *(("a", "n"), ("a", "d"), ("b", "d"), ("b", "n")),
         *(("a", "d"), ("a", "n"), ("b", "n"), ("b", "d")),
     ]
-    assert [(c.way, len(c.whole), c.whole[0].engine_seconds) for c in cells] == [
+    assert [(c.variant, len(c.whole), c.whole[0].engine_seconds) for c in cells] == [
         (CONTROL, 2, 1.5),
         (DRAFTS, 2, 1.5),
     ]
@@ -235,10 +237,10 @@ def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(as
 def report():
     control = cell(CONTROL, repetition(2.0, 2.0, num_rounds=20, num_draft_tokens=0))
     ours = [
-        cell(Way("draft_model", length), repetition(seconds, 0.8))
+        cell(Variant("draft_model", length), repetition(seconds, 0.8))
         for length, seconds in ((4, 1.0), (AUTO, 0.9))
     ]
-    return Report("here", {}, figures_of([control, *ours]))
+    return Report("here", {}, statistics_of([control, *ours]))
 
 
 def test_table_shows_what_was_measured_and_nothing_else():
@@ -311,7 +313,7 @@ def test_plot_without_matplotlib_fails_before_anything_is_measured(monkeypatch, 
 
 def test_drafters_and_lengths_follow_the_deployment():
     planned = deployment.load(named_profile(Path("emulated-zero")))
-    served = served_drafters(argparse.Namespace(), planned)
+    served = served_drafters(planned)
     assert drafters_of(served, ()) == ["draft_model", "prompt_lookup", "hybrid"]
     assert lengths_of(served, None, (2, 64, AUTO)) == [2, AUTO]
 
@@ -325,15 +327,15 @@ def test_drafter_that_is_not_served_is_refused_with_those_that_are():
 
 def test_tune_names_the_fastest_and_what_comes_near():
     slow, near, best = (
-        cell(way, *(repetition(seconds, 0.5) for seconds in times))
-        for way, times in (
-            (Way("draft_model", 2), [1.5, 1.5]),
-            (Way("draft_model", 8), [1.01, 1.01]),
-            (Way("prompt_lookup", 4, 3), [0.9, 1.1]),
+        cell(variant, *(repetition(seconds, 0.5) for seconds in times))
+        for variant, times in (
+            (Variant("draft_model", 2), [1.5, 1.5]),
+            (Variant("draft_model", 8), [1.01, 1.01]),
+            (Variant("prompt_lookup", 4, 3), [0.9, 1.1]),
         )
     )
     control = cell(CONTROL, repetition(2.0, 2.0), repetition(2.0, 2.0))
-    lines = tune.advice(figures_of([control, slow, near, best]))
+    lines = tune.advice(statistics_of([control, slow, near, best]))
     assert lines[0].startswith("fastest: prompt_lookup 4 n-gram 3 2.02x (10-90%: 1.86-2.18)")
     assert lines[1] == "within its spread: draft_model 8 1.98x (10-90%: 1.98-1.98)"
     assert lines[-1] == (
@@ -346,23 +348,26 @@ def test_tune_names_the_fastest_and_what_comes_near():
 
 
 @pytest.mark.parametrize(
-    ("way", "lines"),
+    ("variant", "lines"),
     [
         (CONTROL, ["drafter: none"]),
-        (Way("draft_model", AUTO), ["drafter: draft_model", "draft_len: auto"]),
+        (Variant("draft_model", AUTO), ["drafter: draft_model", "draft_len: auto"]),
         (
-            Way("draft_model", 6, use_draft_logits=True),
+            Variant("draft_model", 6, use_draft_logits=True),
             ["drafter: draft_model", "draft_len: 6", "use_draft_logits: true"],
         ),
     ],
 )
-def test_lines_to_paste(way, lines):
-    assert tune.profile_lines(way).splitlines() == ["decoding:", *(f"  {line}" for line in lines)]
+def test_lines_to_paste(variant, lines):
+    assert tune.profile_lines(variant).splitlines() == [
+        "decoding:",
+        *(f"  {line}" for line in lines),
+    ]
 
 
 def test_tune_says_none_when_nothing_pays():
     control, ours = cell(CONTROL, repetition(1.0, 1.0)), cell(DRAFTS, repetition(2.0, 1.0))
-    lines = tune.advice(figures_of([control, ours]))
+    lines = tune.advice(statistics_of([control, ours]))
     assert lines[0] == "fastest: none: no drafts"
     assert lines[-1] == "decoding:\n  drafter: none"
 
@@ -370,7 +375,7 @@ def test_tune_says_none_when_nothing_pays():
 def test_answers_become_traces():
     answer = Answer()
     statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
-    answer.add(Chunk("x", [1, 2], Totals(1, 4, 1), "length", 1.0, statistics))
+    answer.add(AnswerChunk("x", [1, 2], AnswerTotals(1, 4, 1), "length", 1.0, statistics))
     found = load_generator._trace(answer, (), 3)
     assert (found.engine_seconds, found.num_rounds, found.prompt) == (0.75, 1, 3)
 

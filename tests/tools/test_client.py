@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tandem.contract import entry
-from tandem.tools.client.client import Answer, Chunk, Totals, as_array
+from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals, as_array
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def test_value_becomes_a_batch_of_one(tensor, value, expected):
 
 def test_answer_adds_up_its_chunks():
     answer = Answer()
-    answer.add(Chunk("", [], Totals(), None, 0.1))
-    answer.add(Chunk("de", [1, 2, 3], Totals(1, 4, 2), None, 0.5))
-    answer.add(Chunk("f", [4, 5], Totals(2, 8, 3), "length", 2.0))
+    answer.add(AnswerChunk("", [], AnswerTotals(), None, 0.1))
+    answer.add(AnswerChunk("de", [1, 2, 3], AnswerTotals(1, 4, 2), None, 0.5))
+    answer.add(AnswerChunk("f", [4, 5], AnswerTotals(2, 8, 3), "length", 2.0))
     assert answer.text == "def"
     assert answer.num_tokens == 5
     assert answer.finish_reason == "length"

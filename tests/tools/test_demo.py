@@ -6,20 +6,20 @@ import json
 import pytest
 from rich.console import Console
 
-from tandem.tools.client.client import Answer, Totals
+from tandem.tools.client.client import Answer, AnswerTotals
 from tandem.tools.commands import demo
-from tandem.tools.commands.demo import Comparison, Figures, Prompt
+from tandem.tools.commands.demo import ComparisonRow, DemoPrompt, PromptComparison
 from tandem.tools.errors import TandemError
 
 
 def answer(text, seconds, rounds=10, drafted=0, accepted=0):
-    return Answer(text, 20, Totals(rounds, drafted, accepted), "length", seconds, 0.1)
+    return Answer(text, 20, AnswerTotals(rounds, drafted, accepted), "length", seconds, 0.1)
 
 
 def comparison(name="one", text="same", said="same"):
     control = [answer(text, seconds, 20) for seconds in (2.0, 9.0, 1.0)]
     speculative = [answer(said, seconds, 10, 40, 10) for seconds in (1.0, 0.5, 7.0)]
-    return Comparison(Prompt(name, "x"), control, speculative)
+    return PromptComparison(DemoPrompt(name, "x"), control, speculative)
 
 
 def report(*comparisons):
@@ -32,7 +32,7 @@ def test_prompts_are_the_first_of_the_file(tmp_path):
     path = tmp_path / "prompts.jsonl"
     lines = [{"id": str(i), "kind": "completion", "prompt": f"def f{i}("} for i in range(20)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert demo.read_prompts(path) == [Prompt(str(i), f"def f{i}(") for i in range(8)]
+    assert demo.read_prompts(path) == [DemoPrompt(str(i), f"def f{i}(") for i in range(8)]
 
 
 def test_demo_outside_a_checkout_says_what_it_wants(tmp_path):
@@ -41,19 +41,19 @@ def test_demo_outside_a_checkout_says_what_it_wants(tmp_path):
 
 
 def test_figures_are_of_the_median_times():
-    figures = Figures.of(comparison())
+    figures = ComparisonRow.of(comparison())
     assert figures.cells == ["20", "10.0", "20.0", "2.00x", "25%", "2.00", "yes"]
 
 
 def test_total_adds_up_times_and_tokens():
-    one = Figures.of(comparison())
-    total = Figures.total([one, one, Figures.of(comparison(said="sane"))])
+    one = ComparisonRow.of(comparison())
+    total = ComparisonRow.total([one, one, ComparisonRow.of(comparison(said="sane"))])
     assert total.cells == ["60", "10.0", "20.0", "2.00x", "25%", "2.00", "NO"]
 
 
 def test_figures_say_so_when_nothing_was_drafted():
-    nothing = Comparison(Prompt("one", "x"), [answer("t", 1.0)], [answer("t", 1.0)])
-    assert "-" in Figures.of(nothing).cells
+    nothing = PromptComparison(DemoPrompt("one", "x"), [answer("t", 1.0)], [answer("t", 1.0)])
+    assert "-" in ComparisonRow.of(nothing).cells
 
 
 def test_report_is_content_when_all_texts_are_the_same():

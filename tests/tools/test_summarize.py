@@ -12,14 +12,14 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.client.client import Answer, Totals
+from tandem.tools.client.client import Answer, AnswerTotals
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
 from tandem.tools.commands.options import dashed, parser_of
-from tandem.tools.commands.run_options import Drafting
-from tandem.tools.commands.summarize import Bench, Speculation
+from tandem.tools.commands.run_options import DraftingOptions
+from tandem.tools.commands.summarize import DatasetRunner, Speculation
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import Column, Comparison
+from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
 from tandem.tools.evaluation.hugging_face import cut
 from tandem.tools.evaluation.rouge import MEASURES, Rouge
 from tandem.tools.profiles import deployment
@@ -37,13 +37,13 @@ def options(line):
 
 
 def column(name, *texts, rounds=10, drafted=0, accepted=0):
-    totals = Totals(rounds, drafted, accepted)
-    return Column(name, [Answer(text, 20, totals, "stop", 0.5) for text in texts])
+    totals = AnswerTotals(rounds, drafted, accepted)
+    return AnswerColumn(name, [Answer(text, 20, totals, "stop", 0.5) for text in texts])
 
 
 def compared(*texts, **figures):
     control = column("none", "the cat sat", "the dog")
-    return Comparison(ITEMS, [control, column("hybrid", *texts, **figures)], Rouge())
+    return AccuracyComparison(ITEMS, [control, column("hybrid", *texts, **figures)], Rouge())
 
 
 class ScriptedClient:
@@ -63,7 +63,7 @@ def test_command_of_the_documents_is_understood():
     assert (given.test_hf, given.check_accuracy, str(given.hf_model_dir)) == (True, True, "hf")
     assert given.rouge1_threshold == 15
     drafting = summarize.run_options.read_drafting(given)
-    assert drafting == Drafting(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
+    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
 
 
 @pytest.mark.parametrize(
@@ -103,19 +103,19 @@ def test_missing_rouge_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
 
 
 def test_strings_decide_what_is_compared_then_the_option():
-    lookup = Drafting(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
+    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
     assert summarize.speculation_of(None, lookup, None) == ("prompt_lookup", lookup.inputs)
     named = {**lookup.inputs, entry.DRAFTER: "hybrid"}
     assert summarize.speculation_of("hybrid", lookup, None) == ("hybrid", named)
     only = {entry.DRAFTER: "draft_model"}
-    assert summarize.speculation_of("draft_model", Drafting(), None) == ("draft_model", only)
-    assert summarize.speculation_of(None, Drafting(), None) == ("default", {})
+    assert summarize.speculation_of("draft_model", DraftingOptions(), None) == ("draft_model", only)
+    assert summarize.speculation_of(None, DraftingOptions(), None) == ("default", {})
 
 
 def test_drafter_is_the_profiles_where_nothing_names_one(embedded_profile):
     planned = deployment.load(embedded_profile)
     default = planned.profile.decoding.drafter
-    assert summarize.speculation_of(None, Drafting(), planned) == (
+    assert summarize.speculation_of(None, DraftingOptions(), planned) == (
         default,
         {entry.DRAFTER: default},
     )
@@ -127,15 +127,17 @@ def test_control_is_not_compared_with_itself(tmp_path):
     decoding = quiet.profile.decoding.model_copy(update={"drafter": "none"})
     quiet = replace(quiet, profile=quiet.profile.model_copy(update={"decoding": decoding}))
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        summarize.speculation_of(None, Drafting(), quiet)
-    assert summarize.speculation_of("prompt_lookup", Drafting(), quiet).name == "prompt_lookup"
+        summarize.speculation_of(None, DraftingOptions(), quiet)
+    assert (
+        summarize.speculation_of("prompt_lookup", DraftingOptions(), quiet).name == "prompt_lookup"
+    )
 
 
 def test_items_are_primed_and_then_asked_in_turns():
     client = ScriptedClient()
     items = [ITEMS[0]._replace(stop=("!",)), ITEMS[1]]
     speculation = Speculation("hybrid", {entry.DRAFTER: "hybrid"})
-    control, speculative = Bench(client, "m", 30).columns(items, speculation)
+    control, speculative = DatasetRunner(client, "m", 30).columns(items, speculation)
     assert client.asked == [
         ("a", "hybrid", 2, ("!",)),
         ("a", "none", 30, ("!",)),
@@ -172,7 +174,7 @@ def test_figures_are_sums_over_the_answers():
 
 
 def test_figures_are_missing_where_nothing_came():
-    nothing = Column("hugging_face", [Answer()])
+    nothing = AnswerColumn("hugging_face", [Answer()])
     assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
     assert nothing.acceptance_rate is None
 

@@ -1,4 +1,4 @@
-"""What `tandem up` says once it serves, and while it does not yet."""
+"""What `tandem up` says once it serves."""
 
 import shlex
 from pathlib import Path
@@ -10,7 +10,6 @@ from checkpoints import write_empty, write_tokenizer
 from tandem.tools.commands import up
 from tandem.tools.commands.options import named_profile
 from tandem.tools.profiles import deployment
-from tandem.tools.triton.server import Progress
 
 SERVER = SimpleNamespace(
     http_url="127.0.0.1:1",
@@ -58,20 +57,3 @@ def test_models_that_know_nothing_but_python_are_asked_for_python():
     assert '"def main():"' in curl[-1]
     assert told["draft"] == "emulated"
     assert told["drafter"].startswith("draft_model (a request may choose prompt_lookup, hybrid")
-
-
-def test_progress_is_a_line_for_each_state_where_there_is_no_terminal(capsys):
-    models = frozenset({"bls", "target"})
-    with up._told("starting Triton") as tell:
-        for loaded, seconds in ((set(), 0.1), (set(), 0.2), ({"bls"}, 0.3), (models, 0.4)):
-            tell(*up._describe(Progress(frozenset(loaded), models, seconds)))
-    assert capsys.readouterr().err.splitlines() == [
-        "starting Triton",
-        "starting Triton: 0 of 2 models",
-        "starting Triton: 1 of 2 models",
-        "starting Triton: 2 of 2 models",
-    ]
-
-
-def test_stopping_names_what_it_waits_for():
-    assert up._waiting(["Triton", "bls"], 2.4) == "waiting for Triton, bls (2 s)"

@@ -1,4 +1,4 @@
-"""Puts the scenarios to a server, every way in turn, so that all of them meet the same noise."""
+"""Puts the scenarios to a server, the variants in turn, so that all meet the same noise."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
-from tandem.tools.benchmark.scenario import Scenario, request_inputs
+from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import Cell
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
-from tandem.tools.benchmark.variant import Way
+from tandem.tools.benchmark.variant import Variant
 from tandem.tools.client.client import Answer, Client, Inputs
+from tandem.tools.client.request import request_inputs
 
 PRIMING_TOKENS = 2  # the fewest that make a draft model see the prompt
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """What is measured.
 
     nums_streams: how many ask at once. repetitions: of whole answers, from which all figures but
@@ -31,7 +32,7 @@ class Plan:
     """
 
     scenarios: Sequence[Scenario]
-    ways: Sequence[Way]
+    variants: Sequence[Variant]
     nums_streams: Sequence[int]
     max_tokens: int
     repetitions: int
@@ -43,26 +44,30 @@ class Plan:
         """All that will be asked for, the priming included."""
         prompts = sum(len(scenario.prompts) for scenario in self.scenarios)
         turns = (self.repetitions + self.streamed) * sum(self.nums_streams)
-        return prompts * len(self.ways) * (1 + turns)
+        return prompts * len(self.variants) * (1 + turns)
 
 
 class _Turn(NamedTuple):
-    """A way's turn: the prompts that each stream puts, by their numbers, and how."""
+    """A variant's turn: the prompts that each stream puts, by their numbers, and how."""
 
     scenario: Scenario
-    way: Way
+    variant: Variant
     prompts: Sequence[int]
     stream: bool
 
 
-class Asker(AbstractContextManager["Asker"]):
+class LoadGenerator(AbstractContextManager["LoadGenerator"]):
     """As many connections to a server as ask it at once.
 
-    on_answer: called with each answer's way, from the thread that asked.
+    on_answer: called with each answer's variant, from the thread that asked.
     """
 
     def __init__(
-        self, url: str, entry: str, plan: Plan, on_answer: Callable[[Way], None] = lambda _: None
+        self,
+        url: str,
+        entry: str,
+        plan: LoadPlan,
+        on_answer: Callable[[Variant], None] = lambda _: None,
     ) -> None:
         self._entry = entry
         self._plan = plan
@@ -89,46 +94,47 @@ class Asker(AbstractContextManager["Asker"]):
         plan = self._plan
         self._prime(scenario)
         cells = {
-            (count, way): Cell(scenario.name, count, way, [], [])
+            (count, variant): Cell(scenario.name, count, variant, [], [])
             for count in plan.nums_streams
-            for way in plan.ways
+            for variant in plan.variants
         }
         for number in range(plan.repetitions + plan.streamed):
             stream = number >= plan.repetitions
             for count in plan.nums_streams:
-                for way, repetition in self._repetition(scenario, count, number, stream=stream):
-                    cell = cells[count, way]
+                for variant, repetition in self._repetition(scenario, count, number, stream=stream):
+                    cell = cells[count, variant]
                     (cell.streamed if stream else cell.whole).append(repetition)
         return [*cells.values()]
 
     def _prime(self, scenario: Scenario) -> None:
         """Bring each prompt into the KV caches: no answer shall find what another computed."""
         for prompt in scenario.prompts:
-            for way in self._plan.ways:
+            for variant in self._plan.variants:
                 few = min(PRIMING_TOKENS, self._plan.max_tokens)
-                self._ask(self._clients[0], way, prompt, few, stream=False)
+                self._ask(self._clients[0], variant, prompt, few, stream=False)
 
     def _repetition(
         self, scenario: Scenario, count: int, number: int, *, stream: bool
-    ) -> Iterator[tuple[Way, Repetition]]:
-        """Answer all prompts in every way once.
+    ) -> Iterator[tuple[Variant, Repetition]]:
+        """Answer all prompts in every variant once.
 
-        One stream puts one prompt in every way before it goes on to the next. Several put all of
-        theirs before the next way has its turn: they would wait for the longest answer otherwise.
+        One stream puts one prompt in every variant before it goes on to the next. Several put all
+        of theirs before the next variant has its turn: they would wait for the longest answer
+        otherwise.
         """
-        ways = self._plan.ways
+        variants = self._plan.variants
         if count > 1:
-            for way in _rotated(ways, number):
-                turn = _Turn(scenario, way, range(len(scenario.prompts)), stream)
-                yield way, self._together(turn, count)
+            for variant in _rotated(variants, number):
+                turn = _Turn(scenario, variant, range(len(scenario.prompts)), stream)
+                yield variant, self._together(turn, count)
             return
-        traces: dict[Way, list[Trace]] = {way: [] for way in ways}
+        traces: dict[Variant, list[Trace]] = {variant: [] for variant in variants}
         for prompt in range(len(scenario.prompts)):
-            for way in _rotated(ways, number + prompt):
-                turn = _Turn(scenario, way, [prompt], stream)
-                traces[way] += self._one_by_one(turn, self._clients[0])
-        for way in ways:
-            yield way, Repetition.of_one_stream(traces[way])
+            for variant in _rotated(variants, number + prompt):
+                turn = _Turn(scenario, variant, [prompt], stream)
+                traces[variant] += self._one_by_one(turn, self._clients[0])
+        for variant in variants:
+            yield variant, Repetition.of_one_stream(traces[variant])
 
     def _together(self, turn: _Turn, count: int) -> Repetition:
         """Let streams ask at once, each all prompts, each beginning with another one."""
@@ -150,20 +156,20 @@ class Asker(AbstractContextManager["Asker"]):
         traces = []
         for number in turn.prompts:
             prompt = turn.scenario.prompts[number]
-            answer, arrivals = self._ask(client, turn.way, prompt, most, stream=turn.stream)
+            answer, arrivals = self._ask(client, turn.variant, prompt, most, stream=turn.stream)
             traces.append(_trace(answer, arrivals if turn.stream else (), number))
         return traces
 
     def _ask(
-        self, client: Client, way: Way, prompt: Inputs, max_tokens: int, *, stream: bool
+        self, client: Client, variant: Variant, prompt: Inputs, max_tokens: int, *, stream: bool
     ) -> tuple[Answer, tuple[Arrival, ...]]:
-        more = {**self._plan.more, **way.inputs}
+        more = {**self._plan.more, **variant.inputs}
         inputs = request_inputs(prompt, max_tokens, more, stream=stream)
         answer, arrivals = Answer(), []
         for chunk in client.stream(self._entry, inputs):
             answer.add(chunk)
             arrivals.append(Arrival(chunk.seconds, len(chunk.tokens)))
-        self._on_answer(way)
+        self._on_answer(variant)
         return answer, tuple(arrivals)
 
 

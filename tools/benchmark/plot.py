@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandem.bls.settings import AUTO
-from tandem.tools.benchmark.statistics import Figures
+from tandem.tools.benchmark.statistics import VariantStatistics
 from tandem.tools.errors import TandemError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ DOTS_PER_INCH = 120
 class Curve(NamedTuple):
     """Points of one drafter: draft length -> figures. auto: where the length was chosen for it."""
 
-    points: Mapping[int, Figures]
-    auto: Figures | None
+    points: Mapping[int, VariantStatistics]
+    auto: VariantStatistics | None
 
 
 def check_plot(path: Path | None) -> None:
@@ -31,29 +31,29 @@ def check_plot(path: Path | None) -> None:
         raise TandemError("--plot needs matplotlib; run pip install 'tandem-triton[bench]'")
 
 
-def curves_of(rows: Sequence[Figures]) -> dict[str, Curve]:
+def curves_of(rows: Sequence[VariantStatistics]) -> dict[str, Curve]:
     """Return what each drafter, and each n-gram size of it, makes of every draft length."""
     curves: dict[str, Curve] = {}
     for row in rows:
-        way = row.cell.way
-        if way.is_control or way.draft_len is None:
+        variant = row.cell.variant
+        if variant.is_control or variant.draft_len is None:
             continue
-        ngram = "" if way.ngram_size is None else f", n-gram {way.ngram_size}"
-        name = f"{way.drafter}{ngram}"
+        ngram = "" if variant.ngram_size is None else f", n-gram {variant.ngram_size}"
+        name = f"{variant.drafter}{ngram}"
         curve = curves.setdefault(name, Curve({}, None))
-        if way.draft_len == AUTO:
+        if variant.draft_len == AUTO:
             curves[name] = curve._replace(auto=row)
         else:
-            curves[name] = curve._replace(points={**curve.points, way.draft_len: row})
+            curves[name] = curve._replace(points={**curve.points, variant.draft_len: row})
     return curves
 
 
-def draw(served: str, rows: Sequence[Figures], path: Path) -> None:
+def draw(served: str, rows: Sequence[VariantStatistics], path: Path) -> None:
     """Draw a panel for each scenario and number of streams; raise TandemError where it fails."""
     # Heavy, and wanted by nobody who does not plot.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    panels: dict[tuple[str, int], list[Figures]] = {}
+    panels: dict[tuple[str, int], list[VariantStatistics]] = {}
     for row in rows:
         panels.setdefault((row.cell.scenario, row.cell.num_streams), []).append(row)
     width, height = PANEL_INCHES

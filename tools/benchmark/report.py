@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from tandem.tools.benchmark.machine import describe_machine
-from tandem.tools.benchmark.statistics import HIGH, LOW, Figures, Spread
+from tandem.tools.benchmark.statistics import HIGH, LOW, Spread, VariantStatistics
 from tandem.tools.benchmark.trace import Repetition
 from tandem.tools.errors import TandemError
 
@@ -19,11 +19,11 @@ SPREAD = f"{LOW}-{HIGH}%"
 NOTHING = "-"
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A heading, and what a row shows under it."""
 
     heading: str
-    cell: Callable[[Figures], str]
+    cell: Callable[[VariantStatistics], str]
     left: bool = False
 
 
@@ -36,7 +36,7 @@ class Report:
 
     served: str
     settings: dict[str, Any]
-    rows: Sequence[Figures]
+    rows: Sequence[VariantStatistics]
 
     def tables(self) -> list[Table]:
         """Return a table of speeds for each scenario, and one of latencies where it was streamed.
@@ -52,9 +52,9 @@ class Report:
         return tables
 
     def differences(self) -> list[str]:
-        """Say which ways gave other texts than the control, one line each."""
+        """Say which variants gave other texts than the control, one line each."""
         return [
-            f"{row.cell.scenario}, {row.cell.num_streams} at once, {row.cell.way}: "
+            f"{row.cell.scenario}, {row.cell.num_streams} at once, {row.cell.variant}: "
             f"{row.num_different} answers differ from the control's first"
             for row in self.rows
             if row.num_different
@@ -73,11 +73,11 @@ class Report:
             "served": self.served,
             "machine": describe_machine(),
             "settings": self.settings,
-            "rows": [_row(figures) for figures in self.rows],
+            "rows": [_row(statistics) for statistics in self.rows],
         }
 
 
-def _table(title: str, columns: Sequence[Column], rows: Sequence[Figures]) -> Table:
+def _table(title: str, columns: Sequence[TableColumn], rows: Sequence[VariantStatistics]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -108,74 +108,76 @@ def _range(spread: Spread | None, style: str, scale: float = 1.0) -> str:
     return f"{spread.low * scale:{style}}-{spread.high * scale:{style}}"
 
 
-def _milliseconds(figures: tuple[float, float] | None, which: int) -> str:
-    return NOTHING if figures is None else f"{1000 * figures[which]:.1f}"
+def _milliseconds(statistics: tuple[float, float] | None, which: int) -> str:
+    return NOTHING if statistics is None else f"{1000 * statistics[which]:.1f}"
 
 
-def _of_drafts(show: Callable[[Figures], str]) -> Callable[[Figures], str]:
+def _of_drafts(show: Callable[[VariantStatistics], str]) -> Callable[[VariantStatistics], str]:
     """What says nothing of the control."""
-    return lambda row: "" if row.cell.way.is_control else show(row)
+    return lambda row: "" if row.cell.variant.is_control else show(row)
 
 
-AT_ONCE = Column("at\nonce", lambda row: str(row.cell.num_streams))
+AT_ONCE = TableColumn("at\nonce", lambda row: str(row.cell.num_streams))
 WAY = (
     AT_ONCE,
-    Column("drafter", lambda row: row.cell.way.drafter, left=True),
-    Column("draft\ntokens", lambda row: row.cell.way.length),
-    Column("n-gram", lambda row: str(row.cell.way.ngram_size or "")),
+    TableColumn("drafter", lambda row: row.cell.variant.drafter, left=True),
+    TableColumn("draft\ntokens", lambda row: row.cell.variant.length),
+    TableColumn("n-gram", lambda row: str(row.cell.variant.ngram_size or "")),
 )
 SPEEDS = (
     *WAY,
-    Column("tokens/s", lambda row: _median(row.tokens_per_second, ".1f")),
-    Column(SPREAD, lambda row: _range(row.tokens_per_second, ".0f")),
-    Column("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
-    Column(SPREAD, _of_drafts(lambda row: _range(row.speedup, ".2f"))),
-    Column("ideal", _of_drafts(lambda row: _median(row.ideal_speedup, ".2f"))),
-    Column("efficiency", lambda row: _median(row.efficiency, ".3f")),
-    Column("orchestration\nms a round", lambda row: _median(row.orchestration_seconds, ".2f", 1e3)),
-    Column("acceptance", lambda row: _median(row.acceptance_rate, ".1%")),
-    Column("tokens\nper round", lambda row: _median(row.tokens_per_round, ".2f")),
-    Column("scaling", lambda row: _median(row.scaling, ".2f")),
+    TableColumn("tokens/s", lambda row: _median(row.tokens_per_second, ".1f")),
+    TableColumn(SPREAD, lambda row: _range(row.tokens_per_second, ".0f")),
+    TableColumn("speedup", _of_drafts(lambda row: _median(row.speedup, ".2f"))),
+    TableColumn(SPREAD, _of_drafts(lambda row: _range(row.speedup, ".2f"))),
+    TableColumn("ideal", _of_drafts(lambda row: _median(row.ideal_speedup, ".2f"))),
+    TableColumn("efficiency", lambda row: _median(row.efficiency, ".3f")),
+    TableColumn(
+        "orchestration\nms a round", lambda row: _median(row.orchestration_seconds, ".2f", 1e3)
+    ),
+    TableColumn("acceptance", lambda row: _median(row.acceptance_rate, ".1%")),
+    TableColumn("tokens\nper round", lambda row: _median(row.tokens_per_round, ".2f")),
+    TableColumn("scaling", lambda row: _median(row.scaling, ".2f")),
 )
 LATENCIES = (
     *WAY,
-    Column("first token\nms", lambda row: _median(row.seconds_to_first_token, ".1f", 1e3)),
-    Column(SPREAD, lambda row: _range(row.seconds_to_first_token, ".1f", 1e3)),
-    Column("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, 0)),
-    Column("p99", lambda row: _milliseconds(row.inter_token_seconds, 1)),
-    Column("between chunks\nms p50", lambda row: _milliseconds(row.gap_seconds, 0)),
-    Column("p99", lambda row: _milliseconds(row.gap_seconds, 1)),
+    TableColumn("first token\nms", lambda row: _median(row.seconds_to_first_token, ".1f", 1e3)),
+    TableColumn(SPREAD, lambda row: _range(row.seconds_to_first_token, ".1f", 1e3)),
+    TableColumn("inter-token\nms p50", lambda row: _milliseconds(row.inter_token_seconds, 0)),
+    TableColumn("p99", lambda row: _milliseconds(row.inter_token_seconds, 1)),
+    TableColumn("between chunks\nms p50", lambda row: _milliseconds(row.gap_seconds, 0)),
+    TableColumn("p99", lambda row: _milliseconds(row.gap_seconds, 1)),
 )
 
 
-def _row(figures: Figures) -> dict[str, Any]:
-    cell = figures.cell
+def _row(statistics: VariantStatistics) -> dict[str, Any]:
+    cell = statistics.cell
     spreads = {
-        "tokens_per_second": figures.tokens_per_second,
-        "speedup": figures.speedup,
-        "ideal_speedup": figures.ideal_speedup,
-        "efficiency": figures.efficiency,
-        "orchestration_seconds_per_round": figures.orchestration_seconds,
-        "acceptance_rate": figures.acceptance_rate,
-        "tokens_per_round": figures.tokens_per_round,
-        "scaling": figures.scaling,
-        "seconds_to_first_token": figures.seconds_to_first_token,
+        "tokens_per_second": statistics.tokens_per_second,
+        "speedup": statistics.speedup,
+        "ideal_speedup": statistics.ideal_speedup,
+        "efficiency": statistics.efficiency,
+        "orchestration_seconds_per_round": statistics.orchestration_seconds,
+        "acceptance_rate": statistics.acceptance_rate,
+        "tokens_per_round": statistics.tokens_per_round,
+        "scaling": statistics.scaling,
+        "seconds_to_first_token": statistics.seconds_to_first_token,
     }
     percentiles = {
-        "inter_token_seconds": figures.inter_token_seconds,
-        "gap_seconds": figures.gap_seconds,
+        "inter_token_seconds": statistics.inter_token_seconds,
+        "gap_seconds": statistics.gap_seconds,
     }
     return {
         "scenario": cell.scenario,
         "num_streams": cell.num_streams,
-        **asdict(cell.way),
-        "num_draft_tokens": cell.way.length,
+        **asdict(cell.variant),
+        "num_draft_tokens": cell.variant.length,
         **{name: spread and _spread(spread) for name, spread in spreads.items()},
         **{
             name: found and dict(zip(("p50", "p99"), found, strict=True))
             for name, found in percentiles.items()
         },
-        "num_different": figures.num_different,
+        "num_different": statistics.num_different,
         "repetitions": [_repetition(repetition) for repetition in cell.whole],
         "streamed_repetitions": [_repetition(repetition) for repetition in cell.streamed],
     }

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tandem.contract import entry as tensors
-from tandem.contract.tensor import Tensor
-from tandem.tools.client.client import Inputs, Value
+from tandem.tools.client.client import Inputs
 from tandem.tools.client.dataset import read_prompts_by_kind
 
 # Ids that every vocabulary has, and that are no special tokens in those that number these first.
@@ -38,16 +37,6 @@ def scenarios_of_lengths(lengths: Sequence[int], limit: int) -> list[Scenario]:
         Scenario(f"{length} tokens", [_random_ids(length, number) for number in range(limit)])
         for length in lengths
     ]
-
-
-def request_inputs(prompt: Inputs, max_tokens: int, more: Inputs, *, stream: bool) -> Inputs:
-    """Return everything that the entry is sent."""
-    always: dict[Tensor, Value] = {
-        tensors.MAX_TOKENS: max_tokens,
-        tensors.STREAM: stream,
-        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
-    }
-    return always | dict(prompt) | dict(more)
 
 
 def _random_ids(length: int, number: int) -> Inputs:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tandem.tools.benchmark.trace import Repetition, Trace
-from tandem.tools.benchmark.variant import Way
+from tandem.tools.benchmark.variant import Variant
 
 LOW, HIGH = 10, 90  # percentiles between which the spread is told
 
@@ -33,24 +33,24 @@ class Spread(NamedTuple):
 
 @dataclass
 class Cell:
-    """One way at one scenario and number of streams: whole answers, and streamed ones.
+    """One variant at one scenario and number of streams: whole answers, and streamed ones.
 
     Repetition i of two cells of a scenario ran side by side: they may be compared one by one.
     """
 
     scenario: str
     num_streams: int
-    way: Way
+    variant: Variant
     whole: list[Repetition]
     streamed: list[Repetition]
 
 
 @dataclass(frozen=True)
-class Figures:
+class VariantStatistics:
     """A row of the table. Seconds; None where it was not measured or means nothing.
 
-    control: the same scenario and number of streams, without a drafter. alone: the same way with
-    one stream.
+    control: the same scenario and number of streams, without a drafter. alone: the same variant
+    with one stream.
     """
 
     cell: Cell
@@ -145,15 +145,15 @@ class Figures:
         return _traces(self.cell.streamed)
 
 
-def figures_of(cells: Sequence[Cell]) -> list[Figures]:
+def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
     """Return every cell beside its control and, where one stream was measured too, beside that."""
-    by_place = {(cell.scenario, cell.num_streams, cell.way): cell for cell in cells}
-    controls = {(c.scenario, c.num_streams): c for c in cells if c.way.is_control}
+    by_place = {(cell.scenario, cell.num_streams, cell.variant): cell for cell in cells}
+    controls = {(c.scenario, c.num_streams): c for c in cells if c.variant.is_control}
     return [
-        Figures(
+        VariantStatistics(
             cell,
             controls[cell.scenario, cell.num_streams],
-            by_place.get((cell.scenario, 1, cell.way)) if cell.num_streams > 1 else None,
+            by_place.get((cell.scenario, 1, cell.variant)) if cell.num_streams > 1 else None,
         )
         for cell in cells
     ]

@@ -1,8 +1,7 @@
-"""The server that is measured: one's own, or one that is started for it."""
+"""The server that is measured: one that runs already, or one that is started for it."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,20 +10,23 @@ from typing import cast
 
 from tandem.bls.settings import DrafterName
 from tandem.tools.client.client import Client
-from tandem.tools.commands import up
-from tandem.tools.commands.chosen import add_deployment, chosen_deployment
-from tandem.tools.commands.generate import MODEL
-from tandem.tools.commands.options import add_url
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.triton.serving import serving
 
 
 @dataclass(frozen=True)
-class Served:
-    """A server that answers. url: of its gRPC port."""
+class TargetServer:
+    """A server that runs. url: of its gRPC port. entry: the model that is asked."""
 
     url: str
     entry: str
+
+    @property
+    def streams(self) -> bool:
+        """Whether the entry answers in chunks; the server is asked. Raises TandemError."""
+        with Client(self.url) as client:
+            return client.entry(self.entry).streams
 
 
 @dataclass(frozen=True)
@@ -37,63 +39,41 @@ class ServedDrafters:
     max_draft_len: int
 
 
-def add_server(parser: argparse.ArgumentParser, *, entry: str = MODEL) -> None:
-    """Add the options that say which server it is."""
-    group = parser.add_argument_group("server")
-    add_deployment(group)
-    add_url(group, "The gRPC port of a running server to ask, instead of starting one.")
-    group.add_argument(
-        "--model",
-        metavar="NAME",
-        help=f"The entry of that server to ask; needs --url (default: {entry}).",
-    )
-
-
-def planned_of(options: argparse.Namespace) -> Deployment | None:
-    """Return what is to be served; None where a server runs already."""
-    for name in ("profile", "target"):
-        if options.url and getattr(options, name):
-            raise TandemError(f"--url and --{name} exclude each other")
-    if getattr(options, "model", None) and not options.url:
-        raise TandemError("--model needs --url: a profile says what its entries are called")
-    return None if options.url else chosen_deployment(options)
-
-
-def served_drafters(options: argparse.Namespace, planned: Deployment | None) -> ServedDrafters:
+def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
     """Return what requests may choose; a running server is asked. Raises TandemError."""
-    if planned is not None:
-        default = planned.loop_settings().drafter
-        longest = planned.target.max_draft_len
-        return ServedDrafters(planned.profile.name, planned.drafters, default, longest)
-    with Client(options.url) as client:
-        entry = client.entry(options.model or MODEL)
+    if isinstance(target, Deployment):
+        default = target.loop_settings().drafter
+        longest = target.target.max_draft_len
+        return ServedDrafters(target.profile.name, target.drafters, default, longest)
+    with Client(target.url) as client:
+        entry = client.entry(target.entry)
     try:
         return ServedDrafters(
-            server=options.url,
+            server=target.url,
             names=tuple(json.loads(entry.parameters["drafters"])),
             default=cast("DrafterName", entry.parameters["drafter"]),
             max_draft_len=int(entry.parameters["max_draft_len"]),
         )
     except KeyError as error:
         raise TandemError(
-            f"entry '{entry.name}' at {options.url} has no parameter {error}, as Tandem's entries "
+            f"entry '{entry.name}' at {target.url} has no parameter {error}, as Tandem's entries "
             "have; name one of these with --model"
         ) from error
 
 
 @contextmanager
-def served(options: argparse.Namespace, planned: Deployment | None) -> Iterator[Served]:
-    """Serve for as long as the context lasts, where it is ours to serve."""
-    if planned is None:
-        yield Served(options.url, options.model or MODEL)
+def target_server(target: Deployment | TargetServer) -> Iterator[TargetServer]:
+    """Yield a server that runs; a deployment is served for as long as the context lasts."""
+    if isinstance(target, TargetServer):
+        yield target
         return
-    with up.serving(planned) as server:
-        yield Served(server.grpc_url, planned.stream_entry.name)
+    with serving(target) as server:
+        yield TargetServer(server.grpc_url, target.stream_entry.name)
 
 
-def name_of(options: argparse.Namespace, planned: Deployment | None) -> str:
+def name_of(target: Deployment | TargetServer) -> str:
     """Say what is measured; emulated engines are called so."""
-    if planned is None:
-        return str(options.url)
-    emulated = planned.target.parameters.get("engine") == "emulated"
-    return f"{planned.profile.name} (emulated engines)" if emulated else planned.profile.name
+    if isinstance(target, TargetServer):
+        return target.url
+    emulated = target.target.parameters.get("engine") == "emulated"
+    return f"{target.profile.name} (emulated engines)" if emulated else target.profile.name

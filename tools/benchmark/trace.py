@@ -1,4 +1,4 @@
-"""What was observed: one answer, and all answers of a way in one repetition.
+"""What was observed: one answer, and all answers of a variant in one repetition.
 
 Engine seconds are the engines' own, by their clocks; the rest of an answer's time is orchestration:
 the loop, the hops between processes, tokenizing, and the client's connection.
@@ -68,10 +68,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class Repetition:
-    """All answers of one way in one repetition, all prompts together.
+    """All answers of one variant in one repetition, all prompts together.
 
     elapsed_seconds: from the first request of any stream to the last token of any; where one stream
-    asks, the sum of its answers' seconds, since other ways had their turns between them.
+    asks, the sum of its answers' seconds, since other variants had their turns between them.
     """
 
     traces: Sequence[Trace]

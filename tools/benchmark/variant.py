@@ -1,4 +1,4 @@
-"""A way to decode: who drafts, how many tokens, by what n-grams."""
+"""A variant of decoding: who drafts, how many tokens, by what n-grams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKUP_DRAFTERS: tuple[DrafterName, ...] = ("prompt_lookup", "hybrid")
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """What a request says of its drafts.
 
     draft_len: AUTO, or tokens; None: as served. ngram_size: the longest that is looked up; None: as
@@ -62,33 +62,35 @@ class Way:
         return " ".join(part for part in parts if part)
 
 
-CONTROL = Way("none")
+CONTROL = Variant("none")
 
 
-def ways_of(
+def variants_of(
     drafters: Sequence[DrafterName],
     draft_lens: Sequence[int | None],
     ngram_sizes: Sequence[int | None],
     *,
     use_draft_logits: bool = False,
-) -> list[Way]:
+) -> list[Variant]:
     """Return the control and every combination that means something, each once.
 
     `auto` is a matter of a draft model, n-grams are one of lookup. Raises TandemError where
     nothing is left to compare with the control.
     """
-    ways = {CONTROL: None}
+    variants = {CONTROL: None}
     for drafter, draft_len, ngram_size in product(drafters, draft_lens, ngram_sizes):
         if drafter == CONTROL.drafter:
             continue
         if draft_len == AUTO and drafter not in MODEL_DRAFTERS:
             continue
         looks_up, asks = drafter in LOOKUP_DRAFTERS, drafter in MODEL_DRAFTERS
-        way = Way(drafter, draft_len, ngram_size if looks_up else None, use_draft_logits and asks)
-        ways[way] = None
-    if len(ways) == 1:
+        variant = Variant(
+            drafter, draft_len, ngram_size if looks_up else None, use_draft_logits and asks
+        )
+        variants[variant] = None
+    if len(variants) == 1:
         raise TandemError(
             f"nothing to compare with drafter '{CONTROL.drafter}': say --drafter draft_model or "
             "hybrid, or prompt_lookup with a --num-draft-tokens that is not auto"
         )
-    return [*ways]
+    return [*variants]

@@ -51,7 +51,7 @@ class ServedEntry(NamedTuple):
     parameters: Mapping[str, str]
 
 
-class Totals(NamedTuple):
+class AnswerTotals(NamedTuple):
     """What speculation did for a request so far."""
 
     num_rounds: int = 0
@@ -59,10 +59,10 @@ class Totals(NamedTuple):
     num_accepted_tokens: int = 0
 
 
-NOTHING = Totals()
+NOTHING = AnswerTotals()
 
 
-class Chunk(NamedTuple):
+class AnswerChunk(NamedTuple):
     """Part of an answer.
 
     finish_reason, statistics: None while more will come. seconds: since it was asked.
@@ -70,7 +70,7 @@ class Chunk(NamedTuple):
 
     text: str
     tokens: list[int]
-    totals: Totals
+    totals: AnswerTotals
     finish_reason: str | None
     seconds: float
     statistics: Mapping[str, Any] | None = None
@@ -82,13 +82,13 @@ class Answer:
 
     text: str = ""
     num_tokens: int = 0
-    totals: Totals = NOTHING
+    totals: AnswerTotals = NOTHING
     finish_reason: str | None = None
     seconds: float = 0.0
     seconds_to_first_token: float | None = None
     statistics: Mapping[str, Any] | None = None
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: AnswerChunk) -> None:
         """Take in what follows."""
         self.text += chunk.text
         self.num_tokens += len(chunk.tokens)
@@ -157,7 +157,7 @@ class Client(AbstractContextManager["Client"]):
             parameters = dict(self.entry(parameters["stream_model"]).parameters)
         return ServedEntry(name, config.model_transaction_policy.decoupled, parameters)
 
-    def stream(self, model: str, inputs: Inputs) -> Generator[Chunk, None, None]:
+    def stream(self, model: str, inputs: Inputs) -> Generator[AnswerChunk, None, None]:
         """Send a prompt to a text entry and yield the chunks of its answer as they come.
 
         Closing the generator early cancels the request.
@@ -245,7 +245,7 @@ class _Arrival(NamedTuple):
     moment: float
 
 
-def _chunk(result: Any, seconds: float) -> Chunk:
+def _chunk(result: Any, seconds: float) -> AnswerChunk:
     length = _number(result, tensors.SEQUENCE_LENGTH)
     totals = (
         tensors.NUM_ROUNDS,
@@ -254,10 +254,10 @@ def _chunk(result: Any, seconds: float) -> Chunk:
     )
     reason = result.as_numpy(tensors.FINISH_REASON)
     statistics = result.as_numpy(tensors.SPEC_DECODE_STATISTICS)
-    return Chunk(
+    return AnswerChunk(
         text=result.as_numpy(tensors.TEXT_OUTPUT).item().decode(),
         tokens=result.as_numpy(tensors.OUTPUT_IDS).reshape(-1)[:length].tolist(),
-        totals=Totals(*(_number(result, name) for name in totals)),
+        totals=AnswerTotals(*(_number(result, name) for name in totals)),
         finish_reason=None if reason is None else reason.item().decode(),
         seconds=seconds,
         statistics=None if statistics is None else json.loads(statistics.item()),

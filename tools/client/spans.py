@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tandem.tools.client.client import Chunk
+from tandem.tools.client.client import AnswerChunk
 
 CompleteTexts = Callable[[Sequence[Sequence[int]]], list[str]]
 
 
-class Piece(NamedTuple):
+class Span(NamedTuple):
     """Text of one origin."""
 
     text: str
     accepted: bool
 
 
-class Pieces:
+class Spans:
     """Splits the chunks of one answer.
 
     complete_texts: the text of each row of ids that no further id can change. Lengths of such
@@ -38,8 +38,8 @@ class Pieces:
         self._accepted: list[tuple[int, int]] = []  # places in the text, from and to
         self._shown = 0
 
-    def split(self, chunk: Chunk) -> Iterator[Piece]:
-        """Yield the pieces of a chunk's text; joined, they are that text."""
+    def split(self, chunk: AnswerChunk) -> Iterator[Span]:
+        """Yield the spans of a chunk's text; joined, they are that text."""
         self._locate_accepted(chunk)
         self._ids += chunk.tokens
         begin, end = self._shown, self._shown + len(chunk.text)
@@ -48,10 +48,10 @@ class Pieces:
         places = [begin, *sorted(edges), end]
         for start, stop in pairwise(places):
             if start < stop:
-                yield Piece(chunk.text[start - begin : stop - begin], self._is_accepted(start))
+                yield Span(chunk.text[start - begin : stop - begin], self._is_accepted(start))
         self._accepted = [span for span in self._accepted if span[1] > end]
 
-    def _locate_accepted(self, chunk: Chunk) -> None:
+    def _locate_accepted(self, chunk: AnswerChunk) -> None:
         count = min(chunk.totals.num_accepted_tokens - self._num_accepted, len(chunk.tokens))
         self._num_accepted = chunk.totals.num_accepted_tokens
         if count:

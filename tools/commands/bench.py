@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_lengths
-from tandem.tools.benchmark.target_server import planned_of, served_drafters
-from tandem.tools.benchmark.variant import ways_of
+from tandem.tools.benchmark.target_server import served_drafters
+from tandem.tools.benchmark.variant import variants_of
 from tandem.tools.commands.measuring import (
     add_measuring,
-    add_ways,
+    add_variants,
     check_outputs,
+    chosen_target,
     drafters_of,
     lengths_of,
     measure,
@@ -31,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N,N",
         help="Lengths of random prompts, a scenario for each, instead of the demo's prompts.",
     )
-    add_ways(
+    add_variants(
         parser,
         drafters="the profile's own",
         lengths="as served",
@@ -49,18 +50,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and show; return the exit status."""
     check_outputs(options)
-    planned = planned_of(options)
+    target = chosen_target(options)
     scenarios = _scenarios(options)
-    served = served_drafters(options, planned)
+    served = served_drafters(target)
     # Without a choice it is the profile's default alone: each further one takes its time.
     drafters = options.drafter or drafters_of(served, ())[:1]
-    ways = ways_of(
+    variants = variants_of(
         drafters_of(served, drafters),
         lengths_of(served, options.num_draft_tokens, (None,)),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    report = measure(options, planned, scenarios, ways, sorted(set(options.concurrency)))
+    report = measure(options, target, scenarios, variants, sorted(set(options.concurrency)))
     show(options, report)
     return 0
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from tandem.tools.commands.doctor import Finding
 from tandem.tools.commands.options import add_profile, chosen_profile
 from tandem.tools.errors import TandemError
+from tandem.tools.findings import Finding
 from tandem.tools.profiles import deployment
 from tandem.tools.trtllm import memory, preflight, stamp
 from tandem.tools.trtllm.engines import engines_to_plan, trt_engines, with_checkpoints

@@ -16,13 +16,13 @@ from rich.text import Text
 
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Answer, Client
-from tandem.tools.commands import up
-from tandem.tools.commands.generate import ACCEPTED, coloured, inputs_for, show
-from tandem.tools.commands.options import EMBEDDED
+from tandem.tools.client.request import inputs_for
+from tandem.tools.client.terminal import ACCEPTED, coloured, console_of_width, show
+from tandem.tools.commands.options import EMBEDDED, PROMPTS
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
+from tandem.tools.triton.serving import serving
 
-PROMPTS = EMBEDDED.parent.parent / "demo" / "prompts.jsonl"
 NUM_PROMPTS = 8
 MAX_TOKENS = 96
 REPEATS = 3
@@ -31,7 +31,7 @@ PROMPT_LINES = 8  # of a prompt, the last ones are shown
 WIDTH = 100  # where the output is no terminal
 
 
-class Prompt(NamedTuple):
+class DemoPrompt(NamedTuple):
     """A text to go on from, and its name."""
 
     id: str
@@ -39,10 +39,10 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PromptComparison:
     """One prompt, answered several times with each drafter. Greedy, so each says one text."""
 
-    prompt: Prompt
+    prompt: DemoPrompt
     control: Sequence[Answer]
     speculative: Sequence[Answer]
 
@@ -62,7 +62,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Figures:
+class ComparisonRow:
     """What one row of the table says. Seconds are medians over the repeats."""
 
     num_tokens: int
@@ -74,7 +74,7 @@ class Figures:
     identical: bool
 
     @classmethod
-    def of(cls, comparison: Comparison) -> Figures:
+    def of(cls, comparison: PromptComparison) -> ComparisonRow:
         """Return the figures of one prompt."""
         answer = comparison.speculative[0]
         return cls(
@@ -88,7 +88,7 @@ class Figures:
         )
 
     @classmethod
-    def total(cls, rows: Sequence[Figures]) -> Figures:
+    def total(cls, rows: Sequence[ComparisonRow]) -> ComparisonRow:
         """Return the figures of all prompts together."""
         return cls(
             num_tokens=sum(row.num_tokens for row in rows),
@@ -123,9 +123,9 @@ def run(_: argparse.Namespace) -> int:
     """Serve, compare, print; return 1 where some text differs."""
     prompts = read_prompts(PROMPTS)
     planned = deployment.load(EMBEDDED)
-    console = Console(width=None if Console().is_terminal else WIDTH)
-    with up.serving(planned) as server, Client(server.grpc_url) as client:
-        bench = Bench(client, planned.stream_entry.name, console)
+    console = console_of_width(WIDTH)
+    with serving(planned) as server, Client(server.grpc_url) as client:
+        bench = DemoRunner(client, planned.stream_entry.name, console)
         bench.warm_up(prompts[0])
         comparisons = [
             bench.compare(prompt, f"{number} of {len(prompts)}: {prompt.id}")
@@ -134,17 +134,17 @@ def run(_: argparse.Namespace) -> int:
     return report(comparisons, console)
 
 
-def read_prompts(path: Path) -> list[Prompt]:
+def read_prompts(path: Path) -> list[DemoPrompt]:
     """Return the demo's prompts; raise TandemError where they are not."""
     try:
         lines = path.read_text().splitlines()[:NUM_PROMPTS]
     except OSError as error:
         raise TandemError(f"{path}: {error.strerror}; the demo wants a checkout") from error
     read = [json.loads(line) for line in lines]
-    return [Prompt(entry["id"], entry["prompt"]) for entry in read]
+    return [DemoPrompt(entry["id"], entry["prompt"]) for entry in read]
 
 
-class Bench:
+class DemoRunner:
     """Puts prompts to a server, with the drafter and without it."""
 
     def __init__(self, client: Client, model: str, console: Console) -> None:
@@ -152,12 +152,12 @@ class Bench:
         self._model = model
         self._console = console
 
-    def warm_up(self, prompt: Prompt) -> None:
+    def warm_up(self, prompt: DemoPrompt) -> None:
         """Let both engines allocate what they need."""
         for drafter in (CONTROL, DRAFTER):
             self._answer(prompt, drafter)
 
-    def compare(self, prompt: Prompt, heading: str) -> Comparison:
+    def compare(self, prompt: DemoPrompt, heading: str) -> PromptComparison:
         """Show an answer as it streams, then time it: in turns, so that both meet the same noise.
 
         The timed answers come whole: a stream would make the control pay for a chunk a token.
@@ -170,24 +170,24 @@ class Bench:
             for _ in range(REPEATS):
                 control.append(self._answer(prompt, CONTROL))
                 speculative.append(self._answer(prompt, DRAFTER))
-        return Comparison(prompt, control, speculative)
+        return PromptComparison(prompt, control, speculative)
 
-    def _show(self, prompt: Prompt) -> Answer:
+    def _show(self, prompt: DemoPrompt) -> Answer:
         console, answer = self._console, Answer()
         console.out(last_lines(prompt.text, PROMPT_LINES), style="dim", end="", highlight=False)
         inputs = inputs_for(prompt.text, MAX_TOKENS, {tensors.DRAFTER: DRAFTER})
         show(self._client, self._model, inputs, answer, console)
         return answer
 
-    def _answer(self, prompt: Prompt, drafter: str) -> Answer:
+    def _answer(self, prompt: DemoPrompt, drafter: str) -> Answer:
         more = {tensors.DRAFTER: drafter}
         inputs = inputs_for(prompt.text, MAX_TOKENS, more, stream=False)
         return self._client.answer(self._model, inputs)
 
 
-def report(comparisons: Sequence[Comparison], console: Console) -> int:
+def report(comparisons: Sequence[PromptComparison], console: Console) -> int:
     """Print the table, and every difference; return the exit status."""
-    rows = [Figures.of(comparison) for comparison in comparisons]
+    rows = [ComparisonRow.of(comparison) for comparison in comparisons]
     console.print()
     console.print(_table([c.prompt.id for c in comparisons], rows))
     console.print(
@@ -204,7 +204,7 @@ def report(comparisons: Sequence[Comparison], console: Console) -> int:
     return int(bool(differences))
 
 
-def where_the_time_went(comparisons: Sequence[Comparison]) -> str:
+def where_the_time_went(comparisons: Sequence[PromptComparison]) -> str:
     """Say what a round takes, by the engines' own clocks, and what the engines do not take of it.
 
     The rest weighs more the faster the engines are: it is why a fast machine gains less here.
@@ -236,7 +236,7 @@ def last_lines(text: str, count: int) -> str:
     return text if len(lines) <= count else "\n".join(["...", *lines[-count:]])
 
 
-def _table(names: Sequence[str], rows: Sequence[Figures]) -> Table:
+def _table(names: Sequence[str], rows: Sequence[ComparisonRow]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("prompt")
     for heading in (
@@ -252,7 +252,7 @@ def _table(names: Sequence[str], rows: Sequence[Figures]) -> Table:
     for name, row in zip(names, rows, strict=True):
         table.add_row(name, *row.cells)
     table.add_section()
-    table.add_row("all", *Figures.total(rows).cells, style="bold")
+    table.add_row("all", *ComparisonRow.total(rows).cells, style="bold")
     return table
 
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tandem.tools.errors import TandemError
+from tandem.tools.findings import Finding
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
 from tandem.tools.triton.supervisor import SHARED_MEMORY
@@ -26,16 +26,6 @@ MEMORY_MB = 1536  # the embedded profile's bound
 SHARED_MEMORY_MB = 64  # a megabyte a model, and room for tensors
 INSTALL = "pip install 'tandem-triton[embedded]'"
 MARKS = {True: "[green]ok[/]", False: "[red]lacks[/]", None: "[yellow]optional[/]"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at. good: None where it is absent and nothing requires it."""
-
-    subject: str
-    found: str
-    good: bool | None
-    mend: str = ""
 
 
 def add_options(_: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,18 +13,11 @@ from rich.console import Console
 from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.client.client import Answer, Chunk, Client, Inputs, Value
+from tandem.tools.client.client import Answer, Client, Inputs
 from tandem.tools.client.explain import explanation
-from tandem.tools.client.spans import Piece, Pieces
+from tandem.tools.client.request import MODEL, URL, inputs_for
+from tandem.tools.client.terminal import closing_line, show
 from tandem.tools.commands.options import add_url
-
-URL = "127.0.0.1:8001"
-MODEL = "bls_stream"
-DETOKENIZER = "postprocessing"
-ACCEPTED = "green"
-# A control character in a generated text must not reach a terminal: it is shown as a picture.
-PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 class Flag(NamedTuple):
@@ -148,74 +141,11 @@ def given(options: argparse.Namespace) -> Inputs:
     return {tensor: value for tensor, value in values.items() if value is not None}
 
 
-def inputs_for(prompt: str, max_tokens: int, more: Inputs, *, stream: bool = True) -> Inputs:
-    """Return everything that an entry is sent for a prompt."""
-    always: dict[Tensor, Value] = {
-        tensors.TEXT_INPUT: prompt,
-        tensors.MAX_TOKENS: max_tokens,
-        tensors.STREAM: stream,
-        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
-    }
-    return always | dict(more)
-
-
-def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Console) -> None:
-    """Print an answer as it comes, and keep it in ``answer``, however it ends.
-
-    On a terminal with colours, accepted draft tokens are told apart from the target's own.
-    """
-    chunks = client.stream(model, inputs)
-    pieces = _pieces(client, console)
-    try:
-        for chunk in chunks:
-            answer.add(chunk)
-            for piece in pieces(chunk):
-                _print(piece, console)
-    finally:
-        chunks.close()
-        if answer.text and not answer.text.endswith("\n"):
-            console.out("", highlight=False)
-
-
-def coloured(console: Console) -> bool:
-    """Say whether colours are seen."""
-    return console.is_terminal and not console.no_color and console.color_system is not None
-
-
-def closing_line(answer: Answer) -> str:
-    """Say what an answer took."""
-    first = answer.seconds_to_first_token
-    rate = answer.acceptance_rate
-    return ", ".join(
-        (
-            f"{answer.num_tokens} tokens",
-            f"{answer.tokens_per_second:.1f} tokens/s",
-            "no first token" if first is None else f"first token after {first * 1000:.0f} ms",
-            "nothing drafted" if rate is None else f"acceptance {rate:.0%}",
-            *([] if rate is None else [f"{answer.tokens_per_round:.2f} tokens per round"]),
-            answer.finish_reason or "cancelled",
-        )
-    )
-
-
 def _prompt(argument: str) -> str:
     """Return the prompt as Python spells an argument: bytes that are no UTF-8 as surrogates."""
     if argument != "-":
         return argument
     return sys.stdin.buffer.read().decode(errors="surrogateescape")
-
-
-def _pieces(client: Client, console: Console) -> Callable[[Chunk], Iterator[Piece]]:
-    """Return how chunks are split: not at all where colours are not seen, or no model knows how."""
-    if not coloured(console) or not client.serves(DETOKENIZER):
-        return lambda chunk: iter([Piece(chunk.text, accepted=False)])
-    return Pieces(lambda rows: client.complete_texts(DETOKENIZER, rows)).split
-
-
-def _print(piece: Piece, console: Console) -> None:
-    text = piece.text.translate(PICTURES) if console.is_terminal else piece.text
-    console.out(text, style=ACCEPTED if piece.accepted else None, end="", highlight=False)
-    console.file.flush()
 
 
 def _reading(tensor: Tensor) -> dict[str, Any]:

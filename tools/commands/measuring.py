@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,16 +14,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tandem.bls.settings import AUTO, DrafterName
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.load_generator import Asker, Plan
+from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.plot import check_plot, draw
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file
-from tandem.tools.benchmark.statistics import figures_of
-from tandem.tools.benchmark.target_server import ServedDrafters, add_server, name_of, served
-from tandem.tools.benchmark.variant import CONTROL, Way
+from tandem.tools.benchmark.statistics import statistics_of
+from tandem.tools.benchmark.target_server import (
+    ServedDrafters,
+    TargetServer,
+    name_of,
+    target_server,
+)
+from tandem.tools.benchmark.variant import CONTROL, Variant
 from tandem.tools.client.client import Value
-from tandem.tools.commands.demo import PROMPTS
-from tandem.tools.commands.options import Options, at_least_one
+from tandem.tools.client.request import MODEL
+from tandem.tools.client.terminal import console_of_width
+from tandem.tools.commands.chosen import add_server, planned_of
+from tandem.tools.commands.options import PROMPTS, Options, at_least_one
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 
@@ -126,7 +134,7 @@ def add_measuring(
     return prompts
 
 
-def add_ways(
+def add_variants(
     parser: argparse.ArgumentParser,
     *,
     drafters: str,
@@ -156,6 +164,11 @@ def add_ways(
         metavar="N,N",
         help=f"The longest n-grams that prompt lookup searches for (default: {sizes}).",
     )
+
+
+def chosen_target(options: argparse.Namespace) -> Deployment | TargetServer:
+    """Return what is measured: a deployment to serve, or a server that runs already."""
+    return planned_of(options) or TargetServer(options.url, options.model or MODEL)
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -216,9 +229,9 @@ def prompts_of(options: argparse.Namespace) -> list[Scenario]:
 
 def measure(
     options: argparse.Namespace,
-    planned: Deployment | None,
+    target: Deployment | TargetServer,
     scenarios: Sequence[Scenario],
-    ways: Sequence[Way],
+    variants: Sequence[Variant],
     nums_streams: Sequence[int],
 ) -> Report:
     """Serve, ask, and return what was measured; a bar shows how far it is."""
@@ -230,29 +243,29 @@ def measure(
             tensors.TOP_P: 1.0,
             tensors.SEED: options.seed,
         }
-    plan = Plan(
-        scenarios=scenarios,
-        ways=ways,
-        nums_streams=nums_streams,
-        max_tokens=options.max_tokens,
-        repetitions=options.repetitions,
-        streamed=options.streamed,
-        more=more,
-    )
-    with served(options, planned) as server, _progress() as progress:
+    with target_server(target) as server, _progress() as progress:
+        plan = LoadPlan(
+            scenarios=scenarios,
+            variants=variants,
+            nums_streams=nums_streams,
+            max_tokens=options.max_tokens,
+            repetitions=options.repetitions,
+            streamed=_streamed(options, server),
+            more=more,
+        )
         task = progress.add_task("", total=plan.num_answers)
 
-        def answered(way: Way) -> None:
-            progress.update(task, advance=1, description=str(way))
+        def answered(variant: Variant) -> None:
+            progress.update(task, advance=1, description=str(variant))
 
-        with Asker(server.url, server.entry, plan, answered) as asker:
+        with LoadGenerator(server.url, server.entry, plan, answered) as asker:
             cells = asker.cells()
-    return Report(name_of(options, planned), _settings(plan), figures_of(cells))
+    return Report(name_of(target), _settings(plan), statistics_of(cells))
 
 
 def show(options: argparse.Namespace, report: Report) -> None:
     """Print the tables, and write what was asked for."""
-    console = Console(width=None if Console().is_terminal else WIDTH)
+    console = console_of_width(WIDTH)
     for table in report.tables():
         console.print(table, highlight=False)
         console.print()
@@ -263,6 +276,14 @@ def show(options: argparse.Namespace, report: Report) -> None:
         report.write(options.json)
     if options.plot:
         draw(report.served, report.rows, options.plot)
+
+
+def _streamed(options: argparse.Namespace, server: TargetServer) -> int:
+    """Return the number of repetitions as streams: none where the entry answers whole."""
+    if options.streamed and not server.streams:
+        print(f"tandem: '{server.entry}' does not stream: no latencies of chunks", file=sys.stderr)
+        return 0
+    return int(options.streamed)
 
 
 def _progress() -> Progress:
@@ -276,7 +297,7 @@ def _progress() -> Progress:
     )
 
 
-def _settings(plan: Plan) -> dict[str, object]:
+def _settings(plan: LoadPlan) -> dict[str, object]:
     return {
         "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},
         "max_tokens": plan.max_tokens,

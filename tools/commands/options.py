@@ -16,6 +16,8 @@ from tandem.tools.errors import TandemError
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
 PROFILES = (Path(tandem.__file__).parent / "profiles").resolve()  # in a checkout, a link
 EMBEDDED = PROFILES / "embedded.yaml"
+DEMO = PROFILES.parent / "demo"
+PROMPTS = DEMO / "prompts.jsonl"
 ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may hold dots too: llama-3.1-70b
 
 

@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.benchmark.target_server import planned_of
 from tandem.tools.client.client import Client, Inputs, Value
 from tandem.tools.client.dataset import read_prompts
-from tandem.tools.commands import up
-from tandem.tools.commands.chosen import add_deployment
-from tandem.tools.commands.generate import MODEL, URL, inputs_for
+from tandem.tools.client.request import MODEL, URL, inputs_for
+from tandem.tools.commands.chosen import add_deployment, planned_of
 from tandem.tools.commands.measuring import draft_length, drafter, prompts_file
 from tandem.tools.commands.options import add_url, at_least_one
 from tandem.tools.errors import TandemError
@@ -34,6 +32,7 @@ from tandem.tools.triton.perf_analyzer import (
     find_perf_analyzer,
     is_unpacked,
 )
+from tandem.tools.triton.serving import serving
 
 HTTP_URL = "127.0.0.1:8000"
 FORWARDER = "bls"
@@ -307,7 +306,7 @@ def _serving(options: argparse.Namespace, planned: Deployment | None) -> Iterato
     if planned is None:
         yield options.url
         return
-    with up.serving(planned) as server:
+    with serving(planned) as server:
         yield server.grpc_url
 
 

@@ -13,12 +13,14 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Client, Inputs
 from tandem.tools.client.dataset import PROMPT_KEYS, read_prompts
-from tandem.tools.commands import run_options, up
-from tandem.tools.commands.generate import PICTURES, closing_line, inputs_for
+from tandem.tools.client.request import inputs_for
+from tandem.tools.client.terminal import PICTURES, closing_line
+from tandem.tools.commands import run_options
 from tandem.tools.commands.options import at_least_one
+from tandem.tools.triton.serving import serving
 
 
-class Sampling(NamedTuple):
+class SamplingOption(NamedTuple):
     """An option that sets one input of a request."""
 
     name: str
@@ -28,15 +30,15 @@ class Sampling(NamedTuple):
 
 
 SAMPLING = (
-    Sampling("--temperature", tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
-    Sampling("--top-k", tensors.TOP_K, int, "Sample among the k most likely tokens."),
-    Sampling(
+    SamplingOption("--temperature", tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
+    SamplingOption("--top-k", tensors.TOP_K, int, "Sample among the k most likely tokens."),
+    SamplingOption(
         "--top-p",
         tensors.TOP_P,
         float,
         "Sample among the most likely tokens that together reach this probability.",
     ),
-    Sampling(
+    SamplingOption(
         "--random-seed",
         tensors.RANDOM_SEED,
         int,
@@ -87,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"tandem: {note}", file=sys.stderr)
     inputs = {**drafting.inputs, **_sampling(options)}
     with (
-        up.serving(planned.deployment) as server,
+        serving(planned.deployment) as server,
         Client(server.grpc_url) as client,
     ):
         entry = planned.deployment.stream_entry.name

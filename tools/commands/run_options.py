@@ -26,13 +26,13 @@ from tandem.tools.profiles.config_strings import (
 )
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engine_dir import EngineDir, read_engine_dir
-from tandem.tools.profiles.engines.base import Place, ProfileError
+from tandem.tools.profiles.engines.base import KeyPath, ProfileError
 from tandem.tools.profiles.gpus import count_gpus
-from tandem.tools.profiles.profile import Decoding, Profile, explain
+from tandem.tools.profiles.profile import DecodingSection, Profile, explain
 
 DRAFT_TARGET = "--draft-target-model-config"
 PROMPT_LOOKUP = "--prompt-lookup-config"
-OPTIONS: dict[Place, str] = {  # part of a profile -> the option that it was made of
+OPTIONS: dict[KeyPath, str] = {  # part of a profile -> the option that it was made of
     ("engines", "target"): "--engine-dir",
     ("engines", "draft"): "--draft-engine-dir",
     ("tokenizer", "folder"): "--tokenizer-dir",
@@ -41,7 +41,7 @@ Config = TypeVar("Config", DraftTargetConfig, PromptLookupConfig)
 
 
 @dataclass(frozen=True)
-class Drafting:
+class DraftingOptions:
     """What the two strings say; None for one that is not given."""
 
     draft_target: DraftTargetConfig | None = None
@@ -85,7 +85,7 @@ class Drafting:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRun:
     """What the options come to. notes: what of them this machine cannot do, a line each."""
 
     deployment: Deployment
@@ -156,9 +156,9 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
     fixed.add_argument("--use-py-session", action="store_true", help="Refused.")
 
 
-def read_drafting(options: argparse.Namespace) -> Drafting:
+def read_drafting(options: argparse.Namespace) -> DraftingOptions:
     """Return what the two strings say; raise TandemError."""
-    return Drafting(
+    return DraftingOptions(
         _parse(DraftTargetConfig.parse, options.draft_target_model_config, DRAFT_TARGET),
         _parse(PromptLookupConfig.parse, options.prompt_lookup_config, PROMPT_LOOKUP),
     )
@@ -181,7 +181,7 @@ def refuse_unsupported(options: argparse.Namespace) -> None:
         )
 
 
-def plan(options: argparse.Namespace, drafting: Drafting) -> Plan:
+def plan(options: argparse.Namespace, drafting: DraftingOptions) -> PlannedRun:
     """Check engines and strings against each other; raise TandemError with the corrected line."""
     refuse_unsupported(options)
     _check_partners(options, drafting)
@@ -197,7 +197,7 @@ def plan(options: argparse.Namespace, drafting: Drafting) -> Plan:
         engines["target"]["build"] |= _verification(target.max_draft_len)
     if draft:
         engines["draft"] = _section(draft, drafting.draft_devices, gpus, fraction)
-    return Plan(
+    return PlannedRun(
         _deployment(
             {
                 "name": target.folder.absolute().name,
@@ -229,7 +229,7 @@ def _fraction(text: str) -> float:
     return fraction
 
 
-def _check_partners(options: argparse.Namespace, drafting: Drafting) -> None:
+def _check_partners(options: argparse.Namespace, drafting: DraftingOptions) -> None:
     """A draft model and its string come together; both strings agree about the target."""
     if drafting.draft_target and not options.draft_engine_dir:
         raise TandemError(f"{DRAFT_TARGET} needs --draft-engine-dir, the model that drafts")
@@ -244,7 +244,7 @@ def _check_partners(options: argparse.Namespace, drafting: Drafting) -> None:
         )
 
 
-def _check_lists(drafting: Drafting, target: EngineDir, draft: EngineDir | None) -> None:
+def _check_lists(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None) -> None:
     """Device lists are as long as the engines' TP sizes, and drafts as long as the target takes."""
     if target.max_draft_len == 0 and drafting.drafter != "none":
         raise TandemError(
@@ -342,9 +342,9 @@ def _verification(max_draft_len: int) -> dict[str, Any]:
     return {"max_draft_len": max_draft_len, "speculative_decoding_mode": mode}
 
 
-def _decoding(drafting: Drafting, max_draft_len: int) -> dict[str, Any]:
+def _decoding(drafting: DraftingOptions, max_draft_len: int) -> dict[str, Any]:
     """Return what the strings say, and lengths that the target takes where they say nothing."""
-    usual = min(Decoding().draft_len, max_draft_len or Decoding().draft_len)
+    usual = min(DecodingSection().draft_len, max_draft_len or DecodingSection().draft_len)
     given, lookup = drafting.draft_target, drafting.prompt_lookup
     return {
         "draft_len": given.draft_len if given else usual,
@@ -363,17 +363,17 @@ def _deployment(profile: dict[str, Any]) -> Deployment:
     try:
         return deployment.check(Profile.model_validate(profile))
     except ValidationError as error:
-        place, text = explain(error)
+        key_path, text = explain(error)
     except ProfileError as error:
-        place, text = error.place, str(error)
-    option = OPTIONS.get(place[:2], ".".join(map(str, place)))
-    setting = ".".join(map(str, place[2:])) if place[2:3] == ("build",) else ""
+        key_path, text = error.key_path, str(error)
+    option = OPTIONS.get(key_path[:2], ".".join(map(str, key_path)))
+    setting = ".".join(map(str, key_path[2:])) if key_path[2:3] == ("build",) else ""
     raise TandemError(f"{option}: {setting}: {text}" if setting else f"{option}: {text}")
 
 
 def _notes(
     engines: Mapping[str, Mapping[str, Any]],
-    drafting: Drafting,
+    drafting: DraftingOptions,
     gpus: int,
     fraction: float | None,
 ) -> Iterator[str]:

@@ -16,29 +16,32 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Answer, Client, Inputs, Value
 from tandem.tools.client.dataset import Item, read_items
-from tandem.tools.commands import run_options, up
-from tandem.tools.commands.demo import CONTROL, WIDTH
-from tandem.tools.commands.generate import MODEL, inputs_for
+from tandem.tools.client.request import MODEL, inputs_for
+from tandem.tools.client.terminal import console_of_width
+from tandem.tools.commands import run_options
+from tandem.tools.commands.measuring import DRAFTERS
 from tandem.tools.commands.options import (
-    EMBEDDED,
+    DEMO,
     add_profile,
     add_url,
     at_least_one,
     chosen_profile,
 )
-from tandem.tools.commands.run_options import Drafting
+from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError
-from tandem.tools.evaluation.accuracy import Column, Comparison
+from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
 from tandem.tools.evaluation.rouge import Rouge
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.torch import TorchTarget
+from tandem.tools.triton.serving import serving
 
 if TYPE_CHECKING:
     from tandem.tools.evaluation.hugging_face import HuggingFace
 
-DATASET = EMBEDDED.parent.parent / "demo" / "summaries.jsonl"
-DRAFTERS = ("draft_model", "prompt_lookup", "hybrid")
+DATASET = DEMO / "summaries.jsonl"
+CONTROL = "none"  # the drafter that every other is compared with
+WIDTH = 100  # where the output is no terminal
 SERVERS_OWN = "default"  # the drafter of a server that is not told which
 HUGGING_FACE = "hugging_face"
 ROUGE1_THRESHOLD = 15.0  # percent, the documents'
@@ -94,11 +97,13 @@ def run(options: argparse.Namespace) -> int:
     speculation = speculation_of(options.drafter, drafting, planned)
     hugging_face = _hugging_face(options, planned)
     with _asked(options, planned) as (client, entry):
-        columns = list(Bench(client, entry, options.max_output_len).columns(items, speculation))
+        columns = list(
+            DatasetRunner(client, entry, options.max_output_len).columns(items, speculation)
+        )
     if hugging_face:
         columns.append(_answered_by(hugging_face, items, options.max_output_len))
-    comparison = Comparison(items, columns, rouge)
-    console = Console(width=None if Console().is_terminal else WIDTH)
+    comparison = AccuracyComparison(items, columns, rouge)
+    console = console_of_width(WIDTH)
     console.print(comparison.table(), highlight=False)
     if options.json:
         _write(options.json, comparison)
@@ -106,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def speculation_of(
-    drafter: str | None, drafting: Drafting, planned: Deployment | None
+    drafter: str | None, drafting: DraftingOptions, planned: Deployment | None
 ) -> Speculation:
     """Return who is compared with the control; raise TandemError where that is the control itself.
 
@@ -131,7 +136,7 @@ def speculation_of(
     return Speculation(name, inputs)
 
 
-class Bench:
+class DatasetRunner:
     """Puts a dataset to a server, greedily, with speculation and without it."""
 
     def __init__(self, client: Client, entry: str, max_tokens: int) -> None:
@@ -139,7 +144,9 @@ class Bench:
         self._entry = entry
         self._max_tokens = max_tokens
 
-    def columns(self, items: Sequence[Item], speculation: Speculation) -> tuple[Column, Column]:
+    def columns(
+        self, items: Sequence[Item], speculation: Speculation
+    ) -> tuple[AnswerColumn, AnswerColumn]:
         """Return the control's answers and the speculative ones.
 
         An item is asked in turns, and each has had its prompt once before, so that no answer finds
@@ -154,7 +161,7 @@ class Bench:
                 turns = (control, speculation) if number % 2 else (speculation, control)
                 for turn in turns:
                     answers[turn.name].append(self._answer(item, turn, self._max_tokens))
-        return Column(control.name, answers[control.name]), Column(
+        return AnswerColumn(control.name, answers[control.name]), AnswerColumn(
             speculation.name, answers[speculation.name]
         )
 
@@ -227,7 +234,7 @@ def _add_accuracy(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _checked(options: argparse.Namespace) -> Drafting:
+def _checked(options: argparse.Namespace) -> DraftingOptions:
     """Return what the strings say; refuse options that exclude each other."""
     servers = [name for name in ("url", "profile", "engine_dir") if getattr(options, name)]
     if len(servers) > 1:
@@ -243,7 +250,7 @@ def _checked(options: argparse.Namespace) -> Drafting:
     return run_options.read_drafting(options)
 
 
-def _plan(options: argparse.Namespace, drafting: Drafting) -> Deployment | None:
+def _plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment | None:
     """Return what to serve; None where a server runs already."""
     if options.engine_dir:
         planned = run_options.plan(options, drafting)
@@ -290,28 +297,28 @@ def _asked(options: argparse.Namespace, planned: Deployment | None) -> Iterator[
         with Client(options.url) as client:
             yield client, client.entry(options.model).name
         return
-    with up.serving(planned) as server, Client(server.grpc_url) as client:
+    with serving(planned) as server, Client(server.grpc_url) as client:
         yield client, planned.stream_entry.name
 
 
-def _answered_by(model: HuggingFace, items: Sequence[Item], max_tokens: int) -> Column:
+def _answered_by(model: HuggingFace, items: Sequence[Item], max_tokens: int) -> AnswerColumn:
     model.answer(items[0].text, 1)  # loads and warms up
     answers = []
     with Console(stderr=True).status("asking") as status:
         for number, item in enumerate(items, start=1):
             status.update(f"transformers: item {number} of {len(items)}: {item.id}")
             answers.append(model.answer(item.text, max_tokens, item.stop))
-    return Column(HUGGING_FACE, answers)
+    return AnswerColumn(HUGGING_FACE, answers)
 
 
-def _write(path: Path, comparison: Comparison) -> None:
+def _write(path: Path, comparison: AccuracyComparison) -> None:
     try:
         path.write_text(json.dumps(comparison.as_json(), indent=2) + "\n")
     except OSError as error:
         raise TandemError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _verdict(options: argparse.Namespace, comparison: Comparison, console: Console) -> int:
+def _verdict(options: argparse.Namespace, comparison: AccuracyComparison, console: Console) -> int:
     if not options.check_accuracy:
         return 0
     shortfalls = comparison.shortfalls(options.rouge1_threshold, options.control_threshold)

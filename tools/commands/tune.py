@@ -10,13 +10,20 @@ import yaml
 from tandem.bls.settings import AUTO
 from tandem.tools.benchmark.report import SPREAD
 from tandem.tools.benchmark.scenario import Scenario
-from tandem.tools.benchmark.statistics import Figures
-from tandem.tools.benchmark.target_server import planned_of, served_drafters
-from tandem.tools.benchmark.variant import CONTROL, LOOKUP_DRAFTERS, MODEL_DRAFTERS, Way, ways_of
+from tandem.tools.benchmark.statistics import VariantStatistics
+from tandem.tools.benchmark.target_server import served_drafters
+from tandem.tools.benchmark.variant import (
+    CONTROL,
+    LOOKUP_DRAFTERS,
+    MODEL_DRAFTERS,
+    Variant,
+    variants_of,
+)
 from tandem.tools.commands.measuring import (
     add_measuring,
-    add_ways,
+    add_variants,
     check_outputs,
+    chosen_target,
     drafters_of,
     lengths_of,
     measure,
@@ -33,7 +40,7 @@ UNASKED = ("draft_model", "prompt_lookup")  # `hybrid` would double the time
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the verb's options."""
     add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
-    add_ways(
+    add_variants(
         parser,
         drafters="draft_model,prompt_lookup as far as served",
         lengths="2,4,8,12,auto",
@@ -51,24 +58,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, show, and say what to write into the profile; return the exit status."""
     check_outputs(options)
-    planned = planned_of(options)
+    target = chosen_target(options)
     scenario = _together(prompts_of(options))
-    served = served_drafters(options, planned)
+    served = served_drafters(target)
     drafters = drafters_of(served, options.drafter)
-    ways = ways_of(
+    variants = variants_of(
         options.drafter or [name for name in drafters if name in UNASKED],
         lengths_of(served, options.num_draft_tokens, DRAFT_LENGTHS),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    report = measure(options, planned, [scenario], ways, [options.concurrency])
+    report = measure(options, target, [scenario], variants, [options.concurrency])
     show(options, report)
     print("\n".join(advice(report.rows)))
     return 0
 
 
-def advice(rows: Sequence[Figures]) -> list[str]:
-    """Say which way is the fastest, what it cannot be told from, and the profile's lines for it."""
+def advice(rows: Sequence[VariantStatistics]) -> list[str]:
+    """Say which variant is fastest, what it cannot be told from, and the profile's lines for it."""
     ranked = sorted(rows, key=_speed, reverse=True)
     best = ranked[0]
     lines = [f"fastest: {_named(best)}"]
@@ -76,21 +83,21 @@ def advice(rows: Sequence[Figures]) -> list[str]:
     near = [row for row in ranked[1:] if _speed(row) >= low]
     if near:
         lines.append(f"within its spread: {', '.join(map(_named, near))}")
-    return [*lines, "in the profile:", "", profile_lines(best.cell.way)]
+    return [*lines, "in the profile:", "", profile_lines(best.cell.variant)]
 
 
-def profile_lines(way: Way) -> str:
-    """Return the `decoding` section that makes a way the default."""
-    decoding: dict[str, object] = {"drafter": way.drafter}
-    if way.drafter in MODEL_DRAFTERS and way.draft_len is not None:
-        decoding["draft_len"] = "auto" if way.draft_len == AUTO else way.draft_len
-    if way.use_draft_logits:
+def profile_lines(variant: Variant) -> str:
+    """Return the `decoding` section that makes a variant the default."""
+    decoding: dict[str, object] = {"drafter": variant.drafter}
+    if variant.drafter in MODEL_DRAFTERS and variant.draft_len is not None:
+        decoding["draft_len"] = "auto" if variant.draft_len == AUTO else variant.draft_len
+    if variant.use_draft_logits:
         decoding["use_draft_logits"] = True
     lookup = {}
-    if way.drafter in LOOKUP_DRAFTERS and way.draft_len not in (None, AUTO):
-        lookup["prompt_lookup_num_tokens"] = way.draft_len
-    if way.ngram_size is not None:
-        lookup["max_matching_ngram_size"] = way.ngram_size
+    if variant.drafter in LOOKUP_DRAFTERS and variant.draft_len not in (None, AUTO):
+        lookup["prompt_lookup_num_tokens"] = variant.draft_len
+    if variant.ngram_size is not None:
+        lookup["max_matching_ngram_size"] = variant.ngram_size
     if lookup:
         decoding["prompt_lookup"] = lookup
     text: str = yaml.safe_dump({"decoding": decoding}, sort_keys=False)
@@ -103,13 +110,13 @@ def _together(scenarios: Sequence[Scenario]) -> Scenario:
     return Scenario(names, [prompt for scenario in scenarios for prompt in scenario.prompts])
 
 
-def _speed(row: Figures) -> float:
+def _speed(row: VariantStatistics) -> float:
     """The median speedup; the control's is 1."""
     return row.speedup.median if row.speedup else 0.0
 
 
-def _named(row: Figures) -> str:
+def _named(row: VariantStatistics) -> str:
     spread = row.speedup
-    if row.cell.way == CONTROL or spread is None:
+    if row.cell.variant == CONTROL or spread is None:
         return f"{CONTROL.drafter}: no drafts"
-    return f"{row.cell.way} {spread.median:.2f}x ({SPREAD}: {spread.low:.2f}-{spread.high:.2f})"
+    return f"{row.cell.variant} {spread.median:.2f}x ({SPREAD}: {spread.low:.2f}-{spread.high:.2f})"

@@ -16,7 +16,7 @@ NOTHING = "-"
 
 
 @dataclass(frozen=True)
-class Column:
+class AnswerColumn:
     """Who answered, and an answer for each item of the dataset."""
 
     name: str
@@ -56,7 +56,7 @@ class Column:
         return accepted / drafted if drafted else None
 
 
-class Comparison:
+class AccuracyComparison:
     """The columns and their scores.
 
     columns: the control's first, then the speculative one, then any others. to_reference: scores of
@@ -64,7 +64,9 @@ class Comparison:
     before it, by both names. Scores are percent.
     """
 
-    def __init__(self, items: Sequence[Item], columns: Sequence[Column], rouge: Rouge) -> None:
+    def __init__(
+        self, items: Sequence[Item], columns: Sequence[AnswerColumn], rouge: Rouge
+    ) -> None:
         self.items = items
         self.columns = columns
         references = [item.summary for item in items]
@@ -75,7 +77,7 @@ class Comparison:
             for other in columns[:at]
         }
 
-    def num_identical(self, column: Column) -> int:
+    def num_identical(self, column: AnswerColumn) -> int:
         """Texts that are the control's, character for character."""
         pairs = zip(column.texts, self.columns[0].texts, strict=True)
         return sum(mine == theirs for mine, theirs in pairs)

@@ -18,7 +18,7 @@ class ConfigStringError(ValueError):
     """A string cannot be read; the text names the part, what is there and what would be right."""
 
 
-class Part(NamedTuple):
+class ConfigPart(NamedTuple):
     """One value of a string. read: return it, or raise ConfigStringError with what it must be."""
 
     name: str
@@ -41,10 +41,10 @@ class DraftTargetConfig:
     def parse(cls, text: str) -> DraftTargetConfig:
         """Read a string; raise ConfigStringError."""
         parts = (
-            Part("draft_len", _count),
-            Part("draft devices", _devices),
-            Part("target devices", _devices),
-            Part("use_logits", _flag),
+            ConfigPart("draft_len", _count),
+            ConfigPart("draft devices", _devices),
+            ConfigPart("target devices", _devices),
+            ConfigPart("use_logits", _flag),
         )
         return cls(*_read(text, parts, "[4,[0],[1],True]"))
 
@@ -64,9 +64,9 @@ class PromptLookupConfig:
     def parse(cls, text: str) -> PromptLookupConfig:
         """Read a string; raise ConfigStringError."""
         parts = (
-            Part("prompt_lookup_num_tokens", _count),
-            Part("max_matching_ngram_size", _count),
-            Part("devices", _devices),
+            ConfigPart("prompt_lookup_num_tokens", _count),
+            ConfigPart("max_matching_ngram_size", _count),
+            ConfigPart("devices", _devices),
         )
         return cls(*_read(text, parts, "[10,2,[0]]"))
 
@@ -90,7 +90,7 @@ def _spell(*values: int | bool | Devices) -> str:
     return f"[{','.join(spelt)}]"
 
 
-def _read(text: str, parts: tuple[Part, ...], example: str) -> Iterator[Any]:
+def _read(text: str, parts: tuple[ConfigPart, ...], example: str) -> Iterator[Any]:
     found = _elements(text, example)
     if len(found) != len(parts):
         names = ", ".join(part.name for part in parts)

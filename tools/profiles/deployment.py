@@ -19,15 +19,15 @@ from tandem.tools.profiles.checkpoint import (
     has_tokenizer,
     read_tokenizer,
 )
-from tandem.tools.profiles.engines.base import Engine, EngineSection, Place, ProfileError
+from tandem.tools.profiles.engines.base import EnginePlan, EngineSection, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.pair import check_pair
-from tandem.tools.profiles.profile import Entry, Profile, read_profile
+from tandem.tools.profiles.profile import EntrySection, Profile, read_profile
 
 TOKENIZER = "tokenizer"  # folder beside model.py
 SPARE_THREADS = 32
-TARGET: Place = ("engines", "target")
-DRAFT: Place = ("engines", "draft")
+TARGET: KeyPath = ("engines", "target")
+DRAFT: KeyPath = ("engines", "draft")
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Deployment:
     tokenizer: TokenizerFolder
     end_ids: tuple[int, ...]
     pad_id: int
-    target: Engine
-    draft: Engine | None
+    target: EnginePlan
+    draft: EnginePlan | None
 
     @property
     def thread_pool_size(self) -> int:
@@ -66,7 +66,7 @@ class Deployment:
         return _drafters(self.target, self.draft)
 
     @cached_property
-    def stream_entry(self) -> Entry:
+    def stream_entry(self) -> EntrySection:
         """The entry that holds the loop."""
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
@@ -153,7 +153,7 @@ class Deployment:
             drafter_pause=profile.timeouts.drafter_pause,
         )
 
-    def forwarder_settings(self, entry: Entry) -> ForwarderSettings:
+    def forwarder_settings(self, entry: EntrySection) -> ForwarderSettings:
         """Return what a forward entry is told."""
         return ForwarderSettings(
             stream_model=self.stream_entry.name,
@@ -168,13 +168,13 @@ class Deployment:
 def load(path: Path) -> Deployment:
     """Read a profile and check it against its checkpoints.
 
-    Raises TandemError: one line with the file, the place in it, what is wrong and what is right.
+    Raises TandemError: one line with the file, the key path in it, what is wrong and what is right.
     """
     profile, source = read_profile(path)
     try:
         return check(profile)
     except ProfileError as error:
-        raise source.error(error.place, str(error)) from error
+        raise source.error(error.key_path, str(error)) from error
 
 
 def for_checkpoints(target: Path, draft: Path | None) -> Deployment:
@@ -186,18 +186,18 @@ def for_checkpoints(target: Path, draft: Path | None) -> Deployment:
     try:
         return check(profile)
     except ProfileError as error:
-        option = "--draft: " if error.place[:2] == DRAFT else "--target: "
+        option = "--draft: " if error.key_path[:2] == DRAFT else "--target: "
         raise TandemError(option + str(error)) from error
 
 
 def check(profile: Profile) -> Deployment:
     """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
     _check_names(profile)
-    engines = {place: section.plan(place) for place, section in _sections(profile)}
+    engines = {key_path: section.plan(key_path) for key_path, section in _sections(profile)}
     _check_languages(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     if draft:
-        target = profile.engines.target.beside(draft, target)
+        target = profile.engines.target.adjusted_to_draft(draft, target)
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
         # Its control would be a second engine, so there is no entry for it.
         entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
@@ -211,8 +211,8 @@ def check(profile: Profile) -> Deployment:
     _check_draft_lengths(profile, target, draft)
     _check_limits(profile)
     tokenizer = _tokenizer(profile)
-    for place, section in _sections(profile):
-        _check_width(engines[place], section, tokenizer, place)
+    for key_path, section in _sections(profile):
+        _check_width(engines[key_path], section, tokenizer, key_path)
     end_ids = _end_ids(profile, target, tokenizer)
     return Deployment(
         profile=profile,
@@ -229,12 +229,12 @@ def _check_names(profile: Profile) -> None:
     models = profile.models.model_dump()
     if profile.engines.draft is None:
         del models["draft"]
-    places: dict[Place, str] = {("models", job): name for job, name in models.items()}
-    places |= {("entries", i, "name"): entry.name for i, entry in enumerate(profile.entries)}
-    for name, times in Counter(places.values()).items():
+    key_paths: dict[KeyPath, str] = {("models", job): name for job, name in models.items()}
+    key_paths |= {("entries", i, "name"): entry.name for i, entry in enumerate(profile.entries)}
+    for name, times in Counter(key_paths.values()).items():
         if times > 1:
-            place = [p for p, used in places.items() if used == name][-1]
-            raise ProfileError(place, f"a second model named '{name}'; give each its own name")
+            key_path = [p for p, used in key_paths.items() if used == name][-1]
+            raise ProfileError(key_path, f"a second model named '{name}'; give each its own name")
     streams = sum(entry.kind == "stream" for entry in profile.entries)
     if streams != 1:
         raise ProfileError(
@@ -242,7 +242,7 @@ def _check_names(profile: Profile) -> None:
         )
 
 
-def _drafters(target: Engine, draft: Engine | None) -> tuple[DrafterName, ...]:
+def _drafters(target: EnginePlan, draft: EnginePlan | None) -> tuple[DrafterName, ...]:
     if target.capabilities.drafts_itself:
         return ("engine",)
     if not target.capabilities.verifies_drafts or not target.max_draft_len:
@@ -261,36 +261,36 @@ def _check_languages(profile: Profile) -> None:
         raise ProfileError((*DRAFT, "language"), "differs from the target's; give both the same")
 
 
-def _check_drafters(profile: Profile, target: Engine, draft: Engine | None) -> None:
+def _check_drafters(profile: Profile, target: EnginePlan, draft: EnginePlan | None) -> None:
     """Refuse a default drafter that the engines do not allow."""
     known = _drafters(target, draft)
-    drafters: dict[Place, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
+    drafters: dict[KeyPath, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
     for index, entry in enumerate(profile.entries):
         drafters[("entries", index, "drafter")] = entry.drafter
-    for place, drafter in drafters.items():
+    for key_path, drafter in drafters.items():
         if drafter is None or drafter in known:
             continue
         if drafter in ("draft_model", "hybrid") and draft is None:
             raise ProfileError(
-                place, f"'{drafter}' needs engines.draft, which is missing; add it or say 'none'"
+                key_path, f"'{drafter}' needs engines.draft, which is missing; add it or say 'none'"
             )
-        raise ProfileError(place, f"'{drafter}' given, these engines allow {', '.join(known)}")
+        raise ProfileError(key_path, f"'{drafter}' given, these engines allow {', '.join(known)}")
 
 
-def _check_draft_lengths(profile: Profile, target: Engine, draft: Engine | None) -> None:
+def _check_draft_lengths(profile: Profile, target: EnginePlan, draft: EnginePlan | None) -> None:
     """Refuse default drafts that the target won't verify."""
     decoding, known = profile.decoding, _drafters(target, draft)
-    lengths: dict[Place, tuple[str, int]] = {
+    lengths: dict[KeyPath, tuple[str, int]] = {
         ("decoding", "draft_len"): ("draft_model", decoding.draft_len),
         ("decoding", "prompt_lookup", "prompt_lookup_num_tokens"): (
             "prompt_lookup",
             decoding.prompt_lookup.prompt_lookup_num_tokens,
         ),
     }
-    for place, (drafter, length) in lengths.items():
+    for key_path, (drafter, length) in lengths.items():
         if drafter in known and length > target.max_draft_len:
             raise ProfileError(
-                place,
+                key_path,
                 f"{length} is over engines.target.max_draft_len, which is "
                 f"{target.max_draft_len}; lower the one or raise the other",
             )
@@ -322,23 +322,23 @@ def _tokenizer(profile: Profile) -> TokenizerFolder:
         tokenizer = read_tokenizer(chosen)
     except CheckpointError as error:
         raise ProfileError(("tokenizer", "folder"), str(error)) from error
-    for place, section in _sections(profile):
+    for key_path, section in _sections(profile):
         own = section.tokenizer_folder
         if own is not None and own != chosen and has_tokenizer(own):
-            theirs = _own_tokenizer(own, place)
+            theirs = _own_tokenizer(own, key_path)
             if theirs.ids != tokenizer.ids:
-                raise ProfileError((*place, "checkpoint"), _difference(theirs, tokenizer))
+                raise ProfileError((*key_path, "checkpoint"), _difference(theirs, tokenizer))
     return tokenizer
 
 
-def _own_tokenizer(folder: Path, engine: Place) -> TokenizerFolder:
+def _own_tokenizer(folder: Path, engine: KeyPath) -> TokenizerFolder:
     try:
         return read_tokenizer(folder)
     except CheckpointError as error:
         raise ProfileError((*engine, "checkpoint"), str(error)) from error
 
 
-def _sections(profile: Profile) -> Iterator[tuple[Place, EngineSection]]:
+def _sections(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
     yield TARGET, profile.engines.target
     if profile.engines.draft:
         yield DRAFT, profile.engines.draft
@@ -353,18 +353,18 @@ def _difference(theirs: TokenizerFolder, ours: TokenizerFolder) -> str:
 
 
 def _check_width(
-    engine: Engine, section: EngineSection, tokenizer: TokenizerFolder, place: Place
+    engine: EnginePlan, section: EngineSection, tokenizer: TokenizerFolder, key_path: KeyPath
 ) -> None:
     """An engine may be padded beyond the tokenizer, never narrower than it."""
     if engine.vocab_size < tokenizer.size:
         raise ProfileError(
-            (*place, "checkpoint"),
+            (*key_path, "checkpoint"),
             f"vocab_size {engine.vocab_size} in {section.tokenizer_folder} is less than the "
             f"{tokenizer.size} tokens of {tokenizer.folder}; use the checkpoint's own tokenizer",
         )
 
 
-def _end_ids(profile: Profile, target: Engine, tokenizer: TokenizerFolder) -> tuple[int, ...]:
+def _end_ids(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder) -> tuple[int, ...]:
     if target.end_ids or tokenizer.end_ids:
         return target.end_ids or tokenizer.end_ids
     end_id = tokenizer.special_id("eos_token")
@@ -377,6 +377,6 @@ def _end_ids(profile: Profile, target: Engine, tokenizer: TokenizerFolder) -> tu
     return (end_id,)
 
 
-def _pad_id(target: Engine, tokenizer: TokenizerFolder, *, default: int) -> int:
+def _pad_id(target: EnginePlan, tokenizer: TokenizerFolder, *, default: int) -> int:
     known = (target.pad_id, tokenizer.special_id("pad_token"), default)
     return next(number for number in known if number is not None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tandem.tools.profiles.checkpoint import read_checkpoint
-from tandem.tools.profiles.engines.base import EngineSection, Place, ProfileError
+from tandem.tools.profiles.engines.base import EngineSection, KeyPath, ProfileError
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 
-DRAFT: Place = ("engines", "draft")
-TARGET: Place = ("engines", "target")
+DRAFT: KeyPath = ("engines", "draft")
+TARGET: KeyPath = ("engines", "target")
 FAST = "speculative_decoding_fast_logits"
 
 
@@ -21,9 +21,9 @@ def check_pair(
     if isinstance(target, TensorRTLLMTarget) and isinstance(draft, TensorRTLLMDraft):
         _check_both(target, draft, use_draft_logits=use_draft_logits)
         return
-    for place, engine in ((TARGET, target), (DRAFT, draft)):
+    for key_path, engine in ((TARGET, target), (DRAFT, draft)):
         if isinstance(engine, TensorRTLLMDraft):
-            _check_alone(engine, place)
+            _check_alone(engine, key_path)
 
 
 def _check_both(
@@ -43,24 +43,24 @@ def _check_nodes(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
     In leader mode each engine takes every rank of one world, and ranks above 0 stay in the
     constructor of the first: they never load the second.
     """
-    for place, engine in ((TARGET, target), (DRAFT, draft)):
+    for key_path, engine in ((TARGET, target), (DRAFT, draft)):
         if engine.num_nodes > 1:
             raise ProfileError(
-                (*place, "num_nodes"),
+                (*key_path, "num_nodes"),
                 f"{engine.num_nodes} given, but several nodes mean leader mode, in which "
                 "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out "
                 "engines.draft and draft by prompt_lookup",
             )
 
 
-def _check_alone(engine: TensorRTLLMDraft, place: Place) -> None:
+def _check_alone(engine: TensorRTLLMDraft, key_path: KeyPath) -> None:
     """An engine without its pair hands no logits over, and needs no ranks of its own."""
     if engine.run.speculative_decoding_fast_logits:
         raise ProfileError(
-            (*place, "run", FAST), "needs a target and a draft of kind tensorrtllm; leave it out"
+            (*key_path, "run", FAST), "needs a target and a draft of kind tensorrtllm; leave it out"
         )
     if engine.run.participant_ids is not None:
-        raise ProfileError((*place, "run", "participant_ids"), f"leave it out without {FAST}")
+        raise ProfileError((*key_path, "run", "participant_ids"), f"leave it out without {FAST}")
 
 
 def _check_logits(draft: TensorRTLLMDraft) -> None:
@@ -84,18 +84,18 @@ def _check_fast_logits(
         return
     if not use_draft_logits:
         raise ProfileError((*TARGET, "run", FAST), "needs decoding.use_draft_logits; say true")
-    for place, engine in ((TARGET, target), (DRAFT, draft)):
+    for key_path, engine in ((TARGET, target), (DRAFT, draft)):
         if engine.build.logits_dtype != "float32":
             raise ProfileError(
-                (*place, "build", "logits_dtype"), f"{FAST} hands over float32; say float32"
+                (*key_path, "build", "logits_dtype"), f"{FAST} hands over float32; say float32"
             )
     _check_width(target, draft)
     ranks = _ranks(target, draft)
-    for place, engine in ((TARGET, target), (DRAFT, draft)):
-        if engine.run.participant_ids != ranks[place]:
+    for key_path, engine in ((TARGET, target), (DRAFT, draft)):
+        if engine.run.participant_ids != ranks[key_path]:
             raise ProfileError(
-                (*place, "run", "participant_ids"),
-                f"{FAST} needs {list(ranks[place])} here: rank 0 is Triton's, then come the "
+                (*key_path, "run", "participant_ids"),
+                f"{FAST} needs {list(ranks[key_path])} here: rank 0 is Triton's, then come the "
                 "draft's and the target's",
             )
 
@@ -117,7 +117,7 @@ def _width(engine: TensorRTLLMDraft) -> int:
     return engine.padded(read_checkpoint(engine.checkpoint, with_weights=False).vocab_size)
 
 
-def _ranks(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> dict[Place, tuple[int, ...]]:
+def _ranks(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> dict[KeyPath, tuple[int, ...]]:
     """Rank 0 is the orchestrator, then come the draft's and the target's."""
     first = draft.world_size + 1
     return {

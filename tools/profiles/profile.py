@@ -21,10 +21,10 @@ from pydantic_core import PydanticCustomError
 
 from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.engines.base import Folder, Place, Section, as_tuple
+from tandem.tools.profiles.engines.base import ConfigSection, Folder, KeyPath, as_tuple
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.engines.llmapi import LlmApiTarget
-from tandem.tools.profiles.engines.lookup import Lookup
+from tandem.tools.profiles.engines.lookup import LookupSection
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
 
@@ -47,14 +47,14 @@ Draft = Annotated[
 ]
 
 
-class Engines(Section):
+class EnginesSection(ConfigSection):
     """What stands behind `target` and `draft`; without a draft only `none` can be the drafter."""
 
     target: Target
     draft: Draft | None = None
 
 
-class Tokenizer(Section):
+class TokenizerSection(ConfigSection):
     """The tokenizer that both engines share.
 
     folder: holds tokenizer.json; the target's checkpoint when left out.
@@ -65,8 +65,8 @@ class Tokenizer(Section):
     skip_special_tokens: bool = True
 
 
-class PromptLookup(Lookup):
-    """What the loop looks up (see `Lookup`).
+class PromptLookupSection(LookupSection):
+    """What the loop looks up (see `LookupSection`).
 
     hybrid_min_ngram_size: drafter `hybrid` asks the draft model where only a shorter one matched.
     """
@@ -85,7 +85,7 @@ def _draft_len(value: Any) -> Any:
 DraftLen = Annotated[int, BeforeValidator(_draft_len)]
 
 
-class Decoding(Section):
+class DecodingSection(ConfigSection):
     """What a request gets that does not say otherwise.
 
     drafter: the draft model where there is one, else prompt lookup, when left out. draft_len: of
@@ -97,10 +97,10 @@ class Decoding(Section):
     use_draft_logits: bool = False
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     exclude_input_in_output: bool = True
-    prompt_lookup: PromptLookup = PromptLookup()
+    prompt_lookup: PromptLookupSection = PromptLookupSection()
 
 
-class Models(Section):
+class ModelsSection(ConfigSection):
     """Names of the models that the entries call."""
 
     preprocessing: ModelName = "preprocessing"
@@ -109,7 +109,7 @@ class Models(Section):
     draft: ModelName = "draft"
 
 
-class Entry(Section):
+class EntrySection(ConfigSection):
     """A model that clients call.
 
     stream: the loop itself, decoupled. forward: answers once, by calling the stream entry.
@@ -121,7 +121,7 @@ class Entry(Section):
     drafter: DrafterName | None = None
 
 
-class Admission(Section):
+class AdmissionSection(ConfigSection):
     """Sequences that decode at once, and that wait for room before the next one is refused.
 
     max_queue_bytes: of the texts that wait to be tokenized.
@@ -132,7 +132,7 @@ class Admission(Section):
     max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
 
 
-class Limits(Section):
+class LimitsSection(ConfigSection):
     """What one request may ask for; more is refused in one line that names the input.
 
     max_text_bytes: of one prompt; what cannot fit into max_seq_len tokens when left out.
@@ -149,7 +149,7 @@ class Limits(Section):
     max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
 
 
-class Timeouts(Section):
+class TimeoutsSection(ConfigSection):
     """Seconds: one call of an engine, a whole request, the rest after a drafter failed."""
 
     target: PositiveFloat = 60.0
@@ -159,25 +159,25 @@ class Timeouts(Section):
 
 
 DEFAULT_ENTRIES = (
-    Entry(name="bls_stream", kind="stream"),
-    Entry(name="bls", kind="forward"),
-    Entry(name="ensemble", kind="forward", drafter="none"),
+    EntrySection(name="bls_stream", kind="stream"),
+    EntrySection(name="bls", kind="forward"),
+    EntrySection(name="ensemble", kind="forward", drafter="none"),
 )
 
 
-class Profile(Section):
+class Profile(ConfigSection):
     """One deployment."""
 
     name: str
-    engines: Engines
-    tokenizer: Tokenizer = Tokenizer()
-    decoding: Decoding = Decoding()
-    models: Models = Models()
-    entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
+    engines: EnginesSection
+    tokenizer: TokenizerSection = TokenizerSection()
+    decoding: DecodingSection = DecodingSection()
+    models: ModelsSection = ModelsSection()
+    entries: Annotated[tuple[EntrySection, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
     max_batch_size: PositiveInt = 32
-    admission: Admission = Admission()
-    limits: Limits = Limits()
-    timeouts: Timeouts = Timeouts()
+    admission: AdmissionSection = AdmissionSection()
+    limits: LimitsSection = LimitsSection()
+    timeouts: TimeoutsSection = TimeoutsSection()
 
 
 @dataclass(frozen=True)
@@ -187,18 +187,18 @@ class ProfileSource:
     path: Path
     root: yaml.Node | None
 
-    def error(self, place: Place, text: str) -> TandemError:
-        """Return the one line: file, line, place, what is wrong."""
-        line, node = self._find(place)
+    def error(self, key_path: KeyPath, text: str) -> TandemError:
+        """Return the one line: file, line, key path, what is wrong."""
+        line, node = self._find(key_path)
         where = f"{self.path}:{line}" if self.root else str(self.path)
-        dotted = ".".join(map(str, place))
+        dotted = ".".join(map(str, key_path))
         text += self._base(node, text)
         return TandemError(f"{where}: {dotted}: {text}" if dotted else f"{where}: {text}")
 
-    def _find(self, place: Place) -> tuple[int, yaml.Node | None]:
-        """Return line and node of the place, or of the innermost part of it that is there."""
+    def _find(self, key_path: KeyPath) -> tuple[int, yaml.Node | None]:
+        """Return line and node of the key path, or of the innermost part of it that is there."""
         node, line = self.root, 1
-        for key in place:
+        for key in key_path:
             found = next((n for k, n in _children(node) if k == key), None)
             if found is None:
                 break
@@ -217,7 +217,7 @@ class ProfileSource:
 
 
 def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
-    """Read a profile's file; raise TandemError with file, line, place and what would be right."""
+    """Read a profile's file; raise TandemError with file, line, key path and how to fix it."""
     try:
         text = path.read_text()
         data, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
@@ -236,19 +236,19 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
         raise source.error(*explain(error)) from error
 
 
-def explain(error: ValidationError) -> tuple[Place, str]:
-    """Return the place and the text of the first error."""
+def explain(error: ValidationError) -> tuple[KeyPath, str]:
+    """Return the key path and the text of the first error."""
     first = error.errors(include_url=False)[0]
-    place, text = _without_kind(first["loc"]), first["msg"]
+    key_path, text = _without_kind(first["loc"]), first["msg"]
     if first["type"] == "unknown_key":
-        return (*place, first["ctx"]["key"]), text
+        return (*key_path, first["ctx"]["key"]), text
     if first["type"] == "missing":
-        return place, "is missing"
+        return key_path, "is missing"
     if first["type"] == "union_tag_invalid":
         known = first["ctx"]["expected_tags"].replace("'", "")
-        return (*place, "kind"), f"unknown kind '{first['ctx']['tag']}'; known are {known}"
+        return (*key_path, "kind"), f"unknown kind '{first['ctx']['tag']}'; known are {known}"
     text = text.replace("Input should be", "must be")
-    return place, f"{text}, not {first['input']!r}" if "must be" in text else text
+    return key_path, f"{text}, not {first['input']!r}" if "must be" in text else text
 
 
 def _not_yaml(error: yaml.YAMLError) -> str:
@@ -259,9 +259,9 @@ def _not_yaml(error: yaml.YAMLError) -> str:
     return f":{error.problem_mark.line + 1}: is not YAML: {said}"
 
 
-def _without_kind(place: Place) -> Place:
+def _without_kind(key_path: KeyPath) -> KeyPath:
     """Drop the kind that pydantic puts behind the name of an engine."""
-    return place[:2] + place[3:] if place[:1] == ("engines",) else place
+    return key_path[:2] + key_path[3:] if key_path[:1] == ("engines",) else key_path
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:

@@ -18,7 +18,7 @@ from tandem.contract.parameters import encode
 from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import TOKENIZER, Deployment
-from tandem.tools.profiles.engines.base import Engine
+from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.triton.rendered_readme import readme
 
 PACKAGE = Path(tandem.__file__).parent  # in a checkout its rooms are links
@@ -151,7 +151,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
             )
 
 
-def _typed(tensors: tuple[Tensor, ...], planned: Engine) -> tuple[Tensor, ...]:
+def _typed(tensors: tuple[Tensor, ...], planned: EnginePlan) -> tuple[Tensor, ...]:
     """The tensors of an engine, its logits in the type that it makes and reads."""
     return tuple(
         tensor.of_type(planned.logits_dtype) if tensor in engine.LOGITS else tensor

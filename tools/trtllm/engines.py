@@ -33,7 +33,7 @@ def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
             use_draft_logits=profile.decoding.use_draft_logits,
         )
     except ProfileError as error:
-        raise source.error(error.place, str(error)) from error
+        raise source.error(error.key_path, str(error)) from error
     return profile, engines
 
 

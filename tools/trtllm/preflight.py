@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.tools.commands.doctor import Finding
+from tandem.tools.findings import Finding
 from tandem.tools.profiles.checkpoint import has_weights
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.trtllm.memory import Gpu, gpus, whole_weights

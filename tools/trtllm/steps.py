@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.engines.tensorrtllm import Build, TensorRTLLMDraft
+from tandem.tools.profiles.engines.tensorrtllm import BuildSection, TensorRTLLMDraft
 from tandem.tools.trtllm.shape import read_shape
 
 EXAMPLES = Path("/app/examples")  # of TensorRT-LLM, where NVIDIA's image has them
@@ -113,7 +113,7 @@ def _family(name: str, engine: TensorRTLLMDraft) -> Path:
     return CONVERTERS[model_type]
 
 
-def _flags(build: Build) -> Iterator[str]:
+def _flags(build: BuildSection) -> Iterator[str]:
     """Yield trtllm-build's flags for what the profile says."""
     for name, value in build:
         if name.startswith("gather_"):

@@ -20,15 +20,15 @@ from tandem.engines.capabilities import Capabilities
 from tandem.engines.load import KIND
 from tandem.tools.profiles.checkpoint import Checkpoint
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
 class ProfileError(Exception):
-    """A profile is well formed but cannot be served: the place in it, and what would be right."""
+    """A profile is well formed but cannot be served: the key path, and what would be right."""
 
-    def __init__(self, place: Place, text: str) -> None:
+    def __init__(self, key_path: KeyPath, text: str) -> None:
         super().__init__(text)
-        self.place = place
+        self.key_path = key_path
 
 
 def _resolve(value: Any, info: ValidationInfo) -> Any:
@@ -46,7 +46,7 @@ def as_tuple(value: Any) -> Any:
 Folder = Annotated[Path, BeforeValidator(_resolve)]
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A part of a profile; a key that it does not know is an error that names the nearest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -63,7 +63,7 @@ class Section(BaseModel):
 
 
 @dataclass(frozen=True)
-class Engine:
+class EnginePlan:
     """An engine of a deployment, as far as the rest of it must know.
 
     parameters: of its model. files: subfolder of its version folder -> the files in it.
@@ -90,7 +90,7 @@ class Engine:
     files: Mapping[str, list[Path]] = field(default_factory=dict)
 
 
-class EngineSection(Section):
+class EngineSection(ConfigSection):
     """A profile's part for one engine.
 
     decoupled: clients may stream from the engine themselves. The loop never does, and it gets its
@@ -105,11 +105,11 @@ class EngineSection(Section):
         """The checkpoint folder that may hold the engine's own tokenizer."""
 
     @abstractmethod
-    def plan(self, place: Place) -> Engine:
-        """Check the part against what is on disk; raise ProfileError with its place."""
+    def plan(self, key_path: KeyPath) -> EnginePlan:
+        """Check the part against what is on disk; raise ProfileError with its key path."""
 
-    def beside(self, draft: Engine, planned: Engine) -> Engine:  # noqa: ARG002
-        """Return the planned target as it is beside this draft."""
+    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
+        """Return the planned target, with what this draft changes in it."""
         return planned
 
 
@@ -131,7 +131,9 @@ class OwnEngineSection(EngineSection):
         }
 
 
-def sequence_length(wanted: int | None, checkpoint: Checkpoint, place: Place, *, most: int) -> int:
+def sequence_length(
+    wanted: int | None, checkpoint: Checkpoint, key_path: KeyPath, *, most: int
+) -> int:
     """Return max_seq_len: the wanted one, or what the checkpoint allows, up to ``most``.
 
     Raises ProfileError where the checkpoint has fewer positions.
@@ -140,7 +142,7 @@ def sequence_length(wanted: int | None, checkpoint: Checkpoint, place: Place, *,
     length = wanted or min(reach or most, most)
     if reach is not None and length > reach:
         raise ProfileError(
-            (*place, "max_seq_len"),
+            (*key_path, "max_seq_len"),
             f"{length} is over the {reach} positions of {checkpoint.folder}",
         )
     return length

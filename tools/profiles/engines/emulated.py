@@ -14,12 +14,12 @@ from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.errors import LoadError
 from tandem.tools.profiles.checkpoint import CheckpointError, TokenizerFolder, read_tokenizer
 from tandem.tools.profiles.engines.base import (
-    Engine,
+    ConfigSection,
+    EnginePlan,
     Folder,
+    KeyPath,
     OwnEngineSection,
-    Place,
     ProfileError,
-    Section,
 )
 
 MAX_SEQ_LEN = 8192
@@ -28,7 +28,7 @@ SEQUENCES_CACHED = 64
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
-class Language(Section):
+class LanguageSection(ConfigSection):
     """The text that is emulated; draft and target must have the same one.
 
     alpha: how probable it is that a draft's best guess is right. With hard_alpha that of the easy
@@ -55,7 +55,7 @@ class EmulatedDraft(OwnEngineSection):
 
     kind: Literal["emulated"]
     tokenizer: Folder
-    language: Language
+    language: LanguageSection
     step_ms: NonNegativeFloat = 0.0
     prefill_ms_per_token: NonNegativeFloat = 0.0
     batch_slope: NonNegativeFloat = 0.0
@@ -70,14 +70,14 @@ class EmulatedDraft(OwnEngineSection):
         """The tokenizer that it emulates the text of."""
         return self.tokenizer
 
-    def plan(self, place: Place) -> Engine:
+    def plan(self, key_path: KeyPath) -> EnginePlan:
         """Fill in what the profile leaves to the tokenizer."""
         try:
             tokenizer = read_tokenizer(self.tokenizer)
         except CheckpointError as error:
-            raise ProfileError((*place, "tokenizer"), str(error)) from error
-        settings = self._settings(tokenizer, place)
-        return Engine(
+            raise ProfileError((*key_path, "tokenizer"), str(error)) from error
+        settings = self._settings(tokenizer, key_path)
+        return EnginePlan(
             capabilities=capabilities.EMULATED,
             parameters=self.model_parameters(self.kind, settings),
             excludes_input=self.exclude_input_in_output,
@@ -95,11 +95,11 @@ class EmulatedDraft(OwnEngineSection):
     def _role(self) -> Literal["draft", "target"]:
         return "draft"
 
-    def _settings(self, tokenizer: TokenizerFolder, place: Place) -> EmulatedSettings:
+    def _settings(self, tokenizer: TokenizerFolder, key_path: KeyPath) -> EmulatedSettings:
         width = self.vocab_size or tokenizer.size
         if width < tokenizer.size:
             raise ProfileError(
-                (*place, "vocab_size"),
+                (*key_path, "vocab_size"),
                 f"{width} is less than the {tokenizer.size} tokens of {tokenizer.folder}",
             )
         low, high = _words(tokenizer)
@@ -120,7 +120,7 @@ class EmulatedDraft(OwnEngineSection):
                 **(given | filled),
             )
         except LoadError as error:
-            raise ProfileError(place, str(error)) from error
+            raise ProfileError(key_path, str(error)) from error
 
 
 class EmulatedTarget(EmulatedDraft):

@@ -16,22 +16,22 @@ from tandem.tools.profiles.checkpoint import (
     read_tokenizer,
 )
 from tandem.tools.profiles.engines.base import (
-    Engine,
+    ConfigSection,
+    EnginePlan,
     Folder,
+    KeyPath,
     OwnEngineSection,
-    Place,
     ProfileError,
-    Section,
     sequence_length,
 )
-from tandem.tools.profiles.engines.lookup import Lookup
+from tandem.tools.profiles.engines.lookup import LookupSection
 
 MAX_SEQ_LEN = 8192
 SEQUENCES_CACHED = 16  # what the KV cache holds where the profile does not say
 
 
-class InLlmLookup(Lookup):
-    """`NGramDecodingConfig` (see `Lookup`).
+class InLlmLookupSection(LookupSection):
+    """`NGramDecodingConfig` (see `LookupSection`).
 
     is_public_pool: one pool for all requests. It finds more, and what one user's text held shows
     in another's timing.
@@ -40,7 +40,7 @@ class InLlmLookup(Lookup):
     is_public_pool: bool = False
 
 
-class InLlmDraft(Section):
+class InLlmDraftSection(ConfigSection):
     """`DraftTargetDecodingConfig`: a draft model inside the engine.
 
     checkpoint, model: as the target's. draft_len: tokens that it drafts a step.
@@ -77,25 +77,26 @@ class LlmApiTarget(OwnEngineSection):
     free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
     enable_block_reuse: bool = True
     trust_remote_code: bool = False
-    prompt_lookup: InLlmLookup | None = None
-    draft: InLlmDraft | None = None
+    prompt_lookup: InLlmLookupSection | None = None
+    draft: InLlmDraftSection | None = None
 
     @property
     def tokenizer_folder(self) -> Folder:
         """The checkpoint's folder."""
         return self.checkpoint
 
-    def plan(self, place: Place) -> Engine:
+    def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the part against the checkpoints; the weights may be elsewhere."""
         if self.prompt_lookup and self.draft:
             raise ProfileError(
-                (*place, "draft"), "given beside prompt_lookup; an LLM drafts in one way: drop one"
+                (*key_path, "draft"),
+                "given beside prompt_lookup; an LLM drafts in one way: drop one",
             )
-        checkpoint = _read(self.checkpoint, (*place, "checkpoint"))
+        checkpoint = _read(self.checkpoint, (*key_path, "checkpoint"))
         if self.draft:
-            _check_vocabulary(checkpoint, self.draft.checkpoint, (*place, "draft", "checkpoint"))
-        settings = self._settings(checkpoint, place)
-        return Engine(
+            _check_vocabulary(checkpoint, self.draft.checkpoint, (*key_path, "draft", "checkpoint"))
+        settings = self._settings(checkpoint, key_path)
+        return EnginePlan(
             capabilities=capabilities.LLMAPI_SPECULATIVE
             if settings.drafts_itself
             else capabilities.LLMAPI,
@@ -116,12 +117,12 @@ class LlmApiTarget(OwnEngineSection):
             return self.prompt_lookup.prompt_lookup_num_tokens
         return self.draft.draft_len if self.draft else 0
 
-    def _settings(self, checkpoint: Checkpoint, place: Place) -> LlmApiSettings:
-        length = self._length(checkpoint, place)
+    def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> LlmApiSettings:
+        length = self._length(checkpoint, key_path)
         cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
         if cache < length:
             raise ProfileError(
-                (*place, "kv_cache_tokens"),
+                (*key_path, "kv_cache_tokens"),
                 f"{cache} is less than one sequence of max_seq_len {length}",
             )
         return LlmApiSettings(
@@ -140,11 +141,11 @@ class LlmApiTarget(OwnEngineSection):
             **self._speculation(),
         )
 
-    def _length(self, checkpoint: Checkpoint, place: Place) -> int:
-        length = sequence_length(self.max_seq_len, checkpoint, place, most=MAX_SEQ_LEN)
+    def _length(self, checkpoint: Checkpoint, key_path: KeyPath) -> int:
+        length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
         if self._longest_draft >= length - 1:
             raise ProfileError(
-                (*place, "max_seq_len"),
+                (*key_path, "max_seq_len"),
                 f"{length} leaves no room for text beside drafts of {self._longest_draft}",
             )
         return length
@@ -161,23 +162,23 @@ class LlmApiTarget(OwnEngineSection):
         }
 
 
-def _read(folder: Folder, place: Place) -> Checkpoint:
+def _read(folder: Folder, key_path: KeyPath) -> Checkpoint:
     try:
         return read_checkpoint(folder, with_weights=False)
     except CheckpointError as error:
-        raise ProfileError(place, str(error)) from error
+        raise ProfileError(key_path, str(error)) from error
 
 
-def _check_vocabulary(target: Checkpoint, draft: Folder, place: Place) -> None:
+def _check_vocabulary(target: Checkpoint, draft: Folder, key_path: KeyPath) -> None:
     """Refuse a draft model that means other tokens by the same ids."""
-    _read(draft, place)
+    _read(draft, key_path)
     if not (has_tokenizer(target.folder) and has_tokenizer(draft)):
         return
     try:
         same = read_tokenizer(target.folder).ids == read_tokenizer(draft).ids
     except CheckpointError as error:
-        raise ProfileError(place, str(error)) from error
+        raise ProfileError(key_path, str(error)) from error
     if not same:
         raise ProfileError(
-            place, f"{draft} has another vocabulary than {target.folder}; they must share one"
+            key_path, f"{draft} has another vocabulary than {target.folder}; they must share one"
         )

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from tandem.tools.profiles.engines.base import Section
+from tandem.tools.profiles.engines.base import ConfigSection
 
 
-class Lookup(Section):
+class LookupSection(ConfigSection):
     """Drafts copied from what followed the same n-gram earlier; names are TensorRT-LLM's.
 
     prompt_lookup_num_tokens: the longest draft. max_matching_ngram_size: the longest n-gram that is

@@ -13,12 +13,12 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 from tandem.engines import capabilities
 from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint
 from tandem.tools.profiles.engines.base import (
-    Engine,
+    ConfigSection,
+    EnginePlan,
     EngineSection,
     Folder,
-    Place,
+    KeyPath,
     ProfileError,
-    Section,
     as_tuple,
 )
 
@@ -30,7 +30,7 @@ Ids = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple)]
 Plugin = Literal["auto", "float16", "bfloat16", "float32", "disable"]
 
 
-class Convert(Section):
+class ConvertSection(ConfigSection):
     """How the Hugging Face checkpoint becomes one of TensorRT-LLM.
 
     dtype: of what is not quantized. qformat: quantized by quantize.py with calib_size samples of
@@ -45,7 +45,7 @@ class Convert(Section):
     calib_dataset: str | None = None
 
 
-class Build(Section):
+class BuildSection(ConfigSection):
     """Flags of trtllm-build; one that is left out is not given, and NVIDIA's default holds.
 
     Lengths are tokens. max_seq_len: context, answer and draft together. max_num_tokens: in one
@@ -70,14 +70,14 @@ class Build(Section):
     workers: PositiveInt | None = None
 
 
-class TargetBuild(Build):
+class TargetBuildSection(BuildSection):
     """Those of an engine that verifies drafts of up to max_draft_len tokens."""
 
     speculative_decoding_mode: Literal["draft_tokens_external"] | None = "draft_tokens_external"
     max_draft_len: NonNegativeInt = 10
 
 
-class Run(Section):
+class RunSection(ConfigSection):
     """Parameters of the Triton model.
 
     kv_cache_free_gpu_mem_fraction: of the memory that is free when the engine's KV cache is made.
@@ -121,9 +121,9 @@ class TensorRTLLMDraft(EngineSection):
     device_ids: Ids = (0,)
     gpu_memory_gib: PositiveFloat | None = None
     compute_capability: PositiveFloat | None = None
-    convert: Convert = Convert()
-    build: Build
-    run: Run
+    convert: ConvertSection = ConvertSection()
+    build: BuildSection
+    run: RunSection
 
     @property
     def tokenizer_folder(self) -> Folder:
@@ -140,14 +140,14 @@ class TensorRTLLMDraft(EngineSection):
         """The longest draft that the engine verifies."""
         return 0
 
-    def plan(self, place: Place) -> Engine:
+    def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the part; the engine itself may not be built yet."""
         try:
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
         except CheckpointError as error:
-            raise ProfileError((*place, "checkpoint"), str(error)) from error
-        self.check_settings(place)
-        return Engine(
+            raise ProfileError((*key_path, "checkpoint"), str(error)) from error
+        self.check_settings(key_path)
+        return EnginePlan(
             capabilities=capabilities.TENSORRTLLM,
             backend=BACKEND,
             parameters=self._parameters(),
@@ -164,29 +164,29 @@ class TensorRTLLMDraft(EngineSection):
             decoupled=self.decoupled,
         )
 
-    def check_settings(self, place: Place) -> None:
+    def check_settings(self, key_path: KeyPath) -> None:
         """Check what needs no checkpoint; raise ProfileError."""
-        self._check_convert(place)
-        self._check_devices(place)
-        self._check_build(place)
-        self._check_run(place)
+        self._check_convert(key_path)
+        self._check_devices(key_path)
+        self._check_build(key_path)
+        self._check_run(key_path)
 
     def padded(self, vocab_size: int) -> int:
         """Return the logits' width: TensorRT-LLM pads a vocabulary to a multiple of tp_size."""
         return -(-vocab_size // self.tp_size) * self.tp_size
 
-    def _check_convert(self, place: Place) -> None:
+    def _check_convert(self, key_path: KeyPath) -> None:
         if self.convert.kv_cache_dtype and not self.convert.qformat:
             raise ProfileError(
-                (*place, "convert", "kv_cache_dtype"),
+                (*key_path, "convert", "kv_cache_dtype"),
                 f"'{self.convert.kv_cache_dtype}' needs qformat, whose calibration finds its "
                 "scales; add the one or leave out the other",
             )
 
-    def _check_devices(self, place: Place) -> None:
+    def _check_devices(self, key_path: KeyPath) -> None:
         given = len(self.device_ids)
         if len(set(self.device_ids)) != given:
-            raise ProfileError((*place, "device_ids"), "a GPU is named twice; name each once")
+            raise ProfileError((*key_path, "device_ids"), "a GPU is named twice; name each once")
         if given * self.num_nodes != self.world_size:
             wanted = self.world_size // self.num_nodes
             right = (
@@ -195,34 +195,34 @@ class TensorRTLLMDraft(EngineSection):
                 else f"name {wanted} of them, or change tp_size"
             )
             raise ProfileError(
-                (*place, "device_ids"),
+                (*key_path, "device_ids"),
                 f"{given} GPUs on {self.num_nodes} node(s) for tp_size {self.tp_size} * pp_size "
                 f"{self.pp_size}; {right}",
             )
 
-    def _check_build(self, place: Place) -> None:
+    def _check_build(self, key_path: KeyPath) -> None:
         if not self.build.use_paged_context_fmha:
             raise ProfileError(
-                (*place, "build", "use_paged_context_fmha"),
+                (*key_path, "build", "use_paged_context_fmha"),
                 "off, but KV-block reuse needs it; say true",
             )
 
-    def _check_run(self, place: Place) -> None:
+    def _check_run(self, key_path: KeyPath) -> None:
         run, build = self.run, self.build
         if not run.enable_kv_cache_reuse:
             raise ProfileError(
-                (*place, "run", "enable_kv_cache_reuse"),
+                (*key_path, "run", "enable_kv_cache_reuse"),
                 "off, which makes every round compute the whole context again; say true",
             )
         if run.max_tokens_in_paged_kv_cache < build.max_seq_len:
             raise ProfileError(
-                (*place, "run", "max_tokens_in_paged_kv_cache"),
+                (*key_path, "run", "max_tokens_in_paged_kv_cache"),
                 f"{run.max_tokens_in_paged_kv_cache} is less than one sequence of max_seq_len "
                 f"{build.max_seq_len}",
             )
         if not run.enable_chunked_context and build.max_num_tokens < build.max_seq_len - 1:
             raise ProfileError(
-                (*place, "run", "enable_chunked_context"),
+                (*key_path, "run", "enable_chunked_context"),
                 f"off, so a context over max_num_tokens {build.max_num_tokens} would be refused; "
                 f"say true, or raise max_num_tokens to {build.max_seq_len - 1}",
             )
@@ -244,30 +244,30 @@ class TensorRTLLMDraft(EngineSection):
 class TensorRTLLMTarget(TensorRTLLMDraft):
     """One that verifies drafts."""
 
-    build: TargetBuild
+    build: TargetBuildSection
 
     @property
     def max_draft_len(self) -> int:
         """The longest draft that the engine verifies."""
         return self.build.max_draft_len
 
-    def _check_build(self, place: Place) -> None:
-        super()._check_build(place)
+    def _check_build(self, key_path: KeyPath) -> None:
+        super()._check_build(key_path)
         build = self.build
         if build.max_draft_len and not build.speculative_decoding_mode:
             raise ProfileError(
-                (*place, "build", "speculative_decoding_mode"),
+                (*key_path, "build", "speculative_decoding_mode"),
                 f"off, but max_draft_len is {build.max_draft_len}; say draft_tokens_external",
             )
         if build.speculative_decoding_mode and not build.max_draft_len:
             raise ProfileError(
-                (*place, "build", "max_draft_len"),
+                (*key_path, "build", "max_draft_len"),
                 "0, but speculative_decoding_mode is draft_tokens_external; say how many draft "
                 "tokens the engine verifies",
             )
         if build.max_draft_len >= build.max_seq_len - 1:
             raise ProfileError(
-                (*place, "build", "max_draft_len"),
+                (*key_path, "build", "max_draft_len"),
                 f"{build.max_draft_len} leaves no room for text in max_seq_len {build.max_seq_len}",
             )
 

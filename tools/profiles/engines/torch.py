@@ -18,14 +18,14 @@ from tandem.tools.profiles.checkpoint import (
     read_checkpoint,
 )
 from tandem.tools.profiles.engines.base import (
-    Engine,
+    EnginePlan,
     Folder,
+    KeyPath,
     OwnEngineSection,
-    Place,
     ProfileError,
     sequence_length,
 )
-from tandem.tools.profiles.engines.lookup import Lookup
+from tandem.tools.profiles.engines.lookup import LookupSection
 
 CHECKPOINT = "checkpoint"  # folder beside model.py
 SEQUENCES_CACHED = 16  # what a KV cache holds where the profile does not say, if memory allows
@@ -57,14 +57,14 @@ class TorchDraft(OwnEngineSection):
         """The checkpoint's folder."""
         return self.checkpoint
 
-    def plan(self, place: Place) -> Engine:
+    def plan(self, key_path: KeyPath) -> EnginePlan:
         """Fill in what the profile leaves to the checkpoint."""
         try:
             checkpoint = read_checkpoint(self.checkpoint)
         except CheckpointError as error:
-            raise ProfileError((*place, "checkpoint"), str(error)) from error
-        settings = self._settings(checkpoint, place)
-        return Engine(
+            raise ProfileError((*key_path, "checkpoint"), str(error)) from error
+        settings = self._settings(checkpoint, key_path)
+        return EnginePlan(
             capabilities=capabilities.TORCH_LOOKUP
             if settings.drafts_itself
             else capabilities.TORCH,
@@ -90,12 +90,12 @@ class TorchDraft(OwnEngineSection):
         """Settings of prompt lookup inside the engine."""
         return {}
 
-    def _settings(self, checkpoint: Checkpoint, place: Place) -> TorchSettings:
-        length = self._length(checkpoint, place)
+    def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> TorchSettings:
+        length = self._length(checkpoint, key_path)
         cache = self.kv_cache_tokens or _default_cache(checkpoint, length)
         if cache < length:
             raise ProfileError(
-                (*place, "kv_cache_tokens"),
+                (*key_path, "kv_cache_tokens"),
                 f"{cache} is less than one sequence of max_seq_len {length}",
             )
         decided = {
@@ -112,13 +112,13 @@ class TorchDraft(OwnEngineSection):
                 checkpoint=CHECKPOINT, max_seq_len=length, kv_cache_tokens=cache, **given
             )
         except LoadError as error:
-            raise ProfileError(place, str(error)) from error
+            raise ProfileError(key_path, str(error)) from error
 
-    def _length(self, checkpoint: Checkpoint, place: Place) -> int:
-        length = sequence_length(self.max_seq_len, checkpoint, place, most=MAX_SEQ_LEN)
+    def _length(self, checkpoint: Checkpoint, key_path: KeyPath) -> int:
+        length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
         if self._longest_draft >= length - 1:
             raise ProfileError(
-                (*place, "max_draft_len"),
+                (*key_path, "max_draft_len"),
                 f"{self._longest_draft} leaves no room for text in max_seq_len {length}",
             )
         return length
@@ -131,9 +131,9 @@ class TorchTarget(TorchDraft):
     """
 
     max_draft_len: NonNegativeInt = 16
-    prompt_lookup: Lookup | None = None
+    prompt_lookup: LookupSection | None = None
 
-    def beside(self, draft: Engine, planned: Engine) -> Engine:
+    def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
         """Tell the engine how wide the draft's logits are, where its padding differs."""
         if draft.vocab_size == planned.vocab_size:
             return planned

@@ -5,8 +5,8 @@ import codecs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.tools.client.client import Chunk, Totals
-from tandem.tools.client.spans import Pieces
+from tandem.tools.client.client import AnswerChunk, AnswerTotals
+from tandem.tools.client.spans import Spans
 
 
 def complete_texts(rows):
@@ -16,11 +16,13 @@ def complete_texts(rows):
 
 def split(*chunks):
     """Split chunks given as (text, bytes of its tokens, accepted so far, rounds so far)."""
-    pieces = Pieces(complete_texts)
+    spans = Spans(complete_texts)
     return [
         [
             tuple(p)
-            for p in pieces.split(Chunk(text, list(ids), Totals(rounds, 0, accepted), None, 0))
+            for p in spans.split(
+                AnswerChunk(text, list(ids), AnswerTotals(rounds, 0, accepted), None, 0)
+            )
         ]
         for text, ids, accepted, rounds in chunks
     ]
@@ -67,14 +69,14 @@ def test_chunk_without_tokens_flushes_what_was_held_back():
 
 @given(st.text(max_size=30), st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=40))
 def test_pieces_join_to_the_text(text, cuts):
-    pieces, shown, at, accepted, joined = Pieces(complete_texts), 0, 0, 0, ""
+    spans, shown, at, accepted, joined = Spans(complete_texts), 0, 0, 0, ""
     data = text.encode()
     for length, kept in [*cuts, (len(data) + 1, 0)]:
         ids = list(data[at : at + length])
         at += len(ids)
         accepted += min(kept, len(ids))
         end = len(complete_texts([data[:at]])[0])
-        chunk = Chunk(text[shown:end], ids, Totals(0, 0, accepted), None, 0)
+        chunk = AnswerChunk(text[shown:end], ids, AnswerTotals(0, 0, accepted), None, 0)
         shown = end
-        joined += "".join(piece.text for piece in pieces.split(chunk))
+        joined += "".join(span.text for span in spans.split(chunk))
     assert joined == text

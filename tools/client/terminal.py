@@ -1,0 +1,73 @@
+"""Shows answers on a terminal: as they stream, and what they took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+
+from tandem.tools.client.client import Answer, AnswerChunk, Client, Inputs
+from tandem.tools.client.spans import Span, Spans
+
+DETOKENIZER = "postprocessing"
+ACCEPTED = "green"
+# A control character in a generated text must not reach a terminal: it is shown as a picture.
+PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+def console_of_width(width: int) -> Console:
+    """Return a console as wide as the terminal, or as ``width`` where there is none."""
+    return Console(width=None if Console().is_terminal else width)
+
+
+def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Console) -> None:
+    """Print an answer as it comes, and keep it in ``answer``, however it ends.
+
+    On a terminal with colours, accepted draft tokens are told apart from the target's own.
+    """
+    chunks = client.stream(model, inputs)
+    spans = _splitter(client, console)
+    try:
+        for chunk in chunks:
+            answer.add(chunk)
+            for span in spans(chunk):
+                _print(span, console)
+    finally:
+        chunks.close()
+        if answer.text and not answer.text.endswith("\n"):
+            console.out("", highlight=False)
+
+
+def coloured(console: Console) -> bool:
+    """Say whether colours are seen."""
+    return console.is_terminal and not console.no_color and console.color_system is not None
+
+
+def closing_line(answer: Answer) -> str:
+    """Say what an answer took."""
+    first = answer.seconds_to_first_token
+    rate = answer.acceptance_rate
+    return ", ".join(
+        (
+            f"{answer.num_tokens} tokens",
+            f"{answer.tokens_per_second:.1f} tokens/s",
+            "no first token" if first is None else f"first token after {first * 1000:.0f} ms",
+            "nothing drafted" if rate is None else f"acceptance {rate:.0%}",
+            *([] if rate is None else [f"{answer.tokens_per_round:.2f} tokens per round"]),
+            answer.finish_reason or "cancelled",
+        )
+    )
+
+
+def _splitter(client: Client, console: Console) -> Callable[[AnswerChunk], Iterator[Span]]:
+    """Return how chunks are split: not at all where colours are not seen, or no model knows how."""
+    if not coloured(console) or not client.serves(DETOKENIZER):
+        return lambda chunk: iter([Span(chunk.text, accepted=False)])
+    return Spans(lambda rows: client.complete_texts(DETOKENIZER, rows)).split
+
+
+def _print(span: Span, console: Console) -> None:
+    text = span.text.translate(PICTURES) if console.is_terminal else span.text
+    console.out(text, style=ACCEPTED if span.accepted else None, end="", highlight=False)
+    console.file.flush()
