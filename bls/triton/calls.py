@@ -45,21 +45,24 @@ class Calls:
         self._kept: deque[tuple[float, Any]] = deque()
         self._lock = threading.Lock()
 
-    def infer(self, model: str, request: Any, *, decoupled: bool = False) -> Any:
+    def infer(
+        self, model: str, request: Any, *, decoupled: bool = False, may_be_empty: bool = False
+    ) -> Any:
         """Make a call that has one answer; return that response.
 
         decoupled: whether the model is; it must be said, and costs the call another thread.
+        may_be_empty: whether a response without tensors is an answer, where no other one came.
         Raises EngineError with the model's own words where the call failed, EngineRefused where
         they say that the call itself is at fault.
         """
         try:
             if not decoupled:
-                return _answer(model, [request.exec()])
+                return _answer(model, [request.exec()], may_be_empty)
             responses = request.exec(decoupled=True)
         except pb_utils.TritonModelException as error:
             raise _failure(model, error) from error
         try:
-            return _answer(model, responses)
+            return _answer(model, responses, may_be_empty)
         finally:
             self._keep(responses)
 
@@ -72,14 +75,17 @@ class Calls:
                 forgotten.append(self._kept.popleft())
 
 
-def _answer(model: str, responses: Iterable[Any]) -> Any:
+def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
     """The response that holds the answer; Python models may add an empty one."""
+    response = None
     for response in responses:
         if response.has_error():
             error = response.error()
             raise _failure(model, error.message(), _code(error))
         if response.output_tensors():
             return response
+    if may_be_empty and response is not None:
+        return response
     raise EngineError(model, "it ended the call without an answer")
 
 

@@ -125,7 +125,8 @@ class _Forwarded:
         patience = self._settings.request_timeout + SECONDS_OF_GRACE
         call = self._wait.begin(model, self._id, patience)
         try:
-            return self._calls.infer(model, request, decoupled=True)
+            # A client that names only what is not made gets an answer without tensors.
+            return self._calls.infer(model, request, decoupled=True, may_be_empty=True)
         finally:
             self._wait.end(call)
 
@@ -161,8 +162,8 @@ class _Forwarded:
             inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
         )
         try:
-            with suppress(EngineError):  # it answers with nothing but the end of the call
-                self._calls.infer(model, request, decoupled=True)
+            with suppress(EngineError):  # it may answer with nothing but the end of the call
+                self._calls.infer(model, request, decoupled=True, may_be_empty=True)
         finally:
             self._stopping = False
 

@@ -55,6 +55,10 @@ class Fare:
         """How long its longest pause in that time was."""
         return max((b - a for a, b in self.pauses if a < end and b > begin), default=0.0)
 
+    def paused_in_all(self, begin: float, end: float) -> float:
+        """How long its pauses in that time were together."""
+        return sum(max(min(b, end) - max(a, begin), 0.0) for a, b in self.pauses)
+
 
 class Bystander:
     """The process, and what it told in the end."""

@@ -220,8 +220,8 @@ JSON_VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-# Triton's own handling of JSON recurses: thousands of levels end Triton 2.51 itself, before any
-# model sees them. No more than it bears.
+# Triton's own handling of JSON recurses: tens of thousands of levels end Triton 2.51 itself, before
+# any model sees them. Far fewer than that.
 DEPTH = 400
 BODIES = st.one_of(
     st.binary(max_size=40),

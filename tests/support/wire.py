@@ -26,10 +26,14 @@ NO_ANSWER = "no answer"
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back. code: of gRPC or HTTP, "OK" for an answer; line: what it was refused with."""
+    """What came back. code: of gRPC or HTTP, "OK" for an answer; line: what it was refused with.
+
+    began: when it was asked for, on the machine's monotonic clock.
+    """
 
     code: str
     line: str
+    began: float
     seconds: float
 
     @property
@@ -111,7 +115,7 @@ class Wire:
     def send(self, request: Rpc | Post) -> Reply:
         began = time.monotonic()
         code, line = request.send(self)
-        return Reply(code, line, time.monotonic() - began)
+        return Reply(code, line, began, time.monotonic() - began)
 
 
 def message(

@@ -89,3 +89,14 @@ def test_errors_have_the_codes_that_balancers_and_clients_act_by():
     }
     for code, errors in codes.items():
         assert {error.code for error in errors} == {code}
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_response_without_tensors_is_an_answer_only_where_one_may_be_empty(pb, decoupled):
+    empty = pb.InferenceResponse()
+    pb.InferenceRequest.answer = lambda _: empty
+    request = pb.InferenceRequest("bls_stream")
+    calls = Calls()
+    assert calls.infer("bls_stream", request, decoupled=decoupled, may_be_empty=True) is empty
+    with pytest.raises(EngineError, match="it ended the call without an answer"):
+        calls.infer("bls_stream", request, decoupled=decoupled)
