@@ -174,15 +174,22 @@ class Decoding:
         self._drafter.observe_plain_step(count, answer.seconds)
         self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
-        self._count_alone(answer, end)
-        yield from self._emit(answer, end, ended=count < wanted)
+        ended = count < wanted
+        self._count_alone(answer, end, ended=ended)
+        yield from self._emit(answer, end, ended=ended)
 
-    def _count_alone(self, answer: EngineAnswer, end: int | None) -> None:
-        """Count the target's own steps up to an end of sequence, or the rounds that it had."""
+    def _count_alone(self, answer: EngineAnswer, end: int | None, *, ended: bool) -> None:
+        """Count the target's own steps up to an end of sequence, or the rounds that it had.
+
+        An engine that ended early and whose answer holds no end of sequence has dropped it.
+        """
         if answer.num_draft_tokens:
             self.statistics.target_seconds += answer.engine_seconds
+            dropped_end = ended and end is None
             self.statistics.add_own_drafts(
-                len(answer.tokens), answer.num_draft_tokens, answer.num_accepted_tokens
+                len(answer.tokens) + dropped_end,
+                answer.num_draft_tokens,
+                answer.num_accepted_tokens,
             )
             return
         count = len(answer.tokens[:end])

@@ -172,6 +172,19 @@ def test_any_end_of_sequence_ends_a_call_without_drafts(drafter, end):
     assert decoding.statistics.num_rounds == decoding.sequence.num_output_tokens == 7
 
 
+@pytest.mark.parametrize("end", [END, 6])
+def test_the_token_that_ended_a_call_counts_in_the_rounds_of_an_engine_that_drafts(end):
+    class Speculates(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(num_draft_tokens=12, num_accepted_tokens=5)
+
+    decoding = decoding_of(request_of(drafter="engine", max_tokens=300))
+    play(decoding, Speculates(Says(end)))
+    assert decoding.sequence.num_output_tokens == 7
+    assert decoding.statistics.num_rounds == 7 + 1 - 5  # the end id's token is dropped, or is kept
+
+
 def test_an_end_of_sequence_alone_is_no_round():
     for end in (END, 6):
         decoding = decoding_of(request_of(drafter="none"))
