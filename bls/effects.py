@@ -8,7 +8,7 @@ effect         meaning                                                     the d
 EngineCall     call `draft` or `target`                                    EngineAnswer
 TextCall       turn ids into text                                          str
 Chunk          hand tokens (and text) to whoever waits for them            None
-Listen         wait for tokens that became final elsewhere                 Chunk
+NextChunk      wait for tokens that another driver's steps made final      Chunk
 =============  ==========================================================  ==================
 
 The driver throws EngineError into the loop where an engine failed, and Cancelled where nobody
@@ -130,8 +130,8 @@ class Chunk(NamedTuple):
     totals: Totals  # with these tokens
 
 
-class Listen(NamedTuple):
-    """Wait for what a decoding beside this one made final."""
+class NextChunk(NamedTuple):
+    """Wait for tokens that another driver's steps made final."""
 
 
-Effect: TypeAlias = EngineCall | TextCall | Chunk | Listen
+Effect: TypeAlias = EngineCall | TextCall | Chunk | NextChunk

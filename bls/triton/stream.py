@@ -27,9 +27,10 @@ from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.pending_call import Abandoned, CallSlot
-from tandem.bls.triton.request_state import RequestState, SequenceState
+from tandem.bls.triton.request_state import RequestState
 from tandem.bls.triton.response_builder import ResponseBuilder
 from tandem.bls.triton.sender import Sender
+from tandem.bls.triton.sequence_state import SequenceState
 from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from tandem.bls.triton.watcher import Watcher
 from tandem.bls.turns import Turn, Turns
@@ -161,7 +162,7 @@ class StreamEntry:
         tokens: list[Tokens],
         prefixes: list[str],
     ) -> tuple[list[SequenceState], list[Reservation]]:
-        """Return each prompt's lane, and its ticket."""
+        """Return each prompt's sequence and its reservation."""
         settings, sequences, reservations = self._settings, [], []
         check_logits(
             [len(t.prompt_ids) for t in tokens],
@@ -210,7 +211,7 @@ class StreamEntry:
         return text_of(model, self._await(state, model, text_request(model, TextCall(ids, None))))
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
-        """Make a call for a request that has no lanes yet."""
+        """Make a call for a request that has no sequences yet."""
         call = state.wait.begin(model, "", self._settings.target_timeout)
         try:
             return self._clients.calls.infer(model, request)

@@ -97,6 +97,7 @@ def test_output_is_the_targets_own_whatever_the_drafter_does(
     assert verified < 10**9 or figures.num_unverified_draft_tokens == 0
 
 
+@settings(deadline=None)
 @given(requests.filter(lambda request: request.stop_strings == ()), languages)
 def test_a_round_emits_accepted_plus_one_when_nothing_ends_the_answer(request, language):
     request = replace(request, end_ids=())
@@ -421,7 +422,7 @@ def test_a_streams_text_keeps_no_round_waiting():
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
     assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    told = perform(detokenize_stream(), heard=chunks)
+    told = perform(detokenize_stream(), chunks_in=chunks)
     assert "".join(chunk.text for chunk in told) == expected(request, ENDLESS)[1]
     assert [chunk.totals for chunk in told] == [chunk.totals for chunk in chunks]
 
