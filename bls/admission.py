@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 
 from tandem.bls.drafters.draft_model import DrafterHealth
-from tandem.bls.errors import BadRequest, EngineError, EngineRefused, Overloaded
+from tandem.bls.errors import BadRequest, EngineCallError, EngineRefused, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
@@ -215,7 +215,7 @@ class DraftRoom:
         """Whether the draft model may be asked."""
         return self._reservation.drafts and self._health.available
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest."""
         self._health.failed(error)
 

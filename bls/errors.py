@@ -24,33 +24,33 @@ from typing import TypeAlias
 from tandem.contract.errors import ErrorCode
 
 
-class TandemError(Exception):
+class ServingError(Exception):
     """An error whose text is one line, fit for a client: what, where, and how to mend it."""
 
     code: ErrorCode = "INTERNAL"
 
 
-class BadRequest(TandemError):
+class BadRequest(ServingError):
     """A request that cannot be served as it is; the text names the input."""
 
     code = "INVALID_ARG"
 
 
-class Overloaded(TandemError):
+class Overloaded(ServingError):
     """The server has as many requests as it can carry."""
 
     code = "UNAVAILABLE"
 
 
-class DeadlineExceeded(TandemError):
+class DeadlineExceeded(ServingError):
     """The time that the client or the profile gave the request has passed."""
 
 
-class AnswerNotSent(TandemError):
+class AnswerNotSent(ServingError):
     """An answer is there and could not be handed to Triton."""
 
 
-class EngineError(TandemError):
+class EngineCallError(ServingError):
     """An engine call failed. ``model`` is the Triton model's name, ``what`` its own words."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INTERNAL") -> None:
@@ -60,21 +60,21 @@ class EngineError(TandemError):
         self.code = code
 
 
-class EngineTimeout(EngineError):
+class EngineTimeout(EngineCallError):
     """An engine call had no answer in time; whoever made it may be blocked for good."""
 
     def __init__(self, model: str, seconds: float) -> None:
         super().__init__(model, f"no answer within {seconds:g} s")
 
 
-class EngineUnavailable(EngineError):
+class EngineUnavailable(EngineCallError):
     """Too many calls of this engine were given up: it is not called again."""
 
     def __init__(self, model: str, what: str) -> None:
         super().__init__(model, what, "UNAVAILABLE")
 
 
-class EngineRefused(EngineError):
+class EngineRefused(EngineCallError):
     """The engine is well and refused the call's arguments: nothing is wrong for other requests."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
@@ -91,4 +91,4 @@ class Cancelled(Exception):
 
 
 # What a request can end with before its natural end.
-Failure: TypeAlias = TandemError | Cancelled
+Failure: TypeAlias = ServingError | Cancelled

@@ -28,7 +28,7 @@ from tandem.bls.effects import (
     FinishReason,
     KvBlocks,
 )
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
 from tandem.bls.seeds import lengths_decide_text, verification_seed
 from tandem.bls.sequence import Sequence
@@ -88,7 +88,7 @@ class Decoding:
             return Draft()
         try:
             return (yield from self._drafter.propose(self.sequence, limit))
-        except EngineError as error:
+        except EngineCallError as error:
             self.statistics.num_drafter_failures += 1
             self._drafter.failed(error)
             return Draft()
@@ -134,7 +134,7 @@ class Decoding:
         """
         count = len(answer.tokens)
         if not 1 <= count <= len(draft) + 1:
-            raise EngineError(
+            raise EngineCallError(
                 self._settings.target_model,
                 f"it verified {len(draft)} draft tokens and answered {count} tokens, "
                 f"where 1 to {len(draft) + 1} are possible",

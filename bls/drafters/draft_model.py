@@ -7,7 +7,7 @@ from typing import Protocol
 from tandem.bls.draft_length import DraftLength
 from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.effects import Draft, EngineCall
-from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import TokenIds
 from tandem.bls.seeds import proposal_seed
 from tandem.bls.sequence import Sequence
@@ -21,7 +21,7 @@ class DrafterHealth(Protocol):
     def available(self) -> bool:
         """Whether the draft model may be asked."""
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest."""
 
     def refused(self, error: EngineRefused) -> None:
@@ -44,7 +44,7 @@ class DraftModel(Drafter):
             self._health.available and self._room(sequence) > 0 and self._takes_context_of(sequence)
         )
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest; where it refused the call, for this request alone."""
         if isinstance(error, EngineRefused):
             self._can_serve = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from tandem.bls.effects import Draft, EngineAnswer, EngineCall
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.sequence import Sequence
 
 Proposal = Generator[EngineCall, EngineAnswer, Draft]
@@ -28,7 +28,7 @@ class Drafter:
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Hear how long the target took for tokens without drafts."""
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Hear that an engine call made by ``propose`` failed."""
 
 

@@ -6,7 +6,7 @@ from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import Draft
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 
@@ -39,6 +39,6 @@ class Hybrid(Drafter):
         """Tell the draft model what the target costs without drafts."""
         self._draft_model.observe_plain_step(num_tokens, seconds)
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest."""
         self._draft_model.failed(error)

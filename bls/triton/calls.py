@@ -30,7 +30,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.triton.background import log_exception
 from tandem.bls.triton.failures import NO_MEMORY, failure
 from tandem.contract.errors import CODES, ErrorCode
@@ -80,10 +80,10 @@ def _answer(model: str, responses: Iterable[Any]) -> Any:
             raise _failure(model, error.message(), _code(error))
         if response.output_tensors():
             return response
-    raise EngineError(model, "it ended the call without an answer")
+    raise EngineCallError(model, "it ended the call without an answer")
 
 
-def _failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineError:
+def _failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
     """The error for the caller; what no client may read is in the log."""
     error = failure(model, said, code)
     if error.what == NO_MEMORY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.engine import Engine
@@ -33,7 +33,7 @@ class Canceller:
             request = engine.stop_request(self._request_ids.get())
             try:
                 self._calls.infer(engine.model, request, decoupled=engine.decoupled)
-            except EngineError:
+            except EngineCallError:
                 continue  # the call has ended before, or will run into its time-out
             except Exception as error:  # noqa: BLE001  the next call is to be stopped all the same
                 log_exception("an engine could not be told to stop a call", error)

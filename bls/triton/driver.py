@@ -14,7 +14,7 @@ from tandem.bls.effects import (
     EngineRole,
     TextCall,
 )
-from tandem.bls.errors import Cancelled, EngineError, EngineTimeout, Failure, TandemError
+from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout, Failure, ServingError
 from tandem.bls.request import Request
 from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception
@@ -96,13 +96,13 @@ class Driver:
                 effect = self._after(effect)
         except StopIteration:
             self._receiver.ended(None)
-        except (TandemError, Cancelled) as error:
+        except (ServingError, Cancelled) as error:
             self._receiver.ended(error)
         except Abandoned:
             return
         except Exception as error:  # noqa: BLE001  the client must get an error, whatever it is
             log_exception("the decoding loop failed", error)
-            self._receiver.ended(TandemError("internal error in the decoding loop; see the log"))
+            self._receiver.ended(ServingError("internal error in the decoding loop; see the log"))
 
     def _after(self, effect: Effect) -> Effect:
         """Perform an effect, pass its outcome to the steps and return the next effect."""
@@ -110,7 +110,7 @@ class Driver:
         answer = None
         try:
             answer = self._perform(effect)
-        except EngineError as error:
+        except EngineCallError as error:
             failure = error
         reason = self._interruption or failure
         if reason is not None:

@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.lossless import drawn_by, may_ban, shown
 from tandem.bls.patience import draft_timeout
 from tandem.bls.request import Request, Sampling, TokenIds
@@ -120,7 +120,7 @@ class EngineRequests:
         """Return what a response to ``call`` says, which came after so many seconds."""
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
-            raise EngineError(self._engine.model, f"its answer lacks '{tensors.OUTPUT_IDS}'")
+            raise EngineCallError(self._engine.model, f"its answer lacks '{tensors.OUTPUT_IDS}'")
         length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
         tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
         if not self._engine.excludes_input:

@@ -16,10 +16,10 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.errors import (
     BadRequest,
-    EngineError,
+    EngineCallError,
     EngineTimeout,
     EngineUnavailable,
-    TandemError,
+    ServingError,
 )
 from tandem.bls.request_parser import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
@@ -92,9 +92,9 @@ class _Forwarded:
             return
         except EngineUnavailable as error:
             self._sender.refuse(str(error), error.code)
-        except EngineError as error:
+        except EngineCallError as error:
             self._sender.refuse(error.what, error.code)  # what `bls_stream` said, as it said it
-        except TandemError as error:
+        except ServingError as error:
             self._sender.refuse(str(error), error.code)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be forwarded", error)
@@ -161,7 +161,7 @@ class _Forwarded:
             inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
         )
         try:
-            with suppress(EngineError):  # it answers with nothing but the end of the call
+            with suppress(EngineCallError):  # it answers with nothing but the end of the call
                 self._calls.infer(model, request, decoupled=True)
         finally:
             self._stopping = False

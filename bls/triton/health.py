@@ -8,7 +8,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.triton.background import in_background
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.engine import Engine
@@ -30,7 +30,7 @@ class DraftHealth:
         self._last_refusal = ""
         self.available = True
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the engine rest; the first to notice says so in the log and starts the probe."""
         with self._lock:
             if not self.available:
@@ -51,7 +51,7 @@ class DraftHealth:
             began = time.monotonic()
             try:
                 self._probe()
-            except EngineError:
+            except EngineCallError:
                 continue
             if time.monotonic() - began < self._engine.timeout:
                 break

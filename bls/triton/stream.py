@@ -15,7 +15,7 @@ from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import DrafterHealth
 from tandem.bls.effects import TextCall
-from tandem.bls.errors import Cancelled, EngineError, TandemError
+from tandem.bls.errors import Cancelled, EngineCallError, ServingError
 from tandem.bls.loop import Decoding
 from tandem.bls.prompt import Options, Prompt, Tokens, check_logits, request_of
 from tandem.bls.request import TokenIds
@@ -77,7 +77,7 @@ class StreamEntry:
             )
             try:
                 self._take(request, sender)
-            except TandemError as error:
+            except ServingError as error:
                 sender.refuse(str(error), error.code)
             except Exception as error:  # noqa: BLE001  the client must not wait for ever
                 log_exception("a request could not be read", error)
@@ -149,11 +149,11 @@ class StreamEntry:
             state.places.enter(reservations)
         except (Abandoned, Cancelled):
             return
-        except TandemError as error:
+        except ServingError as error:
             state.fail(error)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be started", error)
-            state.fail(TandemError("internal error while starting the request"))
+            state.fail(ServingError("internal error while starting the request"))
 
     def _sequences(
         self,
@@ -190,7 +190,7 @@ class StreamEntry:
         model = self._settings.preprocessing_model
         try:
             response = self._await(state, model, tokens_request(model, words))
-        except EngineError as error:
+        except EngineCallError as error:
             raise refusal(error) from error
         return [
             tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)

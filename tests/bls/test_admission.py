@@ -6,7 +6,7 @@ import pytest
 from scripted import SETTINGS, Health, ids
 
 from tandem.bls.admission import Admission, DraftRoom, Reservation, blocks_of
-from tandem.bls.errors import BadRequest, EngineError, Overloaded
+from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
 from tandem.bls.request import Request
 
 
@@ -235,7 +235,7 @@ def test_a_draft_model_is_available_to_who_has_room_in_its_cache():
     assert not room.available
     reservation.drafts = True
     assert room.available
-    room.failed(EngineError("draft", "it fell over"))
+    room.failed(EngineCallError("draft", "it fell over"))
     assert health.failures == 1
     assert not room.available
 

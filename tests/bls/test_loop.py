@@ -22,7 +22,7 @@ from scripted import (
 )
 
 from tandem.bls.effects import EngineAnswer, KvBlocks
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request, Sampling
 from tandem.bls.text import detokenize_stream
 
@@ -296,9 +296,9 @@ def test_a_failed_draft_costs_only_speed_and_drafts_come_back():
 def test_a_failed_target_ends_the_request():
     class Fails(Target):
         def answers(self, call):
-            raise EngineError("target", "out of memory")
+            raise EngineCallError("target", "out of memory")
 
-    with pytest.raises(EngineError, match="model 'target' failed: out of memory"):
+    with pytest.raises(EngineCallError, match="model 'target' failed: out of memory"):
         play(decoding_of(request_of()), Fails(Language()), Draft(Language()))
 
 
@@ -307,7 +307,7 @@ def test_an_impossible_verification_is_named():
         def answers(self, call):
             yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
 
-    with pytest.raises(EngineError, match="verified 4 draft tokens and answered 8 tokens"):
+    with pytest.raises(EngineCallError, match="verified 4 draft tokens and answered 8 tokens"):
         play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, NextChunk, TextCall
-from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -109,7 +109,7 @@ class Draft:
             agrees = self.script[self.drafted % len(self.script)]
             self.drafted += 1
             if agrees is None:
-                raise EngineError("draft", "scripted failure")
+                raise EngineCallError("draft", "scripted failure")
             token = self.language.next(context, banned)
             token = token if agrees else (token + 1) % (VOCAB - 2)
             context.append(token)
@@ -133,7 +133,7 @@ class Health:
     def available(self) -> bool:
         return self.failures < self.patience
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         self.failures += 1
         self.errors.append(str(error))
 
@@ -177,7 +177,7 @@ def perform(steps, engines=None, chunks_in=()) -> list[Chunk]:
                 answer = next(chunks_in)
             else:
                 answer = chunks.append(effect)
-        except EngineError as error:
+        except EngineCallError as error:
             resume = lambda error=error: steps.throw(error)  # noqa: E731
         else:
             resume = lambda answer=answer: steps.send(answer)  # noqa: E731
