@@ -90,7 +90,7 @@ class Usage(NamedTuple):
     last_token_time_ns: int = 0
 
 
-class EngineAnswer(NamedTuple):
+class EngineResponse(NamedTuple):
     """One response to a call: the tokens since the last one (all of them unless streaming).
 
     error: one line that the call ends with instead, and of which kind it is (`code`).

@@ -21,7 +21,7 @@ from tandem.engines.encoding import encode, nothing
 from tandem.engines.engine import Engine, Preparing, Send
 from tandem.engines.errors import EngineError, RequestError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
-from tandem.engines.request import NO_IDS, EngineAnswer, EngineRequest
+from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
 from tandem.engines.room import ResponseError, check_room
 from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
 
@@ -135,10 +135,10 @@ class _Responder(Preparing):
         self._wanted = wanted
         self._logits_writer = writer
 
-    def __call__(self, answer: EngineAnswer) -> None:
+    def __call__(self, answer: EngineResponse) -> None:
         self.prepare(answer)(answer.usage.last_token_time_ns)
 
-    def prepare(self, answer: EngineAnswer) -> Send:
+    def prepare(self, answer: EngineResponse) -> Send:
         """Make the response; the time of its last token is written when it is sent.
 
         One that cannot be made is an error, which ends the call: sending it raises ResponseError
@@ -165,7 +165,7 @@ class _Responder(Preparing):
 
         return send
 
-    def _arrays(self, answer: EngineAnswer) -> dict[str, NDArray[Any]]:
+    def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
         if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
             arrays[tensors.LOGITS_LOAN] = self._logits_writer.lend(answer.generation_logits)[None]

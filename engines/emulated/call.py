@@ -14,7 +14,7 @@ from tandem.engines.emulated.sampler import Sampler, Token
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond, Send, prepared
 from tandem.engines.errors import EngineError
-from tandem.engines.request import EngineAnswer, EngineRequest, Floats, Ids, Usage
+from tandem.engines.request import EngineRequest, EngineResponse, Floats, Ids, Usage
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Call:
         self._unsent: list[Token] = []
         self._log_prob = 0.0
         self._logits: Floats | None = None
-        self._composed = EngineAnswer()
+        self._composed = EngineResponse()
         self._send: Send
         self._steps = 0
         self._step_ns = 0
@@ -119,7 +119,7 @@ class Call:
         """Make the response that tells the prepared tokens, for sending at about that time."""
         tokens = self._unsent
         log_probs = _log_probs(tokens) if self.request.return_log_probs else None
-        self._composed = EngineAnswer(
+        self._composed = EngineResponse(
             tokens=tuple(token.id for token in tokens),
             final=self.over,
             first=len(self._ids) == len(tokens),
@@ -143,7 +143,7 @@ class Call:
     def fail(self, error: EngineError) -> None:
         """Send the error as the final answer."""
         usage = self._used(self._first_token_ns)
-        answer = EngineAnswer(error=str(error), code=error.code, usage=usage)
+        answer = EngineResponse(error=str(error), code=error.code, usage=usage)
         self._deliver(partial(self._respond, answer), final=True)
 
     def _deliver(self, send: Callable[[], None], *, final: bool) -> None:

@@ -16,7 +16,7 @@ from emulated import settings
 from tandem.contract.errors import decoded
 from tandem.contract.parameters import encode
 from tandem.engines import room
-from tandem.engines.request import EngineAnswer
+from tandem.engines.request import EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter
 
 FINAL = backend_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -102,7 +102,7 @@ def told(response):
 
 
 def answer(**given):
-    return EngineAnswer(tokens=(7, 8), **given)
+    return EngineResponse(tokens=(7, 8), **given)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_error_answer_has_its_code(begin, code):
     engine = Scripted()
     response, sender = ask(begin(engine))
     assert response is None
-    engine.calls[0][1](EngineAnswer(error="it went wrong", code=code))
+    engine.calls[0][1](EngineResponse(error="it went wrong", code=code))
     ((sent, flags),) = sender.sent
     assert told(sent) == ("model 'target': it went wrong", getattr(TritonError, code))
     assert flags == FINAL
