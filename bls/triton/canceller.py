@@ -7,7 +7,7 @@ import queue
 from tandem.bls.errors import EngineCallError
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.calls import Calls
-from tandem.bls.triton.engine import Engine
+from tandem.bls.triton.engine_client import EngineClient
 
 # Few: an engine that hangs answers no `stop` either, and then has these threads for good.
 THREADS = 4
@@ -16,7 +16,7 @@ THREADS = 4
 class Canceller:
     """The calls with `stop` to one engine. Thread-safe."""
 
-    def __init__(self, engine: Engine, calls: Calls) -> None:
+    def __init__(self, engine: EngineClient, calls: Calls) -> None:
         self._engine = engine
         self._calls = calls
         self._request_ids: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -6,7 +6,7 @@ from tandem.bls.effects import EngineRole
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.canceller import Canceller
-from tandem.bls.triton.engine import Engine
+from tandem.bls.triton.engine_client import EngineClient
 from tandem.bls.triton.pending_call import AbandonedCalls
 
 
@@ -17,9 +17,9 @@ class EngineClients:
         self.settings = settings
         self.calls = Calls()
         self.abandoned = AbandonedCalls()
-        self.engines: dict[EngineRole, Engine] = {"target": Engine("target", settings)}
+        self.engines: dict[EngineRole, EngineClient] = {"target": EngineClient("target", settings)}
         if settings.draft_model is not None:
-            self.engines["draft"] = Engine("draft", settings)
+            self.engines["draft"] = EngineClient("draft", settings)
         self._cancellers = {e.model: Canceller(e, self.calls) for e in self.engines.values()}
 
     def stop(self, model: str, request_id: str) -> None:

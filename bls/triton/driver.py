@@ -19,7 +19,7 @@ from tandem.bls.request import Request
 from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
-from tandem.bls.triton.engine import EngineRequests
+from tandem.bls.triton.engine_client import EngineRequests
 from tandem.bls.triton.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.tokenizers import text_of, text_request
 

@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.triton.background import in_background
 from tandem.bls.triton.calls import Calls
-from tandem.bls.triton.engine import Engine
+from tandem.bls.triton.engine_client import EngineClient
 
 
 class DraftHealth:
@@ -22,7 +22,7 @@ class DraftHealth:
     than a draft may take is no better than none.
     """
 
-    def __init__(self, engine: Engine, calls: Calls, pause: float) -> None:
+    def __init__(self, engine: EngineClient, calls: Calls, pause: float) -> None:
         self._engine = engine
         self._calls = calls
         self._pause = pause

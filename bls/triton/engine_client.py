@@ -21,7 +21,7 @@ from tandem.contract import engine as tensors
 REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
 
 
-class Engine:
+class EngineClient:
     """One of the two engines: what it is called, how wide its logits are, what its answers hold."""
 
     def __init__(self, role: EngineRole, settings: LoopSettings) -> None:
@@ -69,7 +69,7 @@ class Engine:
 class EngineRequests:
     """Builds one request's calls to one engine; what never changes is built once."""
 
-    def __init__(self, engine: Engine, request: Request) -> None:
+    def __init__(self, engine: EngineClient, request: Request) -> None:
         self._engine = engine
         self._request = request
         sampling, self._may_ban = request.sampling, True
