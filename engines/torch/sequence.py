@@ -20,7 +20,7 @@ from tandem.engines.torch.scores import Rows, first_rows
 log = logging.getLogger(__name__)
 
 
-class Sequence:
+class TorchSequence:
     """A call's tokens, its place in the KV cache and what it has answered so far.
 
     Attributes:
