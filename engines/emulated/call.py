@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from tandem.engines.emulated.row import dense
-from tandem.engines.emulated.sampler import Sampler, Token
+from tandem.engines.emulated.sampler import EmulatedSampler, Token
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond, Send, prepared
 from tandem.engines.errors import EngineError
@@ -19,7 +19,7 @@ from tandem.engines.request import EngineRequest, EngineResponse, Floats, Ids, U
 log = logging.getLogger(__name__)
 
 
-class Call:
+class EmulatedCall:
     """A call's tokens, when they are due, and what it has answered so far.
 
     An answer is prepared and composed before the time at which it is due, so that nothing is left
@@ -38,7 +38,7 @@ class Call:
         self,
         request: EngineRequest,
         respond: Respond,
-        sampler: Sampler,
+        sampler: EmulatedSampler,
         usage: Usage,
         vocab_size: int,
     ) -> None:

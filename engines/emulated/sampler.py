@@ -27,7 +27,7 @@ class Token(NamedTuple):
     row: Row | None
 
 
-class Sampler:
+class EmulatedSampler:
     """Chooses a call's tokens one after another, keeping the text that they lengthen."""
 
     def __init__(self, request: EngineRequest, language: Language) -> None:
