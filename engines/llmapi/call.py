@@ -20,7 +20,7 @@ GIVEN_UP = ("cancelled", "timeout")
 log = logging.getLogger(__name__)
 
 
-class Call:
+class LlmapiCall:
     """A call's tokens and what it has answered so far.
 
     It reads TensorRT-LLM's `RequestOutput` (tensorrt_llm/executor/result.py, 1.2.1), whose one
