@@ -21,7 +21,7 @@ from tandem.engines.torch.attention import Segment
 from tandem.engines.torch.drafter import Drafters
 from tandem.engines.torch.kv_cache import KVCache
 from tandem.engines.torch.model import PackedModel
-from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scheduler import Scheduler
 from tandem.engines.torch.sequence import TorchSequence
 from tandem.engines.torch.settings import TorchSettings
@@ -62,7 +62,7 @@ class TorchEngine:
             self._model.vocab_size,
             self._settings.draft_vocab_size,
         )
-        sampler = Sampler(request, self._model.vocab_size, self._model.device)
+        sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
         drafter = self._drafters.drafter_for(request) if self._drafters else None
         sequence = TorchSequence(request, respond, sampler, drafter)
         needed = self._cache.blocks_for(sequence.room)

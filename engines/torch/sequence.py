@@ -14,7 +14,7 @@ from tandem.engines.engine import Respond
 from tandem.engines.request import EngineRequest, EngineResponse, Floats, Usage
 from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
-from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scores import Rows, first_rows
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class TorchSequence:
         self,
         request: EngineRequest,
         respond: Respond,
-        sampler: Sampler,
+        sampler: TorchSampler,
         drafter: LookupDrafter | None = None,
     ) -> None:
         context, drafts = request.input_ids, request.draft_ids
