@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.effects import Draft, Plan
+from tandem.bls.effects import Draft, DraftPlan
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ PLAIN_EVERY = 400  # rounds
 class DraftLength(Protocol):
     """Decides on the length of a draft model's next draft."""
 
-    def plan(self, limit: int) -> Plan:
+    def plan(self, limit: int) -> DraftPlan:
         """Decide; ``limit`` (>= 1) is what fits."""
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
@@ -62,9 +62,9 @@ class FixedLength:
     def __init__(self, num_tokens: int) -> None:
         self._num_tokens = num_tokens
 
-    def plan(self, limit: int) -> Plan:
+    def plan(self, limit: int) -> DraftPlan:
         """Draft as many as fit."""
-        return Plan(min(limit, self._num_tokens))
+        return DraftPlan(min(limit, self._num_tokens))
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Nothing changes."""
@@ -243,11 +243,11 @@ class AdaptiveLength:
         self._rest = FIRST_REST
         self._resting = False
 
-    def plan(self, limit: int) -> Plan:
+    def plan(self, limit: int) -> DraftPlan:
         """Choose the best arm that fits, or a draft of full length to learn from."""
         draft_statistics = self._draft_statistics
         if self._rounds and draft_statistics.wants_plain_step():
-            return Plan(0, plain_tokens=PLAIN_SAMPLE)
+            return DraftPlan(0, plain_tokens=PLAIN_SAMPLE)
         if not draft_statistics.knows_costs or self._explores():
             return self._draft(limit)
         rates, alone = draft_statistics.rates(self._arms)
@@ -277,16 +277,16 @@ class AdaptiveLength:
         inexperienced = self._draft_statistics.arms.rounds < FIRST_ROUNDS
         return inexperienced or self._rounds % EXPLORE_EVERY == EXPLORE_EVERY - 1
 
-    def _rest_or_trial(self, limit: int) -> Plan:
+    def _rest_or_trial(self, limit: int) -> DraftPlan:
         """Leave the target alone for a while, then try a short draft, then a longer while."""
         self._resting = not self._resting
         if not self._resting:
             return self._draft(min(limit, TRIAL_TOKENS))
         rest, self._rest = self._rest, min(2 * self._rest, LONGEST_REST)
-        return Plan(0, plain_tokens=rest)
+        return DraftPlan(0, plain_tokens=rest)
 
-    def _draft(self, num_tokens: int, stop: float = 0.0) -> Plan:
-        return Plan(num_tokens, stop, wants_log_probs=self._draft_statistics.rated)
+    def _draft(self, num_tokens: int, stop: float = 0.0) -> DraftPlan:
+        return DraftPlan(num_tokens, stop, wants_log_probs=self._draft_statistics.rated)
 
 
 def chances_of(draft: Draft) -> Floats:

@@ -33,7 +33,7 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 NO_TOKENS: TokenIds = np.empty(0, np.int32)
 
 
-class Plan(NamedTuple):
+class DraftPlan(NamedTuple):
     """How long a draft shall be.
 
     stop_probability: end it where the draft model itself finds it less probable that all is right.
@@ -58,7 +58,7 @@ class Draft:
     logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a loan
     drafter: DrafterName = "none"
     plain_tokens: int = 1
-    plan: Plan | None = None  # what was asked of a draft model, and its answer
+    plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
     answer: EngineAnswer | None = None
 
     def __len__(self) -> int:
