@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.bls.figures import figures_of
+from tandem.bls.metric_updates import updates_of
 from tandem.bls.statistics import Statistics
 from tandem.bls.timeline import Timeline
 
@@ -37,7 +37,7 @@ def test_no_figure_falls_whatever_an_engine_says(calls):
     before = {}
     for call in calls:
         statistics.add_own_drafts(*call)
-        counts = dict(figures_of("engine", statistics, Timeline(arrival=0)).counts)
+        counts = dict(updates_of("engine", statistics, Timeline(arrival=0)).counts)
         assert all(value >= before.get(key, 0) for key, value in counts.items())
         before = counts
     assert statistics.num_accepted_draft_tokens <= statistics.num_draft_tokens
