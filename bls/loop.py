@@ -108,7 +108,7 @@ class Decoding:
 
         The engine keeps those in its answer, and ``_emit`` cuts them off.
         """
-        owed = self.sequence.tokens_owed > 0
+        owed = self.sequence.min_tokens_left > 0
         context = self.sequence.context
         return EngineCall(
             engine="target",
@@ -165,7 +165,7 @@ class Decoding:
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
         wanted = min(self.sequence.tokens_left, self._chunk_size.tokens)
-        for bound in (self._plain_tokens_due, self.sequence.tokens_owed):
+        for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
             wanted = min(wanted, bound) if bound else wanted
         answer = yield self._target_call(wanted, ends=self.request.end_ids)
         count = len(answer.tokens)

@@ -48,7 +48,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     return _by_handle(request) if settings.fast_logits else request
 
 
-def drawn_by(request: Request, settings: LoopSettings) -> Sampling:
+def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
     """Return how the draft engine draws, so that its logits tell what it drew from."""
     sampling = request.sampling
     if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
@@ -56,7 +56,7 @@ def drawn_by(request: Request, settings: LoopSettings) -> Sampling:
     return Sampling(temperature=sampling.temperature, top_k=0, seed=sampling.seed)
 
 
-def may_ban(request: Request, settings: LoopSettings) -> bool:
+def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
     """Whether the draft engine is told which tokens the target will not take."""
     return settings.draft_logits_tell_all or not request.use_draft_logits
 
@@ -75,7 +75,7 @@ def shown(
         logits = logits[:, : len(draft)]
         if settings.target_warps_draft_logits:
             return logits
-        scores = warped(logits, drawn_by(request, settings), settings.vocab_size)
+        scores = warped(logits, draft_sampling(request, settings), settings.vocab_size)
     elif request.sampling.greedy or settings.target_compares_ids_exactly:
         return None
     else:

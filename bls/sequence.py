@@ -52,7 +52,7 @@ class Sequence:
         return self._limit - self._length
 
     @property
-    def tokens_owed(self) -> int:
+    def min_tokens_left(self) -> int:
         """How many tokens ``min_tokens`` still asks for; no end of sequence before them."""
         return max(0, self.request.min_tokens - self.num_output_tokens)
 
@@ -65,7 +65,7 @@ class Sequence:
         in all of a call or in none of it.
         """
         limit = min(self.request.longest_draft, self.tokens_left - 1)
-        owed = self.tokens_owed
+        owed = self.min_tokens_left
         return min(limit, owed - 1) if owed else limit
 
     def append(self, tokens: TokenIds) -> None:

@@ -75,7 +75,7 @@ class DraftModel(Drafter):
                 use_draft_logits=request.use_draft_logits,
             ),
             stop_ids=self._stop_ids(sequence),
-            ban_end_ids=sequence.tokens_owed > 0,
+            ban_end_ids=sequence.min_tokens_left > 0,
             wants_logits=request.use_draft_logits,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
@@ -103,7 +103,7 @@ class DraftModel(Drafter):
         In logits mode an engine that ends early may bring other logits than those of its tokens.
         """
         request = sequence.request
-        return () if request.use_draft_logits or sequence.tokens_owed else request.end_ids
+        return () if request.use_draft_logits or sequence.min_tokens_left else request.end_ids
 
     def _takes_context_of(self, sequence: Sequence) -> bool:
         """Whether the draft engine has every id of the context; looks at new ones only."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
 from tandem.bls.errors import EngineCallError
-from tandem.bls.lossless import drawn_by, may_ban, shown
+from tandem.bls.lossless import draft_gets_bans, draft_sampling, shown
 from tandem.bls.patience import draft_timeout
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
@@ -72,13 +72,13 @@ class EngineRequests:
     def __init__(self, engine: EngineClient, request: Request) -> None:
         self._engine = engine
         self._request = request
-        sampling, self._may_ban = request.sampling, True
+        sampling, self._gets_bans = request.sampling, True
         if engine.is_draft:
-            sampling = drawn_by(request, engine.settings)
-            self._may_ban = may_ban(request, engine.settings)
+            sampling = draft_sampling(request, engine.settings)
+            self._gets_bans = draft_gets_bans(request, engine.settings)
         self._sampling = _sampling_tensors(sampling, engine.vocab_size)
         bad_words = known(sampling.bad_words, engine.vocab_size)
-        ends = self._one_token_words(request.end_ids if self._may_ban else ())
+        ends = self._one_token_words(request.end_ids if self._gets_bans else ())
         self._bad_words = _words(tensors.BAD_WORDS_LIST, bad_words)
         self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}

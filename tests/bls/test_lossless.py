@@ -10,7 +10,7 @@ from scripted import SETTINGS, VOCAB, Draft, Language, Target, decoding_of, ids,
 
 from tandem.bls import effects
 from tandem.bls.effects import EngineAnswer
-from tandem.bls.lossless import drawn_by, lossless, may_ban, shown
+from tandem.bls.lossless import draft_gets_bans, draft_sampling, lossless, shown
 from tandem.bls.request import Request, Sampling
 
 # As NVIDIA's C++ backend verifies
@@ -104,13 +104,13 @@ def test_handle_of_fast_logits_is_passed_on_untouched():
 def test_draft_is_drawn_by_what_its_logits_tell():
     penalised = replace(SAMPLED, top_p=0.5, repetition_penalty=1.3, bad_words=ids(1))
     request = request_of(sampling=penalised)
-    assert drawn_by(request, SETTINGS) is penalised
-    assert drawn_by(request, RAW) == Sampling(temperature=0.7, top_k=0)
-    assert may_ban(request, SETTINGS)
-    assert not may_ban(request, RAW)
+    assert draft_sampling(request, SETTINGS) is penalised
+    assert draft_sampling(request, RAW) == Sampling(temperature=0.7, top_k=0)
+    assert draft_gets_bans(request, SETTINGS)
+    assert not draft_gets_bans(request, RAW)
     by_ids = replace(request, use_draft_logits=False)
-    assert drawn_by(by_ids, RAW) is penalised
-    assert may_ban(by_ids, RAW)
+    assert draft_sampling(by_ids, RAW) is penalised
+    assert draft_gets_bans(by_ids, RAW)
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])

@@ -53,7 +53,7 @@ def test_later_tokens_do_not_change_a_context_that_was_handed_out():
 )
 def test_a_draft_fits_the_tokens_left_and_the_tokens_owed(num_output, min_tokens, owed, limit):
     sequence = sequence_of(range(num_output), min_tokens=min_tokens)
-    assert (sequence.tokens_owed, sequence.draft_limit) == (owed, limit)
+    assert (sequence.min_tokens_left, sequence.draft_limit) == (owed, limit)
 
 
 @pytest.mark.parametrize(
