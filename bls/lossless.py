@@ -61,7 +61,7 @@ def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
     return settings.draft_logits_tell_all or not request.use_draft_logits
 
 
-def shown(
+def verification_logits(
     draft: Draft, logits: NDArray[Any] | None, request: Request, settings: LoopSettings
 ) -> NDArray[Any] | None:
     """Return what the target verifies a draft against, [1, n, vocab_size]; None: ids alone.

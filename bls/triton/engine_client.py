@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
 from tandem.bls.errors import EngineCallError
-from tandem.bls.lossless import draft_gets_bans, draft_sampling, shown
+from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.patience import draft_timeout
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
@@ -209,7 +209,7 @@ class EngineRequests:
         settings = self._engine.settings
         if settings.logits_on_loan:
             return call.draft.logits
-        logits = shown(call.draft, self._own_logits(call), self._request, settings)
+        logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)
         return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)
 
     def _own_logits(self, call: EngineCall) -> NDArray[Any] | None:
