@@ -54,7 +54,7 @@ class EmulatedCall:
         self._usage = usage
         self._vocab_size = vocab_size
         self._ids: list[int] = []
-        self._sureness = 1.0  # product of the probabilities of what was generated
+        self._joint_probability = 1.0  # product of the probabilities of what was generated
         self._unsent: list[Token] = []
         self._log_prob = 0.0
         self._logits: Floats | None = None
@@ -162,14 +162,14 @@ class EmulatedCall:
         self._ids += kept
         for token in tokens[: len(kept)]:
             self._unsent.append(token)
-            self._sureness *= token.probability
+            self._joint_probability *= token.probability
         self.over = ended or len(self._ids) >= request.max_new_tokens or self._unsure()
         return behind
 
     def _unsure(self) -> bool:
         """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
         limit = self.request.draft_stop_probability
-        return limit is not None and self._sureness < limit
+        return limit is not None and self._joint_probability < limit
 
     def _begun_by(self, wall_ns: int) -> int:
         """When the first prepared token came, if the last one does so then; 0 if there is none."""

@@ -68,7 +68,7 @@ class Language:
             return self.end_id
         return self._low + self._first(text) % self._words
 
-    def sureness(self, text: Text) -> float:
+    def best_probability(self, text: Text) -> float:
         """Return the probability of the most likely next token."""
         return float(self._shapes[text.easy][0])
 

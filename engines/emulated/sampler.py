@@ -88,7 +88,7 @@ class EmulatedSampler:
     def _choose(self) -> Token:
         if self._simple:
             best = self._language.best(self._text, may_end=True)
-            return Token(best, self._language.sureness(self._text), None)
+            return Token(best, self._language.best_probability(self._text), None)
         own, allowed = self._rows()
         if self._sampling.greedy:
             return self._token(int(allowed.tokens[0]), own, allowed)
