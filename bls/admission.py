@@ -75,7 +75,7 @@ class Admission:
         """Share of the target's KV blocks that running sequences may come to need."""
         return 1 - self._free_blocks / self._kv_blocks if self._kv_blocks else 0.0
 
-    def reserve(self, count: int) -> Places:
+    def reserve(self, count: int) -> ReservedSlots:
         """Keep places for so many sequences of one request, whose lengths nobody knows yet.
 
         Raises Overloaded where they would find the queue full, and BadRequest where that is so
@@ -91,7 +91,7 @@ class Admission:
             if len(self._waiting) + coming > self._max_waiting + places:
                 raise self._overloaded()
             self._coming = coming
-        return Places(self, count)
+        return ReservedSlots(self, count)
 
     def leave(self, reservation: Reservation) -> None:
         """Give a started ticket's room to those who wait, and to those who wait for drafts."""
@@ -174,7 +174,7 @@ class Admission:
         )
 
 
-class Places:
+class ReservedSlots:
     """The places of one request's sequences, from its arrival until their tickets are known."""
 
     def __init__(self, admission: Admission, count: int) -> None:
@@ -203,7 +203,7 @@ class Places:
     _taken = False
 
 
-class DraftRoom:
+class DraftKvAvailability:
     """The draft model's health as one sequence sees it: it also needs room in the draft's cache."""
 
     def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from tandem.bls.admission import Places
+from tandem.bls.admission import ReservedSlots
 from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure
 from tandem.bls.prompt import Options
 from tandem.bls.triton.pending_call import CallSlot
@@ -28,7 +28,7 @@ class RequestState:
         deadline: float,
         timeout: float,
         wait: CallSlot,
-        places: Places,
+        places: ReservedSlots,
     ) -> None:
         self.options = options
         self.wait = wait  # for the tokenizer, before there are sequences

@@ -10,7 +10,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission import Admission, DraftRoom, Reservation, blocks_of
+from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import DrafterHealth
@@ -173,7 +173,7 @@ class StreamEntry:
         for index, prompt in enumerate(prompts):
             request = request_of(prompt, tokens[index], state.options, settings)
             reservation = Reservation(*blocks_of(request, settings))
-            room = DraftRoom(reservation, self._health)
+            room = DraftKvAvailability(reservation, self._health)
             decoding = Decoding(
                 request, settings, drafter_of(request, settings, room, self._draft_statistics)
             )

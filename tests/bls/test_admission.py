@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, Health, ids
 
-from tandem.bls.admission import Admission, DraftRoom, Reservation, blocks_of
+from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
 from tandem.bls.request import Request
 
@@ -231,7 +231,7 @@ def test_one_that_needs_more_than_the_drafts_cache_goes_without_and_leaves_it_to
 
 def test_a_draft_model_is_available_to_who_has_room_in_its_cache():
     reservation, health = Reservation(1, 1), Health(patience=1)
-    room = DraftRoom(reservation, health)
+    room = DraftKvAvailability(reservation, health)
     assert not room.available
     reservation.drafts = True
     assert room.available
