@@ -87,8 +87,8 @@ class Admission:
         with self._lock:
             coming = self._coming + count
             # Behind somebody who waits, one waits; else as many may run as there are places.
-            places = 0 if self._waiting else self._max_running - len(self._running)
-            if len(self._waiting) + coming > self._max_waiting + places:
+            slots = 0 if self._waiting else self._max_running - len(self._running)
+            if len(self._waiting) + coming > self._max_waiting + slots:
                 raise self._overloaded()
             self._coming = coming
         return ReservedSlots(self, count)
@@ -235,7 +235,7 @@ def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
     )
 
 
-def _number_that_fit(queue: Sequence[Reservation], places: int, blocks: int) -> int:
+def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:
     """How many may start. Nobody overtakes: a long prompt is not starved."""
-    needed = accumulate(reservation.blocks for reservation in queue[:places])
+    needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)

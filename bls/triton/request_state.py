@@ -28,11 +28,11 @@ class RequestState:
         deadline: float,
         timeout: float,
         wait: CallSlot,
-        places: ReservedSlots,
+        slots: ReservedSlots,
     ) -> None:
         self.options = options
         self.wait = wait  # for the tokenizer, before there are sequences
-        self.places = places  # theirs in the queue, from the beginning
+        self.slots = slots  # theirs in the queue, from the beginning
         self.turn: Turn | None = None  # at the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
@@ -92,7 +92,7 @@ class RequestState:
             sequences = self._sequences
         if self.turn is not None:
             self.turn.withdraw()
-        self.places.give_back()
+        self.slots.give_back()
         for sequence in sequences:
             sequence.interrupt(error)
         self._sender.refuse(str(error), error.code)

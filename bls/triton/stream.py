@@ -111,7 +111,7 @@ class StreamEntry:
             deadline=time.monotonic() + timeout,
             timeout=timeout,
             wait=CallSlot(self._clients.abandoned),
-            places=self._admission.reserve(len(prompts)),
+            slots=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)
         self._remember(request.request_id(), state)
@@ -130,7 +130,7 @@ class StreamEntry:
             else:
                 begin()
         except Exception:
-            state.places.give_back()
+            state.slots.give_back()
             raise
 
     def _begin(self, state: RequestState, prompts: list[Prompt], turn: Turn | None) -> None:
@@ -146,7 +146,7 @@ class StreamEntry:
                     turn.end()
             sequences, reservations = self._sequences(state, prompts, tokens, prefixes)
             state.open(sequences)
-            state.places.enter(reservations)
+            state.slots.enter(reservations)
         except (Abandoned, Cancelled):
             return
         except ServingError as error:
