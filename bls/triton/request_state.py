@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 
 from tandem.bls.admission import ReservedSlots
+from tandem.bls.concurrency_limiter import Permit
 from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure
 from tandem.bls.prompt import Options
 from tandem.bls.triton.pending_call import CallSlot
 from tandem.bls.triton.response_builder import ResponseBuilder, SequenceOutput
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.sequence_state import SequenceState
-from tandem.bls.turns import Turn
 
 
 class RequestState:
@@ -33,7 +33,7 @@ class RequestState:
         self.options = options
         self.wait = wait  # for the tokenizer, before there are sequences
         self.slots = slots  # theirs in the queue, from the beginning
-        self.turn: Turn | None = None  # at the tokenizer
+        self.permit: Permit | None = None  # at the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
         self._response_builder = response_builder
@@ -74,8 +74,8 @@ class RequestState:
             )
         overdue = self.wait.abandon_if_overdue(now)
         if overdue is not None:
-            if self.turn is not None:
-                self.turn.end()
+            if self.permit is not None:
+                self.permit.end()
             self.fail(EngineTimeout(overdue.model, overdue.timeout))
         for sequence in self._sequences:
             sequence.check(now)
@@ -90,8 +90,8 @@ class RequestState:
                 return
             self._failure = error
             sequences = self._sequences
-        if self.turn is not None:
-            self.turn.withdraw()
+        if self.permit is not None:
+            self.permit.withdraw()
         self.slots.give_back()
         for sequence in sequences:
             sequence.interrupt(error)

@@ -11,6 +11,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import DrafterHealth
@@ -33,7 +34,6 @@ from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.sequence_state import SequenceState
 from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from tandem.bls.triton.watcher import Watcher
-from tandem.bls.turns import Turn, Turns
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
 
@@ -62,7 +62,7 @@ class StreamEntry:
             kv_blocks=settings.kv_tokens // settings.kv_block_tokens,
             draft_kv_blocks=settings.draft_kv_tokens // settings.draft_kv_block_tokens,
         )
-        self._turns = Turns(TOKENIZER_CALLS, settings.max_queue_bytes)
+        self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._states: dict[str, RequestState] = {}
         self._states_lock = threading.Lock()
         self._watcher = Watcher(Heartbeat(args["model_name"]).beat, self._publish)
@@ -120,20 +120,20 @@ class StreamEntry:
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
         """Let a request begin, in its turn if it needs the tokenizer."""
 
-        def begin(turn: Turn | None = None) -> None:
-            in_background(lambda: self._begin(state, prompts, turn))
+        def begin(permit: Permit | None = None) -> None:
+            in_background(lambda: self._begin(state, prompts, permit))
 
         try:
             if any(_needs_tokenizer(prompt, state.options) for prompt in prompts):
                 size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
-                state.turn = self._turns.take(begin, size)
+                state.permit = self._tokenizer_limiter.take(begin, size)
             else:
                 begin()
         except Exception:
             state.slots.give_back()
             raise
 
-    def _begin(self, state: RequestState, prompts: list[Prompt], turn: Turn | None) -> None:
+    def _begin(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
         """Tokenize a request's prompts and queue them."""
         try:
             try:
@@ -142,8 +142,8 @@ class StreamEntry:
                     self._prefixes(state, prompts),
                 )
             finally:
-                if turn is not None:
-                    turn.end()
+                if permit is not None:
+                    permit.end()
             sequences, reservations = self._sequences(state, prompts, tokens, prefixes)
             state.open(sequences)
             state.slots.enter(reservations)

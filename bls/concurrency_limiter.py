@@ -9,25 +9,27 @@ from collections.abc import Callable
 from tandem.bls.errors import Overloaded
 
 
-class Turn:
+class Permit:
     """One request's turn: it waits, then it is at work, then it is over."""
 
-    def __init__(self, turns: Turns, work: Callable[[Turn], None], size: int) -> None:
+    def __init__(
+        self, turns: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
+    ) -> None:
         self.work = work
         self.size = size
         self.over = False
-        self._turns = turns
+        self._tokenizer_limiter = turns
 
     def withdraw(self) -> None:
         """Wait no more; nothing happens once the work has begun."""
-        self._turns.withdraw(self)
+        self._tokenizer_limiter.withdraw(self)
 
     def end(self) -> None:
         """Let the next one go; it is the same whether the work is done or was given up."""
-        self._turns.end(self)
+        self._tokenizer_limiter.end(self)
 
 
-class Turns:
+class ConcurrencyLimiter:
     """At most so many at work at once, the others in the order of their coming. Thread-safe.
 
     max_waiting_bytes: of what those who wait hold; one may always wait.
@@ -36,16 +38,16 @@ class Turns:
     def __init__(self, most: int, max_waiting_bytes: int) -> None:
         self._free = most
         self._max_waiting_bytes = max_waiting_bytes
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[Permit] = deque()
         self._waiting_bytes = 0
         self._lock = threading.Lock()
 
-    def take(self, work: Callable[[Turn], None], size: int) -> Turn:
+    def take(self, work: Callable[[Permit], None], size: int) -> Permit:
         """Have ``work`` called now or in its turn, by whoever makes room; it must not block.
 
         size: bytes that it holds while it waits. Raises Overloaded where they are too many.
         """
-        turn = Turn(self, work, size)
+        permit = Permit(self, work, size)
         with self._lock:
             held = self._waiting_bytes + size
             if self._waiting and held > self._max_waiting_bytes:
@@ -54,34 +56,34 @@ class Turns:
                     f"bytes, of {self._max_waiting_bytes} that the server keeps for them; try "
                     "again later"
                 )
-            self._waiting.append(turn)
+            self._waiting.append(permit)
             self._waiting_bytes = held
         self._go_on()
-        return turn
+        return permit
 
-    def withdraw(self, turn: Turn) -> None:
+    def withdraw(self, permit: Permit) -> None:
         """Take a turn out of the queue, if it is there."""
         with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                self._waiting_bytes -= turn.size
+            if permit in self._waiting:
+                self._waiting.remove(permit)
+                self._waiting_bytes -= permit.size
 
-    def end(self, turn: Turn) -> None:
+    def end(self, permit: Permit) -> None:
         """Let the next one go, once for each turn."""
         with self._lock:
-            self._free += not turn.over
-            turn.over = True
+            self._free += not permit.over
+            permit.over = True
         self._go_on()
 
     def _go_on(self) -> None:
-        while (turn := self._next()) is not None:
-            turn.work(turn)
+        while (permit := self._next()) is not None:
+            permit.work(permit)
 
-    def _next(self) -> Turn | None:
+    def _next(self) -> Permit | None:
         with self._lock:
             if not self._waiting or not self._free:
                 return None
             self._free -= 1
-            turn = self._waiting.popleft()
-            self._waiting_bytes -= turn.size
-            return turn
+            permit = self._waiting.popleft()
+            self._waiting_bytes -= permit.size
+            return permit
