@@ -8,10 +8,10 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
+from tandem.bls.draft_timeout import draft_timeout
 from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
 from tandem.bls.errors import EngineCallError
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
-from tandem.bls.patience import draft_timeout
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.bls.word_lists import joined, known, one_token_words
