@@ -65,7 +65,7 @@ class TorchEngine:
         sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
         drafter = self._drafters.drafter_for(request) if self._drafters else None
         sequence = TorchSequence(request, respond, sampler, drafter)
-        needed = self._cache.blocks_for(sequence.room)
+        needed = self._cache.blocks_for(sequence.max_length)
         if needed > self._cache.total_blocks:
             raise RequestError(
                 f"input_ids ({len(request.input_ids)} tokens) and request_output_len "

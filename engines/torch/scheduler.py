@@ -40,7 +40,7 @@ class Scheduler:
         """Give waiting calls their place in the KV cache, as long as there is room."""
         while self._waiting:
             sequence = self._waiting[0]
-            entry = self._cache.acquire(sequence.tokens, sequence.reusable, sequence.room)
+            entry = self._cache.acquire(sequence.tokens, sequence.reusable, sequence.max_length)
             if entry is None:
                 return
             sequence.entry = entry

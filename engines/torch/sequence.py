@@ -73,7 +73,7 @@ class TorchSequence:
         return max(self.request.max_new_tokens, len(self.request.draft_ids) + 1)
 
     @property
-    def room(self) -> int:
+    def max_length(self) -> int:
         """How many tokens' keys and values the call may need: all but the last new token's."""
         return self.prompt_length + self.max_new - 1
 
