@@ -95,17 +95,17 @@ class EmulatedEngine:
     def _admit(self, request: EngineRequest, respond: Respond) -> tuple[EmulatedCall, int]:
         """Return a new call and how many tokens of its context must be computed."""
         cache, length = self._cache, len(request.input_ids)
-        room = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
-        if cache.blocks_for(room) > cache.total_blocks:
+        max_length = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
+        if cache.blocks_for(max_length) > cache.total_blocks:
             raise RequestError(
                 f"input_ids ({length} tokens) and request_output_len ({request.max_new_tokens}) "
-                f"need {cache.blocks_for(room)} KV blocks; kv_cache_tokens holds "
+                f"need {cache.blocks_for(max_length)} KV blocks; kv_cache_tokens holds "
                 f"{cache.total_blocks}"
             )
         reused = cache.reuse(request.input_ids, length - 1)
         usage = Usage(
             reused_blocks=cache.blocks_for(reused),
-            new_blocks=cache.blocks_for(room) - cache.blocks_for(reused),
+            new_blocks=cache.blocks_for(max_length) - cache.blocks_for(reused),
             computed_tokens=length - reused,
             first_scheduled_time_ns=self._timer.wall_ns(),
         )

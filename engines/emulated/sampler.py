@@ -38,7 +38,7 @@ class EmulatedSampler:
         self._seed = sampling.seed
         self._text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
-        self._history = _room_for(request) if self._bans else None  # what `_text` stands for
+        self._history = _token_buffer(request) if self._bans else None  # what `_text` stands for
         self._simple = sampling.greedy and not self._bans and not request.return_generation_logits
 
     def next(self) -> Token:
@@ -131,7 +131,7 @@ class EmulatedSampler:
         self._text = self._language.extend(self._text, token)
 
 
-def _room_for(request: EngineRequest) -> Ids:
+def _token_buffer(request: EngineRequest) -> Ids:
     """Return an array that begins with the context and has room for the answer."""
     most = max(request.max_new_tokens, len(request.draft_ids) + 1)
     return np.concatenate((request.input_ids, np.zeros(most, np.int32)))
