@@ -22,7 +22,7 @@ from tandem.engines.engine import Engine, Preparing, Send
 from tandem.engines.errors import EngineError, RequestError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
 from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
-from tandem.engines.room import ResponseError, check_room
+from tandem.engines.response_memory import ResponseError, check_response_memory
 from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -148,7 +148,7 @@ class _Responder(Preparing):
             return self._sends_error(answer.error, answer.code, final=answer.final)
         try:
             arrays = self._arrays(answer)
-            check_room(sum(array.nbytes for array in arrays.values()))
+            check_response_memory(sum(array.nbytes for array in arrays.values()))
             response = _response(arrays.items())
         except ResponseError as error:
             return self._sends_error(str(error), error.code, final=answer.final)
@@ -205,7 +205,7 @@ class _WayBack:
 
         Raises what the sender raises, where that one is not final after an error in its place. A
         final one that failed leaves nothing to be done: Triton has closed the sender before it
-        tried, which is why `check_room` comes first.
+        tried, which is why `check_response_memory` comes first.
         """
         if final:
             self._end()

@@ -20,7 +20,7 @@ class ResponseError(EngineError):
     code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
 
-def check_room(num_bytes: int) -> None:
+def check_response_memory(num_bytes: int) -> None:
     """Raise ResponseError where a response of so many bytes has no room in shared memory.
 
     Triton's Python backend closes a response's sender before it copies the response there: one that
