@@ -99,35 +99,35 @@ class SharedLogitsWriter:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lent: deque[tuple[float, int, _Page]] = deque()  # the oldest loan first
+        self._written: deque[tuple[float, int, _Page]] = deque()  # the oldest loan first
         self._lock = threading.Lock()
 
     @property
     def num_pages(self) -> int:
         """How many pages there are."""
-        return len(self._lent)
+        return len(self._written)
 
-    def lend(self, logits: Floats) -> Handle:
+    def write(self, logits: Floats) -> Handle:
         """Return where a reader finds a copy of logits [n, vocab_size]."""
         with self._lock:
             descriptor, page = self._free_page(logits.nbytes)
         number = page.write(logits)
         with self._lock:
-            self._lent.append((self._clock(), descriptor, page))
+            self._written.append((self._clock(), descriptor, page))
         return np.array([os.getpid(), descriptor, number], np.uint64)
 
     def close(self) -> None:
         """Let go of all pages; who still reads one keeps it."""
         with self._lock:
-            while self._lent:
-                os.close(self._lent.popleft()[1])
+            while self._written:
+                os.close(self._written.popleft()[1])
 
     def _free_page(self, num_bytes: int) -> tuple[int, _Page]:
         """Take a page that nobody reads out of those that are lent, or make one."""
         place = self._place_of_free_page()
         if place is not None:
-            _, descriptor, page = self._lent[place]
-            del self._lent[place]
+            _, descriptor, page = self._written[place]
+            del self._written[place]
             if page.room >= num_bytes:
                 return descriptor, page
             os.close(descriptor)
@@ -137,11 +137,11 @@ class SharedLogitsWriter:
         return descriptor, _Page(descriptor)
 
     def _place_of_free_page(self) -> int | None:
-        for place, (_, _, page) in enumerate(self._lent):
+        for place, (_, _, page) in enumerate(self._written):
             if page.returned:
                 return place
-        patience = 0.0 if len(self._lent) >= MOST_PAGES else SECONDS_TO_TAKE
-        for place, (since, _, page) in enumerate(self._lent):
+        patience = 0.0 if len(self._written) >= MOST_PAGES else SECONDS_TO_TAKE
+        for place, (since, _, page) in enumerate(self._written):
             if self._clock() - since < patience:
                 return None
             if page.withdraw():
@@ -170,7 +170,7 @@ class SharedLogitsReader:
         self._lock = threading.Lock()
         self._warned = False
 
-    def borrow(self, handle: Handle) -> SharedLogits | None:
+    def read(self, handle: Handle) -> SharedLogits | None:
         """Return the loan; None where it is over, or never was one."""
         if handle.size == _HANDLE_WORDS:
             process, descriptor, number = handle.reshape(-1).tolist()

@@ -95,7 +95,7 @@ class EngineModel:
 
         A loan that is over leaves the ids, which are verified as exactly.
         """
-        loan = self._logits_reader.borrow(arrays.pop(tensors.LOGITS_LOAN))
+        loan = self._logits_reader.read(arrays.pop(tensors.LOGITS_LOAN))
         if loan is None:
             arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
             return
@@ -168,7 +168,7 @@ class _Responder(Preparing):
     def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
         if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
-            arrays[tensors.LOGITS_LOAN] = self._logits_writer.lend(answer.generation_logits)[None]
+            arrays[tensors.LOGITS_LOAN] = self._logits_writer.write(answer.generation_logits)[None]
         return arrays
 
     def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:

@@ -233,12 +233,12 @@ def test_a_small_answer_asks_nobody(begin, free):
 def test_a_loan_comes_back_however_its_call_ends(begin, monkeypatch, triton, spoilt, decoupled):
     writer, engine = SharedLogitsWriter(), Scripted()
     model = begin(engine, decoupled=decoupled)
-    handle = writer.lend(np.zeros((2, 131), np.float32))
+    handle = writer.write(np.zeros((2, 131), np.float32))
     sender = Sender(decoupled=decoupled, fails=(0,) if spoilt == "sent" else ())
     ask(model, sender=sender, draft_input_ids=[7, 8], logits_loan=handle)
     request, respond = engine.calls[0]
     assert request.draft_logits.shape == (2, 131)
-    page = writer._lent[0][2]
+    page = writer._written[0][2]
     assert not page.returned
     if spoilt == "made":
         monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
