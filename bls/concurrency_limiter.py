@@ -1,4 +1,4 @@
-"""Turns at something that few may use at once; those who wait for one hold no thread."""
+"""Bounds how many use something at once; those who wait hold no thread."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from tandem.bls.errors import Overloaded
 
 
 class Permit:
-    """One request's turn: it waits, then it is at work, then it is over."""
+    """One request's permit to work: it waits, then it is held, then it is over."""
 
     def __init__(
-        self, turns: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
+        self, limiter: ConcurrencyLimiter, work: Callable[[Permit], None], size: int
     ) -> None:
         self.work = work
         self.size = size
         self.over = False
-        self._tokenizer_limiter = turns
+        self._limiter = limiter
 
     def withdraw(self) -> None:
         """Wait no more; nothing happens once the work has begun."""
-        self._tokenizer_limiter.withdraw(self)
+        self._limiter.withdraw(self)
 
     def end(self) -> None:
-        """Let the next one go; it is the same whether the work is done or was given up."""
-        self._tokenizer_limiter.end(self)
+        """Let the next one go, whether the work is done or was abandoned."""
+        self._limiter.end(self)
 
 
 class ConcurrencyLimiter:
-    """At most so many at work at once, the others in the order of their coming. Thread-safe.
+    """At most so many permits at once; others wait in the order of arrival. Thread-safe.
 
-    max_waiting_bytes: of what those who wait hold; one may always wait.
+    max_waiting_bytes: bound on what those who wait hold; one may always wait.
     """
 
     def __init__(self, most: int, max_waiting_bytes: int) -> None:
@@ -42,8 +42,8 @@ class ConcurrencyLimiter:
         self._waiting_bytes = 0
         self._lock = threading.Lock()
 
-    def take(self, work: Callable[[Permit], None], size: int) -> Permit:
-        """Have ``work`` called now or in its turn, by whoever makes room; it must not block.
+    def acquire(self, work: Callable[[Permit], None], size: int) -> Permit:
+        """Have ``work`` called now, or by the thread that frees a permit; it must not block.
 
         size: bytes that it holds while it waits. Raises Overloaded where they are too many.
         """
@@ -62,14 +62,14 @@ class ConcurrencyLimiter:
         return permit
 
     def withdraw(self, permit: Permit) -> None:
-        """Take a turn out of the queue, if it is there."""
+        """Take a permit out of the queue, if it is there."""
         with self._lock:
             if permit in self._waiting:
                 self._waiting.remove(permit)
                 self._waiting_bytes -= permit.size
 
     def end(self, permit: Permit) -> None:
-        """Let the next one go, once for each turn."""
+        """Let the next one go, once for each permit."""
         with self._lock:
             self._free += not permit.over
             permit.over = True

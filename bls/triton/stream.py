@@ -118,7 +118,7 @@ class StreamEntry:
         self._watcher.add(state)
 
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
-        """Let a request begin, in its turn if it needs the tokenizer."""
+        """Let a request begin; one that needs the tokenizer waits for a permit."""
 
         def begin(permit: Permit | None = None) -> None:
             in_background(lambda: self._begin(state, prompts, permit))
@@ -126,7 +126,7 @@ class StreamEntry:
         try:
             if any(_needs_tokenizer(prompt, state.options) for prompt in prompts):
                 size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
-                state.permit = self._tokenizer_limiter.take(begin, size)
+                state.permit = self._tokenizer_limiter.acquire(begin, size)
             else:
                 begin()
         except Exception:

@@ -127,17 +127,17 @@ class KVCache:
         return sum(entry.blocks for entry in self._entries)
 
     def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> KVEntry | None:
-        """Return an entry for a call on `tokens`, or None while there is no room for it.
+        """Return an entry for a call on `tokens`, or None while there are no free blocks for it.
 
         tokens: the call's own array; the entry will hold its beginning.
         reusable: how many of its first tokens may come from other calls.
-        room: how many tokens the call may reach.
+        max_length: how many tokens the call may reach.
         """
         source, shared = self._longest_prefix(tokens[:reusable])
         if source is not None and not source.busy and source.length - shared <= self._block:
             return self._take_over(source, tokens, shared, max_length)
         wanted = self.blocks_for(max_length)
-        if self._make_free(wanted, keep=source):
+        if self._free_up(wanted, keep=source):
             entry = KVEntry(length=shared)
             entry.resize(self._shape, self._capacity(max_length), source)
             self._entries.append(entry)
@@ -180,7 +180,7 @@ class KVCache:
     def _take_over(
         self, entry: KVEntry, tokens: Tokens, shared: int, max_length: int
     ) -> KVEntry | None:
-        if not self._make_free(self.blocks_for(max_length) - entry.blocks, keep=entry):
+        if not self._free_up(self.blocks_for(max_length) - entry.blocks, keep=entry):
             return None
         entry.length = shared
         if entry.capacity < max_length:
@@ -200,7 +200,7 @@ class KVCache:
             max(self._max_seq_len, max_length), self.blocks_for(max_length * 3 // 2) * self._block
         )
 
-    def _make_free(self, blocks: int, keep: KVEntry | None) -> bool:
+    def _free_up(self, blocks: int, keep: KVEntry | None) -> bool:
         """Evict idle entries, least recently used first, until `blocks` are free; or none."""
         missing = blocks - (self.total_blocks - self.used_blocks)
         victims: list[KVEntry] = []

@@ -7,14 +7,14 @@ from tandem.bls.errors import Overloaded
 
 
 class Kitchen:
-    """Turns, and who went to work."""
+    """A limiter, and who went to work."""
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []
-        self.turns = ConcurrencyLimiter(most, max_waiting_bytes)
+        self.limiter = ConcurrencyLimiter(most, max_waiting_bytes)
 
     def come(self, name, size=10):
-        return self.turns.take(lambda permit: self.at_work.append(name), size)
+        return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
 
 
 def test_as_many_go_to_work_as_may_and_the_rest_in_order():
@@ -29,8 +29,8 @@ def test_as_many_go_to_work_as_may_and_the_rest_in_order():
 
 def test_work_is_told_its_own_turn():
     told = []
-    turns = ConcurrencyLimiter(1, 0)
-    permit = turns.take(told.append, 1)
+    limiter = ConcurrencyLimiter(1, 0)
+    permit = limiter.acquire(told.append, 1)
     assert told == [permit]
 
 

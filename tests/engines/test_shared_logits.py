@@ -22,8 +22,8 @@ from tandem.engines.shared_logits import (
 ELSEWHERE = """
 import sys
 import numpy as np
-from tandem.engines.shared_logits import SharedLogitsReader as Borrower
-loan = Borrower().borrow(np.array(sys.argv[1:], np.uint64))
+from tandem.engines.shared_logits import SharedLogitsReader
+loan = SharedLogitsReader().read(np.array(sys.argv[1:], np.uint64))
 if loan is not None:
     print(loan.logits.tolist())
     loan.give_back()
@@ -150,12 +150,12 @@ def test_only_pages_are_opened():
 
 
 def test_nothing_is_left_of_a_lender_that_ended():
-    write = (
-        "import numpy as np; from tandem.engines.shared_logits import SharedLogitsWriter as Lender;"
-        "print(*Lender().lend(np.ones((1, 4), np.float32)))"
+    program = (
+        "import numpy as np; from tandem.engines.shared_logits import SharedLogitsWriter;"
+        "print(*SharedLogitsWriter().write(np.ones((1, 4), np.float32)))"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", write], check=True, capture_output=True, text=True
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert SharedLogitsReader().read(np.array(ended.stdout.split(), np.uint64)) is None
 
@@ -170,12 +170,12 @@ def test_a_failure_to_borrow_is_logged_once(caplog):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["lend", "take", "return"]), st.integers(0, 7))))
+@given(st.lists(st.tuples(st.sampled_from(["write", "take", "return"]), st.integers(0, 7))))
 def test_whoever_reads_reads_his_own_in_any_order(steps):
     writer, reader = SharedLogitsWriter(), SharedLogitsReader()
     lent, taken = [], []
     for number, (step, which) in enumerate(steps):
-        if step == "lend":
+        if step == "write":
             lent.append((number, writer.write(rows(number, which + 1))))
         elif step == "take" and lent:
             mine, handle = lent.pop(which % len(lent))
