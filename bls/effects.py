@@ -34,7 +34,7 @@ NO_TOKENS: TokenIds = np.empty(0, np.int32)
 
 
 class DraftPlan(NamedTuple):
-    """How long a draft shall be.
+    """How long a draft is to be.
 
     stop_probability: end it where the draft model itself finds it less probable that all is right.
     plain_tokens: where ``num_tokens`` is 0, for how many tokens the target goes on alone.
@@ -55,7 +55,7 @@ class Draft:
     """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
-    logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a loan
+    logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
     drafter: DrafterName = "none"
     plain_tokens: int = 1
     plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
@@ -96,7 +96,7 @@ class EngineAnswer(NamedTuple):
     """The new tokens that an engine call brought, and how long it took.
 
     seconds: as the caller waited. engine_seconds: as the engine worked, by its own clock; the rest
-    was spent on the way. 0 where it does not tell.
+    was spent on the way. 0 where the engine does not say.
     """
 
     tokens: TokenIds  # [n]
@@ -105,7 +105,7 @@ class EngineAnswer(NamedTuple):
     num_draft_tokens: int = 0  # of an engine that drafts by itself
     num_accepted_tokens: int = 0
     log_probs: NDArray[np.float32] | None = None  # [n]
-    # The target's [n, vocab_size]; the draft's as it sent them, [1, n, vocab_size], or a loan
+    # The target's [n, vocab_size]; the draft's as it sent them, [1, n, vocab_size], or a handle
     logits: Any = None
     context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
     kv_blocks: KvBlocks | None = None

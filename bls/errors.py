@@ -1,16 +1,16 @@
-"""What can go wrong in the loop, who hears of it, and under which of Triton's error codes.
+"""What can go wrong in the loop, who is told, and under which of Triton's error codes.
 
 TandemError                  INTERNAL     one line that a client may read
 ├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
-├── Overloaded               UNAVAILABLE  no room, and the queue is full
+├── Overloaded               UNAVAILABLE  nothing is free, and the queue is full
 ├── DeadlineExceeded         INTERNAL     the request ran out of its time
 ├── AnswerNotSent            INTERNAL     the answer does not fit into shared memory
 └── EngineError              the code it  an engine failed: the draft costs only speed, the target
     │                        came with    the request
     ├── EngineTimeout        INTERNAL     an engine did not answer in time
-    ├── EngineUnavailable    UNAVAILABLE  an engine is called no more
+    ├── EngineUnavailable    UNAVAILABLE  an engine is not called any more
     └── EngineRefused        INVALID_ARG  an engine will not take this call, now or later
-Cancelled                    CANCELLED    the client has gone; nobody hears of it
+Cancelled                    CANCELLED    the client has gone; nobody is told
 
 UNAVAILABLE is what balancers and clients send again by themselves: so it means that nothing was
 begun. Triton has no code for a deadline. A request that used its time up is INTERNAL, because
@@ -25,7 +25,7 @@ from tandem.contract.errors import ErrorCode
 
 
 class ServingError(Exception):
-    """An error whose text is one line, fit for a client: what, where, and how to mend it."""
+    """An error whose text is one line, fit for a client: what, where, and how to fix it."""
 
     code: ErrorCode = "INTERNAL"
 
@@ -37,7 +37,7 @@ class BadRequest(ServingError):
 
 
 class Overloaded(ServingError):
-    """The server has as many requests as it can carry."""
+    """The server has as many requests as it can hold."""
 
     code = "UNAVAILABLE"
 
@@ -68,7 +68,7 @@ class EngineTimeout(EngineCallError):
 
 
 class EngineUnavailable(EngineCallError):
-    """Too many calls of this engine were given up: it is not called again."""
+    """Too many calls of this engine were abandoned: it is not called again."""
 
     def __init__(self, model: str, what: str) -> None:
         super().__init__(model, what, "UNAVAILABLE")

@@ -97,7 +97,7 @@ class Decoding:
         """The target's call of a round.
 
         It gets no end id: an engine that stops there drops the token from its count, and an
-        accepted end of sequence could not be told from a correction.
+        accepted end of sequence would look like a correction.
         """
         return self._target_call(len(draft) + 1, ends=(), draft=draft)
 
@@ -108,7 +108,7 @@ class Decoding:
 
         The engine keeps those in its answer, and ``_emit`` cuts them off.
         """
-        owed = self.sequence.min_tokens_left > 0
+        below_min = self.sequence.min_tokens_left > 0
         context = self.sequence.context
         return EngineCall(
             engine="target",
@@ -121,8 +121,8 @@ class Decoding:
             ),
             draft=draft,
             end_id=ends[0] if ends else None,
-            stop_ids=() if owed else ends[1:],
-            ban_end_ids=owed,
+            stop_ids=() if below_min else ends[1:],
+            ban_end_ids=below_min,
             wants_logits=self.request.wants_generation_logits,
             whole=self.request.drafter == "engine",
         )
@@ -146,7 +146,7 @@ class Decoding:
         self._count_blocks(answer)
 
     def _unverified(self, draft: Draft, answer: EngineAnswer) -> int:
-        """How many draft tokens the target dropped without a look, as far as its answer tells.
+        """How many draft tokens the target dropped without a look, as far as its answer shows.
 
         A verified draft token is kept, and one more follows, or it is replaced by another. So the
         target has not looked at one that its answer ends with. Where its own token is another one,
@@ -159,7 +159,7 @@ class Decoding:
         return len(draft) - last if answer.tokens[last] == draft.tokens[last] else 0
 
     def _target_alone(self) -> Steps:
-        """A call without drafts, for as many tokens as are due at this pace.
+        """A call without drafts, for as many tokens as the chunk size allows.
 
         One streaming call for the whole answer would be cheaper, but Triton's Python backend
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).

@@ -7,7 +7,7 @@ TensorRT-LLM's (samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTok
   back, which makes it too likely. Sent as `certain`, the same ids are verified exactly;
 - takes draft logits as they come, where the draft drew from warped ones;
 - keeps of several tokens on the edge of top-k an arbitrary one, and gives the last token of top-p
-  only what is missing to it, neither of which its logits tell: a draft is drawn by temperature
+  only what is missing to it, neither of which its logits show: a draft is drawn by temperature
   alone;
 - verifies under top-p with the whole probability of that last token, unlike its own sampling: the
   target is left alone there.
@@ -49,7 +49,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
 
 
 def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
-    """Return how the draft engine draws, so that its logits tell what it drew from."""
+    """Return how the draft engine draws, so that its logits are those it drew from."""
     sampling = request.sampling
     if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
         return sampling
@@ -57,7 +57,7 @@ def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
 
 
 def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
-    """Whether the draft engine is told which tokens the target will not take."""
+    """Whether the draft engine gets the target's banned tokens."""
     return settings.draft_logits_tell_all or not request.use_draft_logits
 
 

@@ -40,7 +40,7 @@ class Engine(Protocol):
     """Answers many calls at once. All methods may be called from any thread.
 
     Attributes:
-        traits: what it can do.
+        capabilities: what it can do.
         computed_tokens: tokens that went through the model since the start.
 
     """

@@ -78,7 +78,7 @@ class EngineModel:
                 way.send(_response(nothing(wanted)), final=True)
                 return way
             if tensors.LOGITS_LOAN in arrays:
-                self._take_loan(arrays, way)
+                self._take_shared_logits(arrays, way)
             call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
             self._check_streaming(call)
             respond = _Responder(self._name, call, way, wanted, self._logits_writer)
@@ -90,18 +90,18 @@ class EngineModel:
             self._refuse(way, f"the call failed: {type(error).__name__}", "INTERNAL")
         return way
 
-    def _take_loan(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
-        """Put borrowed logits in the place of the loan, as many as there are draft tokens.
+    def _take_shared_logits(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
+        """Replace the handle by the logits it stands for, as many as there are draft tokens.
 
-        A loan that is over leaves the ids, which are verified as exactly.
+        If they are gone, the draft is verified by its ids, which is as exact.
         """
-        loan = self._logits_reader.read(arrays.pop(tensors.LOGITS_LOAN))
-        if loan is None:
+        shared = self._logits_reader.read(arrays.pop(tensors.LOGITS_LOAN))
+        if shared is None:
             arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
             return
-        way.on_final(loan.give_back)
+        way.on_final(shared.give_back)
         length = arrays.get(tensors.DRAFT_INPUT_IDS, NO_IDS).shape[-1]
-        arrays[tensors.DRAFT_LOGITS] = loan.logits[np.newaxis, :length]
+        arrays[tensors.DRAFT_LOGITS] = shared.logits[np.newaxis, :length]
 
     def _stop(self, request_id: str) -> None:
         if not request_id:
@@ -223,7 +223,7 @@ class _WayBack:
             raise
 
     def _end(self) -> None:
-        """The engine has done with the call: give back what it had borrowed, once."""
+        """The engine has done with the call: give back the logits it has read, once."""
         ended, self._ended = self._ended, None
         if ended:
             ended()

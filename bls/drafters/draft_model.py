@@ -25,7 +25,7 @@ class DrafterHealth(Protocol):
         """Let the draft model rest."""
 
     def refused(self, error: EngineRefused) -> None:
-        """Hear that it would not take one request's call; it is well."""
+        """Note that it refused one request's call; the engine itself is well."""
 
 
 class DraftModel(Drafter):
@@ -39,7 +39,7 @@ class DraftModel(Drafter):
         self._num_checked = 0  # tokens of the context that the draft engine is known to have
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether the draft engine is well, can take the context, and has room for one token."""
+        """Whether the draft engine is well and can take the context and one token more."""
         return (
             self._health.available and self._room(sequence) > 0 and self._takes_context_of(sequence)
         )
@@ -82,7 +82,7 @@ class DraftModel(Drafter):
         )
         if request.use_draft_logits and answer.logits is None:
             raise EngineRefused(
-                self._settings.draft_model or "", "its answer lacks generation_logits"
+                self._settings.draft_model or "", "generation_logits are missing from its answer"
             )
         tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
         if not request.use_draft_logits:
@@ -114,7 +114,7 @@ class DraftModel(Drafter):
         return self._can_serve
 
     def _within_vocabulary(self, tokens: TokenIds) -> TokenIds:
-        """``tokens`` up to the first from padding that the target lacks; it cannot look that up."""
+        """``tokens`` up to the first from padding that only the draft has; the target has no such id."""
         if self._settings.draft_vocab_size <= self._settings.vocab_size:
             return tokens
         unknown = (tokens >= self._settings.vocab_size).nonzero()[0]

@@ -31,12 +31,12 @@ class Hybrid(Drafter):
         return (yield from self._draft_model.propose(sequence, limit))
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Tell the draft model of its drafts."""
+        """Pass on to the draft model what became of its drafts."""
         if draft.drafter == "draft_model":
             self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Tell the draft model what the target costs without drafts."""
+        """Pass on to the draft model what the target costs without drafts."""
         self._draft_model.observe_plain_step(num_tokens, seconds)
 
     def failed(self, error: EngineCallError) -> None:

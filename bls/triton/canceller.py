@@ -1,4 +1,4 @@
-"""Telling an engine to give up calls that nobody wants any more."""
+"""Stops engine calls that nobody waits for any more."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ class Canceller:
             except EngineCallError:
                 continue  # the call has ended before, or will run into its time-out
             except Exception as error:  # noqa: BLE001  the next call is to be stopped all the same
-                log_exception("an engine could not be told to stop a call", error)
+                log_exception("a call of an engine could not be stopped", error)

@@ -1,4 +1,4 @@
-"""What all decodings share: the engines, the calls to them, the count of calls that were lost."""
+"""What all decodings share: the engines, the calls to them, the count of abandoned calls."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ class EngineClients:
         self._cancellers = {e.model: Canceller(e, self.calls) for e in self.engines.values()}
 
     def stop(self, model: str, request_id: str) -> None:
-        """Tell a model to give up a call, if it is an engine."""
+        """Have a model stop a call, if it is an engine."""
         if model in self._cancellers:
             self._cancellers[model].add(request_id)

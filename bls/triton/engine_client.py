@@ -22,7 +22,7 @@ REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
 
 
 class EngineClient:
-    """One of the two engines: what it is called, how wide its logits are, what its answers hold."""
+    """One of the two engines, as the loop calls it: model, width of logits, time-outs."""
 
     def __init__(self, role: EngineRole, settings: LoopSettings) -> None:
         draft = role == "draft"
@@ -45,7 +45,7 @@ class EngineClient:
         return draft_timeout(len(call.context), self.timeout, at_most=self.settings.target_timeout)
 
     def stop_request(self, request_id: str) -> Any:
-        """The call that makes the engine give up ``request_id``; required inputs are dummies."""
+        """The call that makes the engine stop ``request_id``; required inputs are dummies."""
         return self._smallest_request(request_id, _scalar(tensors.STOP, True))
 
     def probe_request(self, request_id: str) -> Any:
@@ -83,8 +83,8 @@ class EngineRequests:
         self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}
         self._stop_words: dict[tuple[int, ...], list[Any]] = {}
-        on_loan = engine.is_draft and engine.settings.logits_on_loan
-        self._logits_output = tensors.LOGITS_LOAN if on_loan else tensors.GENERATION_LOGITS
+        shares_logits = engine.is_draft and engine.settings.logits_on_loan
+        self._logits_output = tensors.LOGITS_LOAN if shares_logits else tensors.GENERATION_LOGITS
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
@@ -92,7 +92,7 @@ class EngineRequests:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
         if request.drafter == "engine":
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
-        # Without it TensorRT-LLM tells neither its times nor the KV blocks.
+        # Without it TensorRT-LLM returns neither its times nor the KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
         self._logits_threshold = (
             [_scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
@@ -120,7 +120,9 @@ class EngineRequests:
         """Return what a response to ``call`` says, which came after so many seconds."""
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
-            raise EngineCallError(self._engine.model, f"its answer lacks '{tensors.OUTPUT_IDS}'")
+            raise EngineCallError(
+                self._engine.model, f"'{tensors.OUTPUT_IDS}' is missing from its answer"
+            )
         length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
         tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
         if not self._engine.excludes_input:
@@ -205,7 +207,7 @@ class EngineRequests:
         return inputs
 
     def _draft_logits(self, call: EngineCall) -> Any:
-        """The tensor that tells what the target verifies the draft against; None: ids alone."""
+        """The tensor that the target verifies the draft against; None: ids alone."""
         settings = self._engine.settings
         if settings.logits_on_loan:
             return call.draft.logits

@@ -9,8 +9,8 @@ from tandem.contract.errors import ErrorCode, decoded
 
 REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 
-# Triton's own lines about its shared memory carry the name of the region: who knows it can have it
-# registered as his own.
+# Triton's own lines about its shared memory contain the name of the region: who knows it can have
+# it registered as his own.
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
 NO_MEMORY = "Triton's shared memory is full (/dev/shm; docker's --shm-size); see the server's log"
 

@@ -19,7 +19,7 @@ class DraftHealth:
 
     A probe of an engine whose process has died never returns. It is not repeated: drafts stay off
     until the engine answers it, in practice until the server is started anew. One that takes longer
-    than a draft may take is no better than none.
+    than a draft may take does not count.
     """
 
     def __init__(self, engine: EngineClient, calls: Calls, pause: float) -> None:

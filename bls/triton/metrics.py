@@ -1,7 +1,7 @@
-"""The loop's figures on Triton's ``/metrics``.
+"""The loop's metrics on Triton's ``/metrics``.
 
 Two threads that change one metric at the same time crash the server (Triton 2.51: a metric keeps
-the message that carries its change in itself). So the threads that decode only add to numbers
+the message with its change in itself). So the threads that decode only add to numbers
 here, and one thread publishes them.
 
 A change that Triton refuses (a counter that would fall) raises, and can bring the whole server
@@ -47,9 +47,9 @@ class Metrics:
 
     def count(self, drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> None:
         """Add one ended sequence; any thread may. ``drafter`` is what it asked for."""
-        figures = updates_of(drafter, statistics, timeline)
+        updates = updates_of(drafter, statistics, timeline)
         with self._lock:
-            self._unpublished.add(figures)
+            self._unpublished.add(updates)
 
     def publish(
         self, *, running: int, waiting: int, kv_reserved: float, abandoned: Mapping[str, int]
@@ -140,7 +140,7 @@ def _grows(key: Key, value: float) -> bool:
     """Whether a counter may take the value; one that may not is a fault of ours, and left out."""
     if math.isfinite(value) and value >= 0:
         return True
-    log_exception(f"{value} is no growth of {key[0]}", ValueError(value))
+    log_exception(f"{value} is not an increase of {key[0]}", ValueError(value))
     return False
 
 

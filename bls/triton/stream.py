@@ -173,9 +173,11 @@ class StreamEntry:
         for index, prompt in enumerate(prompts):
             request = request_of(prompt, tokens[index], state.options, settings)
             reservation = Reservation(*blocks_of(request, settings))
-            room = DraftKvAvailability(reservation, self._health)
+            availability = DraftKvAvailability(reservation, self._health)
             decoding = Decoding(
-                request, settings, drafter_of(request, settings, room, self._draft_statistics)
+                request,
+                settings,
+                drafter_of(request, settings, availability, self._draft_statistics),
             )
             sequence = SequenceState(index, decoding, prefixes[index], state, self._metrics)
             sequences.append(sequence)
@@ -186,7 +188,7 @@ class StreamEntry:
         words = [prompt.words for prompt in prompts]
         given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
         if len(given) == len(prompts) and not any(map(any, words)):
-            return given  # there is no word to tokenize
+            return given  # there is nothing to tokenize
         model = self._settings.preprocessing_model
         try:
             response = self._await(state, model, tokens_request(model, words))

@@ -103,7 +103,7 @@ def text_of(model: str, response: Any) -> str:
         if tensor.name() == postprocessing.OUTPUT:
             text: bytes = tensor.as_numpy().reshape(-1)[0]
             return text.decode()
-    raise EngineCallError(model, f"its answer lacks '{postprocessing.OUTPUT}'")
+    raise EngineCallError(model, f"'{postprocessing.OUTPUT}' is missing from its answer")
 
 
 def _strings(rows: Sequence[Sequence[str]]) -> NDArray[np.object_]:

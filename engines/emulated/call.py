@@ -116,7 +116,7 @@ class EmulatedCall:
         self.over = True
 
     def compose(self, wall_ns: int) -> None:
-        """Make the response that tells the prepared tokens, for sending at about that time."""
+        """Make the response with the prepared tokens, for sending at about that time."""
         tokens = self._unsent
         log_probs = _log_probs(tokens) if self.request.return_log_probs else None
         self._composed = EngineResponse(

@@ -132,6 +132,6 @@ class EmulatedSampler:
 
 
 def _token_buffer(request: EngineRequest) -> Ids:
-    """Return an array that begins with the context and has room for the answer."""
+    """Return an array that begins with the context and is long enough for the answer."""
     most = max(request.max_new_tokens, len(request.draft_ids) + 1)
     return np.concatenate((request.input_ids, np.zeros(most, np.int32)))

@@ -83,7 +83,7 @@ class LlmApiEngine:
         self._calls[call] = self._loop.create_task(self._serve(call, sampling_params))
 
     async def _serve(self, call: LlmapiCall, sampling_params: Any) -> None:
-        """Carry a call from its first response to its last."""
+        """Read a call's responses from the first to the last."""
         try:
             call.result = self._llm.generate_async(
                 inputs=call.request.input_ids.tolist(),

@@ -12,7 +12,7 @@ from tandem.engines.torch.sequence import TorchSequence
 class Scheduler:
     """Admits waiting calls in order of arrival and shares each step's tokens among the running.
 
-    A call is admitted when the KV cache has room for all it may need; until then it and those
+    A call is admitted when the KV cache has blocks for all it may need; until then it and those
     behind it wait. A step takes the call that has waited longest, then all that are one step from
     an answer (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens`. Who
     got a turn goes to the back, so nobody starves.
@@ -37,7 +37,7 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def admit(self) -> None:
-        """Give waiting calls their place in the KV cache, as long as there is room."""
+        """Give waiting calls their entries in the KV cache while there are blocks for them."""
         while self._waiting:
             sequence = self._waiting[0]
             entry = self._cache.acquire(sequence.tokens, sequence.reusable, sequence.max_length)

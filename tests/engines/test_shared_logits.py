@@ -165,7 +165,7 @@ def test_a_failure_to_borrow_is_logged_once(caplog):
     for _ in range(3):
         assert reader.read(np.ones(3, np.uint64)) is None
     assert [record.message for record in caplog.records] == [
-        "a draft's logits could not be borrowed; such drafts are verified by ids"
+        "a draft's logits could not be read; such drafts are verified by ids"
     ]
 
 
