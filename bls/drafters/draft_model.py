@@ -114,7 +114,7 @@ class DraftModel(Drafter):
         return self._can_serve
 
     def _within_vocabulary(self, tokens: TokenIds) -> TokenIds:
-        """``tokens`` up to the first id from the draft's own padding, which the target does not have."""
+        """``tokens`` up to the first id that the target does not have: the draft's own padding."""
         if self._settings.draft_vocab_size <= self._settings.vocab_size:
             return tokens
         unknown = (tokens >= self._settings.vocab_size).nonzero()[0]

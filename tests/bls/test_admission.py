@@ -11,7 +11,7 @@ from tandem.bls.request import Request
 
 
 class Waiting:
-    """An admission, and the names of the tickets that it started, in their order."""
+    """An admission, and the names of the reservations that it started, in their order."""
 
     def __init__(self, *, max_running=2, max_waiting=2, kv_blocks=8, draft_kv_blocks=0):
         self.started = []

@@ -1,4 +1,4 @@
-"""Logits that one process lends another: who reads what, how often, and for how long."""
+"""Logits that one process shares with another: who reads what, how often, and for how long."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ELSEWHERE = """
 import sys
 import numpy as np
 from tandem.engines.shared_logits import SharedLogitsReader
-loan = SharedLogitsReader().read(np.array(sys.argv[1:], np.uint64))
-if loan is not None:
-    print(loan.logits.tolist())
-    loan.give_back()
+shared = SharedLogitsReader().read(np.array(sys.argv[1:], np.uint64))
+if shared is not None:
+    print(shared.logits.tolist())
+    shared.give_back()
 """
 
 
@@ -63,7 +63,7 @@ def writer(clock):
 def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(writer):
     logits = np.arange(10, dtype=np.float32).reshape(2, 5)
     first = writer.write(logits)
-    logits[:] = 0  # a loan is a copy
+    logits[:] = 0  # what is shared is a copy
     assert read_elsewhere(first) == str(np.arange(10.0).reshape(2, 5).tolist())
     second = writer.write(rows(7))
     assert first[:2].tolist() == second[:2].tolist()  # the same page
@@ -75,19 +75,19 @@ def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(writer)
 def test_a_loan_is_read_once(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
-    loan = reader.read(handle)
+    shared = reader.read(handle)
     assert reader.read(handle) is None
-    loan.give_back()
+    shared.give_back()
     assert reader.read(handle) is None
 
 
 def test_what_somebody_reads_is_not_lent_anew_however_long_that_takes(writer, clock):
     reader = SharedLogitsReader()
-    loan = reader.read(writer.write(rows(1)))
+    shared = reader.read(writer.write(rows(1)))
     clock.now = 100 * SECONDS_TO_TAKE
     for _ in range(2 * MOST_PAGES):
         writer.write(rows(2))
-    assert loan.logits.tolist() == rows(1).tolist()
+    assert shared.logits.tolist() == rows(1).tolist()
 
 
 def test_what_nobody_takes_is_lent_anew_in_the_end(writer, clock):
@@ -122,10 +122,10 @@ def test_what_was_given_back_is_lent_before_a_loan_ends_sooner(writer):
 def test_a_longer_draft_gets_more_room(writer):
     reader = SharedLogitsReader()
     for num in (1, 40, 3):
-        loan = reader.read(writer.write(rows(num, num, 1000)))
-        assert loan.logits.shape == (num, 1000)
-        assert (loan.logits == num).all()
-        loan.give_back()
+        shared = reader.read(writer.write(rows(num, num, 1000)))
+        assert shared.logits.shape == (num, 1000)
+        assert (shared.logits == num).all()
+        shared.give_back()
     assert writer.num_pages == 1
 
 
@@ -182,5 +182,5 @@ def test_whoever_reads_reads_his_own_in_any_order(steps):
             taken.append((mine, reader.read(handle)))
         elif step == "return" and taken:
             taken.pop(which % len(taken))[1].give_back()
-        assert all((loan.logits == mine).all() for mine, loan in taken)
+        assert all((shared.logits == mine).all() for mine, shared in taken)
     writer.close()
