@@ -5,8 +5,8 @@ the target's cache holds, every round would be a prefill. So a sequence enters o
 contexts that may grow meanwhile fit, in the order of arrival, and the queue is bounded.
 
 The draft's cache is reserved apart, and nobody waits for it: a draft costs no text, only speed. A
-sequence for which it has no room decodes by the target alone until it has, and one that needs more
-than all of it always does.
+sequence for which it has no blocks decodes by the target alone until it has, and one that needs
+more than all of it always does.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 
 from tandem.bls.drafters.draft_model import DrafterHealth
-from tandem.bls.errors import BadRequest, EngineError, EngineRefused, Overloaded
+from tandem.bls.errors import BadRequest, EngineCallError, EngineRefused, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
 
 class Reservation:
-    """One sequence's place: the KV blocks that it may come to need, and what starts it.
+    """One sequence's reservation: the KV blocks that it may come to need, and what starts it.
 
     One that needs more of the target's than there are gets all of them: it decodes alone.
     drafts: whether it has its blocks in the draft's cache.
@@ -44,7 +44,8 @@ class Reservation:
 class Admission:
     """Bounds the sequences that decode at once by number and by KV blocks.
 
-    Thread-safe; ``Reservation.start`` is called without the lock held, by whoever made the room.
+    Thread-safe; ``Reservation.start`` is called without the lock held, by the thread that freed the
+    slot.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait to be tokenized, or for room."""
+        """Sequences that wait to be tokenized, or for KV blocks."""
         return self._coming + len(self._waiting)
 
     @property
@@ -75,8 +76,8 @@ class Admission:
         """Share of the target's KV blocks that running sequences may come to need."""
         return 1 - self._free_blocks / self._kv_blocks if self._kv_blocks else 0.0
 
-    def reserve(self, count: int) -> Places:
-        """Keep places for so many sequences of one request, whose lengths nobody knows yet.
+    def reserve(self, count: int) -> ReservedSlots:
+        """Reserve slots for so many sequences of one request, whose lengths nobody knows yet.
 
         Raises Overloaded where they would find the queue full, and BadRequest where that is so
         however idle the server is.
@@ -86,15 +87,15 @@ class Admission:
             raise self._never(count, most)
         with self._lock:
             coming = self._coming + count
-            # Behind somebody who waits, one waits; else as many may run as there are places.
-            places = 0 if self._waiting else self._max_running - len(self._running)
-            if len(self._waiting) + coming > self._max_waiting + places:
+            # Behind somebody who waits, one waits; else as many may run as there are slots.
+            slots = 0 if self._waiting else self._max_running - len(self._running)
+            if len(self._waiting) + coming > self._max_waiting + slots:
                 raise self._overloaded()
             self._coming = coming
-        return Places(self, count)
+        return ReservedSlots(self, count)
 
     def leave(self, reservation: Reservation) -> None:
-        """Give a started ticket's room to those who wait, and to those who wait for drafts."""
+        """Release a running sequence's blocks to those that wait, for the target or for drafts."""
         with self._lock:
             del self._running[reservation]
             self._free_blocks += reservation.blocks
@@ -106,7 +107,7 @@ class Admission:
         self._start_those_that_fit()
 
     def withdraw(self, reservation: Reservation) -> bool:
-        """Take a ticket out of the queue; False if it was started before."""
+        """Take a reservation out of the queue; False if it was started before."""
         with self._lock:
             if reservation not in self._waiting:
                 return False
@@ -115,7 +116,7 @@ class Admission:
         return True
 
     def _enter(self, reservations: Sequence[Reservation]) -> None:
-        """Start each ticket now or when its turn comes; raise Overloaded if not all may wait."""
+        """Start each sequence now or when its turn comes; raise Overloaded if not all may wait."""
         for reservation in reservations:
             reservation.blocks = min(reservation.blocks, self._kv_blocks)
         with self._lock:
@@ -140,7 +141,7 @@ class Admission:
             reservation.start()
 
     def _number_that_fit(self, queue: Sequence[Reservation]) -> int:
-        """How many tickets may start now."""
+        """How many sequences may start now."""
         return _number_that_fit(queue, self._max_running - len(self._running), self._free_blocks)
 
     def _next(self) -> Reservation | None:
@@ -155,7 +156,7 @@ class Admission:
             return reservation
 
     def _let_draft(self, reservation: Reservation) -> None:
-        """Give a running ticket its blocks in the draft's cache, if they are free."""
+        """Give a running sequence its blocks in the draft's cache, if they are free."""
         if not reservation.drafts and 0 < reservation.draft_blocks <= self._free_draft_blocks:
             reservation.drafts = True
             self._free_draft_blocks -= reservation.draft_blocks
@@ -174,8 +175,8 @@ class Admission:
         )
 
 
-class Places:
-    """The places of one request's sequences, from its arrival until their tickets are known."""
+class ReservedSlots:
+    """The queue slots of one request's sequences, until their lengths are known."""
 
     def __init__(self, admission: Admission, count: int) -> None:
         self._admission = admission
@@ -183,15 +184,15 @@ class Places:
         self._lock = threading.Lock()
 
     def enter(self, reservations: Sequence[Reservation]) -> None:
-        """Put a ticket in each place; raise Overloaded if not all may wait.
+        """Put a reservation in each slot; raise Overloaded if not all may wait.
 
-        Nothing happens where the places were given back meanwhile.
+        Nothing happens if the slots were given back meanwhile.
         """
         if self._take():
             self._admission._enter(reservations)
 
     def give_back(self) -> None:
-        """Let others have the places, unless tickets took them."""
+        """Release the slots, unless reservations took them."""
         if self._take():
             self._admission._give_back(self._count)
 
@@ -203,8 +204,8 @@ class Places:
     _taken = False
 
 
-class DraftRoom:
-    """The draft model's health as one sequence sees it: it also needs room in the draft's cache."""
+class DraftKvAvailability:
+    """The draft model's health for one sequence, which also needs blocks in the draft's cache."""
 
     def __init__(self, reservation: Reservation, health: DrafterHealth) -> None:
         self._reservation = reservation
@@ -215,12 +216,12 @@ class DraftRoom:
         """Whether the draft model may be asked."""
         return self._reservation.drafts and self._health.available
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest."""
         self._health.failed(error)
 
     def refused(self, error: EngineRefused) -> None:
-        """Hear that it would not take this sequence's call."""
+        """Note that it refused this sequence's call."""
         self._health.refused(error)
 
 
@@ -235,7 +236,7 @@ def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
     )
 
 
-def _number_that_fit(queue: Sequence[Reservation], places: int, blocks: int) -> int:
+def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:
     """How many may start. Nobody overtakes: a long prompt is not starved."""
-    needed = accumulate(reservation.blocks for reservation in queue[:places])
+    needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)

@@ -17,10 +17,10 @@ class ChunkSize:
     whole: an engine that drafts by itself gets the whole answer in one piece, where nobody reads
     along: a call in pieces would end its drafts early. timed: pieces may follow from times.
 
-    >>> pace = Pace(steady=True)
+    >>> size = ChunkSize(steady=True)
     >>> for _ in range(4):
-    ...     print(pace.tokens)
-    ...     pace.adapt(pace.tokens, 0.006 * pace.tokens)
+    ...     print(size.tokens)
+    ...     size.adapt(size.tokens, 0.006 * size.tokens)
     1
     2
     4
@@ -35,7 +35,7 @@ class ChunkSize:
             self.tokens = WHOLE_ANSWER if whole else MOST_TOKENS
 
     def adapt(self, tokens: int, seconds: float) -> None:
-        """Hear how long a piece of ``tokens`` took."""
+        """Note how long a piece of ``tokens`` took."""
         if self._adapts and tokens:
             affordable = int(SECONDS_A_PIECE * tokens / max(seconds, 1e-6))
             self.tokens = max(1, min(affordable, 2 * self.tokens, MOST_TOKENS))

@@ -2,7 +2,7 @@
 
 Adaptive lengths are chosen among arms. An arm is a longest length and a probability: the draft
 model stops by itself as soon as it finds it less probable that all its tokens so far are right. A
-round that drafted n tokens and had m accepted tells what every arm would have drafted and emitted
+round that drafted n tokens and had m accepted shows what every arm would have drafted and emitted
 there: a shorter one exactly, a longer one up to its end and by averages from there. So all arms
 learn from every round, and what an arm earns is
 
@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.effects import Draft, Plan
+from tandem.bls.effects import Draft, DraftPlan
 
 Floats = NDArray[np.float64]
 
@@ -35,8 +35,8 @@ SHARED_MEMORY = 0.998  # and of what all have,
 PRIOR_ROUNDS = 20.0  # which counts as so many rounds of a request's own
 COST_MEMORY = 0.99
 EXPLORE_EVERY = 100  # rounds between two drafts of full length
-FIRST_ROUNDS = 2  # of a request whose deployment has no experience yet: at full length
-ADVANTAGE = 1.02  # of the target alone, before drafts are given up
+FIRST_ROUNDS = 2  # of a request whose deployment has no statistics yet: at full length
+ADVANTAGE = 1.02  # of the target alone, before drafting stops
 FIRST_REST, LONGEST_REST = 8, 64  # tokens without drafts before they are tried again
 TRIAL_TOKENS = 2  # and how many then
 PLAIN_SAMPLE = 4  # tokens without drafts, to learn what they cost
@@ -46,14 +46,14 @@ PLAIN_EVERY = 400  # rounds
 class DraftLength(Protocol):
     """Decides on the length of a draft model's next draft."""
 
-    def plan(self, limit: int) -> Plan:
+    def plan(self, limit: int) -> DraftPlan:
         """Decide; ``limit`` (>= 1) is what fits."""
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Hear what became of a draft, and how long the target took to say so."""
+        """Note what became of a draft, and how long the target took to say so."""
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Hear how long the target took for tokens without drafts."""
+        """Note how long the target took for tokens without drafts."""
 
 
 class FixedLength:
@@ -62,9 +62,9 @@ class FixedLength:
     def __init__(self, num_tokens: int) -> None:
         self._num_tokens = num_tokens
 
-    def plan(self, limit: int) -> Plan:
+    def plan(self, limit: int) -> DraftPlan:
         """Draft as many as fit."""
-        return Plan(min(limit, self._num_tokens))
+        return DraftPlan(min(limit, self._num_tokens))
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Nothing changes."""
@@ -127,7 +127,7 @@ class Arms:
 class DraftStatistics:
     """What all requests of a deployment have learned about drafts. Thread-safe.
 
-    rated: the draft model tells the probability of each token and can stop by it.
+    rated: the draft model returns the probability of each token and can stop by it.
     """
 
     def __init__(self, max_draft_len: int, *, rated: bool) -> None:
@@ -169,7 +169,7 @@ class DraftStatistics:
         self.learn_acceptance(draft, num_accepted, own)
 
     def learn_acceptance(self, draft: Draft, num_accepted: int, own: Arms) -> None:
-        """Take a round in whose times tell nothing, since the prompt was computed in it."""
+        """Take a round in whose times say nothing, since the prompt was computed in it."""
         with self._lock:
             decided = min(num_accepted + 1, len(draft))
             self._accepted = SHARED_MEMORY * self._accepted + np.array([num_accepted, decided])
@@ -243,11 +243,11 @@ class AdaptiveLength:
         self._rest = FIRST_REST
         self._resting = False
 
-    def plan(self, limit: int) -> Plan:
+    def plan(self, limit: int) -> DraftPlan:
         """Choose the best arm that fits, or a draft of full length to learn from."""
         draft_statistics = self._draft_statistics
         if self._rounds and draft_statistics.wants_plain_step():
-            return Plan(0, plain_tokens=PLAIN_SAMPLE)
+            return DraftPlan(0, plain_tokens=PLAIN_SAMPLE)
         if not draft_statistics.knows_costs or self._explores():
             return self._draft(limit)
         rates, alone = draft_statistics.rates(self._arms)
@@ -277,22 +277,22 @@ class AdaptiveLength:
         inexperienced = self._draft_statistics.arms.rounds < FIRST_ROUNDS
         return inexperienced or self._rounds % EXPLORE_EVERY == EXPLORE_EVERY - 1
 
-    def _rest_or_trial(self, limit: int) -> Plan:
+    def _rest_or_trial(self, limit: int) -> DraftPlan:
         """Leave the target alone for a while, then try a short draft, then a longer while."""
         self._resting = not self._resting
         if not self._resting:
             return self._draft(min(limit, TRIAL_TOKENS))
         rest, self._rest = self._rest, min(2 * self._rest, LONGEST_REST)
-        return Plan(0, plain_tokens=rest)
+        return DraftPlan(0, plain_tokens=rest)
 
-    def _draft(self, num_tokens: int, stop: float = 0.0) -> Plan:
-        return Plan(num_tokens, stop, wants_log_probs=self._draft_statistics.rated)
+    def _draft(self, num_tokens: int, stop: float = 0.0) -> DraftPlan:
+        return DraftPlan(num_tokens, stop, wants_log_probs=self._draft_statistics.rated)
 
 
 def chances_of(draft: Draft) -> Floats:
     """How likely the draft model found it, behind each token, that all so far are right.
 
-    [num_draft_tokens]; empty where it does not tell.
+    [num_draft_tokens]; empty where it does not say.
     """
     if draft.answer is None or draft.answer.log_probs is None:
         return np.empty(0)

@@ -8,7 +8,7 @@ effect         meaning                                                     the d
 EngineCall     call `draft` or `target`                                    EngineAnswer
 TextCall       turn ids into text                                          str
 Chunk          hand tokens (and text) to whoever waits for them            None
-Listen         wait for tokens that became final elsewhere                 Chunk
+NextChunk      wait for tokens that another driver's steps made final      Chunk
 =============  ==========================================================  ==================
 
 The driver throws EngineError into the loop where an engine failed, and Cancelled where nobody
@@ -33,8 +33,8 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 NO_TOKENS: TokenIds = np.empty(0, np.int32)
 
 
-class Plan(NamedTuple):
-    """How long a draft shall be.
+class DraftPlan(NamedTuple):
+    """How long a draft is to be.
 
     stop_probability: end it where the draft model itself finds it less probable that all is right.
     plain_tokens: where ``num_tokens`` is 0, for how many tokens the target goes on alone.
@@ -55,10 +55,10 @@ class Draft:
     """
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
-    logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a loan
+    logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
     drafter: DrafterName = "none"
     plain_tokens: int = 1
-    plan: Plan | None = None  # what was asked of a draft model, and its answer
+    plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
     answer: EngineAnswer | None = None
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class EngineAnswer(NamedTuple):
     """The new tokens that an engine call brought, and how long it took.
 
     seconds: as the caller waited. engine_seconds: as the engine worked, by its own clock; the rest
-    was spent on the way. 0 where it does not tell.
+    was spent on the way. 0 where the engine does not say.
     """
 
     tokens: TokenIds  # [n]
@@ -105,7 +105,7 @@ class EngineAnswer(NamedTuple):
     num_draft_tokens: int = 0  # of an engine that drafts by itself
     num_accepted_tokens: int = 0
     log_probs: NDArray[np.float32] | None = None  # [n]
-    # The target's [n, vocab_size]; the draft's as it sent them, [1, n, vocab_size], or a loan
+    # The target's [n, vocab_size]; the draft's as it sent them, [1, n, vocab_size], or a handle
     logits: Any = None
     context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
     kv_blocks: KvBlocks | None = None
@@ -130,8 +130,8 @@ class Chunk(NamedTuple):
     totals: Totals  # with these tokens
 
 
-class Listen(NamedTuple):
-    """Wait for what a decoding beside this one made final."""
+class NextChunk(NamedTuple):
+    """Wait for tokens that another driver's steps made final."""
 
 
-Effect: TypeAlias = EngineCall | TextCall | Chunk | Listen
+Effect: TypeAlias = EngineCall | TextCall | Chunk | NextChunk

@@ -1,16 +1,16 @@
-"""What can go wrong in the loop, who hears of it, and under which of Triton's error codes.
+"""What can go wrong in the loop, who is told, and under which of Triton's error codes.
 
 TandemError                  INTERNAL     one line that a client may read
 ├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
-├── Overloaded               UNAVAILABLE  no room, and the queue is full
+├── Overloaded               UNAVAILABLE  nothing is free, and the queue is full
 ├── DeadlineExceeded         INTERNAL     the request ran out of its time
 ├── AnswerNotSent            INTERNAL     the answer does not fit into shared memory
 └── EngineError              the code it  an engine failed: the draft costs only speed, the target
     │                        came with    the request
     ├── EngineTimeout        INTERNAL     an engine did not answer in time
-    ├── EngineUnavailable    UNAVAILABLE  an engine is called no more
+    ├── EngineUnavailable    UNAVAILABLE  an engine is not called any more
     └── EngineRefused        INVALID_ARG  an engine will not take this call, now or later
-Cancelled                    CANCELLED    the client has gone; nobody hears of it
+Cancelled                    CANCELLED    the client has gone; nobody is told
 
 UNAVAILABLE is what balancers and clients send again by themselves: so it means that nothing was
 begun. Triton has no code for a deadline. A request that used its time up is INTERNAL, because
@@ -24,33 +24,33 @@ from typing import TypeAlias
 from tandem.contract.errors import ErrorCode
 
 
-class TandemError(Exception):
-    """An error whose text is one line, fit for a client: what, where, and how to mend it."""
+class ServingError(Exception):
+    """An error whose text is one line, fit for a client: what, where, and how to fix it."""
 
     code: ErrorCode = "INTERNAL"
 
 
-class BadRequest(TandemError):
+class BadRequest(ServingError):
     """A request that cannot be served as it is; the text names the input."""
 
     code = "INVALID_ARG"
 
 
-class Overloaded(TandemError):
-    """The server has as many requests as it can carry."""
+class Overloaded(ServingError):
+    """The server has as many requests as it can hold."""
 
     code = "UNAVAILABLE"
 
 
-class DeadlineExceeded(TandemError):
+class DeadlineExceeded(ServingError):
     """The time that the client or the profile gave the request has passed."""
 
 
-class AnswerNotSent(TandemError):
+class AnswerNotSent(ServingError):
     """An answer is there and could not be handed to Triton."""
 
 
-class EngineError(TandemError):
+class EngineCallError(ServingError):
     """An engine call failed. ``model`` is the Triton model's name, ``what`` its own words."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INTERNAL") -> None:
@@ -60,21 +60,21 @@ class EngineError(TandemError):
         self.code = code
 
 
-class EngineTimeout(EngineError):
+class EngineTimeout(EngineCallError):
     """An engine call had no answer in time; whoever made it may be blocked for good."""
 
     def __init__(self, model: str, seconds: float) -> None:
         super().__init__(model, f"no answer within {seconds:g} s")
 
 
-class EngineUnavailable(EngineError):
-    """Too many calls of this engine were given up: it is not called again."""
+class EngineUnavailable(EngineCallError):
+    """Too many calls of this engine were abandoned: it is not called again."""
 
     def __init__(self, model: str, what: str) -> None:
         super().__init__(model, what, "UNAVAILABLE")
 
 
-class EngineRefused(EngineError):
+class EngineRefused(EngineCallError):
     """The engine is well and refused the call's arguments: nothing is wrong for other requests."""
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
@@ -91,4 +91,4 @@ class Cancelled(Exception):
 
 
 # What a request can end with before its natural end.
-Failure: TypeAlias = TandemError | Cancelled
+Failure: TypeAlias = ServingError | Cancelled

@@ -28,7 +28,7 @@ from tandem.bls.effects import (
     FinishReason,
     KvBlocks,
 )
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
 from tandem.bls.seeds import lengths_decide_text, verification_seed
 from tandem.bls.sequence import Sequence
@@ -88,7 +88,7 @@ class Decoding:
             return Draft()
         try:
             return (yield from self._drafter.propose(self.sequence, limit))
-        except EngineError as error:
+        except EngineCallError as error:
             self.statistics.num_drafter_failures += 1
             self._drafter.failed(error)
             return Draft()
@@ -97,7 +97,7 @@ class Decoding:
         """The target's call of a round.
 
         It gets no end id: an engine that stops there drops the token from its count, and an
-        accepted end of sequence could not be told from a correction.
+        accepted end of sequence would look like a correction.
         """
         return self._target_call(len(draft) + 1, ends=(), draft=draft)
 
@@ -108,7 +108,7 @@ class Decoding:
 
         The engine keeps those in its answer, and ``_emit`` cuts them off.
         """
-        owed = self.sequence.tokens_owed > 0
+        below_min = self.sequence.min_tokens_left > 0
         context = self.sequence.context
         return EngineCall(
             engine="target",
@@ -121,8 +121,8 @@ class Decoding:
             ),
             draft=draft,
             end_id=ends[0] if ends else None,
-            stop_ids=() if owed else ends[1:],
-            ban_end_ids=owed,
+            stop_ids=() if below_min else ends[1:],
+            ban_end_ids=below_min,
             wants_logits=self.request.wants_generation_logits,
             whole=self.request.drafter == "engine",
         )
@@ -134,7 +134,7 @@ class Decoding:
         """
         count = len(answer.tokens)
         if not 1 <= count <= len(draft) + 1:
-            raise EngineError(
+            raise EngineCallError(
                 self._settings.target_model,
                 f"it verified {len(draft)} draft tokens and answered {count} tokens, "
                 f"where 1 to {len(draft) + 1} are possible",
@@ -146,7 +146,7 @@ class Decoding:
         self._count_blocks(answer)
 
     def _unverified(self, draft: Draft, answer: EngineAnswer) -> int:
-        """How many draft tokens the target dropped without a look, as far as its answer tells.
+        """How many draft tokens the target dropped without a look, as far as its answer shows.
 
         A verified draft token is kept, and one more follows, or it is replaced by another. So the
         target has not looked at one that its answer ends with. Where its own token is another one,
@@ -159,13 +159,13 @@ class Decoding:
         return len(draft) - last if answer.tokens[last] == draft.tokens[last] else 0
 
     def _target_alone(self) -> Steps:
-        """A call without drafts, for as many tokens as are due at this pace.
+        """A call without drafts, for as many tokens as the chunk size allows.
 
         One streaming call for the whole answer would be cheaper, but Triton's Python backend
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
         wanted = min(self.sequence.tokens_left, self._chunk_size.tokens)
-        for bound in (self._plain_tokens_due, self.sequence.tokens_owed):
+        for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
             wanted = min(wanted, bound) if bound else wanted
         answer = yield self._target_call(wanted, ends=self.request.end_ids)
         count = len(answer.tokens)
@@ -174,15 +174,22 @@ class Decoding:
         self._drafter.observe_plain_step(count, answer.seconds)
         self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
-        self._count_alone(answer, end)
-        yield from self._emit(answer, end, ended=count < wanted)
+        ended = count < wanted
+        self._count_alone(answer, end, ended=ended)
+        yield from self._emit(answer, end, ended=ended)
 
-    def _count_alone(self, answer: EngineAnswer, end: int | None) -> None:
-        """Count the target's own steps up to an end of sequence, or the rounds that it had."""
+    def _count_alone(self, answer: EngineAnswer, end: int | None, *, ended: bool) -> None:
+        """Count the target's own steps up to an end of sequence, or the rounds that it had.
+
+        An engine that ended early and whose answer holds no end of sequence has dropped it.
+        """
         if answer.num_draft_tokens:
             self.statistics.target_seconds += answer.engine_seconds
+            dropped_end = ended and end is None
             self.statistics.add_own_drafts(
-                len(answer.tokens), answer.num_draft_tokens, answer.num_accepted_tokens
+                len(answer.tokens) + dropped_end,
+                answer.num_draft_tokens,
+                answer.num_accepted_tokens,
             )
             return
         count = len(answer.tokens[:end])

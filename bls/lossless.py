@@ -7,7 +7,7 @@ TensorRT-LLM's (samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTok
   back, which makes it too likely. Sent as `certain`, the same ids are verified exactly;
 - takes draft logits as they come, where the draft drew from warped ones;
 - keeps of several tokens on the edge of top-k an arbitrary one, and gives the last token of top-p
-  only what is missing to it, neither of which its logits tell: a draft is drawn by temperature
+  only what is missing to it, neither of which its logits show: a draft is drawn by temperature
   alone;
 - verifies under top-p with the whole probability of that last token, unlike its own sampling: the
   target is left alone there.
@@ -48,20 +48,20 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     return _by_handle(request) if settings.fast_logits else request
 
 
-def drawn_by(request: Request, settings: LoopSettings) -> Sampling:
-    """Return how the draft engine draws, so that its logits tell what it drew from."""
+def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
+    """Return how the draft engine draws, so that its logits are those it drew from."""
     sampling = request.sampling
     if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
         return sampling
     return Sampling(temperature=sampling.temperature, top_k=0, seed=sampling.seed)
 
 
-def may_ban(request: Request, settings: LoopSettings) -> bool:
-    """Whether the draft engine is told which tokens the target will not take."""
+def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
+    """Whether the draft engine gets the target's banned tokens."""
     return settings.draft_logits_tell_all or not request.use_draft_logits
 
 
-def shown(
+def verification_logits(
     draft: Draft, logits: NDArray[Any] | None, request: Request, settings: LoopSettings
 ) -> NDArray[Any] | None:
     """Return what the target verifies a draft against, [1, n, vocab_size]; None: ids alone.
@@ -75,7 +75,7 @@ def shown(
         logits = logits[:, : len(draft)]
         if settings.target_warps_draft_logits:
             return logits
-        scores = warped(logits, drawn_by(request, settings), settings.vocab_size)
+        scores = warped(logits, draft_sampling(request, settings), settings.vocab_size)
     elif request.sampling.greedy or settings.target_compares_ids_exactly:
         return None
     else:

@@ -163,12 +163,12 @@ def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
 
 def _check_length(prompt_length: int, max_tokens: int, settings: LoopSettings) -> None:
     """Engines cut what is too long in silence; so it is refused at the door."""
-    room = settings.max_seq_len - settings.max_draft_len
+    limit = settings.max_seq_len - settings.max_draft_len
     if prompt_length < 1:
         raise BadRequest(f"input '{tensors.TEXT_INPUT}' gives no tokens; send some text")
-    if prompt_length + max_tokens > room:
+    if prompt_length + max_tokens > limit:
         raise BadRequest(
             f"input '{tensors.MAX_TOKENS}': {prompt_length} prompt tokens and {max_tokens} new "
-            f"ones exceed {room}, which is max_seq_len {settings.max_seq_len} less room for "
+            f"ones exceed {limit}, which is max_seq_len {settings.max_seq_len} less room for "
             f"{settings.max_draft_len} draft tokens"
         )

@@ -22,7 +22,7 @@ from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
-# What a front end may send that is no input of ours: Triton's own request parameters.
+# What a front end may send that is not an input of ours: Triton's own request parameters.
 TRITON_PARAMETERS = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
 )
@@ -89,7 +89,7 @@ class RequestParser:
 
     @property
     def is_stop(self) -> bool:
-        """Whether this is no request of its own, but the end of another."""
+        """Whether this only ends another request."""
         return tensors.STOP in self._arrays and bool(self._arrays[tensors.STOP].any())
 
     def options(self) -> Options:
@@ -375,7 +375,7 @@ class RequestParser:
 
 
 def refuse_unknown(parameters: str) -> None:
-    """`generate` makes a parameter of every key that is no input: a typo must not vanish.
+    """`generate` makes a parameter of every key that is not an input: a typo must not vanish.
 
     parameters: the request's, as the JSON object that Triton gives.
     """

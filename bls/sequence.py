@@ -52,7 +52,7 @@ class Sequence:
         return self._limit - self._length
 
     @property
-    def tokens_owed(self) -> int:
+    def min_tokens_left(self) -> int:
         """How many tokens ``min_tokens`` still asks for; no end of sequence before them."""
         return max(0, self.request.min_tokens - self.num_output_tokens)
 
@@ -61,12 +61,12 @@ class Sequence:
         """The longest draft that this round may verify; 0 means a plain target step.
 
         A round emits one token more than it accepts, so the last token wants no draft. While
-        tokens are owed, the whole round must lie within them: the target bans the end of sequence
-        in all of a call or in none of it.
+        `min_tokens` is not reached, the whole round must lie below it: the target bans the end of
+        sequence in all of a call or in none of it.
         """
         limit = min(self.request.longest_draft, self.tokens_left - 1)
-        owed = self.tokens_owed
-        return min(limit, owed - 1) if owed else limit
+        below_min = self.min_tokens_left
+        return min(limit, below_min - 1) if below_min else limit
 
     def append(self, tokens: TokenIds) -> None:
         """Take over the tokens of a round."""

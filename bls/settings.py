@@ -87,7 +87,7 @@ class LoopSettings(RequestLimits):
     draft_kv_tokens: int = 0
     draft_kv_block_tokens: int = 32
     max_requests: int = 64  # sequences decoding at once
-    max_queue: int = 64  # sequences waiting for room
+    max_queue: int = 64  # sequences waiting for KV blocks
     max_queue_bytes: int = 64 * 2**20  # of texts waiting to be tokenized
 
     # Limits of a request beside RequestLimits

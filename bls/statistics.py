@@ -111,17 +111,19 @@ class Statistics(Drafted):
             "rounds": [round_._asdict() for round_ in self.rounds],
         }
 
-    def add_own_drafts(self, num_tokens: int, num_draft_tokens: int, num_accepted: int) -> None:
-        """Count what an engine that drafts by itself did in one call, which brought the tokens.
+    def add_own_drafts(self, num_emitted: int, num_draft_tokens: int, num_accepted: int) -> None:
+        """Count what an engine that drafts by itself did in one call.
 
-        Each of its rounds emitted one token more than it accepted. How many it accepted in which
-        round it does not tell, so there is no histogram. The figures are its own word, and counters
-        must not fall: it accepted no more than it drafted, nor more than came with the end of
-        sequence that it kept to itself, and a call is a round at least.
+        num_emitted: the tokens of its answer, and the end of sequence where the engine dropped one.
+
+        Each round emits one token more than it accepts. The engine does not say how many it
+        accepted in which round, so there is no histogram. Its figures are not trusted, because a
+        counter must not fall: it accepted no more than it drafted and no more than it emitted, and
+        a call is at least one round.
         """
         drafted = max(0, num_draft_tokens)
-        accepted = min(max(0, num_accepted), drafted, num_tokens + 1)
-        rounds = max(1, num_tokens - accepted)
+        accepted = min(max(0, num_accepted), drafted, num_emitted)
+        rounds = max(1, num_emitted - accepted)
         for figures in (self, self.by_drafter["engine"]):
             figures.num_spec_steps += rounds
             figures.num_draft_tokens += drafted

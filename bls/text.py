@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.effects import NO_TOKENS, Chunk, Listen, TextCall
+from tandem.bls.effects import NO_TOKENS, Chunk, NextChunk, TextCall
 from tandem.bls.request import TokenIds
 from tandem.bls.stop_strings import StopStrings
 
@@ -70,16 +70,16 @@ class TextSoFar:
         return text, len(window) - context_length
 
 
-def detokenize_stream() -> Generator[Listen | TextCall | Chunk, Any, None]:
-    """Tell the text of an answer beside its decoding: chunks come in by Listen, and out with text.
+def detokenize_stream() -> Generator[NextChunk | TextCall | Chunk, Any, None]:
+    """Detokenize an answer off the critical path: chunks come by NextChunk and leave with text.
 
-    Nothing in it decides how the answer goes on, so no round waits for its text.
+    The text does not decide how the answer goes on, so no round waits for it.
     """
     text_so_far = TextSoFar(each_round=True)
     output: list[TokenIds] = []
     ended = False
     while not ended:
-        chunk = yield Listen()
+        chunk = yield NextChunk()
         text, _ = yield from text_so_far.extend(chunk.tokens)
         output.append(chunk.tokens)
         ended = chunk.finish_reason is not None

@@ -37,7 +37,7 @@ class Timeline:
 
     @property
     def time_to_first_token(self) -> float | None:
-        """Seconds from arrival, waiting for room included; None where no token ever came."""
+        """Seconds from arrival, time in the queue included; None where no token ever came."""
         return _seconds(self.arrival, self.first_token) if self.num_tokens else None
 
     @property

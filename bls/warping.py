@@ -20,12 +20,12 @@ def warped(logits: NDArray[Any], sampling: Sampling, vocab_size: int) -> Logits:
     """Return log-probabilities [1, n, vocab_size] of a draft's raw logits [1, n, width].
 
     Temperature, top-k and top-p follow each other as transformers' warpers do; what they exclude is
-    -inf, and so is padding that the draft lacks. Padding that the target lacks is cut off: a draft
-    ends before a token from there, so what it had is shared out among the others.
+    -inf, and so is padding that the draft does not have. Padding that the target does not have is
+    cut off: a draft ends before a token from there, so what it had is shared out among the others.
     """
     scores = np.array(logits, np.float32)
     if sampling.temperature != 1.0:
-        # Counted from the best, so that none grows without bounds: inf - inf is no number.
+        # Counted from the best, so that none grows without bounds: inf - inf is not a number.
         scores -= scores.max(-1, keepdims=True)
         with np.errstate(over="ignore"):  # at the lowest temperatures the others become -inf
             scores /= max(np.float32(sampling.temperature), np.finfo(np.float32).tiny)

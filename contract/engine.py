@@ -101,7 +101,8 @@ RETURN_NUM_OUTPUT_TOKENS = Tensor(
     "return_num_output_tokens", "BOOL", (1,), optional=True, scalar=True
 )
 DRAFT_STOP_PROBABILITY = Tensor("draft_stop_probability", "FP32", (1,), optional=True, scalar=True)
-# Between our own engines: where the draft's logits lie, instead of them; see `engines.loans`.
+# Between our own engines: where the draft's logits lie, instead of them; see
+# `engines.shared_logits`.
 LOGITS_LOAN = Tensor("logits_loan", "UINT64", (3,), optional=True)
 
 OUTPUT_IDS = Tensor("output_ids", "INT32", (-1, -1))

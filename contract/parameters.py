@@ -1,6 +1,6 @@
 """How a model's settings travel through ``config.pbtxt``.
 
-Triton carries a model's parameters as strings. A settings dataclass becomes one parameter a field,
+Triton keeps a model's parameters as strings. A settings dataclass becomes one parameter a field,
 each value as JSON (a plain string stays itself, so that ``tokenizer_dir`` reads as NVIDIA's does).
 """
 
@@ -49,7 +49,7 @@ def decode(kind: type[Settings], model_config: Mapping[str, Any]) -> Settings:
             values[name] = text if _is_text(hints[name]) else _from_json(json.loads(text))
         except json.JSONDecodeError as error:
             raise ParameterError(
-                f"model '{model}': parameter '{name}' is no JSON: {text!r}"
+                f"model '{model}': parameter '{name}' is not JSON: {text!r}"
             ) from error
     try:
         return kind(**values)

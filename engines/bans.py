@@ -11,7 +11,7 @@ from tandem.engines.request import NO_IDS, EngineRequest, Ids
 
 
 class Bans:
-    """The bad words of a call, and what would end its answer while `min_tokens` are owed."""
+    """The bad words of a call, and what would end its answer while `min_tokens` are missing."""
 
     def __init__(self, request: EngineRequest, vocab_size: int) -> None:
         self._words = request.sampling.bad_words

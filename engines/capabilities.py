@@ -1,4 +1,4 @@
-"""What an engine can do, declared; the entries refuse by name what the traits exclude."""
+"""What an engine can do, declared; the entries refuse by name what its capabilities exclude."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Capabilities:
     stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
     logits_tell_all: its `generation_logits`, warped as transformers does, are what it draws from:
         bias, penalties and bans are in them.
-    lends_logits: as a draft it offers `logits_loan`, as a target it takes one for `draft_logits`.
+    shares_logits: as a draft it offers `logits_loan`, as a target it takes one for `draft_logits`.
     warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.
     compares_ids_exactly: without `draft_logits`, its own sample that differs is the correction.
     top_p_with_drafts: draws under top-p from the same distribution, verifying or not.
@@ -35,7 +35,7 @@ class Capabilities:
     streaming: bool
     stops_when_unsure: bool
     logits_tell_all: bool
-    lends_logits: bool
+    shares_logits: bool
     warps_draft_logits: bool
     compares_ids_exactly: bool
     top_p_with_drafts: bool
@@ -51,7 +51,7 @@ TORCH = Capabilities(
     streaming=True,
     stops_when_unsure=True,
     logits_tell_all=True,
-    lends_logits=True,
+    shares_logits=True,
     warps_draft_logits=True,
     compares_ids_exactly=True,
     top_p_with_drafts=True,
@@ -64,17 +64,17 @@ TENSORRTLLM = replace(
     log_probs_with_drafts=False,
     stops_when_unsure=False,
     logits_tell_all=False,
-    lends_logits=False,
+    shares_logits=False,
     warps_draft_logits=False,
     compares_ids_exactly=False,
     top_p_with_drafts=False,
 )
 EMULATED = TORCH
 TORCH_LOOKUP = replace(
-    TORCH, verifies_drafts=False, drafts_itself=True, draft_logits=False, lends_logits=False
+    TORCH, verifies_drafts=False, drafts_itself=True, draft_logits=False, shares_logits=False
 )
 # TensorRT-LLM's Python interface: its sampler draws from one generator for all requests.
 LLMAPI = replace(
-    TORCH, verifies_drafts=False, keyed_randomness=False, draft_logits=False, lends_logits=False
+    TORCH, verifies_drafts=False, keyed_randomness=False, draft_logits=False, shares_logits=False
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)

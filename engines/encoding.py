@@ -1,4 +1,4 @@
-"""From an `EngineAnswer` to the contract's tensors. Pure."""
+"""From an `EngineResponse` to the contract's tensors. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
-from tandem.engines.request import EngineAnswer, EngineRequest, Usage
+from tandem.engines.request import EngineRequest, EngineResponse, Usage
 
 Array: TypeAlias = NDArray[Any]
-Encoder: TypeAlias = Callable[[EngineRequest, EngineAnswer], "Array | None"]
+Encoder: TypeAlias = Callable[[EngineRequest, EngineResponse], "Array | None"]
 
 
 def encode(
-    request: EngineRequest, answer: EngineAnswer, wanted: Collection[str]
+    request: EngineRequest, answer: EngineResponse, wanted: Collection[str]
 ) -> Iterator[tuple[str, Array]]:
     """Yield name and array, batch dimension included, of each wanted output that the call has."""
     for name in wanted:
@@ -34,7 +34,7 @@ def nothing(wanted: Collection[str]) -> Iterator[tuple[str, Array]]:
         yield tensors.SEQUENCE_LENGTH, np.zeros((1, 1), np.int32)
 
 
-def _output_ids(request: EngineRequest, answer: EngineAnswer) -> Array:
+def _output_ids(request: EngineRequest, answer: EngineResponse) -> Array:
     """[batch 1, beam 1, tokens]; the context first if asked for."""
     if _shows_context(request, answer):
         ids = np.array(answer.tokens, np.int32)
@@ -42,32 +42,32 @@ def _output_ids(request: EngineRequest, answer: EngineAnswer) -> Array:
     return np.array([[answer.tokens]], np.int32)
 
 
-def _sequence_length(request: EngineRequest, answer: EngineAnswer) -> Array:
+def _sequence_length(request: EngineRequest, answer: EngineResponse) -> Array:
     context = len(request.input_ids) if _shows_context(request, answer) else 0
     return _int32(context + len(answer.tokens))
 
 
-def _shows_context(request: EngineRequest, answer: EngineAnswer) -> bool:
+def _shows_context(request: EngineRequest, answer: EngineResponse) -> bool:
     return answer.first and not request.exclude_input
 
 
-def _cum_log_probs(_request: EngineRequest, answer: EngineAnswer) -> Array | None:
+def _cum_log_probs(_request: EngineRequest, answer: EngineResponse) -> Array | None:
     return None if answer.log_probs is None else np.array([[answer.cum_log_prob]], np.float32)
 
 
-def _output_log_probs(_request: EngineRequest, answer: EngineAnswer) -> Array | None:
+def _output_log_probs(_request: EngineRequest, answer: EngineResponse) -> Array | None:
     return None if answer.log_probs is None else answer.log_probs[None, None]
 
 
-def _context_logits(_request: EngineRequest, answer: EngineAnswer) -> Array | None:
+def _context_logits(_request: EngineRequest, answer: EngineResponse) -> Array | None:
     return None if answer.context_logits is None else answer.context_logits[None]
 
 
-def _generation_logits(_request: EngineRequest, answer: EngineAnswer) -> Array | None:
+def _generation_logits(_request: EngineRequest, answer: EngineResponse) -> Array | None:
     return None if answer.generation_logits is None else answer.generation_logits[None, None]
 
 
-def _acceptance_rate(_request: EngineRequest, answer: EngineAnswer) -> Array:
+def _acceptance_rate(_request: EngineRequest, answer: EngineResponse) -> Array:
     usage = answer.usage
     return np.array([[usage.accepted_tokens / max(1, usage.draft_tokens)]], np.float32)
 
@@ -76,7 +76,7 @@ def _int32(value: int) -> Array:
     return np.array([[value]], np.int32)
 
 
-def _perf(value: Callable[[EngineRequest, EngineAnswer], Array]) -> Encoder:
+def _perf(value: Callable[[EngineRequest, EngineResponse], Array]) -> Encoder:
     return lambda request, answer: value(request, answer) if request.return_perf_metrics else None
 
 

@@ -25,15 +25,16 @@ class Cut(NamedTuple):
 def cut(request: EngineRequest, before: Sequence[int], tokens: Sequence[int]) -> Cut:
     """Cut new tokens at the call's limit, its end id (left out) or a stop word (kept).
 
-    before: the call's new tokens so far. No stop word ends an answer while `min_tokens` are owed.
+    before: the call's new tokens so far. No stop word ends an answer while `min_tokens` are
+    missing.
     """
     kept = list(tokens[: request.max_new_tokens - len(before)])
     end = stop = len(kept)
     if request.end_id is not None and request.end_id in kept:
         end = kept.index(request.end_id)
     if request.stop_words:
-        owed = max(0, request.sampling.min_tokens - len(before))
-        found = request.stop_words.first_end(before, kept, owed)
+        missing = max(0, request.sampling.min_tokens - len(before))
+        found = request.stop_words.first_end(before, kept, missing)
         stop = len(kept) if found is None else found
     if stop < end:
         return Cut(kept[: stop + 1], True, len(tokens) - stop - 1)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from tandem.engines.capabilities import Capabilities
-from tandem.engines.request import EngineAnswer, EngineRequest
+from tandem.engines.request import EngineRequest, EngineResponse
 
-Respond: TypeAlias = Callable[[EngineAnswer], None]
+Respond: TypeAlias = Callable[[EngineResponse], None]
 Send: TypeAlias = Callable[[int], None]  # given when the last token came, in ns of the wall clock
 
 
@@ -17,15 +17,15 @@ class Preparing(ABC):
     """A `Respond` that can do all but the sending beforehand."""
 
     @abstractmethod
-    def __call__(self, answer: EngineAnswer) -> None:
+    def __call__(self, answer: EngineResponse) -> None:
         """Send an answer."""
 
     @abstractmethod
-    def prepare(self, answer: EngineAnswer) -> Send:
+    def prepare(self, answer: EngineResponse) -> Send:
         """Return what sends the answer."""
 
 
-def prepared(respond: Respond, answer: EngineAnswer) -> Send:
+def prepared(respond: Respond, answer: EngineResponse) -> Send:
     """Do what can be done before an answer is due; return what sends it then."""
     if isinstance(respond, Preparing):
         return respond.prepare(answer)
@@ -40,7 +40,7 @@ class Engine(Protocol):
     """Answers many calls at once. All methods may be called from any thread.
 
     Attributes:
-        traits: what it can do.
+        capabilities: what it can do.
         computed_tokens: tokens that went through the model since the start.
 
     """

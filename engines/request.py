@@ -48,9 +48,8 @@ class EngineRequest(NamedTuple):
 
     `draft_logits` [len(draft_ids), vocab_size] switches verification from ids to probabilities:
     they are the draft engine's `generation_logits`, i.e. before temperature, top-k and top-p.
-    `end_id` None: no token ends the answer. `draft_stop_probability`: end where the product of the
-    tokens' own probabilities is less, that is where the model finds it less probable that another
-    one would say all of them.
+    `end_id` None: no token ends the answer. `draft_stop_probability`: stop when the joint
+    probability of the new tokens falls below this.
     """
 
     request_id: str
@@ -90,7 +89,7 @@ class Usage(NamedTuple):
     last_token_time_ns: int = 0
 
 
-class EngineAnswer(NamedTuple):
+class EngineResponse(NamedTuple):
     """One response to a call: the tokens since the last one (all of them unless streaming).
 
     error: one line that the call ends with instead, and of which kind it is (`code`).

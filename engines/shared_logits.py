@@ -1,12 +1,12 @@
-"""Logits that a draft lends the target, in memory that both see, instead of sending them.
+"""Logits that a draft shares with the target in memory, instead of sending them.
 
 Triton's Python backend copies a tensor six times on its way from one model through a second to a
-third: of ten rows of a vocabulary of 128,256, 5 MB each time. A loan is 24 bytes on that way: where
+third: for ten rows of a vocabulary of 128,256 that is 5 MB each time. A handle is 24 bytes: where
 the logits lie. TensorRT-LLM's fast logits do the same between its own processes.
 
 A page of memory has no name in any folder (memfd_create(2)), so that none outlives the draft's
-process, however that ends. It is lent anew once it was given back, or where nobody took it in time.
-Each loan has a number that cannot be guessed: who does not hold it reads nothing.
+process, however that ends. It is used again once its reader gave it back, or if nobody read it in
+time. Each handle has a number that cannot be guessed: nobody reads without it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tandem.engines.request import Floats
 
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
 
-SECONDS_TO_TAKE = 60.0  # whoever asked for a loan has given up long before
-MOST_PAGES = 128  # then the oldest loan that nobody took ends sooner
+SECONDS_TO_TAKE = 60.0  # whoever asked for the logits has timed out long before
+MOST_PAGES = 128  # then the oldest page that nobody read is used again sooner
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +40,14 @@ _NUMBER, _TAKEN, _RETURNED, _ROWS, _WIDTH = range(5)  # words of a header
 
 
 class _Page:
-    """Memory that two processes see: whose turn it is, and behind that the logits."""
+    """Memory that two processes see: a header that says who uses it, then the logits."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, 0)
         self._header = np.frombuffer(self._memory, np.uint64, _HEADER_BYTES // 8)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Bytes for logits."""
         return len(self._memory) - _HEADER_BYTES
 
@@ -58,7 +58,7 @@ class _Page:
         return values.reshape(rows, width)
 
     def write(self, logits: Floats) -> int:
-        """Put logits there; return the number of the loan."""
+        """Put logits there; return the number of the handle."""
         self._header[_ROWS], self._header[_WIDTH] = logits.shape
         np.copyto(self.logits(), logits)
         number = secrets.randbits(63) + 1
@@ -67,11 +67,11 @@ class _Page:
 
     @property
     def returned(self) -> bool:
-        """Whether the last loan was given back."""
+        """Whether the reader gave the page back."""
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
     def withdraw(self) -> bool:
-        """End a loan that nobody has taken; say whether that was so."""
+        """Take back a page that nobody has read; return whether that was so."""
         number = int(self._header[_NUMBER])
         self._header[_NUMBER] = 0
         if self._header[_TAKEN] == number:
@@ -80,7 +80,7 @@ class _Page:
         return True
 
     def take(self, number: int) -> bool:
-        """Begin to read the loan of that number, once; say whether it is there."""
+        """Begin to read the logits of that number, once; return whether they are there."""
         if self._header[_NUMBER] != number or self._header[_TAKEN] == number:
             return False
         self._header[_TAKEN] = number
@@ -95,53 +95,53 @@ class _Page:
 
 
 class SharedLogitsWriter:
-    """What a draft lends. Thread-safe."""
+    """Writes a draft's logits for the target. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lent: deque[tuple[float, int, _Page]] = deque()  # the oldest loan first
+        self._written: deque[tuple[float, int, _Page]] = deque()  # the oldest first
         self._lock = threading.Lock()
 
     @property
     def num_pages(self) -> int:
         """How many pages there are."""
-        return len(self._lent)
+        return len(self._written)
 
-    def lend(self, logits: Floats) -> Handle:
+    def write(self, logits: Floats) -> Handle:
         """Return where a reader finds a copy of logits [n, vocab_size]."""
         with self._lock:
             descriptor, page = self._free_page(logits.nbytes)
         number = page.write(logits)
         with self._lock:
-            self._lent.append((self._clock(), descriptor, page))
+            self._written.append((self._clock(), descriptor, page))
         return np.array([os.getpid(), descriptor, number], np.uint64)
 
     def close(self) -> None:
         """Let go of all pages; who still reads one keeps it."""
         with self._lock:
-            while self._lent:
-                os.close(self._lent.popleft()[1])
+            while self._written:
+                os.close(self._written.popleft()[1])
 
     def _free_page(self, num_bytes: int) -> tuple[int, _Page]:
-        """Take a page that nobody reads out of those that are lent, or make one."""
+        """Take a page that nobody reads out of those in use, or make one."""
         place = self._place_of_free_page()
         if place is not None:
-            _, descriptor, page = self._lent[place]
-            del self._lent[place]
-            if page.room >= num_bytes:
+            _, descriptor, page = self._written[place]
+            del self._written[place]
+            if page.capacity >= num_bytes:
                 return descriptor, page
             os.close(descriptor)
         descriptor = os.memfd_create(_NAME)
-        # What is not written takes no memory: room for longer drafts costs nothing.
+        # Pages that are not written take no memory: capacity for longer drafts costs nothing.
         os.ftruncate(descriptor, _HEADER_BYTES + (1 << (num_bytes - 1).bit_length()))
         return descriptor, _Page(descriptor)
 
     def _place_of_free_page(self) -> int | None:
-        for place, (_, _, page) in enumerate(self._lent):
+        for place, (_, _, page) in enumerate(self._written):
             if page.returned:
                 return place
-        patience = 0.0 if len(self._lent) >= MOST_PAGES else SECONDS_TO_TAKE
-        for place, (since, _, page) in enumerate(self._lent):
+        patience = 0.0 if len(self._written) >= MOST_PAGES else SECONDS_TO_TAKE
+        for place, (since, _, page) in enumerate(self._written):
             if self._clock() - since < patience:
                 return None
             if page.withdraw():
@@ -150,7 +150,7 @@ class SharedLogitsWriter:
 
 
 class SharedLogits:
-    """Logits [rows, vocab_size] that were lent, until they are given back."""
+    """Logits [rows, vocab_size] in shared memory, until they are given back."""
 
     def __init__(self, page: _Page, number: int) -> None:
         self.logits = page.logits()
@@ -163,15 +163,15 @@ class SharedLogits:
 
 
 class SharedLogitsReader:
-    """What a target reads of it. Thread-safe."""
+    """Reads a draft's logits for the target. Thread-safe."""
 
     def __init__(self) -> None:
         self._pages: dict[tuple[int, int], _Page] = {}
         self._lock = threading.Lock()
         self._warned = False
 
-    def borrow(self, handle: Handle) -> SharedLogits | None:
-        """Return the loan; None where it is over, or never was one."""
+    def read(self, handle: Handle) -> SharedLogits | None:
+        """Return the logits; None if they are gone or never were there."""
         if handle.size == _HANDLE_WORDS:
             process, descriptor, number = handle.reshape(-1).tolist()
             with self._lock:
@@ -180,7 +180,7 @@ class SharedLogitsReader:
                 return SharedLogits(page, number)
         if not self._warned:
             self._warned = True
-            log.warning("a draft's logits could not be borrowed; such drafts are verified by ids")
+            log.warning("a draft's logits could not be read; such drafts are verified by ids")
         return None
 
     def _taken(self, process: int, descriptor: int, number: int) -> _Page | None:

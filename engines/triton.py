@@ -21,8 +21,8 @@ from tandem.engines.encoding import encode, nothing
 from tandem.engines.engine import Engine, Preparing, Send
 from tandem.engines.errors import EngineError, RequestError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
-from tandem.engines.request import NO_IDS, EngineAnswer, EngineRequest
-from tandem.engines.room import ResponseError, check_room
+from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
+from tandem.engines.response_memory import ResponseError, check_response_memory
 from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -78,7 +78,7 @@ class EngineModel:
                 way.send(_response(nothing(wanted)), final=True)
                 return way
             if tensors.LOGITS_LOAN in arrays:
-                self._take_loan(arrays, way)
+                self._take_shared_logits(arrays, way)
             call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
             self._check_streaming(call)
             respond = _Responder(self._name, call, way, wanted, self._logits_writer)
@@ -90,18 +90,18 @@ class EngineModel:
             self._refuse(way, f"the call failed: {type(error).__name__}", "INTERNAL")
         return way
 
-    def _take_loan(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
-        """Put borrowed logits in the place of the loan, as many as there are draft tokens.
+    def _take_shared_logits(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
+        """Replace the handle by the logits it stands for, as many as there are draft tokens.
 
-        A loan that is over leaves the ids, which are verified as exactly.
+        If they are gone, the draft is verified by its ids, which is as exact.
         """
-        loan = self._logits_reader.borrow(arrays.pop(tensors.LOGITS_LOAN))
-        if loan is None:
+        shared = self._logits_reader.read(arrays.pop(tensors.LOGITS_LOAN))
+        if shared is None:
             arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
             return
-        way.on_final(loan.give_back)
+        way.on_final(shared.give_back)
         length = arrays.get(tensors.DRAFT_INPUT_IDS, NO_IDS).shape[-1]
-        arrays[tensors.DRAFT_LOGITS] = loan.logits[np.newaxis, :length]
+        arrays[tensors.DRAFT_LOGITS] = shared.logits[np.newaxis, :length]
 
     def _stop(self, request_id: str) -> None:
         if not request_id:
@@ -135,10 +135,10 @@ class _Responder(Preparing):
         self._wanted = wanted
         self._logits_writer = writer
 
-    def __call__(self, answer: EngineAnswer) -> None:
+    def __call__(self, answer: EngineResponse) -> None:
         self.prepare(answer)(answer.usage.last_token_time_ns)
 
-    def prepare(self, answer: EngineAnswer) -> Send:
+    def prepare(self, answer: EngineResponse) -> Send:
         """Make the response; the time of its last token is written when it is sent.
 
         One that cannot be made is an error, which ends the call: sending it raises ResponseError
@@ -148,7 +148,7 @@ class _Responder(Preparing):
             return self._sends_error(answer.error, answer.code, final=answer.final)
         try:
             arrays = self._arrays(answer)
-            check_room(sum(array.nbytes for array in arrays.values()))
+            check_response_memory(sum(array.nbytes for array in arrays.values()))
             response = _response(arrays.items())
         except ResponseError as error:
             return self._sends_error(str(error), error.code, final=answer.final)
@@ -165,10 +165,10 @@ class _Responder(Preparing):
 
         return send
 
-    def _arrays(self, answer: EngineAnswer) -> dict[str, NDArray[Any]]:
+    def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
         if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
-            arrays[tensors.LOGITS_LOAN] = self._logits_writer.lend(answer.generation_logits)[None]
+            arrays[tensors.LOGITS_LOAN] = self._logits_writer.write(answer.generation_logits)[None]
         return arrays
 
     def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:
@@ -205,7 +205,7 @@ class _WayBack:
 
         Raises what the sender raises, where that one is not final after an error in its place. A
         final one that failed leaves nothing to be done: Triton has closed the sender before it
-        tried, which is why `check_room` comes first.
+        tried, which is why `check_response_memory` comes first.
         """
         if final:
             self._end()
@@ -223,7 +223,7 @@ class _WayBack:
             raise
 
     def _end(self) -> None:
-        """The engine has done with the call: give back what it had borrowed, once."""
+        """The engine has done with the call: give back the logits it has read, once."""
         ended, self._ended = self._ended, None
         if ended:
             ended()

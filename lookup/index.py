@@ -21,7 +21,7 @@ class NgramIndex:
 
     Each n-gram is a node of a trie, whose keys are read backwards: the n-gram of one token less
     that ends at the same position, and the token before it. An n-gram that occurred once is a leaf,
-    and stands for the longer ones that end there, which the row itself tells; they become nodes
+    and stands for the longer ones that end there, which the row itself shows; they become nodes
     when it occurs again. So a token costs a step for each n-gram that it repeats and one more,
     however long the row is and whatever n-gram sizes are looked up.
 

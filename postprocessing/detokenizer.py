@@ -27,11 +27,11 @@ Why that window is enough. Let a call have brought text; its new ids become the 
 
 - Byte-level BPE (GPT-2, Llama 3, Qwen): an id is some bytes, the text is their UTF-8 reading with
   a U+FFFD for each maximal part that is none. What the reader waits for after the context does not
-  depend on what came before the context: a byte that is no continuation sets it; a context of
+  depend on what came before the context: a byte that is not a continuation sets it; a context of
   continuation bytes only, one of which brought text, ends waiting for nothing, with either history.
 - SentencePiece with byte fallback (Llama 2, Gemma): consecutive byte ids are one run, read as
   UTF-8 all or nothing when the run ends. So a trailing run is withheld, and a call brings text
-  only if an id that is no byte is new in it: that id ends every run that began before.
+  only if an id that is not a byte is new in it: that id ends every run that began before.
 - Decoders that strip the first space or word mark (Llama 2's Strip, Metaspace): the context brought
   text, so the first piece of the window lies in it and is stripped from both sides alike. This
   wants that every id of the vocabulary which is not special makes some text, as all known do.
@@ -85,8 +85,8 @@ def chunk(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> 
 class ByteLevelDetokenizer:
     """Byte-level BPE: every id is some bytes.
 
-    It does not ask the library's decoder, whose text no longer tells an unfinished character from
-    bytes that are none and from a genuine U+FFFD.
+    It does not ask the library's decoder, whose text no longer distinguishes an unfinished
+    character from bytes that are none and from a genuine U+FFFD.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:

@@ -1,41 +1,22 @@
-"""`postprocessing` as a model of Triton's Python backend: the only place here that knows Triton."""
+"""`postprocessing` as a model of Triton's Python backend."""
 
 from __future__ import annotations
 
 import json
-import traceback
 from pathlib import Path
-from typing import Any
-
-import triton_python_backend_utils as pb_utils
 
 from tandem.contract.parameters import decode
 from tandem.postprocessing.postprocessor import Postprocessor
 from tandem.postprocessing.settings import DetokenizerSettings
-from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.triton_model import Answer, ArrayModel
 
 
-class PostprocessingModel:
+class PostprocessingModel(ArrayModel):
     """Token ids to text: hands the tensors of each request to ``Postprocessor``."""
 
-    def initialize(self, args: dict[str, str]) -> None:
+    name = "postprocessing"
+
+    def load(self, model_config: str, folder: Path) -> Answer:
         """Load the tokenizer."""
-        settings = decode(DetokenizerSettings, json.loads(args["model_config"]))
-        folder = Path(args["model_repository"]) / args["model_version"]
-        self._postprocessor = Postprocessor.load(settings, folder)
-
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer every request, one that is wrong with a one-line error."""
-        return [self._answer(request) for request in requests]
-
-    def _answer(self, request: Any) -> Any:
-        try:
-            inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            outputs = self._postprocessor.answer(inputs, request.requested_output_names())
-        except InputError as error:
-            wrong = pb_utils.TritonError(error.coded, pb_utils.TritonError.INVALID_ARG)
-            return pb_utils.InferenceResponse(error=wrong)
-        except Exception:  # noqa: BLE001  whatever it is, the client gets one line
-            pb_utils.Logger.log_error(traceback.format_exc())
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError("postprocessing failed"))
-        return pb_utils.InferenceResponse([pb_utils.Tensor(n, a) for n, a in outputs.items()])
+        settings = decode(DetokenizerSettings, json.loads(model_config))
+        return Postprocessor.load(settings, folder).answer

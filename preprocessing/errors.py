@@ -20,4 +20,4 @@ class InputError(ValueError):
 
 
 class TokenizerError(ValueError):
-    """A tokenizer cannot be loaded; the text is one line that names the folder and the mend."""
+    """A tokenizer cannot be loaded; the text is one line that names the folder and the fix."""

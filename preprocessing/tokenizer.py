@@ -20,7 +20,7 @@ from tandem.preprocessing.errors import TokenizerError
 
 GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
 GPT2_END = "<|endoftext|>"
-UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that the vocabulary lacks
+UNKNOWN_WORD_BYTES = 256  # one id may stand for any word that is not in the vocabulary
 NORMALIZED_BYTES = 4  # of which a normalizer makes one: Unicode's forms shrink no text more
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -78,7 +78,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise TokenizerError(f"'{path}' is no JSON: {error}") from error
+        raise TokenizerError(f"'{path}' is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise TokenizerError(f"'{path}' holds no JSON object")
     return content

@@ -18,9 +18,21 @@ ARROWS = {
     "engines": {"engines", "contract", "lookup"},
     "engines.triton": {"engines", "contract", "triton"},
     "preprocessing": {"preprocessing", "contract"},
-    "preprocessing.triton": {"preprocessing", "contract", "triton"},
+    "preprocessing.triton": {
+        "preprocessing",
+        "preprocessing.triton_model",
+        "contract",
+        "triton",
+    },
+    "preprocessing.triton_model": {"preprocessing", "contract", "triton"},
     "postprocessing": {"postprocessing", "preprocessing", "contract"},  # one tokenizer loader
-    "postprocessing.triton": {"postprocessing", "preprocessing", "contract", "triton"},
+    "postprocessing.triton": {
+        "postprocessing",
+        "preprocessing",
+        "preprocessing.triton_model",
+        "contract",
+        "triton",
+    },
 }
 # The folders of tools/; each may import those before it.
 TOOLS = (

@@ -41,7 +41,7 @@ def test_decode_gives_back_what_encode_took(settings):
     ("parameters", "message"),
     [
         ({"folder": "f", "idz": "1"}, "model 'm': unknown parameter 'idz'; known are folder, kind"),
-        ({"folder": "f", "ids": "[1"}, "model 'm': parameter 'ids' is no JSON: '\\[1'"),
+        ({"folder": "f", "ids": "[1"}, "model 'm': parameter 'ids' is not JSON: '\\[1'"),
         ({}, "model 'm': .*missing.*'folder'"),
     ],
 )

@@ -23,7 +23,7 @@ def drafter_of(
 ) -> Drafter:
     """Return the drafter that a request asks for.
 
-    health, experience: of the draft model, shared by all requests.
+    health, draft_statistics: of the draft model, shared by all requests.
     """
     if request.drafter == "prompt_lookup":
         return PromptLookup(request, settings)

@@ -7,7 +7,7 @@ from typing import Protocol
 from tandem.bls.draft_length import DraftLength
 from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.effects import Draft, EngineCall
-from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import TokenIds
 from tandem.bls.seeds import proposal_seed
 from tandem.bls.sequence import Sequence
@@ -21,11 +21,11 @@ class DrafterHealth(Protocol):
     def available(self) -> bool:
         """Whether the draft model may be asked."""
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest."""
 
     def refused(self, error: EngineRefused) -> None:
-        """Hear that it would not take one request's call; it is well."""
+        """Note that it refused one request's call; the engine itself is well."""
 
 
 class DraftModel(Drafter):
@@ -39,12 +39,12 @@ class DraftModel(Drafter):
         self._num_checked = 0  # tokens of the context that the draft engine is known to have
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether the draft engine is well, can take the context, and has room for one token."""
+        """Whether the draft engine is well and can take the context and one token more."""
         return (
             self._health.available and self._room(sequence) > 0 and self._takes_context_of(sequence)
         )
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest; where it refused the call, for this request alone."""
         if isinstance(error, EngineRefused):
             self._can_serve = False
@@ -75,14 +75,14 @@ class DraftModel(Drafter):
                 use_draft_logits=request.use_draft_logits,
             ),
             stop_ids=self._stop_ids(sequence),
-            ban_end_ids=sequence.tokens_owed > 0,
+            ban_end_ids=sequence.min_tokens_left > 0,
             wants_logits=request.use_draft_logits,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
         )
         if request.use_draft_logits and answer.logits is None:
             raise EngineRefused(
-                self._settings.draft_model or "", "its answer lacks generation_logits"
+                self._settings.draft_model or "", "generation_logits are missing from its answer"
             )
         tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
         if not request.use_draft_logits:
@@ -103,7 +103,7 @@ class DraftModel(Drafter):
         In logits mode an engine that ends early may bring other logits than those of its tokens.
         """
         request = sequence.request
-        return () if request.use_draft_logits or sequence.tokens_owed else request.end_ids
+        return () if request.use_draft_logits or sequence.min_tokens_left else request.end_ids
 
     def _takes_context_of(self, sequence: Sequence) -> bool:
         """Whether the draft engine has every id of the context; looks at new ones only."""
@@ -114,7 +114,7 @@ class DraftModel(Drafter):
         return self._can_serve
 
     def _within_vocabulary(self, tokens: TokenIds) -> TokenIds:
-        """``tokens`` up to the first from padding that the target lacks; it cannot look that up."""
+        """``tokens`` up to the first id that the target does not have: the draft's own padding."""
         if self._settings.draft_vocab_size <= self._settings.vocab_size:
             return tokens
         unknown = (tokens >= self._settings.vocab_size).nonzero()[0]

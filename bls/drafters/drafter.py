@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from tandem.bls.effects import Draft, EngineAnswer, EngineCall
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.sequence import Sequence
 
 Proposal = Generator[EngineCall, EngineAnswer, Draft]
 
 
 class Drafter:
-    """Proposes the tokens that may follow a sequence, and hears what became of them."""
+    """Proposes the tokens that may follow a sequence, and learns what became of them."""
 
     def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
         """Whether it is worth asking now. One that never can leaves the target alone for good."""
@@ -23,13 +23,13 @@ class Drafter:
         raise NotImplementedError
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Hear how many tokens of a draft were accepted, and how long the target took."""
+        """Note how many tokens of a draft were accepted, and how long the target took."""
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Hear how long the target took for tokens without drafts."""
+        """Note how long the target took for tokens without drafts."""
 
-    def failed(self, error: EngineError) -> None:
-        """Hear that an engine call made by ``propose`` failed."""
+    def failed(self, error: EngineCallError) -> None:
+        """Note that an engine call made by ``propose`` failed."""
 
 
 class NoDrafter(Drafter):

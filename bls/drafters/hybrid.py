@@ -6,7 +6,7 @@ from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import Draft
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 
@@ -31,14 +31,14 @@ class Hybrid(Drafter):
         return (yield from self._draft_model.propose(sequence, limit))
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Tell the draft model of its drafts."""
+        """Pass on to the draft model what became of its drafts."""
         if draft.drafter == "draft_model":
             self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Tell the draft model what the target costs without drafts."""
+        """Pass on to the draft model what the target costs without drafts."""
         self._draft_model.observe_plain_step(num_tokens, seconds)
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest."""
         self._draft_model.failed(error)

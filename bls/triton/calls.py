@@ -11,7 +11,7 @@ and nowhere else (measured with Triton 2.51):
 - A decoupled model may end a call by an empty response behind its answer. An iterator that saw
   more than one response crashes the caller when it is freed as its last response arrives (fixed
   upstream in r25.01): it is kept alive for a second after its answer.
-- There is no way to cancel a call, and dropping the iterator stops nothing: a second call with the
+- A call cannot be cancelled, and dropping the iterator stops nothing: a second call with the
   same request id and ``stop`` tells the engine.
 - An error loses its code (fixed in r25.04): models of ours write it before the line
   (``contract.errors``).
@@ -30,7 +30,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.triton.background import log_exception
 from tandem.bls.triton.failures import NO_MEMORY, failure
 from tandem.contract.errors import CODES, ErrorCode
@@ -86,10 +86,10 @@ def _answer(model: str, responses: Iterable[Any], may_be_empty: bool) -> Any:
             return response
     if may_be_empty and response is not None:
         return response
-    raise EngineError(model, "it ended the call without an answer")
+    raise EngineCallError(model, "it ended the call without an answer")
 
 
-def _failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineError:
+def _failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
     """The error for the caller; what no client may read is in the log."""
     error = failure(model, said, code)
     if error.what == NO_MEMORY:

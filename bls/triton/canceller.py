@@ -1,13 +1,13 @@
-"""Telling an engine to give up calls that nobody wants any more."""
+"""Stops engine calls that nobody waits for any more."""
 
 from __future__ import annotations
 
 import queue
 
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.calls import Calls
-from tandem.bls.triton.engine import Engine
+from tandem.bls.triton.engine_client import EngineClient
 
 # Few: an engine that hangs answers no `stop` either, and then has these threads for good.
 THREADS = 4
@@ -16,7 +16,7 @@ THREADS = 4
 class Canceller:
     """The calls with `stop` to one engine. Thread-safe."""
 
-    def __init__(self, engine: Engine, calls: Calls) -> None:
+    def __init__(self, engine: EngineClient, calls: Calls) -> None:
         self._engine = engine
         self._calls = calls
         self._request_ids: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -33,7 +33,7 @@ class Canceller:
             request = engine.stop_request(self._request_ids.get())
             try:
                 self._calls.infer(engine.model, request, decoupled=engine.decoupled)
-            except EngineError:
+            except EngineCallError:
                 continue  # the call has ended before, or will run into its time-out
             except Exception as error:  # noqa: BLE001  the next call is to be stopped all the same
-                log_exception("an engine could not be told to stop a call", error)
+                log_exception("a call of an engine could not be stopped", error)

@@ -1,4 +1,4 @@
-"""What all decodings share: the engines, the calls to them, the count of calls that were lost."""
+"""What all decodings share: the engines, the calls to them, the count of abandoned calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tandem.bls.effects import EngineRole
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.canceller import Canceller
-from tandem.bls.triton.engine import Engine
+from tandem.bls.triton.engine_client import EngineClient
 from tandem.bls.triton.pending_call import AbandonedCalls
 
 
@@ -17,12 +17,12 @@ class EngineClients:
         self.settings = settings
         self.calls = Calls()
         self.abandoned = AbandonedCalls()
-        self.engines: dict[EngineRole, Engine] = {"target": Engine("target", settings)}
+        self.engines: dict[EngineRole, EngineClient] = {"target": EngineClient("target", settings)}
         if settings.draft_model is not None:
-            self.engines["draft"] = Engine("draft", settings)
+            self.engines["draft"] = EngineClient("draft", settings)
         self._cancellers = {e.model: Canceller(e, self.calls) for e in self.engines.values()}
 
     def stop(self, model: str, request_id: str) -> None:
-        """Tell a model to give up a call, if it is an engine."""
+        """Have a model stop a call, if it is an engine."""
         if model in self._cancellers:
             self._cancellers[model].add(request_id)

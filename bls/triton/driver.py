@@ -1,13 +1,10 @@
-"""Carries out steps: does what they ask for, on a thread of their own."""
+"""Performs the effects that steps ask for."""
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias
-
-import numpy as np
 
 from tandem.bls.effects import (
     Chunk,
@@ -17,12 +14,12 @@ from tandem.bls.effects import (
     EngineRole,
     TextCall,
 )
-from tandem.bls.errors import Cancelled, EngineError, EngineTimeout, Failure, TandemError
+from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout, Failure, ServingError
 from tandem.bls.request import Request
 from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
-from tandem.bls.triton.engine import EngineRequests
+from tandem.bls.triton.engine_client import EngineRequests
 from tandem.bls.triton.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.tokenizers import text_of, text_request
 
@@ -30,45 +27,20 @@ Steps: TypeAlias = Generator[Effect, Any, None]
 
 
 class ChunkReceiver(Protocol):
-    """Where what the steps make final goes."""
+    """Takes the chunks that the steps make final."""
 
     def deliver(self, chunk: Chunk) -> None:
         """Take tokens and text that became final."""
 
     def ended(self, error: Failure | None) -> None:
-        """Hear that nothing more will come; ``error`` says why where it was not the natural end."""
-
-
-class ChunkQueue:
-    """Chunks on their way from one carrier to another, joined where the reader falls behind."""
-
-    def __init__(self) -> None:
-        self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
-
-    def put(self, chunk: Chunk) -> None:
-        """Add a chunk."""
-        self._chunks.put(chunk)
-
-    def interrupt(self) -> None:
-        """Wake the reader, who will ask why."""
-        self._chunks.put(None)
-
-    def take(self) -> Chunk | None:
-        """Wait for a chunk; return all that are there as one, or None after an interruption."""
-        chunks = [self._chunks.get()]
-        while not self._chunks.empty():
-            chunks.append(self._chunks.get())
-        known = [chunk for chunk in chunks if chunk is not None]
-        if len(known) < len(chunks):
-            return None
-        return known[-1]._replace(tokens=np.concatenate([chunk.tokens for chunk in known]))
+        """Note that no more chunks will come; ``error`` says why unless the end was natural."""
 
 
 class Driver:
-    """The steps of one sequence and the thread that carries them out.
+    """Performs the effects of one sequence's steps, on a thread of its own.
 
-    When a call is overdue its thread is given up and a new one carries on, with EngineTimeout for
-    an answer. ``chunk_queue`` is what the steps listen to, if they do.
+    When a call is overdue, its thread is abandoned; a new one goes on, with EngineTimeout for an
+    answer. next_chunk: performs the effect ``NextChunk``, for steps that ask for it.
     """
 
     def __init__(
@@ -77,13 +49,13 @@ class Driver:
         steps: Steps,
         request: Request,
         receiver: ChunkReceiver,
-        chunk_queue: ChunkQueue | None = None,
+        next_chunk: Callable[[], Chunk | None] | None = None,
     ) -> None:
         self._clients = clients
         self._request = request
         self._receiver = receiver
         self._steps = steps
-        self._chunk_queue = chunk_queue
+        self._next_chunk = next_chunk
         self._requests: dict[EngineRole, EngineRequests] = {}
         self._name = request_ids.fresh()
         self._calls_made = 0
@@ -97,20 +69,18 @@ class Driver:
     def interrupt(self, reason: Failure) -> None:
         """End the decoding with ``reason`` at the next moment, and stop the call under way.
 
-        An engine in the middle of a long step does not hear of it before the end of the step. The
-        sequence keeps its place until then: the engine is at work for it, and is well.
+        An engine in the middle of a long step notices at the end of that step. The sequence keeps
+        its reservation until then: the engine still works for it.
         """
         if self._interruption is not None:
             return
         self._interruption = reason
-        if self._chunk_queue is not None:
-            self._chunk_queue.interrupt()
         call = self._wait.call
         if call is not None:
             self._clients.stop(call.model, call.request_id)
 
     def check(self, now: float) -> None:
-        """Give up the call under way if it is overdue, and let another thread go on."""
+        """Abandon the call under way if it is overdue, and let another thread go on."""
         call = self._wait.abandon_if_overdue(now)
         if call is None:
             return
@@ -119,28 +89,28 @@ class Driver:
         in_background(lambda: self._drive(lambda: self._steps.throw(reason)))
 
     def _drive(self, resume: Callable[[], Effect]) -> None:
-        """Do what the decoding asks for until it ends; ``resume`` gets its first wish."""
+        """Perform effects until the steps end; ``resume`` returns the first one."""
         try:
             effect = resume()
             while True:
                 effect = self._after(effect)
         except StopIteration:
             self._receiver.ended(None)
-        except (TandemError, Cancelled) as error:
+        except (ServingError, Cancelled) as error:
             self._receiver.ended(error)
         except Abandoned:
             return
-        except Exception as error:  # noqa: BLE001  the client must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001  the client must get an error, whatever it is
             log_exception("the decoding loop failed", error)
-            self._receiver.ended(TandemError("internal error in the decoding loop; see the log"))
+            self._receiver.ended(ServingError("internal error in the decoding loop; see the log"))
 
     def _after(self, effect: Effect) -> Effect:
-        """Perform an effect; return what the decoding wants after its outcome."""
+        """Perform an effect, pass its outcome to the steps and return the next effect."""
         failure: Failure | None = None
         answer = None
         try:
             answer = self._perform(effect)
-        except EngineError as error:
+        except EngineCallError as error:
             failure = error
         reason = self._interruption or failure
         if reason is not None:
@@ -154,8 +124,8 @@ class Driver:
             return self._receiver.deliver(effect)
         if isinstance(effect, TextCall):
             return self._text(effect)
-        assert self._chunk_queue is not None
-        return self._chunk_queue.take()
+        assert self._next_chunk is not None
+        return self._next_chunk()
 
     def _engine_answer(self, call: EngineCall) -> EngineAnswer:
         engine = self._clients.engines[call.engine]
@@ -187,7 +157,7 @@ class Driver:
     def _await(
         self, model: str, request_id: str, timeout: float, request: Any, *, decoupled: bool = False
     ) -> Any:
-        """Make a call that may be stopped, or given up, while it blocks."""
+        """Make a call that may be stopped or abandoned while it blocks."""
         call = self._wait.begin(model, request_id, timeout)
         try:
             if self._interruption is not None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 
-from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.contract.errors import ErrorCode, decoded
 
 REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 
-# Triton's own lines about its shared memory carry the name of the region: who knows it can have it
-# registered as his own.
+# Triton's own lines about its shared memory contain the name of the region: who knows it can have
+# it registered as his own.
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
 NO_MEMORY = "Triton's shared memory is full (/dev/shm; docker's --shm-size); see the server's log"
 
 
-def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineError:
+def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCallError:
     """Return the error for what a call of ``model`` said, and under which code.
 
     A code before the line, which the call could not lose on its way, is the better one.
@@ -23,7 +23,7 @@ def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineErr
     written, line = decoded(_one_line(said))
     code = written or code
     line = line if REGION.search(line) is None else NO_MEMORY
-    return (EngineRefused if code in REFUSALS else EngineError)(model, line, code)
+    return (EngineRefused if code in REFUSALS else EngineCallError)(model, line, code)
 
 
 def _one_line(error: object) -> str:

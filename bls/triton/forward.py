@@ -16,10 +16,10 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.errors import (
     BadRequest,
-    EngineError,
+    EngineCallError,
     EngineTimeout,
     EngineUnavailable,
-    TandemError,
+    ServingError,
 )
 from tandem.bls.request_parser import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
@@ -34,7 +34,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
 
-# `bls_stream` keeps the deadline; only if it should fail to is the call given up, this much later.
+# `bls_stream` keeps the deadline; if it fails to, the call is abandoned, this much later.
 SECONDS_OF_GRACE = 10.0
 # A `stop` that overtakes its request finds nothing to stop; so it is sent until that has ended,
 # one at a time: an entry that hangs answers none of them.
@@ -92,16 +92,16 @@ class _Forwarded:
             return
         except EngineUnavailable as error:
             self._sender.refuse(str(error), error.code)
-        except EngineError as error:
+        except EngineCallError as error:
             self._sender.refuse(error.what, error.code)  # what `bls_stream` said, as it said it
-        except TandemError as error:
+        except ServingError as error:
             self._sender.refuse(str(error), error.code)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be forwarded", error)
             self._sender.refuse("internal error while forwarding; see the server's log")
 
     def check(self, now: float) -> None:
-        """Pass a cancellation on; give the call up if its deadline was ignored."""
+        """Pass a cancellation on; abandon the call if its deadline was ignored."""
         due = now >= self._next_stop and not self._stopping
         if due and self._sender.is_cancelled():
             self._next_stop = now + SECONDS_BETWEEN_STOPS
@@ -153,7 +153,7 @@ class _Forwarded:
         self._sender.send(answer, final=True)
 
     def _stop(self) -> None:
-        """Tell ``bls_stream`` that this request's client has gone."""
+        """Have ``bls_stream`` end this request, whose client has gone."""
         model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
             model_name=model,
@@ -162,7 +162,7 @@ class _Forwarded:
             inputs=[pb_utils.Tensor(tensors.STOP, np.array([[True]]))],
         )
         try:
-            with suppress(EngineError):  # it may answer with nothing but the end of the call
+            with suppress(EngineCallError):  # it may answer with nothing but the end of the call
                 self._calls.infer(model, request, decoupled=True, may_be_empty=True)
         finally:
             self._stopping = False

@@ -8,10 +8,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.triton.background import in_background
 from tandem.bls.triton.calls import Calls
-from tandem.bls.triton.engine import Engine
+from tandem.bls.triton.engine_client import EngineClient
 
 
 class DraftHealth:
@@ -19,10 +19,10 @@ class DraftHealth:
 
     A probe of an engine whose process has died never returns. It is not repeated: drafts stay off
     until the engine answers it, in practice until the server is started anew. One that takes longer
-    than a draft may take is no better than none.
+    than a draft may take does not count.
     """
 
-    def __init__(self, engine: Engine, calls: Calls, pause: float) -> None:
+    def __init__(self, engine: EngineClient, calls: Calls, pause: float) -> None:
         self._engine = engine
         self._calls = calls
         self._pause = pause
@@ -30,7 +30,7 @@ class DraftHealth:
         self._last_refusal = ""
         self.available = True
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         """Let the engine rest; the first to notice says so in the log and starts the probe."""
         with self._lock:
             if not self.available:
@@ -51,7 +51,7 @@ class DraftHealth:
             began = time.monotonic()
             try:
                 self._probe()
-            except EngineError:
+            except EngineCallError:
                 continue
             if time.monotonic() - began < self._engine.timeout:
                 break

@@ -23,9 +23,9 @@ COUNTERS = {
 }
 GAUGES = {
     "tandem_requests_running": "Sequences decoding now",
-    "tandem_requests_waiting": "Sequences waiting for room",
+    "tandem_requests_waiting": "Sequences waiting for KV blocks",
     "tandem_kv_reserved_ratio": "Share of the KV cache that running sequences may come to need",
-    "tandem_abandoned_calls": "Engine calls given up without an answer",
+    "tandem_abandoned_calls": "Engine calls abandoned without an answer",
 }
 # Of every model that has a watcher: cancellations, deadlines and these figures hang on it.
 HEARTBEAT = (

@@ -1,7 +1,7 @@
-"""The loop's figures on Triton's ``/metrics``.
+"""The loop's metrics on Triton's ``/metrics``.
 
 Two threads that change one metric at the same time crash the server (Triton 2.51: a metric keeps
-the message that carries its change in itself). So the threads that decode only add to numbers
+the message with its change in itself). So the threads that decode only add to numbers
 here, and one thread publishes them.
 
 A change that Triton refuses (a counter that would fall) raises, and can bring the whole server
@@ -18,7 +18,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.figures import Figures, Key, figures_of, key_of, zeros
+from tandem.bls.metric_updates import Key, MetricUpdates, key_of, updates_of, zeros
 from tandem.bls.settings import DrafterName
 from tandem.bls.statistics import Statistics
 from tandem.bls.timeline import Timeline
@@ -40,16 +40,16 @@ class Metrics:
         self._families = dict(_families())
         self._metrics: dict[Key, Any] = {}
         self._shown: dict[Key, float] = {}
-        self._unpublished = Figures()
+        self._unpublished = MetricUpdates()
         self._lock = threading.Lock()
         for drafter in drafters:
             self._unpublished.add(zeros(drafter))
 
     def count(self, drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> None:
         """Add one ended sequence; any thread may. ``drafter`` is what it asked for."""
-        figures = figures_of(drafter, statistics, timeline)
+        updates = updates_of(drafter, statistics, timeline)
         with self._lock:
-            self._unpublished.add(figures)
+            self._unpublished.add(updates)
 
     def publish(
         self, *, running: int, waiting: int, kv_reserved: float, abandoned: Mapping[str, int]
@@ -59,7 +59,7 @@ class Metrics:
         Raises the first error that it met, after all that could be published.
         """
         with self._lock:
-            figures, self._unpublished = self._unpublished, Figures()
+            figures, self._unpublished = self._unpublished, MetricUpdates()
         gauges = {
             key_of("tandem_requests_running"): running,
             key_of("tandem_requests_waiting"): waiting,
@@ -73,9 +73,9 @@ class Metrics:
         if errors:
             raise errors[0]
 
-    def _publish(self, figures: Figures) -> Iterator[Exception]:
+    def _publish(self, figures: MetricUpdates) -> Iterator[Exception]:
         """Let counters and histograms grow; what did not get through is kept. Yield the errors."""
-        left = Figures()
+        left = MetricUpdates()
         for key, value in figures.counts.items():
             if not _grows(key, value):
                 continue
@@ -140,7 +140,7 @@ def _grows(key: Key, value: float) -> bool:
     """Whether a counter may take the value; one that may not is a fault of ours, and left out."""
     if math.isfinite(value) and value >= 0:
         return True
-    log_exception(f"{value} is no growth of {key[0]}", ValueError(value))
+    log_exception(f"{value} is not an increase of {key[0]}", ValueError(value))
     return False
 
 

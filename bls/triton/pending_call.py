@@ -1,8 +1,8 @@
 """Waiting for calls that cannot be woken, without waiting for ever.
 
-A thread blocked in a BLS call can only be given up. So a call is registered before it is made;
-somebody else may give it up when it is overdue, and then its thread, should it ever come back,
-learns that nobody waits for it any more.
+A thread blocked in a BLS call can only be abandoned. So a call is registered before it is made;
+the watcher abandons it when it is overdue. Its thread, should it ever come back, learns that nobody
+waits for it any more.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 
 from tandem.bls.errors import EngineUnavailable
 
-# Threads that may be lost in a model that does not answer, before it is called no more.
+# Threads that may block in a model that does not answer, before it is not called any more.
 MAX_ABANDONED_CALLS = 32
 
 
 class Abandoned(Exception):
-    """The call of this thread was given up: its result is nobody's."""
+    """The call of this thread was abandoned: nobody waits for its result."""
 
 
 class PendingCall:
@@ -31,7 +31,7 @@ class PendingCall:
 
 
 class AbandonedCalls:
-    """Counts, by model, the threads that are blocked in calls which were given up."""
+    """Counts, by model, the threads that are blocked in abandoned calls."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, int] = {}
@@ -39,22 +39,22 @@ class AbandonedCalls:
 
     @property
     def by_model(self) -> dict[str, int]:
-        """Lost calls of every model that ever lost one."""
+        """Abandoned calls of every model that ever had one."""
         return dict(self._by_model)
 
     def refuse_if_too_many(self, model: str) -> None:
-        """Raise EngineUnavailable rather than lose yet another thread."""
+        """Raise EngineUnavailable rather than block yet another thread."""
         if self._by_model.get(model, 0) >= MAX_ABANDONED_CALLS:
             raise EngineUnavailable(
                 model, f"it has left {MAX_ABANDONED_CALLS} calls unanswered; restart the server"
             )
 
     def count_abandoned(self, model: str) -> None:
-        """Count a call that was given up."""
+        """Count a call that was abandoned."""
         self._change(model, +1)
 
     def count_returned(self, model: str) -> None:
-        """Count a thread that came back after all."""
+        """Count an abandoned call that returned after all."""
         self._change(model, -1)
 
     def _change(self, model: str, by: int) -> None:
@@ -63,7 +63,7 @@ class AbandonedCalls:
 
 
 class CallSlot:
-    """At most one call under way at a time, and the way to give it up. Thread-safe."""
+    """At most one call under way at a time, and the way to abandon it. Thread-safe."""
 
     def __init__(self, abandoned: AbandonedCalls) -> None:
         self._abandoned = abandoned
@@ -84,7 +84,7 @@ class CallSlot:
         return call
 
     def end(self, call: PendingCall) -> None:
-        """Take the call back from its thread; raise Lost if it was given up meanwhile."""
+        """Take the call back from its thread; raise Abandoned if it was abandoned meanwhile."""
         with self._lock:
             pending_call, self._call = (
                 self._call is call,
@@ -95,7 +95,7 @@ class CallSlot:
             raise Abandoned
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
-        """Give the call up if its deadline has passed; return it, or None."""
+        """Abandon the call if its deadline has passed; return it, or None."""
         with self._lock:
             call = self._call
             if call is None or now < call.deadline:

@@ -32,7 +32,7 @@ TOTALS = frozenset(
 
 @dataclass(frozen=True)
 class SequenceOutput:
-    """Something to tell about one prompt: its whole answer, or what a round added."""
+    """What a response says about one prompt: its whole answer, or what a round added."""
 
     index: int
     text: str
@@ -55,7 +55,7 @@ class ResponseBuilder:
         self._options = options
 
     def response(self, parts: Sequence[SequenceOutput]) -> Any:
-        """One response that tells ``parts``: a chunk has one, an answer one for each prompt."""
+        """Return one response for ``parts``: a chunk has one, an answer one for each prompt."""
         outputs: dict[Tensor, NDArray[Any]] = {
             tensors.TEXT_OUTPUT: np.array([p.text.encode() for p in parts], dtype=object),
             tensors.BATCH_INDEX: _column([p.index for p in parts]),

@@ -10,12 +10,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission import Admission, DraftRoom, Reservation, blocks_of
+from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import DrafterHealth
 from tandem.bls.effects import TextCall
-from tandem.bls.errors import Cancelled, EngineError, TandemError
+from tandem.bls.errors import Cancelled, EngineCallError, ServingError
 from tandem.bls.loop import Decoding
 from tandem.bls.prompt import Options, Prompt, Tokens, check_logits, request_of
 from tandem.bls.request import TokenIds
@@ -27,12 +28,12 @@ from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.pending_call import Abandoned, CallSlot
-from tandem.bls.triton.request_state import RequestState, SequenceState
+from tandem.bls.triton.request_state import RequestState
 from tandem.bls.triton.response_builder import ResponseBuilder
 from tandem.bls.triton.sender import Sender
+from tandem.bls.triton.sequence_state import SequenceState
 from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from tandem.bls.triton.watcher import Watcher
-from tandem.bls.turns import Turn, Turns
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
 
@@ -61,7 +62,7 @@ class StreamEntry:
             kv_blocks=settings.kv_tokens // settings.kv_block_tokens,
             draft_kv_blocks=settings.draft_kv_tokens // settings.draft_kv_block_tokens,
         )
-        self._turns = Turns(TOKENIZER_CALLS, settings.max_queue_bytes)
+        self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._states: dict[str, RequestState] = {}
         self._states_lock = threading.Lock()
         self._watcher = Watcher(Heartbeat(args["model_name"]).beat, self._publish)
@@ -76,7 +77,7 @@ class StreamEntry:
             )
             try:
                 self._take(request, sender)
-            except TandemError as error:
+            except ServingError as error:
                 sender.refuse(str(error), error.code)
             except Exception as error:  # noqa: BLE001  the client must not wait for ever
                 log_exception("a request could not be read", error)
@@ -110,29 +111,29 @@ class StreamEntry:
             deadline=time.monotonic() + timeout,
             timeout=timeout,
             wait=CallSlot(self._clients.abandoned),
-            places=self._admission.reserve(len(prompts)),
+            slots=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)
         self._remember(request.request_id(), state)
         self._watcher.add(state)
 
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:
-        """Let a request begin, in its turn if it needs the tokenizer."""
+        """Let a request begin; one that needs the tokenizer waits for a permit."""
 
-        def begin(turn: Turn | None = None) -> None:
-            in_background(lambda: self._begin(state, prompts, turn))
+        def begin(permit: Permit | None = None) -> None:
+            in_background(lambda: self._begin(state, prompts, permit))
 
         try:
             if any(_needs_tokenizer(prompt, state.options) for prompt in prompts):
                 size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
-                state.turn = self._turns.take(begin, size)
+                state.permit = self._tokenizer_limiter.acquire(begin, size)
             else:
                 begin()
         except Exception:
-            state.places.give_back()
+            state.slots.give_back()
             raise
 
-    def _begin(self, state: RequestState, prompts: list[Prompt], turn: Turn | None) -> None:
+    def _begin(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
         """Tokenize a request's prompts and queue them."""
         try:
             try:
@@ -141,18 +142,18 @@ class StreamEntry:
                     self._prefixes(state, prompts),
                 )
             finally:
-                if turn is not None:
-                    turn.end()
+                if permit is not None:
+                    permit.end()
             sequences, reservations = self._sequences(state, prompts, tokens, prefixes)
             state.open(sequences)
-            state.places.enter(reservations)
+            state.slots.enter(reservations)
         except (Abandoned, Cancelled):
             return
-        except TandemError as error:
+        except ServingError as error:
             state.fail(error)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be started", error)
-            state.fail(TandemError("internal error while starting the request"))
+            state.fail(ServingError("internal error while starting the request"))
 
     def _sequences(
         self,
@@ -161,7 +162,7 @@ class StreamEntry:
         tokens: list[Tokens],
         prefixes: list[str],
     ) -> tuple[list[SequenceState], list[Reservation]]:
-        """Return each prompt's lane, and its ticket."""
+        """Return each prompt's sequence and its reservation."""
         settings, sequences, reservations = self._settings, [], []
         check_logits(
             [len(t.prompt_ids) for t in tokens],
@@ -172,9 +173,11 @@ class StreamEntry:
         for index, prompt in enumerate(prompts):
             request = request_of(prompt, tokens[index], state.options, settings)
             reservation = Reservation(*blocks_of(request, settings))
-            room = DraftRoom(reservation, self._health)
+            availability = DraftKvAvailability(reservation, self._health)
             decoding = Decoding(
-                request, settings, drafter_of(request, settings, room, self._draft_statistics)
+                request,
+                settings,
+                drafter_of(request, settings, availability, self._draft_statistics),
             )
             sequence = SequenceState(index, decoding, prefixes[index], state, self._metrics)
             sequences.append(sequence)
@@ -185,11 +188,11 @@ class StreamEntry:
         words = [prompt.words for prompt in prompts]
         given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
         if len(given) == len(prompts) and not any(map(any, words)):
-            return given  # there is no word to tokenize
+            return given  # there is nothing to tokenize
         model = self._settings.preprocessing_model
         try:
             response = self._await(state, model, tokens_request(model, words))
-        except EngineError as error:
+        except EngineCallError as error:
             raise refusal(error) from error
         return [
             tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)
@@ -210,7 +213,7 @@ class StreamEntry:
         return text_of(model, self._await(state, model, text_request(model, TextCall(ids, None))))
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
-        """Make a call for a request that has no lanes yet."""
+        """Make a call for a request that has no sequences yet."""
         call = state.wait.begin(model, "", self._settings.target_timeout)
         try:
             return self._clients.calls.infer(model, request)

@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from tandem.bls.effects import TextCall
-from tandem.bls.errors import BadRequest, EngineError, TandemError
+from tandem.bls.errors import BadRequest, EngineCallError, ServingError
 from tandem.bls.prompt import TokenizerInputs, Tokens
 from tandem.contract import entry, postprocessing, preprocessing
 
@@ -71,7 +71,7 @@ def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]
     ]
 
 
-def refusal(error: EngineError) -> TandemError:
+def refusal(error: EngineCallError) -> ServingError:
     """Return what the tokenizer's error is to the client: his own mistake, if it names an input."""
     name, _, rest = error.what.partition(": ")
     return BadRequest(f"input '{INPUTS[name]}': {rest}") if name in INPUTS else error
@@ -103,7 +103,7 @@ def text_of(model: str, response: Any) -> str:
         if tensor.name() == postprocessing.OUTPUT:
             text: bytes = tensor.as_numpy().reshape(-1)[0]
             return text.decode()
-    raise EngineError(model, f"its answer lacks '{postprocessing.OUTPUT}'")
+    raise EngineCallError(model, f"'{postprocessing.OUTPUT}' is missing from its answer")
 
 
 def _strings(rows: Sequence[Sequence[str]]) -> NDArray[np.object_]:

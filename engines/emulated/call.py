@@ -10,16 +10,16 @@ from functools import partial
 import numpy as np
 
 from tandem.engines.emulated.row import dense
-from tandem.engines.emulated.sampler import Sampler, Token
+from tandem.engines.emulated.sampler import EmulatedSampler, Token
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond, Send, prepared
 from tandem.engines.errors import EngineError
-from tandem.engines.request import EngineAnswer, EngineRequest, Floats, Ids, Usage
+from tandem.engines.request import EngineRequest, EngineResponse, Floats, Ids, Usage
 
 log = logging.getLogger(__name__)
 
 
-class Call:
+class EmulatedCall:
     """A call's tokens, when they are due, and what it has answered so far.
 
     An answer is prepared and composed before the time at which it is due, so that nothing is left
@@ -38,7 +38,7 @@ class Call:
         self,
         request: EngineRequest,
         respond: Respond,
-        sampler: Sampler,
+        sampler: EmulatedSampler,
         usage: Usage,
         vocab_size: int,
     ) -> None:
@@ -54,11 +54,11 @@ class Call:
         self._usage = usage
         self._vocab_size = vocab_size
         self._ids: list[int] = []
-        self._sureness = 1.0  # product of the probabilities of what was generated
+        self._joint_probability = 1.0  # product of the probabilities of what was generated
         self._unsent: list[Token] = []
         self._log_prob = 0.0
         self._logits: Floats | None = None
-        self._composed = EngineAnswer()
+        self._composed = EngineResponse()
         self._send: Send
         self._steps = 0
         self._step_ns = 0
@@ -116,10 +116,10 @@ class Call:
         self.over = True
 
     def compose(self, wall_ns: int) -> None:
-        """Make the response that tells the prepared tokens, for sending at about that time."""
+        """Make the response with the prepared tokens, for sending at about that time."""
         tokens = self._unsent
         log_probs = _log_probs(tokens) if self.request.return_log_probs else None
-        self._composed = EngineAnswer(
+        self._composed = EngineResponse(
             tokens=tuple(token.id for token in tokens),
             final=self.over,
             first=len(self._ids) == len(tokens),
@@ -143,7 +143,7 @@ class Call:
     def fail(self, error: EngineError) -> None:
         """Send the error as the final answer."""
         usage = self._used(self._first_token_ns)
-        answer = EngineAnswer(error=str(error), code=error.code, usage=usage)
+        answer = EngineResponse(error=str(error), code=error.code, usage=usage)
         self._deliver(partial(self._respond, answer), final=True)
 
     def _deliver(self, send: Callable[[], None], *, final: bool) -> None:
@@ -162,14 +162,14 @@ class Call:
         self._ids += kept
         for token in tokens[: len(kept)]:
             self._unsent.append(token)
-            self._sureness *= token.probability
+            self._joint_probability *= token.probability
         self.over = ended or len(self._ids) >= request.max_new_tokens or self._unsure()
         return behind
 
     def _unsure(self) -> bool:
         """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
         limit = self.request.draft_stop_probability
-        return limit is not None and self._sureness < limit
+        return limit is not None and self._joint_probability < limit
 
     def _begun_by(self, wall_ns: int) -> int:
         """When the first prepared token came, if the last one does so then; 0 if there is none."""

@@ -9,11 +9,11 @@ from functools import partial
 from tandem.engines.admission import check
 from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.admission import check_emulated
-from tandem.engines.emulated.call import Call
+from tandem.engines.emulated.call import EmulatedCall
 from tandem.engines.emulated.gpu import SharedGpu
 from tandem.engines.emulated.kv_cache import PrefixCache
 from tandem.engines.emulated.language import Language
-from tandem.engines.emulated.sampler import Sampler
+from tandem.engines.emulated.sampler import EmulatedSampler
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import Timer
 from tandem.engines.engine import Respond
@@ -43,7 +43,7 @@ class EmulatedEngine:
         self._gpu = gpu
         self._language = Language(settings)
         self._cache = PrefixCache(settings.kv_cache_tokens, settings.kv_block_tokens)
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, EmulatedCall] = {}
         self._lock = threading.Lock()
         self._closing = False
         self.computed_tokens = 0
@@ -92,28 +92,28 @@ class EmulatedEngine:
         arrival_ns = request.arrival_time_ns
         return max(0, self._timer.wall_ns() - arrival_ns) if arrival_ns else 0
 
-    def _admit(self, request: EngineRequest, respond: Respond) -> tuple[Call, int]:
+    def _admit(self, request: EngineRequest, respond: Respond) -> tuple[EmulatedCall, int]:
         """Return a new call and how many tokens of its context must be computed."""
         cache, length = self._cache, len(request.input_ids)
-        room = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
-        if cache.blocks_for(room) > cache.total_blocks:
+        max_length = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
+        if cache.blocks_for(max_length) > cache.total_blocks:
             raise RequestError(
                 f"input_ids ({length} tokens) and request_output_len ({request.max_new_tokens}) "
-                f"need {cache.blocks_for(room)} KV blocks; kv_cache_tokens holds "
+                f"need {cache.blocks_for(max_length)} KV blocks; kv_cache_tokens holds "
                 f"{cache.total_blocks}"
             )
         reused = cache.reuse(request.input_ids, length - 1)
         usage = Usage(
             reused_blocks=cache.blocks_for(reused),
-            new_blocks=cache.blocks_for(room) - cache.blocks_for(reused),
+            new_blocks=cache.blocks_for(max_length) - cache.blocks_for(reused),
             computed_tokens=length - reused,
             first_scheduled_time_ns=self._timer.wall_ns(),
         )
-        sampler = Sampler(request, self._language)
-        call = Call(request, respond, sampler, usage, self._settings.vocab_size)
+        sampler = EmulatedSampler(request, self._language)
+        call = EmulatedCall(request, respond, sampler, usage, self._settings.vocab_size)
         return call, length - reused - 1  # the last token is part of the first step
 
-    def _prepare(self, call: Call, begin_ns: int) -> None:
+    def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
         """Have the next answer ready, and set when its steps, which begin then, are over."""
         call.prepare()
         call.schedule(begin_ns, self._step_ns(call))
@@ -121,7 +121,7 @@ class EmulatedEngine:
         if self._gpu:
             self._gpu.busy_until(call.due_ns)
 
-    def _step_ns(self, call: Call) -> int:
+    def _step_ns(self, call: EmulatedCall) -> int:
         settings = self._settings
         step_ms = settings.step_ms * (1 + settings.verify_slope * len(call.request.draft_ids))
         step_ms *= 1 + settings.batch_slope * (len(self._calls) - 1)
@@ -129,7 +129,7 @@ class EmulatedEngine:
             step_ms *= self._gpu.slow_down(self._timer.now_ns())
         return round(step_ms * MS)
 
-    def _serve(self, call: Call) -> None:
+    def _serve(self, call: EmulatedCall) -> None:
         """Send the answer that is due, and those behind it that are by now; wait for the next."""
         with call.lock:
             while call.open:
@@ -138,7 +138,7 @@ class EmulatedEngine:
                     self._timer.at(call.due_ns, partial(self._serve, call))
                     return
 
-    def _prepare_next(self, call: Call) -> bool:
+    def _prepare_next(self, call: EmulatedCall) -> bool:
         """Prepare another answer; say whether there is to be waited for it."""
         try:
             self._prepare(call, call.due_ns)
@@ -149,7 +149,7 @@ class EmulatedEngine:
             self._fail(call, EngineError(f"the engine failed: {type(error).__name__}"))
         return call.open and call.due_ns > self._timer.now_ns()
 
-    def _answer(self, call: Call) -> None:
+    def _answer(self, call: EmulatedCall) -> None:
         """Send what is composed; all is settled before, for a loop's next call comes at once."""
         if call.over:
             self._cache.remember(call.known)
@@ -158,17 +158,17 @@ class EmulatedEngine:
         if not call.open:
             self._forget(call)
 
-    def _fail(self, call: Call, error: EngineError) -> None:
+    def _fail(self, call: EmulatedCall, error: EngineError) -> None:
         with call.lock:
             if call.open:
                 call.fail(error)
                 self._forget(call)
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: EmulatedCall) -> None:
         with self._lock:
             if self._calls.pop(id(call), None):
                 self.computed_tokens += call.computed_tokens
 
-    def _open_calls(self) -> list[Call]:
+    def _open_calls(self) -> list[EmulatedCall]:
         with self._lock:
             return list(self._calls.values())

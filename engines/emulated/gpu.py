@@ -40,5 +40,5 @@ class SharedGpu:
         return BESIDE_ANOTHER if self._memory[1 - self._own] > now_ns else 1.0
 
     def busy_until(self, due_ns: int) -> None:
-        """Tell that this engine works until then, or longer if it said so before."""
+        """Announce that this engine is busy until then, or longer if it said so before."""
         self._memory[self._own] = max(self._memory[self._own], due_ns)

@@ -7,8 +7,8 @@ the others, so that the two have no token in common. A draft token is therefore 
 probability alpha in each way to verify it: greedily, by ids when both draw with the same noise (the
 rows are the same, or no token is), and by probabilities (sum(min(p, q)) is 1 or 0).
 
-The best token of a row has the probability alpha itself: the draft is exactly as sure of its guess
-as it is right to be, which is what `draft_stop_probability` looks at.
+The best token of a row has the probability alpha itself: the draft gives its guess
+exactly the probability of being right, which is what `draft_stop_probability` looks at.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Language:
             return self.end_id
         return self._low + self._first(text) % self._words
 
-    def sureness(self, text: Text) -> float:
+    def best_probability(self, text: Text) -> float:
         """Return the probability of the most likely next token."""
         return float(self._shapes[text.easy][0])
 

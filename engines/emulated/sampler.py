@@ -27,7 +27,7 @@ class Token(NamedTuple):
     row: Row | None
 
 
-class Sampler:
+class EmulatedSampler:
     """Chooses a call's tokens one after another, keeping the text that they lengthen."""
 
     def __init__(self, request: EngineRequest, language: Language) -> None:
@@ -38,7 +38,7 @@ class Sampler:
         self._seed = sampling.seed
         self._text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
-        self._history = _room_for(request) if self._bans else None  # what `_text` stands for
+        self._history = _token_buffer(request) if self._bans else None  # what `_text` stands for
         self._simple = sampling.greedy and not self._bans and not request.return_generation_logits
 
     def next(self) -> Token:
@@ -88,7 +88,7 @@ class Sampler:
     def _choose(self) -> Token:
         if self._simple:
             best = self._language.best(self._text, may_end=True)
-            return Token(best, self._language.sureness(self._text), None)
+            return Token(best, self._language.best_probability(self._text), None)
         own, allowed = self._rows()
         if self._sampling.greedy:
             return self._token(int(allowed.tokens[0]), own, allowed)
@@ -131,7 +131,7 @@ class Sampler:
         self._text = self._language.extend(self._text, token)
 
 
-def _room_for(request: EngineRequest) -> Ids:
-    """Return an array that begins with the context and has room for the answer."""
+def _token_buffer(request: EngineRequest) -> Ids:
+    """Return an array that begins with the context and is long enough for the answer."""
     most = max(request.max_new_tokens, len(request.draft_ids) + 1)
     return np.concatenate((request.input_ids, np.zeros(most, np.int32)))

@@ -80,7 +80,7 @@ def embedding_bias(request: EngineRequest, vocab_size: int) -> Floats | None:
     """Return what is added to the logits [vocab_size]: the caller's, and minus infinity for bans.
 
     A bad word of one token is banned so, because the sampler applies a bias (pull request 6464,
-    August 2025) and no bad words. A loop bans ends of sequence so, while tokens are owed.
+    August 2025) and no bad words. A loop bans ends of sequence so, until `min_tokens` are there.
     """
     banned = request.sampling.bad_words.singles
     bias = request.sampling.embedding_bias

@@ -14,13 +14,13 @@ from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
 from tandem.engines.errors import CancelledError, EngineError
 from tandem.engines.llmapi.arguments import stops_by_itself
-from tandem.engines.request import EngineAnswer, EngineRequest, Floats, Usage
+from tandem.engines.request import EngineRequest, EngineResponse, Floats, Usage
 
 GIVEN_UP = ("cancelled", "timeout")
 log = logging.getLogger(__name__)
 
 
-class Call:
+class LlmapiCall:
     """A call's tokens and what it has answered so far.
 
     It reads TensorRT-LLM's `RequestOutput` (tensorrt_llm/executor/result.py, 1.2.1), whose one
@@ -82,7 +82,7 @@ class Call:
         if self.request.return_log_probs:
             log_probs = np.array(self._log_probs[start:], np.float32)
         self._send(
-            EngineAnswer(
+            EngineResponse(
                 tokens=tuple(self._tokens[start:]),
                 final=final,
                 first=self._first_answer,
@@ -96,7 +96,7 @@ class Call:
 
     def fail(self, message: str, code: ErrorCode = "INTERNAL") -> None:
         """Send the error as the final answer."""
-        self._send(EngineAnswer(error=message, code=code, usage=self.usage))
+        self._send(EngineResponse(error=message, code=code, usage=self.usage))
 
     def abort(self) -> None:
         """Have TensorRT-LLM drop the request, if it runs."""
@@ -104,7 +104,7 @@ class Call:
             self._aborted = True
             self.result.abort()
 
-    def _send(self, answer: EngineAnswer) -> None:
+    def _send(self, answer: EngineResponse) -> None:
         """Deliver, or note that nobody is there; the engine's thread must survive either."""
         self.over = answer.final
         try:

@@ -17,7 +17,7 @@ from tandem.engines.capabilities import LLMAPI, LLMAPI_SPECULATIVE
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, LoadError
 from tandem.engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
-from tandem.engines.llmapi.call import Call
+from tandem.engines.llmapi.call import LlmapiCall
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest
 
@@ -41,7 +41,7 @@ class LlmApiEngine:
             self._llm = package.LLM(**llm_arguments(settings, package.llmapi))
         except Exception as error:
             raise LoadError(f"TensorRT-LLM does not start: {_line(error)}") from error
-        self._calls: dict[Call, asyncio.Task[None]] = {}
+        self._calls: dict[LlmapiCall, asyncio.Task[None]] = {}
         self._closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -58,7 +58,7 @@ class LlmApiEngine:
             import torch  # noqa: PLC0415 (it is there where TensorRT-LLM is)
 
             arguments["embedding_bias"] = torch.from_numpy(bias)
-        self._later(self._start, Call(request, respond), self._sampling_params(**arguments))
+        self._later(self._start, LlmapiCall(request, respond), self._sampling_params(**arguments))
 
     def stop(self, request_id: str) -> None:
         """End the calls of that id at once; unknown ids are ignored."""
@@ -79,11 +79,11 @@ class LlmApiEngine:
             raise ClosingError
         self._loop.call_soon_threadsafe(work, *arguments)
 
-    def _start(self, call: Call, sampling_params: Any) -> None:
+    def _start(self, call: LlmapiCall, sampling_params: Any) -> None:
         self._calls[call] = self._loop.create_task(self._serve(call, sampling_params))
 
-    async def _serve(self, call: Call, sampling_params: Any) -> None:
-        """Carry a call from its first response to its last."""
+    async def _serve(self, call: LlmapiCall, sampling_params: Any) -> None:
+        """Read a call's responses from the first to the last."""
         try:
             call.result = self._llm.generate_async(
                 inputs=call.request.input_ids.tolist(),

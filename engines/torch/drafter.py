@@ -47,12 +47,12 @@ class LookupDrafter:
         self._row.extend(tokens)
         self._index.extend(tokens)
 
-    def propose(self, room: int) -> list[int]:
-        """Return up to `room` draft tokens; none where the text's tail is new.
+    def propose(self, max_tokens: int) -> list[int]:
+        """Return up to `max_tokens` draft tokens; none where the text's tail is new.
 
         Nothing is drafted behind an end of sequence: the answer ends there.
         """
-        limit = min(self._longest, room)
+        limit = min(self._longest, max_tokens)
         match = self._index.lookup(limit) if limit > 0 else None
         tokens = match.tokens if match else []
         return tokens[: tokens.index(self._end_id) + 1] if self._end_id in tokens else tokens

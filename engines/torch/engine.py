@@ -21,9 +21,9 @@ from tandem.engines.torch.attention import Segment
 from tandem.engines.torch.drafter import Drafters
 from tandem.engines.torch.kv_cache import KVCache
 from tandem.engines.torch.model import PackedModel
-from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scheduler import Scheduler
-from tandem.engines.torch.sequence import Sequence
+from tandem.engines.torch.sequence import TorchSequence
 from tandem.engines.torch.settings import TorchSettings
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class TorchEngine:
         self._settings = settings
         self.capabilities = TORCH_LOOKUP if settings.drafts_itself else TORCH
         self._drafters = Drafters(settings) if settings.drafts_itself else None
-        self._arrived: list[Sequence] = []
+        self._arrived: list[TorchSequence] = []
         self._stops: set[str] = set()
         self._closing = False
         self._wake = threading.Condition()
@@ -62,10 +62,10 @@ class TorchEngine:
             self._model.vocab_size,
             self._settings.draft_vocab_size,
         )
-        sampler = Sampler(request, self._model.vocab_size, self._model.device)
+        sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
         drafter = self._drafters.drafter_for(request) if self._drafters else None
-        sequence = Sequence(request, respond, sampler, drafter)
-        needed = self._cache.blocks_for(sequence.room)
+        sequence = TorchSequence(request, respond, sampler, drafter)
+        needed = self._cache.blocks_for(sequence.max_length)
         if needed > self._cache.total_blocks:
             raise RequestError(
                 f"input_ids ({len(request.input_ids)} tokens) and request_output_len "
@@ -161,14 +161,16 @@ class TorchEngine:
             sequence.schedule(count)
             self._advance(sequence, segment, rows)
 
-    def _forward(self, chosen: list[tuple[Sequence, int]], segments: list[Segment]) -> torch.Tensor:
+    def _forward(
+        self, chosen: list[tuple[TorchSequence, int]], segments: list[Segment]
+    ) -> torch.Tensor:
         parts = [s.tokens[s.computed : s.computed + count] for s, count in chosen]
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         logits = self._model.forward(ids, segments)
         self.computed_tokens += len(ids)
         return logits
 
-    def _advance(self, sequence: Sequence, segment: Segment, rows: torch.Tensor) -> None:
+    def _advance(self, sequence: TorchSequence, segment: Segment, rows: torch.Tensor) -> None:
         try:
             if sequence.request.return_context_logits:
                 sequence.keep_context_logits(rows, segment.start)
@@ -180,18 +182,18 @@ class TorchEngine:
             log.exception("choosing a token failed")
             self._end(sequence, f"choosing a token failed: {_line(error)}")
 
-    def _finish(self, sequence: Sequence) -> None:
+    def _finish(self, sequence: TorchSequence) -> None:
         """End a call that somebody stopped."""
         self._release(sequence)
         sequence.answer(final=True)
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: TorchSequence) -> None:
         """Leave what an ended call has computed and read to the calls that go on with its text."""
         self._scheduler.remove(sequence, keep=True)
         if self._drafters and sequence.drafter:
             self._drafters.keep(sequence.drafter)
 
-    def _end(self, sequence: Sequence, error: str, code: ErrorCode = "INTERNAL") -> None:
+    def _end(self, sequence: TorchSequence, error: str, code: ErrorCode = "INTERNAL") -> None:
         self._scheduler.remove(sequence, keep=False)
         sequence.fail(error, code)
 
@@ -200,7 +202,7 @@ class TorchEngine:
             self._end(sequence, error, code)
 
 
-def _segment(sequence: Sequence, count: int) -> Segment:
+def _segment(sequence: TorchSequence, count: int) -> Segment:
     """The next `count` tokens of a call: logits for its tail, or for all of a context."""
     assert sequence.entry is not None
     rows = sequence.tail if count == sequence.pending else 0

@@ -126,24 +126,24 @@ class KVCache:
         """Blocks owned by running calls and idle entries."""
         return sum(entry.blocks for entry in self._entries)
 
-    def acquire(self, tokens: Tokens, reusable: int, room: int) -> KVEntry | None:
-        """Return an entry for a call on `tokens`, or None while there is no room for it.
+    def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> KVEntry | None:
+        """Return an entry for a call on `tokens`, or None while there are no free blocks for it.
 
         tokens: the call's own array; the entry will hold its beginning.
         reusable: how many of its first tokens may come from other calls.
-        room: how many tokens the call may reach.
+        max_length: how many tokens the call may reach.
         """
         source, shared = self._longest_prefix(tokens[:reusable])
         if source is not None and not source.busy and source.length - shared <= self._block:
-            return self._take_over(source, tokens, shared, room)
-        wanted = self.blocks_for(room)
-        if self._make_room(wanted, keep=source):
+            return self._take_over(source, tokens, shared, max_length)
+        wanted = self.blocks_for(max_length)
+        if self._free_up(wanted, keep=source):
             entry = KVEntry(length=shared)
-            entry.resize(self._shape, self._capacity(room), source)
+            entry.resize(self._shape, self._capacity(max_length), source)
             self._entries.append(entry)
-            return self._start(entry, tokens, shared, room)
+            return self._start(entry, tokens, shared, max_length)
         if source is not None and not source.busy:
-            return self._take_over(source, tokens, shared, room)
+            return self._take_over(source, tokens, shared, max_length)
         return None
 
     def release(self, entry: KVEntry) -> None:
@@ -177,26 +177,30 @@ class KVCache:
                     best, longest = entry, shared
         return best, longest
 
-    def _take_over(self, entry: KVEntry, tokens: Tokens, shared: int, room: int) -> KVEntry | None:
-        if not self._make_room(self.blocks_for(room) - entry.blocks, keep=entry):
+    def _take_over(
+        self, entry: KVEntry, tokens: Tokens, shared: int, max_length: int
+    ) -> KVEntry | None:
+        if not self._free_up(self.blocks_for(max_length) - entry.blocks, keep=entry):
             return None
         entry.length = shared
-        if entry.capacity < room:
-            entry.resize(self._shape, self._capacity(room))
-        return self._start(entry, tokens, shared, room)
+        if entry.capacity < max_length:
+            entry.resize(self._shape, self._capacity(max_length))
+        return self._start(entry, tokens, shared, max_length)
 
-    def _start(self, entry: KVEntry, tokens: Tokens, shared: int, room: int) -> KVEntry:
+    def _start(self, entry: KVEntry, tokens: Tokens, shared: int, max_length: int) -> KVEntry:
         entry.tokens = tokens
         entry.busy = True
-        entry.blocks = self.blocks_for(room)
+        entry.blocks = self.blocks_for(max_length)
         entry.reused_blocks = self.blocks_for(shared)
         return entry
 
-    def _capacity(self, room: int) -> int:
+    def _capacity(self, max_length: int) -> int:
         """Memory to allocate: half as much again, so that a growing sequence seldom moves."""
-        return min(max(self._max_seq_len, room), self.blocks_for(room * 3 // 2) * self._block)
+        return min(
+            max(self._max_seq_len, max_length), self.blocks_for(max_length * 3 // 2) * self._block
+        )
 
-    def _make_room(self, blocks: int, keep: KVEntry | None) -> bool:
+    def _free_up(self, blocks: int, keep: KVEntry | None) -> bool:
         """Evict idle entries, least recently used first, until `blocks` are free; or none."""
         missing = blocks - (self.total_blocks - self.used_blocks)
         victims: list[KVEntry] = []

@@ -74,7 +74,7 @@ def pack_linears(model: nn.Module) -> None:
 
 
 def _packed(layer: nn.Module) -> PackedLinear | None:
-    """The packed form of a layer, or None for what is no linear layer or too small."""
+    """The packed form of a layer, or None if it is not a linear layer or is too small."""
     if type(layer) not in {nn.Linear, Conv1D}:
         return None
     parameters = dict(layer.named_parameters())

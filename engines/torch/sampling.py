@@ -18,7 +18,7 @@ from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import draw, verify_ids, verify_probabilities
 
 
-class Sampler:
+class TorchSampler:
     """Chooses a call's tokens: bias, penalties, bans, then argmax or warped sampling.
 
     Rows are consecutive positions: row i of a call sees the tokens before position `first + i`.

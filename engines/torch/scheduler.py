@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 
 from tandem.engines.torch.kv_cache import KVCache
-from tandem.engines.torch.sequence import Sequence
+from tandem.engines.torch.sequence import TorchSequence
 
 
 class Scheduler:
     """Admits waiting calls in order of arrival and shares each step's tokens among the running.
 
-    A call is admitted when the KV cache has room for all it may need; until then it and those
+    A call is admitted when the KV cache has blocks for all it may need; until then it and those
     behind it wait. A step takes the call that has waited longest, then all that are one step from
     an answer (decoding, verifying), then chunks of longer prompts, up to `max_batch_tokens`. Who
     got a turn goes to the back, so nobody starves.
@@ -21,35 +21,35 @@ class Scheduler:
     def __init__(self, cache: KVCache, max_batch_tokens: int) -> None:
         self._cache = cache
         self._max_batch_tokens = max_batch_tokens
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
+        self._waiting: deque[TorchSequence] = deque()
+        self._running: list[TorchSequence] = []
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
 
     @property
-    def calls(self) -> list[Sequence]:
+    def calls(self) -> list[TorchSequence]:
         """All calls, running and waiting."""
         return [*self._running, *self._waiting]
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: TorchSequence) -> None:
         """Queue a call."""
         self._waiting.append(sequence)
 
     def admit(self) -> None:
-        """Give waiting calls their place in the KV cache, as long as there is room."""
+        """Give waiting calls their entries in the KV cache while there are blocks for them."""
         while self._waiting:
             sequence = self._waiting[0]
-            entry = self._cache.acquire(sequence.tokens, sequence.reusable, sequence.room)
+            entry = self._cache.acquire(sequence.tokens, sequence.reusable, sequence.max_length)
             if entry is None:
                 return
             sequence.entry = entry
             self._running.append(self._waiting.popleft())
 
-    def schedule(self) -> list[tuple[Sequence, int]]:
+    def schedule(self) -> list[tuple[TorchSequence, int]]:
         """Return whose tokens go through the model now, and how many of each."""
         budget = self._max_batch_tokens
-        chosen: list[tuple[Sequence, int]] = []
+        chosen: list[tuple[TorchSequence, int]] = []
         for sequence in self._by_urgency():
             count = _chunk(sequence, budget)
             if count:
@@ -60,7 +60,7 @@ class Scheduler:
             self._running.sort(key=lambda sequence: id(sequence) in served)
         return chosen
 
-    def remove(self, sequence: Sequence, *, keep: bool) -> None:
+    def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
         """Forget a call; `keep` leaves its keys and values for reuse."""
         if sequence.entry is None:
             self._waiting.remove(sequence)
@@ -71,12 +71,12 @@ class Scheduler:
         else:
             self._cache.drop(sequence.entry)
 
-    def _by_urgency(self) -> Iterable[Sequence]:
+    def _by_urgency(self) -> Iterable[TorchSequence]:
         longest, others = self._running[:1], self._running[1:]
         return [*longest, *sorted(others, key=lambda s: s.pending > s.tail)]
 
 
-def _chunk(sequence: Sequence, budget: int) -> int:
+def _chunk(sequence: TorchSequence, budget: int) -> int:
     """How many tokens of a call fit in `budget`; its tail is never split."""
     if sequence.pending <= budget:
         return sequence.pending

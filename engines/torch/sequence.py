@@ -11,16 +11,16 @@ import torch
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
-from tandem.engines.request import EngineAnswer, EngineRequest, Floats, Usage
+from tandem.engines.request import EngineRequest, EngineResponse, Floats, Usage
 from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
-from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scores import Rows, first_rows
 
 log = logging.getLogger(__name__)
 
 
-class Sequence:
+class TorchSequence:
     """A call's tokens, its place in the KV cache and what it has answered so far.
 
     Attributes:
@@ -37,7 +37,7 @@ class Sequence:
         self,
         request: EngineRequest,
         respond: Respond,
-        sampler: Sampler,
+        sampler: TorchSampler,
         drafter: LookupDrafter | None = None,
     ) -> None:
         context, drafts = request.input_ids, request.draft_ids
@@ -73,7 +73,7 @@ class Sequence:
         return max(self.request.max_new_tokens, len(self.request.draft_ids) + 1)
 
     @property
-    def room(self) -> int:
+    def max_length(self) -> int:
         """How many tokens' keys and values the call may need: all but the last new token's."""
         return self.prompt_length + self.max_new - 1
 
@@ -136,7 +136,7 @@ class Sequence:
         start, self._answered = self._answered, self.num_generated
         request = self.request
         self._send(
-            EngineAnswer(
+            EngineResponse(
                 tokens=tuple(self._generated[start:]),
                 final=final,
                 first=self._first_answer,
@@ -154,9 +154,9 @@ class Sequence:
 
     def fail(self, message: str, code: ErrorCode) -> None:
         """Send the error as the final answer."""
-        self._send(EngineAnswer(error=message, code=code, usage=self._usage()))
+        self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
-    def _send(self, answer: EngineAnswer) -> None:
+    def _send(self, answer: EngineResponse) -> None:
         """Deliver, or note that nobody is there; the engine's thread must survive either."""
         try:
             self._respond(answer)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, Health, ids
 
-from tandem.bls.admission import Admission, DraftRoom, Reservation, blocks_of
-from tandem.bls.errors import BadRequest, EngineError, Overloaded
+from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
 from tandem.bls.request import Request
 
 
 class Waiting:
-    """An admission, and the names of the tickets that it started, in their order."""
+    """An admission, and the names of the reservations that it started, in their order."""
 
     def __init__(self, *, max_running=2, max_waiting=2, kv_blocks=8, draft_kv_blocks=0):
         self.started = []
@@ -104,12 +104,12 @@ def test_a_full_queue_refuses_before_lengths_are_known():
 
 def test_places_count_from_the_moment_they_are_kept():
     queue = Waiting()
-    places = [queue.admission.reserve(1) for _ in range(4)]
+    slots = [queue.admission.reserve(1) for _ in range(4)]
     assert queue.present == (0, 4)
     with pytest.raises(Overloaded):
         queue.admission.reserve(1)
-    places[2].give_back()
-    places[2].give_back()
+    slots[2].give_back()
+    slots[2].give_back()
     assert queue.present == (0, 3)
     queue.admission.reserve(1)
     with pytest.raises(Overloaded):
@@ -149,9 +149,9 @@ def test_of_a_batch_some_may_start_and_the_rest_wait():
 
 def test_places_are_used_once():
     queue = Waiting()
-    places = queue.admission.reserve(1)
-    places.enter([queue.reservation("a")])
-    places.give_back()
+    slots = queue.admission.reserve(1)
+    slots.enter([queue.reservation("a")])
+    slots.give_back()
     assert queue.present == (1, 0)
     given_back = queue.admission.reserve(1)
     given_back.give_back()
@@ -173,9 +173,9 @@ def test_a_batch_that_no_idle_server_could_take_is_not_told_to_try_again():
 
 def test_a_batch_whose_contexts_could_never_wait_is_not_told_to_try_again():
     queue = Waiting(max_running=9, kv_blocks=8)
-    places = queue.admission.reserve(4)
+    slots = queue.admission.reserve(4)
     with pytest.raises(BadRequest, match="has 4 prompts, of which at most 3 can"):
-        places.enter([queue.reservation(name, 8) for name in "abcd"])
+        slots.enter([queue.reservation(name, 8) for name in "abcd"])
     assert queue.present == (0, 0)
 
 
@@ -231,11 +231,11 @@ def test_one_that_needs_more_than_the_drafts_cache_goes_without_and_leaves_it_to
 
 def test_a_draft_model_is_available_to_who_has_room_in_its_cache():
     reservation, health = Reservation(1, 1), Health(patience=1)
-    room = DraftRoom(reservation, health)
+    room = DraftKvAvailability(reservation, health)
     assert not room.available
     reservation.drafts = True
     assert room.available
-    room.failed(EngineError("draft", "it fell over"))
+    room.failed(EngineCallError("draft", "it fell over"))
     assert health.failures == 1
     assert not room.available
 

@@ -22,7 +22,7 @@ from scripted import (
 )
 
 from tandem.bls.effects import EngineAnswer, KvBlocks
-from tandem.bls.errors import EngineError
+from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request, Sampling
 from tandem.bls.text import detokenize_stream
 
@@ -97,6 +97,7 @@ def test_output_is_the_targets_own_whatever_the_drafter_does(
     assert verified < 10**9 or figures.num_unverified_draft_tokens == 0
 
 
+@settings(deadline=None)
 @given(requests.filter(lambda request: request.stop_strings == ()), languages)
 def test_a_round_emits_accepted_plus_one_when_nothing_ends_the_answer(request, language):
     request = replace(request, end_ids=())
@@ -170,6 +171,19 @@ def test_any_end_of_sequence_ends_a_call_without_drafts(drafter, end):
     assert [(call.end_id, call.stop_ids) for call in target.calls] == [(END, (6,))]
     assert decoding.finish_reason == "stop"
     assert decoding.statistics.num_rounds == decoding.sequence.num_output_tokens == 7
+
+
+@pytest.mark.parametrize("end", [END, 6])
+def test_the_token_that_ended_a_call_counts_in_the_rounds_of_an_engine_that_drafts(end):
+    class Speculates(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(num_draft_tokens=12, num_accepted_tokens=5)
+
+    decoding = decoding_of(request_of(drafter="engine", max_tokens=300))
+    play(decoding, Speculates(Says(end)))
+    assert decoding.sequence.num_output_tokens == 7
+    assert decoding.statistics.num_rounds == 7 + 1 - 5  # the end id's token is dropped, or is kept
 
 
 def test_an_end_of_sequence_alone_is_no_round():
@@ -282,9 +296,9 @@ def test_a_failed_draft_costs_only_speed_and_drafts_come_back():
 def test_a_failed_target_ends_the_request():
     class Fails(Target):
         def answers(self, call):
-            raise EngineError("target", "out of memory")
+            raise EngineCallError("target", "out of memory")
 
-    with pytest.raises(EngineError, match="model 'target' failed: out of memory"):
+    with pytest.raises(EngineCallError, match="model 'target' failed: out of memory"):
         play(decoding_of(request_of()), Fails(Language()), Draft(Language()))
 
 
@@ -293,7 +307,7 @@ def test_an_impossible_verification_is_named():
         def answers(self, call):
             yield next(super().answers(call))._replace(tokens=ids(1, 2, 3, 4, 5, 6, 7, 0))
 
-    with pytest.raises(EngineError, match="verified 4 draft tokens and answered 8 tokens"):
+    with pytest.raises(EngineCallError, match="verified 4 draft tokens and answered 8 tokens"):
         play(decoding_of(request_of()), Overflows(Language()), Draft(Language()))
 
 
@@ -408,7 +422,7 @@ def test_a_streams_text_keeps_no_round_waiting():
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
     assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    told = perform(detokenize_stream(), heard=chunks)
+    told = perform(detokenize_stream(), chunks_in=chunks)
     assert "".join(chunk.text for chunk in told) == expected(request, ENDLESS)[1]
     assert [chunk.totals for chunk in told] == [chunk.totals for chunk in chunks]
 

@@ -10,7 +10,7 @@ from scripted import SETTINGS, VOCAB, Draft, Language, Target, decoding_of, ids,
 
 from tandem.bls import effects
 from tandem.bls.effects import EngineAnswer
-from tandem.bls.lossless import drawn_by, lossless, may_ban, shown
+from tandem.bls.lossless import draft_gets_bans, draft_sampling, lossless, verification_logits
 from tandem.bls.request import Request, Sampling
 
 # As NVIDIA's C++ backend verifies
@@ -46,17 +46,17 @@ def request_of(drafter="draft_model", **changes):
 
 def test_logits_stay_as_they_are_where_the_target_warps_them():
     draft = effects.Draft(TOKENS)
-    found = shown(draft, LOGITS, request_of(), SETTINGS)
+    found = verification_logits(draft, LOGITS, request_of(), SETTINGS)
     assert np.shares_memory(found, LOGITS)
     assert found.shape == LOGITS.shape
-    assert shown(draft, None, request_of(use_draft_logits=False), SETTINGS) is None
+    assert verification_logits(draft, None, request_of(use_draft_logits=False), SETTINGS) is None
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("FP32", np.float32), ("FP16", np.float16)])
 @pytest.mark.parametrize("width", [VOCAB - 2, VOCAB, VOCAB + 3])
 def test_target_that_takes_them_raw_is_shown_what_they_were_drawn_from(width, dtype, expected):
     settings = replace(RAW, vocab_size=width, target_logits_dtype=dtype)
-    found = shown(effects.Draft(TOKENS), LOGITS, request_of(), settings)
+    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
     assert (found.shape, found.dtype) == ((1, 2, width), expected)
     assert found.flags.c_contiguous
     whole = LOGITS[0, :, :width] / 0.7
@@ -66,51 +66,54 @@ def test_target_that_takes_them_raw_is_shown_what_they_were_drawn_from(width, dt
 
 def test_draft_whose_logits_tell_all_is_warped_by_the_whole_request():
     settings = replace(RAW, draft_logits_tell_all=True)
-    found = shown(effects.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
+    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
     assert np.isfinite(found).all()
-    found = shown(effects.Draft(TOKENS), LOGITS, request_of(), settings)
+    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
     assert np.isinf(found).any()
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
 def test_ids_alone_are_certain_where_the_target_would_draw_anew(drafter):
     request = request_of(drafter, use_draft_logits=False)
-    found = shown(effects.Draft(TOKENS), None, request, RAW)
+    found = verification_logits(effects.Draft(TOKENS), None, request, RAW)
     assert np.exp(found).sum() == 2
     assert found[0, [0, 1], TOKENS].tolist() == [0, 0]
     greedy = request_of(drafter, sampling=Sampling(), use_draft_logits=False)
-    assert shown(effects.Draft(TOKENS), None, greedy, RAW) is None
+    assert verification_logits(effects.Draft(TOKENS), None, greedy, RAW) is None
 
 
 def test_logits_of_tokens_that_were_cut_are_cut():
     for settings in (SETTINGS, RAW):
-        found = shown(effects.Draft(TOKENS[:1]), LOGITS, request_of(), settings)
+        found = verification_logits(effects.Draft(TOKENS[:1]), LOGITS, request_of(), settings)
         assert found.shape == (1, 1, VOCAB)
 
 
 def test_logits_below_half_precision_are_impossible():
     settings = replace(RAW, target_logits_dtype="FP16")
     request = request_of(sampling=Sampling(temperature=1e-5, top_k=0))
-    found = shown(effects.Draft(TOKENS), LOGITS, request, settings)
+    found = verification_logits(effects.Draft(TOKENS), LOGITS, request, settings)
     assert found.max() <= 0
     assert np.isinf(found).any()
 
 
 def test_handle_of_fast_logits_is_passed_on_untouched():
     handle = np.array([[[1.5, np.nan, -0.0, 3e38, 7]]], np.float32)
-    assert shown(effects.Draft(TOKENS), handle, request_of(sampling=PLAIN), FAST) is handle
+    assert (
+        verification_logits(effects.Draft(TOKENS), handle, request_of(sampling=PLAIN), FAST)
+        is handle
+    )
 
 
 def test_draft_is_drawn_by_what_its_logits_tell():
     penalised = replace(SAMPLED, top_p=0.5, repetition_penalty=1.3, bad_words=ids(1))
     request = request_of(sampling=penalised)
-    assert drawn_by(request, SETTINGS) is penalised
-    assert drawn_by(request, RAW) == Sampling(temperature=0.7, top_k=0)
-    assert may_ban(request, SETTINGS)
-    assert not may_ban(request, RAW)
+    assert draft_sampling(request, SETTINGS) is penalised
+    assert draft_sampling(request, RAW) == Sampling(temperature=0.7, top_k=0)
+    assert draft_gets_bans(request, SETTINGS)
+    assert not draft_gets_bans(request, RAW)
     by_ids = replace(request, use_draft_logits=False)
-    assert drawn_by(by_ids, RAW) is penalised
-    assert may_ban(by_ids, RAW)
+    assert draft_sampling(by_ids, RAW) is penalised
+    assert draft_gets_bans(by_ids, RAW)
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])

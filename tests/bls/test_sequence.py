@@ -38,7 +38,7 @@ def test_later_tokens_do_not_change_a_context_that_was_handed_out():
 
 
 @pytest.mark.parametrize(
-    ("num_output", "min_tokens", "owed", "limit"),
+    ("num_output", "min_tokens", "tokens_left", "limit"),
     [
         (0, 0, 0, 4),
         (5, 0, 0, 4),
@@ -51,9 +51,9 @@ def test_later_tokens_do_not_change_a_context_that_was_handed_out():
         (0, 10, 10, 4),
     ],
 )
-def test_a_draft_fits_the_tokens_left_and_the_tokens_owed(num_output, min_tokens, owed, limit):
+def test_a_draft_fits_the_tokens_left_and_min_tokens(num_output, min_tokens, tokens_left, limit):
     sequence = sequence_of(range(num_output), min_tokens=min_tokens)
-    assert (sequence.tokens_owed, sequence.draft_limit) == (owed, limit)
+    assert (sequence.min_tokens_left, sequence.draft_limit) == (tokens_left, limit)
 
 
 @pytest.mark.parametrize(

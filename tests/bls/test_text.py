@@ -107,7 +107,7 @@ def test_telling_a_text_copies_each_token_a_few_times_however_long_it_grows(monk
 
     monkeypatch.setattr(text, "np", type("numpy", (), {"concatenate": staticmethod(counting)}))
     chunks = chunks_of(count)
-    heard = perform(detokenize_stream(), heard=chunks)
+    heard = perform(detokenize_stream(), chunks_in=chunks)
     tokens = [token for chunk in chunks for token in chunk.tokens.tolist()]
     assert "".join(chunk.text for chunk in heard) == text_of(tokens)
     assert sum(copied) <= 4 * len(tokens)

@@ -1,4 +1,4 @@
-"""What every engine of ours does that declares the trait; each test runs on each engine."""
+"""What every engine of ours does that declares the capability; each test runs on each engine."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def engine(request) -> Harness:
 
 @pytest.fixture
 def able(engine, request) -> Harness:
-    """The engine, if it has the trait that the test needs."""
+    """The engine, if it has the capability that the test needs."""
     if not getattr(engine.engine.capabilities, request.param):
         pytest.skip(f"no {request.param}")
     return engine
 
 
-def needs(trait: str):
-    """Run a test with `able`, an engine that has the trait."""
-    return pytest.mark.parametrize("able", [trait], indirect=True)
+def needs(capability: str):
+    """Run a test with `able`, an engine that has the capability."""
+    return pytest.mark.parametrize("able", [capability], indirect=True)
 
 
 def wrong(tokens: list[int]) -> list[int]:
@@ -89,20 +89,20 @@ def test_nothing_ends_the_answer_while_tokens_are_owed(engine, stops):
     ids = prompt(4, 9)
     end = engine.tokens(ids, 1)[0]
     asked = {"end_id": end} if stops == "end_id" else {"stop_words": Words.of((end,))}
-    for owed in range(7):
-        sampling = SamplingParams(top_k=1, min_tokens=owed)
+    for min_tokens in range(7):
+        sampling = SamplingParams(top_k=1, min_tokens=min_tokens)
         text = engine.tokens(ids, 20, sampling=sampling, **asked)
-        assert len(text) >= owed
-        assert end not in text[:owed]
+        assert len(text) >= min_tokens
+        assert end not in text[:min_tokens]
 
 
 def test_a_longer_stop_word_is_said_but_ends_nothing_while_tokens_are_owed(engine):
     ids = prompt(4, 9)
     text = engine.tokens(ids, 12)
-    owed = SamplingParams(top_k=1, min_tokens=6)
+    at_least = SamplingParams(top_k=1, min_tokens=6)
     word = Words.of(text[2:4])
     assert engine.tokens(ids, 12, stop_words=word)[:4] == text[:4]
-    assert engine.tokens(ids, 12, stop_words=word, sampling=owed)[:6] == text[:6]
+    assert engine.tokens(ids, 12, stop_words=word, sampling=at_least)[:6] == text[:6]
 
 
 @pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])

@@ -12,7 +12,7 @@ from tandem.engines.decoding import decode
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.verification import draw, verify_probabilities
 
 DRAWS = 4_000
@@ -94,7 +94,7 @@ def test_padding_of_the_draft_leaves_the_targets_distribution(width, warp):
             draft_logits=draft,
             sampling=SamplingParams(warp.temperature, warp.top_k, warp.top_p, seed=seed),
         )
-        sampler = Sampler(request, SMALL, torch.device("cpu"))
+        sampler = TorchSampler(request, SMALL, torch.device("cpu"))
         counts[sampler.verify(torch.from_numpy(target), [proposal], 2)[0]] += 1
     assert fits(counts, warp.of(target)[0])
 

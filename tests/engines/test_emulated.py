@@ -198,8 +198,8 @@ def test_min_tokens_and_a_ban_keep_the_text_from_ending():
     target = emulated(mean_answer_len=5)
     for seed in range(20):
         ids = prompt(seed, 12)
-        owed = SamplingParams(top_k=1, min_tokens=30)
-        assert len(target.tokens(ids, 60, end_id=END, sampling=owed)) >= 30
+        at_least = SamplingParams(top_k=1, min_tokens=30)
+        assert len(target.tokens(ids, 60, end_id=END, sampling=at_least)) >= 30
         banned = SamplingParams(top_k=1, bad_words=Words.of((END,)))
         assert END not in target.tokens(ids, 60, sampling=banned)
 

@@ -192,12 +192,12 @@ def test_an_accepted_end_of_sequence_leaves_no_more_accepted_than_said(cycler):
 def test_ends_are_not_said_while_tokens_are_owed(engine_of, make_harness):
     looker, control = engine_of(name="cycles"), make_harness("cycles")
     ids = [5, 6, 0, END, 2, 3, 4, 5]
-    for owed in range(12):
-        sampling = SamplingParams(top_k=1, min_tokens=owed)
+    for min_tokens in range(12):
+        sampling = SamplingParams(top_k=1, min_tokens=min_tokens)
         asked = {"sampling": sampling, "end_id": END, "stop_words": Words.of((3,), (4,))}
         want = control.tokens(ids, 20, **asked)
         assert looker.tokens(ids, 20, **asked) == want
-        assert len(want) >= owed
+        assert len(want) >= min_tokens
 
 
 def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[int], int, int]:
@@ -255,11 +255,11 @@ def test_nothing_is_drafted_behind_an_end_of_sequence(cycler):
 def test_no_end_comes_while_tokens_are_owed(engine_of, make_harness):
     looker, control = engine_of(name="cycles"), make_harness("cycles")
     ids = [5, 6, 0, END, 2, 3, 4, 5]
-    for owed in range(12):
-        sampling = SamplingParams(top_k=1, min_tokens=owed)
+    for min_tokens in range(12):
+        sampling = SamplingParams(top_k=1, min_tokens=min_tokens)
         want = control.tokens(ids, 20, sampling=sampling, end_id=END)
         assert looker.tokens(ids, 20, sampling=sampling, end_id=END) == want
-        assert len(want) >= owed
+        assert len(want) >= min_tokens
 
 
 def test_stop_words_end_the_answer_within_a_draft(cycler):

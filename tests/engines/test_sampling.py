@@ -59,9 +59,9 @@ def test_bad_words_are_never_said_and_drafts_that_say_them_are_rejected(llama):
 def test_min_tokens_bans_the_end_until_paid(llama):
     ids = prompt(3, 10)
     end = llama.tokens(ids, 1)[0]
-    owed = llama.tokens(ids, 20, end_id=end, sampling=greedy(min_tokens=7))
-    assert len(owed) >= 7
-    assert end not in owed
+    at_least = llama.tokens(ids, 20, end_id=end, sampling=greedy(min_tokens=7))
+    assert len(at_least) >= 7
+    assert end not in at_least
 
 
 def test_embedding_bias_moves_the_choice(llama):

@@ -1,4 +1,4 @@
-"""Logits that one process lends another: who reads what, how often, and for how long."""
+"""Logits that one process shares with another: who reads what, how often, and for how long."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tandem.engines.shared_logits import (
 ELSEWHERE = """
 import sys
 import numpy as np
-from tandem.engines.shared_logits import SharedLogitsReader as Borrower
-loan = Borrower().borrow(np.array(sys.argv[1:], np.uint64))
-if loan is not None:
-    print(loan.logits.tolist())
-    loan.give_back()
+from tandem.engines.shared_logits import SharedLogitsReader
+shared = SharedLogitsReader().read(np.array(sys.argv[1:], np.uint64))
+if shared is not None:
+    print(shared.logits.tolist())
+    shared.give_back()
 """
 
 
@@ -62,10 +62,10 @@ def writer(clock):
 
 def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(writer):
     logits = np.arange(10, dtype=np.float32).reshape(2, 5)
-    first = writer.lend(logits)
-    logits[:] = 0  # a loan is a copy
+    first = writer.write(logits)
+    logits[:] = 0  # what is shared is a copy
     assert read_elsewhere(first) == str(np.arange(10.0).reshape(2, 5).tolist())
-    second = writer.lend(rows(7))
+    second = writer.write(rows(7))
     assert first[:2].tolist() == second[:2].tolist()  # the same page
     assert writer.num_pages == 1
     assert read_elsewhere(first) == ""
@@ -74,66 +74,66 @@ def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(writer)
 
 def test_a_loan_is_read_once(writer):
     reader = SharedLogitsReader()
-    handle = writer.lend(rows(1))
-    loan = reader.borrow(handle)
-    assert reader.borrow(handle) is None
-    loan.give_back()
-    assert reader.borrow(handle) is None
+    handle = writer.write(rows(1))
+    shared = reader.read(handle)
+    assert reader.read(handle) is None
+    shared.give_back()
+    assert reader.read(handle) is None
 
 
 def test_what_somebody_reads_is_not_lent_anew_however_long_that_takes(writer, clock):
     reader = SharedLogitsReader()
-    loan = reader.borrow(writer.lend(rows(1)))
+    shared = reader.read(writer.write(rows(1)))
     clock.now = 100 * SECONDS_TO_TAKE
     for _ in range(2 * MOST_PAGES):
-        writer.lend(rows(2))
-    assert loan.logits.tolist() == rows(1).tolist()
+        writer.write(rows(2))
+    assert shared.logits.tolist() == rows(1).tolist()
 
 
 def test_what_nobody_takes_is_lent_anew_in_the_end(writer, clock):
-    old = writer.lend(rows(1))
-    writer.lend(rows(2))
+    old = writer.write(rows(1))
+    writer.write(rows(2))
     assert writer.num_pages == 2
     clock.now = SECONDS_TO_TAKE + 1
-    writer.lend(rows(3))
+    writer.write(rows(3))
     assert writer.num_pages == 2
-    assert SharedLogitsReader().borrow(old) is None
+    assert SharedLogitsReader().read(old) is None
 
 
 def test_loans_that_nobody_takes_fill_no_more_than_so_many_pages(writer):
-    handles = [writer.lend(rows(n)) for n in range(3 * MOST_PAGES)]
+    handles = [writer.write(rows(n)) for n in range(3 * MOST_PAGES)]
     assert writer.num_pages == MOST_PAGES
     reader = SharedLogitsReader()
     kept = handles[-MOST_PAGES:]
-    assert all(reader.borrow(handle) is None for handle in handles[:-MOST_PAGES])
-    assert [reader.borrow(handle).logits[0, 0] for handle in kept] == [
+    assert all(reader.read(handle) is None for handle in handles[:-MOST_PAGES])
+    assert [reader.read(handle).logits[0, 0] for handle in kept] == [
         *range(2 * MOST_PAGES, 3 * MOST_PAGES)
     ]
 
 
 def test_what_was_given_back_is_lent_before_a_loan_ends_sooner(writer):
     reader = SharedLogitsReader()
-    handles = [writer.lend(rows(n)) for n in range(MOST_PAGES)]
-    reader.borrow(handles[-1]).give_back()
-    writer.lend(rows(1))
-    assert all(reader.borrow(handle) for handle in handles[:-1])
+    handles = [writer.write(rows(n)) for n in range(MOST_PAGES)]
+    reader.read(handles[-1]).give_back()
+    writer.write(rows(1))
+    assert all(reader.read(handle) for handle in handles[:-1])
 
 
 def test_a_longer_draft_gets_more_room(writer):
     reader = SharedLogitsReader()
     for num in (1, 40, 3):
-        loan = reader.borrow(writer.lend(rows(num, num, 1000)))
-        assert loan.logits.shape == (num, 1000)
-        assert (loan.logits == num).all()
-        loan.give_back()
+        shared = reader.read(writer.write(rows(num, num, 1000)))
+        assert shared.logits.shape == (num, 1000)
+        assert (shared.logits == num).all()
+        shared.give_back()
     assert writer.num_pages == 1
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["process", "descriptor", "number"])
 def test_a_handle_that_was_never_given_reads_nothing(writer, wrong):
-    handle = writer.lend(rows(1))
+    handle = writer.write(rows(1))
     handle[wrong] += 100_000
-    assert SharedLogitsReader().borrow(handle) is None
+    assert SharedLogitsReader().read(handle) is None
 
 
 def test_only_pages_are_opened():
@@ -143,42 +143,44 @@ def test_only_pages_are_opened():
         other.write(bytes(4096))
         other.flush()
         assert (
-            SharedLogitsReader().borrow(np.array([os.getpid(), other.fileno(), number], np.uint64))
+            SharedLogitsReader().read(np.array([os.getpid(), other.fileno(), number], np.uint64))
             is None
         )
-    assert SharedLogitsReader().borrow(np.zeros(2, np.uint64)) is None
+    assert SharedLogitsReader().read(np.zeros(2, np.uint64)) is None
 
 
 def test_nothing_is_left_of_a_lender_that_ended():
-    lend = (
-        "import numpy as np; from tandem.engines.shared_logits import SharedLogitsWriter as Lender;"
-        "print(*Lender().lend(np.ones((1, 4), np.float32)))"
+    program = (
+        "import numpy as np; from tandem.engines.shared_logits import SharedLogitsWriter;"
+        "print(*SharedLogitsWriter().write(np.ones((1, 4), np.float32)))"
     )
-    ended = subprocess.run([sys.executable, "-c", lend], check=True, capture_output=True, text=True)
-    assert SharedLogitsReader().borrow(np.array(ended.stdout.split(), np.uint64)) is None
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert SharedLogitsReader().read(np.array(ended.stdout.split(), np.uint64)) is None
 
 
 def test_a_failure_to_borrow_is_logged_once(caplog):
     reader = SharedLogitsReader()
     for _ in range(3):
-        assert reader.borrow(np.ones(3, np.uint64)) is None
+        assert reader.read(np.ones(3, np.uint64)) is None
     assert [record.message for record in caplog.records] == [
-        "a draft's logits could not be borrowed; such drafts are verified by ids"
+        "a draft's logits could not be read; such drafts are verified by ids"
     ]
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["lend", "take", "return"]), st.integers(0, 7))))
+@given(st.lists(st.tuples(st.sampled_from(["write", "take", "return"]), st.integers(0, 7))))
 def test_whoever_reads_reads_his_own_in_any_order(steps):
     writer, reader = SharedLogitsWriter(), SharedLogitsReader()
     lent, taken = [], []
     for number, (step, which) in enumerate(steps):
-        if step == "lend":
-            lent.append((number, writer.lend(rows(number, which + 1))))
+        if step == "write":
+            lent.append((number, writer.write(rows(number, which + 1))))
         elif step == "take" and lent:
             mine, handle = lent.pop(which % len(lent))
-            taken.append((mine, reader.borrow(handle)))
+            taken.append((mine, reader.read(handle)))
         elif step == "return" and taken:
             taken.pop(which % len(taken))[1].give_back()
-        assert all((loan.logits == mine).all() for mine, loan in taken)
+        assert all((shared.logits == mine).all() for mine, shared in taken)
     writer.close()

@@ -10,7 +10,7 @@ from tandem.engines.decoding import decode
 from tandem.engines.encoding import encode, nothing
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.load import excludes_input
-from tandem.engines.request import EngineAnswer, EngineRequest, Usage
+from tandem.engines.request import EngineRequest, EngineResponse, Usage
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
 NUMPY |= {"BOOL": np.bool_, "UINT64": np.uint64, "UINT8": np.uint8, "STRING": np.object_}
@@ -203,7 +203,7 @@ def test_an_answer_becomes_tensors():
     call = request(
         return_perf_metrics=True, return_num_input_tokens=True, return_num_output_tokens=True
     )
-    answer = EngineAnswer(
+    answer = EngineResponse(
         tokens=(8, 9),
         log_probs=np.array([-0.5, -1.5], np.float32),
         cum_log_prob=-2.0,
@@ -230,20 +230,20 @@ def test_an_answer_becomes_tensors():
 
 def test_what_was_not_asked_for_stays_away():
     wanted = [str(tensor) for tensor in tensors.OUTPUTS]
-    assert set(dict(encode(request(), EngineAnswer(tokens=(8,)), wanted))) == {
+    assert set(dict(encode(request(), EngineResponse(tokens=(8,)), wanted))) == {
         "output_ids",
         "sequence_length",
         "batch_index",
         "sequence_index",
     }
-    assert list(dict(encode(request(), EngineAnswer(tokens=(8,)), ["output_ids"]))) == [
+    assert list(dict(encode(request(), EngineResponse(tokens=(8,)), ["output_ids"]))) == [
         "output_ids"
     ]
 
 
 def test_the_context_comes_first_where_it_is_not_excluded():
     call = request(exclude_input_in_output=False)
-    first = EngineAnswer(tokens=(8,))
+    first = EngineResponse(tokens=(8,))
     wanted = ["output_ids", "sequence_length"]
     assert dict(encode(call, first, wanted))["output_ids"].tolist() == [[[3, 4, 5, 8]]]
     assert dict(encode(call, first, wanted))["sequence_length"].tolist() == [[4]]

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
-import sys
 from types import SimpleNamespace
 
-import backend_utils
 import numpy as np
 import pytest
-from backend_utils import Request, Sender, TritonError
+import triton_python_backend_utils as stand_in
 from emulated import settings
+from triton_python_backend_utils import Request, ResponseSender, TritonError
 
 from tandem.contract.errors import decoded
 from tandem.contract.parameters import encode
-from tandem.engines import room
-from tandem.engines.request import EngineAnswer
+from tandem.engines import response_memory
+from tandem.engines.request import EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter
 
-FINAL = backend_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+FINAL = stand_in.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PLAIN = ["output_ids", "sequence_length"]
 LOGITS = [*PLAIN, "generation_logits"]
 
 
 @pytest.fixture
-def triton(monkeypatch):
+def triton():
     """The module `engines.triton` over the stand-in."""
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend_utils)
-    monkeypatch.delitem(sys.modules, "tandem.engines.triton", raising=False)
+    stand_in.reset()
     yield importlib.import_module("tandem.engines.triton")
-    sys.modules.pop("tandem.engines.triton", None)
+    stand_in.reset()
 
 
 class Scripted:
@@ -86,7 +85,7 @@ def begin(triton):
 
 def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
     """Execute one request; return the response that came at once, and the sender."""
-    sender = sender or Sender(decoupled=decoupled)
+    sender = sender or ResponseSender(decoupled=decoupled)
     arrays = {"input_ids": [3, 4, 5], "input_lengths": [3], "request_output_len": [4], **given}
     arrays = {name: np.array([value]) for name, value in arrays.items()}
     for name in ("input_ids", "draft_input_ids"):
@@ -96,13 +95,19 @@ def ask(model, *, sender=None, wanted=PLAIN, decoupled=False, **given):
     return (returned[0] if returned else None), sender
 
 
+def all_fit_but(number):
+    """Whether a response finds shared memory: all do, but one of those that are sent, from 0."""
+    numbers = itertools.count()
+    return lambda _response: next(numbers) != number
+
+
 def told(response):
-    _, line = decoded(response.error.message())  # its code is before it as well
-    return line, response.error.code()
+    _, line = decoded(response.error().message())  # its code is before it as well
+    return line, response.error().code()
 
 
 def answer(**given):
-    return EngineAnswer(tokens=(7, 8), **given)
+    return EngineResponse(tokens=(7, 8), **given)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,7 @@ def test_a_refusal_has_its_code(begin, given, code, words):
     response, sender = ask(begin(), **given)
     assert sender.sent == []  # it travels with the end of execute()
     if code is None:
-        assert response.error is None
+        assert not response.has_error()
     else:
         message, found = told(response)
         assert found == code
@@ -143,7 +148,7 @@ def test_an_error_answer_has_its_code(begin, code):
     engine = Scripted()
     response, sender = ask(begin(engine))
     assert response is None
-    engine.calls[0][1](EngineAnswer(error="it went wrong", code=code))
+    engine.calls[0][1](EngineResponse(error="it went wrong", code=code))
     ((sent, flags),) = sender.sent
     assert told(sent) == ("model 'target': it went wrong", getattr(TritonError, code))
     assert flags == FINAL
@@ -176,18 +181,18 @@ def test_an_answer_of_a_stream_that_cannot_be_made_is_its_last(begin, monkeypatc
     _, sender = ask(begin(engine, decoupled=True), decoupled=True, streaming=[True])
     engine.calls[0][1](answer(final=False))
     monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
-    with pytest.raises(room.ResponseError):  # so that the engine ends the call
+    with pytest.raises(response_memory.ResponseError):  # so that the engine ends the call
         engine.calls[0][1](answer(final=False))
     assert [flags for _, flags in sender.sent] == [0, FINAL]
-    assert sender.sent[1][0].error is not None
+    assert sender.sent[1][0].has_error()
 
 
 def test_an_answer_of_a_stream_that_cannot_be_sent_is_replaced_by_an_error(begin):
     engine = Scripted()
-    sender = Sender(decoupled=True, fails=(1,))
+    sender = ResponseSender(all_fit_but(1), decoupled=True)
     ask(begin(engine, decoupled=True), sender=sender, decoupled=True, streaming=[True])
     engine.calls[0][1](answer(final=False))
-    with pytest.raises(backend_utils.TritonModelException):
+    with pytest.raises(stand_in.TritonModelException):
         engine.calls[0][1](answer(final=False))
     (_, flags), (last, last_flags) = sender.sent
     assert (flags, last_flags) == (0, FINAL)
@@ -201,7 +206,7 @@ def free(monkeypatch):
 
     def say(num_bytes):
         system = SimpleNamespace(f_bavail=num_bytes, f_frsize=1)
-        monkeypatch.setattr(room.os, "statvfs", lambda _: system)
+        monkeypatch.setattr(response_memory.os, "statvfs", lambda _: system)
 
     return say
 
@@ -218,13 +223,13 @@ def test_an_answer_without_room_is_an_error_in_its_place(begin, free):
     free(10 * 2**20)
     _, sender = ask(begin(engine), wanted=LOGITS)
     engine.calls[1][1](answer(generation_logits=logits))
-    assert sender.sent[0][0].tensors["generation_logits"].shape == (1, 1, 2, 2**20)
+    assert sender.sent[0][0].arrays["generation_logits"].shape == (1, 1, 2, 2**20)
 
 
 def test_a_small_answer_asks_nobody(begin, free):
     free(0)
     response, _ = ask(begin())
-    assert response.error is None
+    assert not response.has_error()
 
 
 @pytest.mark.parametrize(
@@ -233,17 +238,17 @@ def test_a_small_answer_asks_nobody(begin, free):
 def test_a_loan_comes_back_however_its_call_ends(begin, monkeypatch, triton, spoilt, decoupled):
     writer, engine = SharedLogitsWriter(), Scripted()
     model = begin(engine, decoupled=decoupled)
-    handle = writer.lend(np.zeros((2, 131), np.float32))
-    sender = Sender(decoupled=decoupled, fails=(0,) if spoilt == "sent" else ())
+    handle = writer.write(np.zeros((2, 131), np.float32))
+    sender = ResponseSender(all_fit_but(0 if spoilt == "sent" else None), decoupled=decoupled)
     ask(model, sender=sender, draft_input_ids=[7, 8], logits_loan=handle)
     request, respond = engine.calls[0]
     assert request.draft_logits.shape == (2, 131)
-    page = writer._lent[0][2]
+    page = writer._written[0][2]
     assert not page.returned
     if spoilt == "made":
         monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
     if spoilt == "sent":
-        with pytest.raises(backend_utils.TritonModelException):
+        with pytest.raises(stand_in.TritonModelException):
             respond(answer(final=False))
         assert sender.sent[-1][1] == FINAL
     else:
@@ -255,10 +260,10 @@ def test_a_loan_comes_back_however_its_call_ends(begin, monkeypatch, triton, spo
 def test_the_prompt_comes_first_where_the_profile_says_so(begin):
     model = begin(exclude_input_in_output="false")
     response, _ = ask(model)
-    ids = response.tensors["output_ids"].tolist()[0][0]
+    ids = response.arrays["output_ids"].tolist()[0][0]
     assert (ids[:3], len(ids)) == ([3, 4, 5], 7)
-    assert response.tensors["sequence_length"].tolist() == [[7]]
+    assert response.arrays["sequence_length"].tolist() == [[7]]
     without, _ = ask(model, exclude_input_in_output=[True])
-    assert without.tensors["output_ids"].tolist() == [[ids[3:]]]
+    assert without.arrays["output_ids"].tolist() == [[ids[3:]]]
     usual, _ = ask(begin())
-    assert usual.tensors["output_ids"].tolist() == [[ids[3:]]]
+    assert usual.arrays["output_ids"].tolist() == [[ids[3:]]]

@@ -102,7 +102,7 @@ def test_a_draft_sends_its_logits_or_lends_them(server):
             outputs=[grpc.InferRequestedOutput(name) for name in outputs],
         )
     sent = result.as_numpy(engine.GENERATION_LOGITS)[0, 0]
-    loan = SharedLogitsReader().borrow(result.as_numpy(engine.LOGITS_LOAN))
+    loan = SharedLogitsReader().read(result.as_numpy(engine.LOGITS_LOAN))
     assert loan.logits.shape[0] == 3
     assert loan.logits.tolist() == sent.tolist()
     loan.give_back()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from tandem.engines.request import EngineAnswer, EngineRequest, SamplingParams
+from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.torch.engine import TorchEngine
 
 VOCAB = 131
@@ -21,14 +21,14 @@ TIE = 1e-4
 class Outcome:
     """What a call answered: its tokens, and the responses they came in."""
 
-    answers: list[EngineAnswer] = field(default_factory=list)
+    answers: list[EngineResponse] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[int]:
         return [token for answer in self.answers for token in answer.tokens]
 
     @property
-    def last(self) -> EngineAnswer:
+    def last(self) -> EngineResponse:
         return self.answers[-1]
 
     @property
@@ -40,14 +40,14 @@ class Pending:
     """A call under way."""
 
     def __init__(self) -> None:
-        self._answers: queue.Queue[EngineAnswer] = queue.Queue()
+        self._answers: queue.Queue[EngineResponse] = queue.Queue()
         self.respond = self._answers.put
 
     @property
     def empty(self) -> bool:
         return self._answers.empty()
 
-    def next(self) -> EngineAnswer:
+    def next(self) -> EngineResponse:
         return self._answers.get(timeout=60)
 
     def wait(self) -> Outcome:

@@ -7,8 +7,8 @@ import numpy as np
 
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
-from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, Listen, TextCall
-from tandem.bls.errors import EngineError, EngineRefused
+from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, NextChunk, TextCall
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -109,7 +109,7 @@ class Draft:
             agrees = self.script[self.drafted % len(self.script)]
             self.drafted += 1
             if agrees is None:
-                raise EngineError("draft", "scripted failure")
+                raise EngineCallError("draft", "scripted failure")
             token = self.language.next(context, banned)
             token = token if agrees else (token + 1) % (VOCAB - 2)
             context.append(token)
@@ -133,7 +133,7 @@ class Health:
     def available(self) -> bool:
         return self.failures < self.patience
 
-    def failed(self, error: EngineError) -> None:
+    def failed(self, error: EngineCallError) -> None:
         self.failures += 1
         self.errors.append(str(error))
 
@@ -154,14 +154,14 @@ def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list
     """Do all that the decoding asks for; return the chunks that it handed out, with their text."""
     chunks = perform(decoding.decode(), {"target": target, "draft": draft})
     if decoding.request.detokenizes_off_path:
-        return perform(detokenize_stream(), heard=chunks)
+        return perform(detokenize_stream(), chunks_in=chunks)
     return chunks
 
 
-def perform(steps, engines=None, heard=()) -> list[Chunk]:
+def perform(steps, engines=None, chunks_in=()) -> list[Chunk]:
     """Do what steps ask for; return the chunks that they handed out."""
     chunks: list[Chunk] = []
-    heard = iter(heard)
+    chunks_in = iter(chunks_in)
     resume = lambda: next(steps)  # noqa: E731
     while True:
         try:
@@ -173,11 +173,11 @@ def perform(steps, engines=None, heard=()) -> list[Chunk]:
                 answer = next(engines[effect.engine].answers(effect))
             elif isinstance(effect, TextCall):
                 answer = text_of(effect.window[effect.context_length or 0 :])
-            elif isinstance(effect, Listen):
-                answer = next(heard)
+            elif isinstance(effect, NextChunk):
+                answer = next(chunks_in)
             else:
                 answer = chunks.append(effect)
-        except EngineError as error:
+        except EngineCallError as error:
             resume = lambda error=error: steps.throw(error)  # noqa: E731
         else:
             resume = lambda answer=answer: steps.send(answer)  # noqa: E731

@@ -13,7 +13,7 @@ class TritonModelException(Exception):
 
 class TritonError:
     INTERNAL, INVALID_ARG, UNAVAILABLE, UNSUPPORTED = "internal", "invalid", "unavailable", "no"
-    NOT_FOUND, CANCELLED = "not found", "cancelled"
+    UNKNOWN, NOT_FOUND, EXISTS, CANCELLED = "unknown", "not found", "exists", "cancelled"
 
     def __init__(self, message: str, code: str = INTERNAL) -> None:
         self._message, self._code = message, code
@@ -42,6 +42,11 @@ class Tensor:
 class InferenceResponse:
     def __init__(self, output_tensors: Any = (), error: TritonError | None = None) -> None:
         self._tensors, self._error = list(output_tensors), error
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """What a client gets, by name."""
+        return {tensor.name(): tensor.as_numpy() for tensor in self._tensors}
 
     def output_tensors(self) -> list[Tensor]:
         return self._tensors
@@ -78,21 +83,30 @@ class Sent(NamedTuple):
 
 
 class ResponseSender:
-    """Notes what is sent. As Triton's, it takes nothing after a final flag, sent or not.
+    """Notes what is sent, by Triton's rules (python_backend, src/response_sender.cc).
+
+    A model that is not decoupled sends once, and nothing comes after a final flag. It counts before
+    it copies: a response that does not fit has used the sender up.
 
     fits: whether a response finds shared memory. hold: what a response waits for on its way.
     """
 
-    def __init__(self, fits: Any = lambda response: True, hold: Any = lambda: None) -> None:
+    def __init__(
+        self,
+        fits: Any = lambda response: True,
+        hold: Any = lambda: None,
+        *,
+        decoupled: bool = True,
+    ) -> None:
         self.sent: list[Sent] = []
         self.cancelled = False
-        self._fits, self._hold = fits, hold
+        self._fits, self._hold, self._decoupled = fits, hold, decoupled
         self._closed = False
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         if self._closed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
-        self._closed = bool(flags)
+        self._closed = bool(flags) or not self._decoupled
         self._hold()
         if not self._fits(response):
             raise TritonModelException("Failed to increase the shared memory pool size for key 'x'")
@@ -103,7 +117,30 @@ class ResponseSender:
         return self.cancelled
 
 
+class Request:
+    """What a model is asked to execute."""
+
+    def __init__(
+        self, arrays: dict[str, Any], wanted: list[str], sender: ResponseSender, request_id: str
+    ) -> None:
+        self._inputs = [Tensor(name, array) for name, array in arrays.items()]
+        self._wanted, self._sender, self._id = wanted, sender, request_id
+
+    def inputs(self) -> list[Tensor]:
+        return self._inputs
+
+    def requested_output_names(self) -> list[str]:
+        return self._wanted
+
+    def get_response_sender(self) -> ResponseSender:
+        return self._sender
+
+    def request_id(self) -> str:
+        return self._id
+
+
 class Logger:
+    ERROR, INFO = "error", "info"
     lines: list[str] = []  # noqa: RUF012
     full = False
 
@@ -114,6 +151,10 @@ class Logger:
         Logger.lines.append(line)
 
     log_warn = log_info = log_error
+
+    @staticmethod
+    def log(line: str, _level: str) -> None:
+        Logger.log_error(line)
 
 
 class MetricFamily:

@@ -19,7 +19,7 @@ from tandem.bls.effects import EngineAnswer, EngineCall
 from tandem.bls.request import Request, Sampling
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.torch.sampling import Sampler
+from tandem.engines.torch.sampling import TorchSampler
 
 VOCAB = 28
 CPU = torch.device("cpu")
@@ -66,13 +66,13 @@ class Target:
                 self._warp.temperature, self._warp.top_k, self._warp.top_p, seed=call.seed
             ),
         )
-        sampler = Sampler(request, VOCAB, CPU)
+        sampler = TorchSampler(request, VOCAB, CPU)
         drafts, first = call.draft.tokens.tolist(), len(call.context)
         scores = self._logits[rows(first, [int(call.context[-1]), *drafts])]
         yield EngineAnswer(np.array(self.say(sampler, scores, drafts, first), np.int32))
 
     def say(
-        self, sampler: Sampler, scores: torch.Tensor, drafts: list[int], first: int
+        self, sampler: TorchSampler, scores: torch.Tensor, drafts: list[int], first: int
     ) -> list[int]:
         return sampler.verify(scores, drafts, first) if drafts else sampler.choose(scores, first)
 

@@ -6,12 +6,12 @@ from tandem.bls.errors import (
     BadRequest,
     Cancelled,
     DeadlineExceeded,
-    EngineError,
+    EngineCallError,
     EngineRefused,
     EngineTimeout,
     EngineUnavailable,
     Overloaded,
-    TandemError,
+    ServingError,
 )
 from tandem.bls.triton.calls import Calls
 from tandem.contract.errors import CODES, coded, decoded
@@ -30,7 +30,7 @@ def fails(pb):
             return pb.InferenceResponse(error=pb.TritonError(said, getattr(pb.TritonError, code)))
 
         pb.InferenceRequest.answer = answer
-        with pytest.raises(EngineError) as failed:
+        with pytest.raises(EngineCallError) as failed:
             Calls().infer("target", pb.InferenceRequest("target"), decoupled=decoupled)
         return failed.value
 
@@ -85,7 +85,7 @@ def test_errors_have_the_codes_that_balancers_and_clients_act_by():
         "UNAVAILABLE": [Overloaded("x"), EngineUnavailable("target", "x")],
         "CANCELLED": [Cancelled()],
         # Nobody sends them again by himself: they would take as long again.
-        "INTERNAL": [DeadlineExceeded("x"), EngineTimeout("target", 1), TandemError("x")],
+        "INTERNAL": [DeadlineExceeded("x"), EngineTimeout("target", 1), ServingError("x")],
     }
     for code, errors in codes.items():
         assert {error.code for error in errors} == {code}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.bls.figures import Figures
+from tandem.bls.metric_updates import MetricUpdates
 from tandem.bls.statistics import Round, Statistics
 from tandem.bls.timeline import Timeline
 from tandem.bls.triton.metric_names import HEARTBEAT
@@ -53,7 +53,7 @@ def test_counters_and_gauges_say_what_happened(metrics, shown):
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
 def test_a_counter_takes_no_value_that_is_no_growth(metrics, shown, pb, value):
     """Triton answers a negative increment with an exception, or with the server's end."""
-    wrong = Figures()
+    wrong = MetricUpdates()
     wrong.count("tandem_rounds_total", value, drafter="draft_model")
     wrong.count("tandem_output_tokens_total", 5, drafter="draft_model")
     wrong.observe("tandem_round_seconds", value, drafter="draft_model")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.bls.patience import draft_timeout
+from tandem.bls.draft_timeout import draft_timeout
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
+from tandem.bls.draft_timeout import draft_timeout
 from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
-from tandem.bls.errors import EngineError
-from tandem.bls.lossless import drawn_by, may_ban, shown
-from tandem.bls.patience import draft_timeout
+from tandem.bls.errors import EngineCallError
+from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.bls.word_lists import joined, known, one_token_words
@@ -21,8 +21,8 @@ from tandem.contract import engine as tensors
 REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
 
 
-class Engine:
-    """One of the two engines: what it is called, how wide its logits are, what its answers hold."""
+class EngineClient:
+    """One of the two engines, as the loop calls it: model, width of logits, time-outs."""
 
     def __init__(self, role: EngineRole, settings: LoopSettings) -> None:
         draft = role == "draft"
@@ -45,7 +45,7 @@ class Engine:
         return draft_timeout(len(call.context), self.timeout, at_most=self.settings.target_timeout)
 
     def stop_request(self, request_id: str) -> Any:
-        """The call that makes the engine give up ``request_id``; required inputs are dummies."""
+        """The call that makes the engine stop ``request_id``; required inputs are dummies."""
         return self._smallest_request(request_id, _scalar(tensors.STOP, True))
 
     def probe_request(self, request_id: str) -> Any:
@@ -69,22 +69,22 @@ class Engine:
 class EngineRequests:
     """Builds one request's calls to one engine; what never changes is built once."""
 
-    def __init__(self, engine: Engine, request: Request) -> None:
+    def __init__(self, engine: EngineClient, request: Request) -> None:
         self._engine = engine
         self._request = request
-        sampling, self._may_ban = request.sampling, True
+        sampling, self._gets_bans = request.sampling, True
         if engine.is_draft:
-            sampling = drawn_by(request, engine.settings)
-            self._may_ban = may_ban(request, engine.settings)
+            sampling = draft_sampling(request, engine.settings)
+            self._gets_bans = draft_gets_bans(request, engine.settings)
         self._sampling = _sampling_tensors(sampling, engine.vocab_size)
         bad_words = known(sampling.bad_words, engine.vocab_size)
-        ends = self._one_token_words(request.end_ids if self._may_ban else ())
+        ends = self._one_token_words(request.end_ids if self._gets_bans else ())
         self._bad_words = _words(tensors.BAD_WORDS_LIST, bad_words)
         self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}
         self._stop_words: dict[tuple[int, ...], list[Any]] = {}
-        on_loan = engine.is_draft and engine.settings.logits_on_loan
-        self._logits_output = tensors.LOGITS_LOAN if on_loan else tensors.GENERATION_LOGITS
+        shares_logits = engine.is_draft and engine.settings.logits_on_loan
+        self._logits_output = tensors.LOGITS_LOAN if shares_logits else tensors.GENERATION_LOGITS
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
@@ -92,7 +92,7 @@ class EngineRequests:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
         if request.drafter == "engine":
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
-        # Without it TensorRT-LLM tells neither its times nor the KV blocks.
+        # Without it TensorRT-LLM returns neither its times nor the KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
         self._logits_threshold = (
             [_scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
@@ -120,7 +120,9 @@ class EngineRequests:
         """Return what a response to ``call`` says, which came after so many seconds."""
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
-            raise EngineError(self._engine.model, f"its answer lacks '{tensors.OUTPUT_IDS}'")
+            raise EngineCallError(
+                self._engine.model, f"'{tensors.OUTPUT_IDS}' is missing from its answer"
+            )
         length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
         tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
         if not self._engine.excludes_input:
@@ -205,11 +207,11 @@ class EngineRequests:
         return inputs
 
     def _draft_logits(self, call: EngineCall) -> Any:
-        """The tensor that tells what the target verifies the draft against; None: ids alone."""
+        """The tensor that the target verifies the draft against; None: ids alone."""
         settings = self._engine.settings
         if settings.logits_on_loan:
             return call.draft.logits
-        logits = shown(call.draft, self._own_logits(call), self._request, settings)
+        logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)
         return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)
 
     def _own_logits(self, call: EngineCall) -> NDArray[Any] | None:

@@ -15,13 +15,13 @@ Key = tuple[str, Labels]
 
 
 @dataclass
-class Figures:
+class MetricUpdates:
     """What counters grow by, and what histograms observe, by name and labels."""
 
     counts: defaultdict[Key, float] = field(default_factory=lambda: defaultdict(float))
     observations: list[tuple[Key, float]] = field(default_factory=list)
 
-    def add(self, other: Figures) -> None:
+    def add(self, other: MetricUpdates) -> None:
         """Take over what ``other`` holds."""
         for key, value in other.counts.items():
             self.counts[key] += value
@@ -42,9 +42,9 @@ def key_of(name: str, **labels: str) -> Key:
     return name, frozenset(labels.items())
 
 
-def figures_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> Figures:
+def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> MetricUpdates:
     """Return what a sequence did that asked for ``drafter``."""
-    figures = Figures()
+    figures = MetricUpdates()
     for source, drafted in statistics.by_drafter.items():
         _count_drafts(figures, source, drafted)
     _count_time(figures, drafter, statistics, timeline)
@@ -58,16 +58,16 @@ def figures_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
     return figures
 
 
-def zeros(drafter: DrafterName) -> Figures:
+def zeros(drafter: DrafterName) -> MetricUpdates:
     """Return figures that name every counter of a drafter and count nothing."""
     chooses = drafter in ("hybrid", "none")  # of others, or nobody: it proposes nothing itself
     statistics = Statistics()
     if not chooses:
         statistics.by_drafter[drafter] = Drafted()
-    return figures_of(drafter, statistics, Timeline(arrival=0))
+    return updates_of(drafter, statistics, Timeline(arrival=0))
 
 
-def _count_drafts(figures: Figures, source: DrafterName, drafted: Drafted) -> None:
+def _count_drafts(figures: MetricUpdates, source: DrafterName, drafted: Drafted) -> None:
     for name, value in (
         ("spec_decode_num_drafts_total", drafted.num_spec_steps),
         ("spec_decode_num_draft_tokens_total", drafted.num_draft_tokens),
@@ -80,7 +80,7 @@ def _count_drafts(figures: Figures, source: DrafterName, drafted: Drafted) -> No
 
 
 def _count_time(
-    figures: Figures, drafter: DrafterName, statistics: Statistics, timeline: Timeline
+    figures: MetricUpdates, drafter: DrafterName, statistics: Statistics, timeline: Timeline
 ) -> None:
     rounds, parts = statistics.num_rounds, dict(_parts(statistics, timeline))
     figures.count("tandem_rounds_total", rounds, drafter=drafter)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.bls.figures import Figures, figures_of, key_of, zeros
+from tandem.bls.metric_updates import MetricUpdates, key_of, updates_of, zeros
 from tandem.bls.statistics import Round, Statistics
 from tandem.bls.timeline import Timeline
 
@@ -41,7 +41,7 @@ def observed(figures, name, **labels):
 
 
 def test_parts_of_the_time_are_the_engines_own_and_the_rest(statistics):
-    figures = figures_of("draft_model", statistics, TIMELINE)
+    figures = updates_of("draft_model", statistics, TIMELINE)
     parts = {
         part: counts(figures, "tandem_round_part_seconds_total", drafter="draft_model", part=part)
         for part in ("draft", "target", "orchestration")
@@ -50,7 +50,7 @@ def test_parts_of_the_time_are_the_engines_own_and_the_rest(statistics):
 
 
 def test_histograms_observe_a_sequences_means(statistics):
-    figures = figures_of("draft_model", statistics, TIMELINE)
+    figures = updates_of("draft_model", statistics, TIMELINE)
 
     def of(name, **labels):
         return observed(figures, name, drafter="draft_model", **labels)
@@ -63,7 +63,7 @@ def test_histograms_observe_a_sequences_means(statistics):
 
 
 def test_accepted_tokens_are_counted_by_position(statistics):
-    figures = figures_of("draft_model", statistics, TIMELINE)
+    figures = updates_of("draft_model", statistics, TIMELINE)
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     assert [
         counts(figures, name, drafter="draft_model", position=position) for position in "01"
@@ -71,7 +71,7 @@ def test_accepted_tokens_are_counted_by_position(statistics):
 
 
 def test_drafts_of_a_hybrid_are_those_of_who_proposed_them(statistics):
-    figures = figures_of("hybrid", statistics, TIMELINE)
+    figures = updates_of("hybrid", statistics, TIMELINE)
     assert counts(figures, "spec_decode_num_drafts_total", drafter="draft_model") == 2
     assert counts(figures, "tandem_rounds_total", drafter="hybrid") == 2
 
@@ -79,7 +79,7 @@ def test_drafts_of_a_hybrid_are_those_of_who_proposed_them(statistics):
 def test_nothing_is_observed_of_a_sequence_that_failed_before_its_first_token():
     timeline = Timeline(arrival=1 * MS)
     timeline.scheduled()
-    figures = figures_of("none", Statistics(num_drafter_failures=1), timeline)
+    figures = updates_of("none", Statistics(num_drafter_failures=1), timeline)
     assert figures.observations == []
     assert counts(figures, "tandem_drafter_failures_total", drafter="none") == 1
     assert sum(figures.counts.values()) == 1
@@ -91,7 +91,7 @@ def test_a_sequence_that_ended_at_once_has_a_round_but_no_first_token():
     timeline = Timeline(arrival=1)
     timeline.scheduled()
     timeline.delivered(0)  # the end of sequence alone
-    figures = figures_of("draft_model", statistics, timeline)
+    figures = updates_of("draft_model", statistics, timeline)
     assert len(observed(figures, "tandem_round_seconds", drafter="draft_model")) == 1
     assert not observed(figures, "tandem_time_to_first_token_seconds", drafter="draft_model")
 
@@ -109,7 +109,7 @@ def test_tokens_that_came_all_at_once_have_no_inter_token_latency():
 
 def test_no_time_is_negative_when_a_clock_was_set_back(statistics):
     timeline = Timeline(9 * MS, 8 * MS, 7 * MS, 6 * MS, 5 * MS, 1, 2)
-    figures = figures_of("draft_model", statistics, timeline)
+    figures = updates_of("draft_model", statistics, timeline)
     assert min(figures.counts.values()) >= 0
     assert min(value for _, value in figures.observations) >= 0
 
@@ -119,7 +119,7 @@ def test_figures_add_up(statistics):
     assert not any(both.counts.values())
     assert both.observations == []
     for _ in range(2):
-        both.add(figures_of("draft_model", statistics, TIMELINE))
+        both.add(updates_of("draft_model", statistics, TIMELINE))
     assert counts(both, "tandem_output_tokens_total", drafter="draft_model") == 10
     assert len(both.observations) == 12
-    assert Figures().counts == {}
+    assert MetricUpdates().counts == {}

@@ -1,4 +1,4 @@
-"""Whether a response fits into the memory that carries it out of the engine's process."""
+"""Whether a response fits into the shared memory between the engine and Triton."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ResponseError(EngineError):
     code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
 
-def check_room(num_bytes: int) -> None:
-    """Raise ResponseError where a response of so many bytes has no room in shared memory.
+def check_response_memory(num_bytes: int) -> None:
+    """Raise ResponseError where a response of so many bytes does not fit into shared memory.
 
     Triton's Python backend closes a response's sender before it copies the response there: one that
     does not fit is lost, and its caller waits for ever. So ask first. What the process had before

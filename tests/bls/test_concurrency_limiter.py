@@ -2,19 +2,19 @@
 
 import pytest
 
+from tandem.bls.concurrency_limiter import ConcurrencyLimiter
 from tandem.bls.errors import Overloaded
-from tandem.bls.turns import Turns
 
 
 class Kitchen:
-    """Turns, and who went to work."""
+    """A limiter, and who went to work."""
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []
-        self.turns = Turns(most, max_waiting_bytes)
+        self.limiter = ConcurrencyLimiter(most, max_waiting_bytes)
 
     def come(self, name, size=10):
-        return self.turns.take(lambda turn: self.at_work.append(name), size)
+        return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
 
 
 def test_as_many_go_to_work_as_may_and_the_rest_in_order():
@@ -29,9 +29,9 @@ def test_as_many_go_to_work_as_may_and_the_rest_in_order():
 
 def test_work_is_told_its_own_turn():
     told = []
-    turns = Turns(1, 0)
-    turn = turns.take(told.append, 1)
-    assert told == [turn]
+    limiter = ConcurrencyLimiter(1, 0)
+    permit = limiter.acquire(told.append, 1)
+    assert told == [permit]
 
 
 def test_a_turn_ends_once():

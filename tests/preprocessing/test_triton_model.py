@@ -1,0 +1,49 @@
+"""What both tokenizer models make of a request, without Triton's server."""
+
+import numpy as np
+import pytest
+import triton_python_backend_utils as triton
+from triton_python_backend_utils import Request, ResponseSender, TritonError
+
+from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.triton_model import ArrayModel
+
+
+class Doubler(ArrayModel):
+    name = "doubler"
+
+    def load(self, model_config, folder):
+        assert (model_config, str(folder)) == ("{}", "/models/doubler/1")
+
+        def answer(inputs, wanted):
+            if "WRONG" in inputs:
+                raise InputError("WRONG is wrong")
+            return dict.fromkeys(wanted, 2 * inputs["IN"])
+
+        return answer
+
+
+@pytest.fixture
+def ask():
+    triton.reset()
+    model = Doubler()
+    model.initialize(
+        {"model_config": "{}", "model_repository": "/models/doubler", "model_version": "1"}
+    )
+    yield lambda **inputs: model.execute([Request(inputs, ["OUT"], ResponseSender(), "r")])[0]
+    triton.reset()
+
+
+def test_arrays_are_answered_with_arrays(ask):
+    assert ask(IN=np.array([3])).arrays["OUT"].tolist() == [6]
+
+
+def test_a_wrong_input_is_an_invalid_argument(ask):
+    error = ask(WRONG=np.array([1])).error()
+    assert "WRONG is wrong" in error.message()
+    assert error.code() == TritonError.INVALID_ARG
+
+
+def test_anything_else_is_one_line_for_the_client_and_a_traceback_in_the_log(ask):
+    assert ask().error().message() == "doubler failed"
+    assert "KeyError" in triton.Logger.lines[0]
