@@ -17,6 +17,8 @@ ARROWS = {
     "bls.triton": {"bls", "bls.triton", "contract", "triton"},
     "engines": {"engines", "contract", "lookup"},
     "engines.triton": {"engines", "contract", "triton"},
+    "gateway": {"gateway", "gateway.triton", "contract", "preprocessing", "postprocessing"},
+    "gateway.triton": {"gateway", "contract", "triton"},
     "preprocessing": {"preprocessing", "contract"},
     "preprocessing.triton": {
         "preprocessing",

@@ -81,7 +81,8 @@ def test_an_image_runs_as_a_user_and_says_how_it_is(name):
     assert program[:2] == ["python3", "-c"]
     compile(program[2], name, "exec")
     assert b'{"text_input": ".", "max_tokens": 1}'.decode() in program[2]
-    assert told(final, "EXPOSE") == ["8000 8001 8002"]
+    gateway = " 8080" if name == "Dockerfile.cpu" else ""
+    assert told(final, "EXPOSE") == ["8000 8001 8002" + gateway]
 
 
 def test_the_image_has_the_repository_and_nothing_else_of_ours():

@@ -1,5 +1,6 @@
 """Live Triton servers: one that all tests share, and special ones."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -10,10 +11,19 @@ import small
 from benchmarks import faulty
 from checkpoints import write_pair
 
+from tandem.gateway import server as gateway_server
+from tandem.gateway.app import create_app
+from tandem.gateway.server import listen
+from tandem.gateway.settings import GatewaySettings
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}# assistant\n{% endif %}"
+)
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +37,17 @@ def server(embedded: Deployment, tmp_path_factory) -> Iterator[TritonServer]:
     """The server that all tests share, on the embedded profile. Leave it as you found it."""
     with serving(embedded, tmp_path_factory.mktemp("server")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def gateway_url(server, embedded, tmp_path_factory) -> Iterator[str]:
+    """Where a gateway to the shared server is found; its tokenizer has a chat template."""
+    folder = tmp_path_factory.mktemp("gateway") / "tokenizer"
+    shutil.copytree(embedded.tokenizer.folder, folder)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    app = create_app(GatewaySettings(server.grpc_url, folder))
+    with listen("127.0.0.1", 0) as bound, gateway_server.serving(app, bound):
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every command in README.md and docs/ runs, against the shared server."""
+"""Every command and program in README.md and docs/ runs, against the shared server."""
 
 import re
 import shlex
@@ -15,28 +15,28 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NO_CODE = {"text", "yaml"}
 TANDEM = re.compile(r"^(\.venv/bin/)?tandem\b")
-ANY_PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0"
+ANY_PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0 --gateway-port 0"
 
 
-def shell_blocks():
-    """Every block of shell commands, and the file and line that it begins at."""
+def blocks(language):
+    """Every block of a language, and the file and line that it begins at."""
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = path.read_text()
         for found in BLOCK.finditer(text):
-            if found[1] == "sh":
+            if found[1] == language:
                 line = text[: found.start()].count("\n") + 1
                 yield pytest.param(found[2], id=f"{path.name}:{line}")
 
 
 def commands():
     """Every command of the shell blocks; a backslash joins lines."""
-    for block in shell_blocks():
+    for block in blocks("sh"):
         for line in block.values[0].replace("\\\n", "").splitlines():
             yield pytest.param(line, id=f"{block.id}:{' '.join(line.split()[:3])}")
 
 
 @pytest.fixture
-def here(server, tmp_path, monkeypatch):
+def here(server, gateway_url, tmp_path, monkeypatch):
     """A folder to run in, with the checkpoints that README speaks of; makes code fit the server."""
     size = write_tokenizer(tmp_path / "path/to/target")
     write_qwen2(tmp_path / "path/to/target", size, layers=2)
@@ -45,8 +45,11 @@ def here(server, tmp_path, monkeypatch):
     changes = {
         "127.0.0.1:8000": server.http_url,
         "127.0.0.1:8001": server.grpc_url,
+        "http://127.0.0.1:8080": gateway_url,
+        "triton.example:8001": server.grpc_url,
         "profiles/": f"{ROOT}/profiles/",
         "tandem up": f"tandem up {ANY_PORTS}",
+        "tandem gateway": "tandem gateway --port 0",
         "tandem generate": f"tandem generate --url {server.grpc_url}",
         "make ": f"make --dry-run -C {ROOT} ",
     }
@@ -62,25 +65,30 @@ def here(server, tmp_path, monkeypatch):
 def test_every_block_says_what_it_is():
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         kinds = {found[1] for found in BLOCK.finditer(path.read_text())}
-        assert kinds <= NO_CODE | {"sh"}, path
+        assert kinds <= NO_CODE | {"sh", "python"}, path
 
 
 @pytest.mark.parametrize("command", [*commands()])
 def test_command_works(here, command):
     if command.startswith("curl") and not shutil.which("curl"):
         pytest.skip("no curl on this machine")
-    if "tandem up" in command:
+    if "tandem up" in command or "tandem gateway" in command:
         serves(here(command))
     else:
         shown = finish(["bash", "-c", here(command)])
         assert '"error"' not in shown
         if command.startswith("curl"):
-            assert '"text_output"' in shown
+            assert '"text_output"' in shown or '"text":' in shown
+
+
+@pytest.mark.parametrize("program", [*blocks("python")])
+def test_program_works(here, program):
+    assert finish([sys.executable, "-c", here(program)])
 
 
 def finish(command):
     """Run a command to its good end; return what it printed."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -93,7 +101,7 @@ def serves(command):
         try:
             greeting = process.stdout.readline()
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=120)
         finally:
             process.terminate()  # does nothing to one that has ended
     assert greeting.startswith("serving "), told

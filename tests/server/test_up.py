@@ -19,7 +19,9 @@ from tandem.tools.profiles import deployment
 from tandem.tools.triton.launch import PREFIX
 from tandem.tools.triton.supervisor import session_processes
 
-ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+ANY_PORTS = [
+    word for name in ("http", "grpc", "metrics", "gateway") for word in (f"--{name}-port", "0")
+]
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
 
@@ -52,7 +54,15 @@ def shared_memory_of(process):
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_up_serves_what_it_prints_until_a_signal(sign):
     with up("--profile", "emulated-zero") as process:
-        curl = shlex.split(read_greeting(process).splitlines()[-1])
+        greeting = read_greeting(process)
+        (page,) = re.findall(r"^  page +(http://127\.0\.0\.1:\d+)$", greeting, re.MULTILINE)
+        body = json.dumps({"prompt": "def main():", "max_tokens": 4, "ignore_eos": True}).encode()
+        asked = urllib.request.Request(
+            f"{page}/v1/completions", body, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(asked) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 4
+        curl = shlex.split(greeting.splitlines()[-1])
         assert curl[:2] == ["curl", "-N"]
         with urllib.request.urlopen(curl[2], data=curl[4].encode()) as answer:
             chunks = [json.loads(line[5:]) for line in answer if line.startswith(b"data:")]
@@ -62,6 +72,13 @@ def test_up_serves_what_it_prints_until_a_signal(sign):
         assert process.wait(30) == 0
         assert "Traceback" not in process.stderr.read()
         assert not shared_memory_of(process)
+
+
+def test_up_serves_triton_alone_where_no_gateway_is_wanted():
+    with up("--profile", "emulated-zero", "--no-gateway") as process:
+        assert "page" not in read_greeting(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
 
 
 def test_second_interrupt_kills_what_the_first_waits_for():

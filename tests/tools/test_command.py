@@ -43,7 +43,7 @@ def run(*arguments):
     ("arguments", "message"),
     [
         (["upp"], "no command 'upp'; did you mean 'up'?"),
-        (["serve-it"], "no command 'serve-it'; known are up, generate, run, demo"),
+        (["serve-it"], "no command 'serve-it'; known are up, generate, gateway, run"),
         (["--profile", "p", "up"], "'--profile' stands before the command; say tandem COMMAND"),
         (
             ["generate", "x", "--stream"],

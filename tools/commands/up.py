@@ -12,6 +12,7 @@ from pathlib import Path
 from tandem.bls.settings import AUTO
 from tandem.tools.client.request import MODEL
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
+from tandem.tools.commands.front import Front, add_front
 from tandem.tools.commands.options import DEMO, port
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
@@ -35,6 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             default=number,
             help=f"The {name} port; 0 picks a free one (default: %(default)s).",
         )
+    add_front(listening)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,16 +58,21 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> None:
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
+    front = Front(options)
     server = start(planned, models, ports, options.address)
     try:
-        print(greeting(server, planned), flush=True)
-        server.wait()
+        with front.before(server.grpc_url, planned.tokenizer.folder) as url:
+            print(greeting(server, planned, url), flush=True)
+            server.wait()
     finally:
         stop(server)
 
 
-def greeting(server: TritonServer, planned: Deployment) -> str:
-    """Say what is served, where, and how to ask."""
+def greeting(server: TritonServer, planned: Deployment, gateway: str | None = None) -> str:
+    """Say what is served, where, and how to ask.
+
+    gateway: where OpenAI's API is served; None where it is not.
+    """
     entry, prompt = planned.stream_entry.name, _example_prompt(planned)
     model = [] if entry == MODEL else ["--model", entry]
     generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
@@ -74,6 +81,7 @@ def greeting(server: TritonServer, planned: Deployment) -> str:
     command = {"command": shlex.join(server.command)} if _on_tensorrt(planned) else {}
     rows = {
         **_choices(planned),
+        **({"OpenAI": f"{gateway}/v1", "page": gateway} if gateway else {}),
         "HTTP": f"http://{server.http_url}",
         "gRPC": server.grpc_url,
         "metrics": server.metrics_url,

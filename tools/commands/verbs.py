@@ -37,6 +37,15 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
                 "tandem generate - --temperature 0.7 --seed 1 --explain < prompt.txt",
             ),
         ),
+        "gateway": Verb(
+            "Serve OpenAI's API and a page before a running server.",
+            "Serve OpenAI's API, and a page that shows which tokens were drafted, before a Triton "
+            "that serves Tandem's models. `tandem up` starts one beside its server.",
+            (
+                "tandem gateway --tokenizer path/to/target",
+                "tandem gateway --url triton.example:8001 --tokenizer path/to/target --port 80",
+            ),
+        ),
         "run": Verb(
             "Serve engines, answer prompts and stop, like NVIDIA's run.py.",
             "Serve engines, answer prompts in order and stop. The options are those of NVIDIA's "

@@ -98,5 +98,5 @@ def test_a_response_without_tensors_is_an_answer_only_where_one_may_be_empty(pb,
     request = pb.InferenceRequest("bls_stream")
     calls = Calls()
     assert calls.infer("bls_stream", request, decoupled=decoupled, may_be_empty=True) is empty
-    with pytest.raises(EngineError, match="it ended the call without an answer"):
+    with pytest.raises(EngineCallError, match="it ended the call without an answer"):
         calls.infer("bls_stream", request, decoupled=decoupled)

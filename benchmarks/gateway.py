@@ -1,0 +1,150 @@
+"""What the gateway costs beside direct gRPC streaming, on engines that answer at once.
+
+    python -m benchmarks.gateway
+
+Each turn asks the same prompt both ways, one after the other: the first token and the time between
+chunks are compared turn by turn. Then many streams run at once through the gateway, for the
+processor time that a chunk takes of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tandem.contract import entry as tensors
+from tandem.tools.client.client import Client, Inputs
+from tandem.tools.profiles import deployment
+from tandem.tools.triton.serving import serving
+
+PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml"
+MODEL = "bls_stream"
+IDS = list(range(2, 130))
+MS = 1e3
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Stream(NamedTuple):
+    """Milliseconds to the first chunk and between chunks on average, and how many there were."""
+
+    first: float
+    between: float
+    num_chunks: int
+
+
+def main() -> None:
+    """Measure and print."""
+    options = _options()
+    with serving(deployment.load(PROFILE)) as server, _gateway(server.grpc_url) as (port, process):
+        turns = _turns(server.grpc_url, port, options)
+        chunk_ms = _processor_ms(port, process, options)
+    _print(turns, chunk_ms, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--turns", type=int, default=100, help="default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=128, help="default: %(default)s")
+    parser.add_argument("--streams", type=int, default=64, help="default: %(default)s")
+    return parser.parse_args()
+
+
+@contextmanager
+def _gateway(url: str) -> Iterator[tuple[int, int]]:
+    """A gateway in a process of its own: its port, and its process id."""
+    tokenizer = deployment.load(PROFILE).tokenizer.folder
+    command = [sys.executable, "-m", "tandem", "gateway", "--url", url, "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--tokenizer", str(tokenizer)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            greeting = process.stdout.readline()
+            yield int(greeting.split(" for ")[0].rpartition(":")[2]), process.pid
+        finally:
+            process.terminate()
+
+
+def _turns(url: str, port: int, options: argparse.Namespace) -> list[tuple[Stream, Stream]]:
+    """Ask both ways, turn by turn; the first turn warms up."""
+    inputs: Inputs = {
+        tensors.INPUT_IDS: IDS,
+        tensors.MAX_TOKENS: options.tokens,
+        tensors.STREAM: True,
+    }
+    with Client(url) as client:
+        return [
+            (_direct(client, inputs), _through(port, options.tokens))
+            for _ in track(range(options.turns + 1), "one stream", transient=True)
+        ][1:]
+
+
+def _direct(client: Client, inputs: Inputs) -> Stream:
+    return _stream([chunk.seconds for chunk in client.stream(MODEL, inputs)])
+
+
+def _through(port: int, tokens: int) -> Stream:
+    body = {"prompt": IDS, "max_tokens": tokens, "temperature": 0, "stream": True}
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    began = time.perf_counter()
+    headers = {"content-type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps(body), headers)
+    moments = [
+        time.perf_counter() - began
+        for line in connection.getresponse()
+        if line.startswith(b'data: {"id"')
+    ]
+    connection.close()
+    return _stream(moments)
+
+
+def _stream(moments: Sequence[float]) -> Stream:
+    between = (moments[-1] - moments[0]) / max(1, len(moments) - 1)
+    return Stream(MS * moments[0], MS * between, len(moments))
+
+
+def _processor_ms(port: int, process: int, options: argparse.Namespace) -> float:
+    """Processor time of the gateway for a chunk, with many streams at once."""
+    before = _ticks(process)
+    with ThreadPoolExecutor(options.streams) as clients:
+        streams = clients.map(lambda _: _through(port, options.tokens), range(4 * options.streams))
+        chunks = sum(stream.num_chunks for stream in streams)
+    return MS * (_ticks(process) - before) / TICK / chunks
+
+
+def _ticks(process: int) -> int:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _print(
+    turns: Sequence[tuple[Stream, Stream]], chunk_ms: float, options: argparse.Namespace
+) -> None:
+    table = Table("ms", "direct", "through the gateway", "more", title=f"{len(turns)} turns")
+    for name in ("first", "between"):
+        direct = [getattr(stream, name) for stream, _ in turns]
+        through = [getattr(stream, name) for _, stream in turns]
+        more = [theirs - ours for ours, theirs in zip(direct, through, strict=True)]
+        table.add_row(name, *(f"{statistics.median(v):.2f}" for v in (direct, through, more)))
+    console = Console()
+    console.print(table)
+    console.print(f"processor: {chunk_ms:.3f} ms a chunk with {options.streams} streams at once")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""OpenAI's API in front of the text entries: stateless, and without PyTorch in its process."""

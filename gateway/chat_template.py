@@ -1,0 +1,208 @@
+"""Messages to a prompt, as transformers' ``apply_chat_template`` renders them, without it.
+
+A template comes with a checkpoint, so it is somebody else's program: it runs in jinja2's immutable
+sandbox and sees nothing but plain data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+NAMED_TOKENS = (
+    *("bos_token", "eos_token", "unk_token", "sep_token"),
+    *("pad_token", "cls_token", "mask_token"),
+)
+
+
+NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
+
+
+class ChatTemplateError(ValueError):
+    """A chat cannot be rendered; the text is one line that says why."""
+
+
+class ChatTemplate:
+    """A chat template and the special tokens that it may write.
+
+    source: the template's text. special_tokens: ``bos_token`` and such, by name.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.source = source
+        self._special_tokens = special_tokens
+        try:
+            self._template = _environment().from_string(source)
+        except TemplateError as error:
+            raise ChatTemplateError(f"the chat template cannot be read: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> str:
+        """Return the prompt; raises ChatTemplateError, also with what the template itself raises.
+
+        variables: more that the template may ask for; they come before special tokens. The prompt
+        ends with the answer's beginning unless ``add_generation_prompt`` among them is false.
+        """
+        try:
+            return self._template.render(
+                {
+                    **self._special_tokens,
+                    "tools": None,
+                    "documents": None,
+                    "add_generation_prompt": True,
+                    **variables,
+                    "messages": self._understood(messages),
+                }
+            )
+        except Exception as error:  # a template is a program: it can fail in any way
+            text = " ".join(str(error).split())
+            raise ChatTemplateError(f"the chat template refuses these messages: {text}") from error
+
+    def _understood(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Call a developer what most templates call one."""
+        knows_developers = "developer" in self.source
+        return [
+            {**message, "role": "system"}
+            if message.get("role") == "developer" and not knows_developers
+            else dict(message)
+            for message in messages
+        ]
+
+
+def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate | None:
+    """Return the template of a tokenizer's folder, or of a file; None where there is none.
+
+    Raises ChatTemplateError, and OSError for a file that cannot be read.
+    """
+    config = _read_json(folder / "tokenizer_config.json")
+    source = file.read_text(encoding="utf-8") if file else _source(folder, config)
+    if source is None:
+        return None
+    return ChatTemplate(source, _special_tokens(folder, config))
+
+
+def _source(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """A file of its own comes before the tokenizer's configuration."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    configured = config.get("chat_template")
+    if isinstance(configured, list):
+        named = {entry["name"]: entry["template"] for entry in configured}
+        configured = named.get("default")
+    return configured
+
+
+def _special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    given = {**_read_json(folder / "special_tokens_map.json"), **config}
+    contents = {name: _content(given.get(name)) for name in NAMED_TOKENS}
+    extra = given.get("extra_special_tokens")
+    if isinstance(extra, dict):
+        contents |= {name: _content(value) for name, value in extra.items()}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def _content(token: Any) -> str | None:
+    """Return the text of a token, which a configuration writes plainly or as an object."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals.update(
+        raise_exception=_raise_exception,
+        strftime_now=_strftime_now,
+        dict=_Dict(),
+        namespace=_Namespace,
+    )
+    return environment
+
+
+class _Generation(Extension):
+    """``{% generation %}`` marks what a model said, for training; it says nothing here."""
+
+    tags = {"generation"}  # noqa: RUF012  jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Return the body, in a scope of its own."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON for a model: jinja2's own filter would write it for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+class _Dict:
+    """``dict`` without its attributes, by which a template could leave the sandbox."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class _Namespace(Namespace):
+    """``namespace`` without private attributes."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *given = args
+        attributes = dict(*given, **kwargs)
+        for name in attributes:
+            _refuse_private(name)
+        Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_private(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"namespace attribute {name!r} begins with an underscore")

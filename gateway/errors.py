@@ -1,0 +1,119 @@
+"""Errors as OpenAI's clients read them.
+
+ApiError                what a client is told: status, message, type, param, code
+ClientGone              the client has closed the connection; nobody hears of it
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.responses import JSONResponse
+
+LOG = logging.getLogger("gateway")
+CLIENT_CLOSED_REQUEST = 499  # nginx's name for it; nobody reads the answer
+RETRY_SECONDS = 1
+
+_TYPES = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+}
+
+
+class ApiError(Exception):
+    """A request that is not answered; ``message`` is one line that says what and how to mend it.
+
+    param: the field that is wrong. code: what a program may act on.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def type(self) -> str:
+        """OpenAI's name of the kind of error."""
+        if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return "server_error"
+        return _TYPES.get(HTTPStatus(self.status), "invalid_request_error")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that go with the status."""
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return {"Retry-After": str(RETRY_SECONDS)}
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            return {"WWW-Authenticate": "Bearer"}
+        return {}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON object that a client reads."""
+        told = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": told}
+
+    def response(self) -> JSONResponse:
+        """Return the answer to the request."""
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the error of a request that cannot be served as it is."""
+    return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
+
+
+def told(error: Exception) -> ApiError:
+    """Return what a client is told of an error: of one that is ours, nothing but that."""
+    if isinstance(error, ApiError):
+        return error
+    LOG.error("a request failed", exc_info=error)
+    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the gateway's log")
+
+
+def invalid(error: RequestValidationError) -> ApiError:
+    """Return the error of a body that is not what the endpoint takes: the first thing wrong."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return bad_request(f"the body is no JSON: {first['ctx']['error']}", code="invalid_json")
+    context: Mapping[str, Any] = first.get("ctx", {})
+    param = context.get("field") or _path(first["loc"])
+    if first["type"] == "missing":
+        return bad_request(f"{param or 'the body'} is missing", param=param or None)
+    text = first["msg"].replace("Input should be", "must be")
+    message = text if "field" in context or not param else f"{param}: {text}"
+    return bad_request(message, param=param or None, code=context.get("code"))
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Spell a place in the body: ``messages[0].role``. Names of alternatives are left out."""
+    path = ""
+    for part in location[1:]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
+            path += f".{part}" if path else part
+    return path

@@ -1,0 +1,158 @@
+"""What holds for every request, whatever it asks for: ids, keys, sizes, counts."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import uuid
+from http import HTTPStatus
+
+from sse_starlette.sse import SendTimeoutError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, told
+from tandem.gateway.metrics import Metrics
+
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
+
+
+class RequestIds:
+    """Answers with the request's ``x-request-id``, or with a new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+class Keys:
+    """Lets nobody in without the key; health, metrics and the page are open."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._key = key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] == "http" and scope["path"].startswith(GUARDED):
+            kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            if not (
+                kind.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), self._key)
+            ):
+                message = "send the gateway's key: Authorization: Bearer KEY"
+                error = ApiError(HTTPStatus.UNAUTHORIZED, message, code="invalid_api_key")
+                await error.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses a body that is too large: at once where it says so, else when it turns out to be."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "0")
+        if announced.isdecimal() and int(announced) > self._max_bytes:
+            await self._error.response()(scope, receive, send)
+            return
+        received = 0
+
+        async def receiving() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_bytes:
+                raise self._error
+            return message
+
+        async def sending(message: Message) -> None:
+            if received <= self._max_bytes:
+                await send(message)
+
+        await self._app(scope, receiving, sending)
+        if received > self._max_bytes:
+            await self._error.response()(scope, receive, send)
+
+    @property
+    def _error(self) -> ApiError:
+        return ApiError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body is larger than {self._max_bytes} bytes, which is this gateway's limit",
+            code="body_too_large",
+        )
+
+
+class Failures:
+    """Answers a request that failed in a way that nobody thought of."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        answered = False
+
+        async def sending(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except SendTimeoutError:
+            LOG.warning("a client took nothing for too long; its answer was cut off")
+        except Exception as error:
+            if answered or scope["type"] != "http":
+                raise
+            await told(error).response()(scope, receive, send)
+
+
+class RequestCounts:
+    """Counts requests by endpoint and status; 499 is a client that left."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, endpoints: frozenset[str]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = CLIENT_CLOSED_REQUEST
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            path = scope["path"]
+            endpoint = path if path in self._endpoints else "other"
+            self._metrics.requests.add(1, endpoint, status)

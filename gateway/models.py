@@ -1,0 +1,146 @@
+"""What a Triton serves, read from the configurations of its models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from tandem.contract.parameters import decode
+from tandem.gateway.errors import ApiError
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class LoopFacts:
+    """What the gateway wants to know of the model that holds the loop; lengths are tokens.
+
+    request_timeout: seconds that the loop gives a request.
+    """
+
+    preprocessing_model: str
+    postprocessing_model: str
+    vocab_size: int
+    max_seq_len: int
+    max_draft_len: int
+    max_requests: int = 64
+    request_timeout: float = 600.0
+
+
+@dataclass(frozen=True)
+class ForwarderFacts:
+    """What the gateway wants to know of an entry that forwards."""
+
+    stream_model: str
+    drafter: str | None = None
+
+
+@dataclass(frozen=True)
+class PreprocessingFacts:
+    """Whether prompts get what the tokenizer adds by itself."""
+
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True)
+class PostprocessingFacts:
+    """Whether special tokens make text."""
+
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """An entry that clients may name. drafter: of requests that name none; None leaves it open."""
+
+    name: str
+    stream_model: str
+    drafter: str | None
+
+
+@dataclass(frozen=True)
+class ServedModels:
+    """The entries of one Triton, the one that holds the loop first, and what they share."""
+
+    models: tuple[ServedModel, ...]
+    loop: LoopFacts
+    add_special_tokens: bool
+    skip_special_tokens: bool
+    created: int = field(default_factory=lambda: int(time.time()))  # when the server was asked
+
+    @property
+    def room(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.loop.max_seq_len - self.loop.max_draft_len
+
+    def described(self, model: ServedModel) -> dict[str, Any]:
+        """Return OpenAI's object for an entry."""
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "tandem",
+            "max_model_len": self.room,
+        }
+
+    def named(self, name: str | None) -> ServedModel:
+        """Return the entry of a name, the first one for None; raise ApiError for another name."""
+        if name is None:
+            return self.models[0]
+        for model in self.models:
+            if model.name == name:
+                return model
+        known = ", ".join(model.name for model in self.models)
+        raise ApiError(
+            HTTPStatus.NOT_FOUND,
+            f"model '{name}' is not served; these are: {known}",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
+    """Read the configurations of all models of a server; raise ApiError where no entry is there."""
+    by_name = {config["name"]: config for config in configs}
+    loops = [name for name, config in by_name.items() if _has(config, "preprocessing_model")]
+    if len(loops) != 1:
+        raise ApiError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"{len(loops)} models of this Triton hold Tandem's loop; one must",
+        )
+    stream = loops[0]
+    loop = _read(LoopFacts, by_name[stream])
+    forwarders = {
+        name: _read(ForwarderFacts, config)
+        for name, config in sorted(by_name.items())
+        if _has(config, "stream_model")
+    }
+    before = _read(PreprocessingFacts, by_name.get(loop.preprocessing_model, {}))
+    after = _read(PostprocessingFacts, by_name.get(loop.postprocessing_model, {}))
+    return ServedModels(
+        models=(
+            ServedModel(stream, stream, None),
+            *(
+                ServedModel(name, stream, facts.drafter)
+                for name, facts in forwarders.items()
+                if facts.stream_model == stream
+            ),
+        ),
+        loop=loop,
+        add_special_tokens=before.add_special_tokens,
+        skip_special_tokens=after.skip_special_tokens,
+    )
+
+
+def _has(config: Mapping[str, Any], parameter: str) -> bool:
+    return parameter in config.get("parameters", {})
+
+
+def _read(kind: type[Kind], config: Mapping[str, Any]) -> Kind:
+    """Read those of a model's parameters that ``kind`` has fields for."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    known = {k: v for k, v in config.get("parameters", {}).items() if k in names}
+    return decode(kind, {"name": config.get("name", "?"), "parameters": known})

@@ -1,0 +1,48 @@
+// Requests to the gateway that serves this page.
+
+export class ApiError extends Error {}
+
+function headers(key) {
+  const sent = { "content-type": "application/json" };
+  if (key) sent.authorization = `Bearer ${key}`;
+  return sent;
+}
+
+async function refuse(response) {
+  const text = await response.text();
+  let message = text || `status ${response.status}`;
+  try {
+    message = JSON.parse(text).error.message;
+  } catch { /* a proxy's own words */ }
+  throw new ApiError(message);
+}
+
+export async function get(path, key) {
+  const response = await fetch(path, { headers: headers(key) });
+  if (!response.ok) await refuse(response);
+  return response.json();
+}
+
+// Yields the objects of a streamed answer. Aborting the signal cancels the request.
+export async function* stream(path, body, key, signal) {
+  const response = await fetch(path, {
+    method: "POST", headers: headers(key), body: JSON.stringify(body), signal,
+  });
+  if (!response.ok) await refuse(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new ApiError("the answer broke off");
+    const lines = (held + value).split("\n");
+    held = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ")) continue;
+      const data = line.slice("data: ".length);
+      if (data === "[DONE]") return;
+      const told = JSON.parse(data);
+      if (told.error) throw new ApiError(told.error.message);
+      yield told;
+    }
+  }
+}

@@ -1,0 +1,166 @@
+// The page: reads the form, streams answers into panels, compares them with the baseline.
+
+import { ApiError, get, stream } from "./api.js";
+import { Panel } from "./panel.js";
+
+const at = (id) => document.getElementById(id);
+const [answers, form, note, promptBox] = ["answers", "form", "note", "prompt"].map(at);
+let messages = []; // of the chat so far
+let running = null; // what stops the answers that are coming
+
+const mode = () => form.elements.mode.value;
+const key = () => at("key").value;
+
+function tell(text, wrong = false) {
+  note.textContent = text;
+  note.classList.toggle("wrong", wrong);
+}
+
+// The fields of a request that the controls set; what is left empty is the deployment's.
+function fields() {
+  const number = (id) => (at(id).value === "" ? undefined : Number(at(id).value));
+  const length = at("draft-length").value;
+  return {
+    model: at("model").value || undefined,
+    max_tokens: number("max-tokens"),
+    temperature: number("temperature"),
+    top_p: number("top-p"),
+    top_k: number("top-k"),
+    seed: number("seed"),
+    drafter: at("drafter").value || undefined,
+    num_draft_tokens: length === "" ? undefined : length === "auto" ? length : Number(length),
+    stream: true,
+    stream_options: { include_usage: true },
+    return_token_details: true,
+  };
+}
+
+async function answer(panel, body, signal) {
+  const path = body.messages ? "/v1/chat/completions" : "/v1/completions";
+  panel.element.setAttribute("aria-busy", "true");
+  panel.began = performance.now();
+  panel.showFigures();
+  try {
+    for await (const told of stream(path, body, key(), signal)) panel.add(told);
+  } finally {
+    panel.end();
+  }
+}
+
+function say(text) {
+  const said = document.createElement("p");
+  said.className = "said";
+  said.textContent = text;
+  answers.append(said);
+}
+
+function panelsFor(titles) {
+  const row = document.createElement("div");
+  row.className = "panels";
+  const tellRound = (text) => { at("round").textContent = text; };
+  const panels = titles.map((title) => new Panel(title, tellRound));
+  row.append(...panels.map((panel) => panel.element));
+  answers.append(row);
+  row.scrollIntoView({ block: "nearest" });
+  return [row, panels];
+}
+
+// One after the other: side by side they would take the machine's time from each other.
+async function compare(body, signal) {
+  const seeded = { ...body, seed: body.seed ?? Math.floor(Math.random() * 2 ** 31) };
+  const [row, [drafted, baseline]] = panelsFor(["With drafts", "Baseline"]);
+  await answer(drafted, seeded, signal);
+  const alone = { ...seeded, drafter: "none", num_draft_tokens: undefined };
+  await answer(baseline, alone, signal);
+  const verdict = document.createElement("p");
+  verdict.className = "verdict";
+  const ratio = (drafted.speed / baseline.speed).toFixed(2);
+  verdict.textContent = `${difference(drafted.said, baseline.said)} With drafts: ${ratio}x the speed.`;
+  row.append(verdict);
+  return drafted;
+}
+
+function difference(one, other) {
+  if (one === other) return "The texts are the same.";
+  let place = 0;
+  while (one[place] === other[place]) place += 1;
+  return `The texts differ from character ${place + 1} on.`;
+}
+
+async function send() {
+  at("send").disabled = true;
+  await looked; // what is served decides what is sent
+  const text = promptBox.value;
+  const chat = mode() === "chat";
+  const asked = [...messages, { role: "user", content: text }];
+  const body = { ...fields(), ...(chat ? { messages: asked } : { prompt: text }) };
+  running = new AbortController();
+  at("stop").disabled = false;
+  tell("Answering…");
+  say(text);
+  try {
+    let panel;
+    if (at("beside").checked) {
+      panel = await compare(body, running.signal);
+    } else {
+      let row;
+      [row, [panel]] = panelsFor(["Answer"]);
+      await answer(panel, body, running.signal);
+    }
+    if (chat) messages = [...asked, { role: "assistant", content: panel.said }];
+    if (chat) promptBox.value = "";
+    tell(`${panel.numTokens} tokens in ${panel.seconds.toFixed(1)} s; ended by ${panel.finishReason}.`);
+  } catch (error) {
+    if (error.name === "AbortError") tell("Stopped.");
+    else tell(error instanceof ApiError ? error.message : `The gateway cannot be reached: ${error.message}`, true);
+  } finally {
+    running = null;
+    at("send").disabled = false;
+    at("stop").disabled = true;
+    promptBox.focus();
+  }
+}
+
+async function look() {
+  try {
+    const [models, tokenizer] = await Promise.all([get("/v1/models", key()), get("/tokenizer_info", key())]);
+    at("model").replaceChildren(...models.data.map((model) => new Option(model.id)));
+    const room = models.data[0].max_model_len;
+    at("max-tokens").max = room;
+    at("max-tokens").value = Math.min(Number(at("max-tokens").value), Math.floor(room / 2));
+    at("server").textContent = `${room} tokens of context`;
+    at("server").classList.remove("wrong");
+    const [chat, completion] = form.elements.mode;
+    chat.disabled = !tokenizer.chat_template;
+    if (chat.disabled) {
+      completion.checked = true;
+      tell("This model has no chat template: it completes texts.");
+    }
+  } catch (error) {
+    at("server").textContent = error.message;
+    at("server").classList.add("wrong");
+  }
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (!at("send").disabled) send();
+});
+promptBox.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+});
+at("stop").addEventListener("click", () => running?.abort());
+at("clear").addEventListener("click", () => {
+  running?.abort();
+  messages = [];
+  answers.replaceChildren();
+  at("round").textContent = "";
+  tell("");
+  promptBox.focus();
+});
+at("key").addEventListener("change", () => {
+  sessionStorage.setItem("tandem-key", key());
+  looked = look();
+});
+at("key").value = sessionStorage.getItem("tandem-key") ?? "";
+let looked = look();

@@ -1,0 +1,146 @@
+// One answer on the page: its text, a token a span, and its figures.
+
+const KINDS = {
+  accepted: "accepted", correction: "correction", bonus: "bonus", plain: "without a draft",
+};
+const FIGURES = {
+  speed: "tokens/s", acceptance: "acceptance", perRound: "tokens per round", first: "first token",
+};
+
+export class Panel {
+  #tokens = []; // told and not yet all shown: what is left of each one's text
+  #last = null;
+  #shown = 0; // the round that is marked
+
+  constructor(title, tellRound) {
+    this.element = document.createElement("article");
+    this.element.className = "panel";
+    const heading = document.createElement("h3");
+    heading.textContent = title;
+    this.text = document.createElement("div");
+    this.text.className = "text";
+    this.text.tabIndex = 0;
+    this.text.setAttribute("role", "group");
+    this.text.setAttribute("aria-label", `${title}: arrow keys go from round to round`);
+    this.figures = document.createElement("dl");
+    this.element.append(heading, this.text, this.figures);
+    this.tellRound = tellRound;
+    this.said = "";
+    this.numTokens = 0;
+    this.totals = null;
+    this.finishReason = null;
+    this.began = performance.now();
+    this.first = null;
+    this.ended = null;
+    this.text.addEventListener("pointerover", (event) => {
+      if (event.target.dataset.round) this.mark(Number(event.target.dataset.round));
+    });
+    this.text.addEventListener("pointerleave", () => this.mark(0));
+    this.text.addEventListener("blur", () => this.mark(0));
+    this.text.addEventListener("keydown", (event) => this.#step(event));
+  }
+
+  // Take in a chunk of the stream.
+  add(told) {
+    const [choice] = told.choices;
+    if (!choice) return;
+    const text = choice.delta ? choice.delta.content : choice.text;
+    for (const token of choice.token_details ?? []) {
+      this.#tokens.push({ ...token, left: token.text.length });
+      this.numTokens += 1;
+    }
+    if (this.numTokens && this.first === null) this.first = performance.now();
+    this.totals = choice.speculation ?? this.totals;
+    this.finishReason = choice.finish_reason ?? this.finishReason;
+    this.said += text;
+    this.#show(text);
+    this.showFigures();
+  }
+
+  end() {
+    this.ended = performance.now();
+    this.element.removeAttribute("aria-busy");
+    this.showFigures();
+  }
+
+  get seconds() {
+    return ((this.ended ?? performance.now()) - this.began) / 1000;
+  }
+
+  get speed() {
+    return this.numTokens / this.seconds;
+  }
+
+  showFigures() {
+    const { num_rounds: rounds, num_draft_tokens: drafted, num_accepted_draft_tokens: accepted } =
+      this.totals ?? {};
+    const values = {
+      speed: this.numTokens ? this.speed.toFixed(1) : "–",
+      acceptance: drafted ? `${Math.round((100 * accepted) / drafted)}%` : "–",
+      perRound: rounds ? (this.numTokens / rounds).toFixed(2) : "–",
+      first: this.first ? `${Math.round(this.first - this.began)} ms` : "–",
+    };
+    if (!this.figures.children.length) {
+      for (const [name, label] of Object.entries(FIGURES)) {
+        const pair = document.createElement("div");
+        const term = document.createElement("dt");
+        const value = document.createElement("dd");
+        term.textContent = label;
+        value.dataset.figure = name;
+        pair.append(term, value);
+        this.figures.append(pair);
+      }
+    }
+    for (const value of this.figures.querySelectorAll("dd")) {
+      value.textContent = values[value.dataset.figure];
+    }
+  }
+
+  // Mark all tokens of a round, and tell what it brought; 0 marks none.
+  mark(round) {
+    if (round === this.#shown) return;
+    this.#shown = round;
+    const kinds = {};
+    for (const span of this.text.children) {
+      const own = Number(span.dataset.round) === round;
+      span.classList.toggle("shown", own);
+      if (own) kinds[span.dataset.kind] = (kinds[span.dataset.kind] ?? 0) + 1;
+    }
+    const parts = Object.entries(kinds).map(([kind, count]) => `${count} ${KINDS[kind]}`);
+    this.tellRound(round ? `Round ${round}: ${parts.join(", ")}` : "");
+  }
+
+  #step(event) {
+    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+    if (!(event.key in steps) || !this.#last) return;
+    event.preventDefault();
+    const rounds = [...new Set([...this.text.children].map((s) => Number(s.dataset.round)))];
+    const place = rounds.indexOf(this.#shown) + steps[event.key];
+    this.mark(rounds[Math.min(Math.max(place, 0), rounds.length - 1)]);
+  }
+
+  // Give each piece of the text to the token that made it.
+  #show(text) {
+    let rest = text;
+    while (rest) {
+      while (this.#tokens.length && !this.#tokens[0].left) this.#last = this.#tokens.shift();
+      const token = this.#tokens[0] ?? this.#last;
+      const length = this.#tokens.length ? Math.min(token.left, rest.length) : rest.length;
+      if (this.#tokens.length) token.left -= length;
+      this.#append(rest.slice(0, length), token);
+      rest = rest.slice(length);
+    }
+    if (this.#tokens.length && !this.#tokens[0].left) this.#last = this.#tokens.shift();
+  }
+
+  #append(text, token) {
+    const span = document.createElement("span");
+    span.textContent = text;
+    if (token) {
+      span.className = `token ${token.kind}`;
+      span.dataset.round = token.round;
+      span.dataset.kind = token.kind;
+    }
+    this.text.append(span);
+  }
+}

@@ -1,0 +1,288 @@
+"""What clients send and are sent: OpenAI's objects, and the fields that Tandem adds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from tandem.gateway import fields
+
+MOST_CHOICES = 128
+INT32 = 2**31 - 1
+UNSPOKEN = ("tool_calls", "function_call", "audio", "tool_call_id")  # of a message
+
+Count = Annotated[int, Field(ge=1, le=INT32)]
+TokenId = Annotated[int, Field(ge=0, le=INT32)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+FinishReason = Literal["stop", "length"]
+Kind = Literal["accepted", "correction", "bonus", "plain"]
+
+
+class Body(BaseModel):
+    """A request's body: what it does not take is refused by name, or said to be ignored."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_fields(cls, data: Any) -> Any:
+        return fields.accepted(data, cls.model_fields) if isinstance(data, dict) else data
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells beside the text."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class GenerationRequest(Body):
+    """What a chat and a completion have in common.
+
+    temperature: 0 is greedy. max_tokens: as many as fit when left out. The fields from ``top_k`` on
+    are not OpenAI's. top_k: -1 and 0 leave the distribution whole. num_draft_tokens: 0 is no
+    drafts. return_token_details: tell each token's round and kind.
+    """
+
+    model: str | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    stop: str | list[str] = []
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    top_k: Annotated[int, Field(ge=-1, le=INT32)] = 0
+    min_tokens: Annotated[int, Field(ge=0, le=INT32)] = 0
+    repetition_penalty: Annotated[float, Field(gt=0, le=1000)] | None = None
+    ignore_eos: bool = False
+    bad_words: list[str] = []
+    drafter: str | None = None
+    num_draft_tokens: Annotated[int, Field(ge=0, le=INT32)] | Literal["auto"] | None = None
+    prompt_lookup_num_tokens: Count | None = None
+    max_matching_ngram_size: Count | None = None
+    use_draft_logits: bool | None = None
+    draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    return_token_details: bool = False
+
+    @model_validator(mode="after")
+    def _options_need_a_stream(self) -> GenerationRequest:
+        if self.stream_options is not None and not self.stream:
+            raise _wrong("stream_options", "stream_options needs stream to be true")
+        return self
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """What ends an answer when it is said."""
+        strings = [self.stop] if isinstance(self.stop, str) else self.stop
+        return [string for string in strings if string]
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens that an answer may have; None is as many as fit."""
+        return self.max_tokens
+
+    @property
+    def streams_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def streams_usage_always(self) -> bool:
+        """Whether every chunk of a stream tells the usage so far."""
+        return self.streams_usage and bool(
+            self.stream_options and self.stream_options.continuous_usage_stats
+        )
+
+
+class CompletionRequest(GenerationRequest):
+    """A body of /v1/completions."""
+
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+
+    @model_validator(mode="after")
+    def _prompt_is_there(self) -> CompletionRequest:
+        if not self.prompt or any(p in ("", []) for p in self.prompt):
+            raise _wrong("prompt", "prompt is empty; send at least one character or token")
+        return self
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts as a list, each a text or its token ids."""
+        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return cast("list[str] | list[list[int]]", [self.prompt] if one else self.prompt)
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """A message of a chat. Fields that are not named here say nothing to a template."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+    reasoning_content: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_tools(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name in UNSPOKEN:
+            if data.get(name):
+                raise _wrong("messages", f"messages: '{name}' is not supported; send text")
+        return data
+
+    @property
+    def text(self) -> str:
+        """The content as one text; parts are joined by line ends, as vLLM joins them."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content)
+
+
+class ChatRequest(GenerationRequest):
+    """A body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> ChatRequest:
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise _wrong("max_tokens", "max_tokens and max_completion_tokens differ; send one")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens that an answer may have; None is as many as fit."""
+        return self.max_completion_tokens or self.max_tokens
+
+
+class TokenizeRequest(Body):
+    """A body of /tokenize: a text, or the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] = {}
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one_text(self) -> TokenizeRequest:
+        if (self.prompt is None) == (not self.messages):
+            raise _wrong("prompt", "send either prompt or messages")
+        return self
+
+
+class DetokenizeRequest(Body):
+    """A body of /detokenize."""
+
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+def _wrong(field: str, message: str) -> PydanticCustomError:
+    return PydanticCustomError("field", "{message}", {"message": message, "field": field})
+
+
+class Answered(BaseModel):
+    """Something that clients are sent; fields that were not set stay out of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def json_bytes(self) -> bytes:
+        """Return the JSON object."""
+        return self.model_dump_json(exclude_unset=True).encode()
+
+
+class Usage(Answered):
+    """Tokens of a request. ``completion_tokens`` leaves out the token that ends an answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class SpeculativeDecoding(Answered):
+    """What speculation did for a request, as vLLM tells it."""
+
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    draft_acceptance_rate: float
+    mean_acceptance_length: float
+    acceptance_histogram: list[int]
+
+
+class RequestMetrics(Answered):
+    """Figures of a request."""
+
+    speculative_decoding: SpeculativeDecoding
+
+
+class TokenDetail(Answered):
+    """Where a token of the answer came from.
+
+    text: what it adds to the text; empty where later tokens complete a character. round: counted
+    from 1. kind: an accepted draft token, the target's correction, its bonus token, or a plain one.
+    """
+
+    id: int
+    text: str
+    round: int
+    kind: Kind
+
+
+class SpeculationSoFar(Answered):
+    """What speculation did for one answer until now."""
+
+    num_rounds: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+
+
+class ChatMessage(Answered):
+    """The message of a choice, or what a chunk adds to it."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    refusal: None = None
+
+
+class Choice(Answered):
+    """One answer, or what a chunk adds to it: a message in a chat, a text in a completion."""
+
+    index: int
+    message: ChatMessage | None = None
+    delta: ChatMessage | None = None
+    text: str | None = None
+    logprobs: None = None
+    finish_reason: FinishReason | None = None
+    token_details: list[TokenDetail] | None = None
+    speculation: SpeculationSoFar | None = None
+
+
+class Completion(Answered):
+    """A whole answer, or a chunk of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+    metrics: RequestMetrics | None = None

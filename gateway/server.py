@@ -1,0 +1,59 @@
+"""Serves the application: until it is interrupted, or beside something else."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+# Requests under way get so long to end when the gateway is stopped.
+SECONDS_TO_STOP = 5
+
+
+def serve(app: ASGIApp, listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM. Called from the main thread."""
+    _server(app).run(sockets=[listening])
+
+
+@contextmanager
+def serving(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
+    """Serve on a thread for as long as the context lasts."""
+    server = _server(app)
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listening]}, name="gateway", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(SECONDS_TO_STOP + 5)
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 picks a free one. Raises OSError for a busy one."""
+    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+        listening.listen(2048)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _server(app: ASGIApp) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=SECONDS_TO_STOP,
+        server_header=False,
+    )
+    return uvicorn.Server(config)

@@ -1,0 +1,163 @@
+"""From a request's body to what Triton is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tandem.gateway.answers import Answer
+from tandem.gateway.chat_template import ChatTemplateError
+from tandem.gateway.disconnect import while_connected
+from tandem.gateway.errors import ApiError, bad_request
+from tandem.gateway.exchange import Exchange
+from tandem.gateway.generation import generate
+from tandem.gateway.inputs import inputs_for
+from tandem.gateway.metrics import Metrics
+from tandem.gateway.models import ServedModels
+from tandem.gateway.schema import (
+    MOST_CHOICES,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    TokenizeRequest,
+)
+from tandem.gateway.shapes import CHAT, COMPLETION, Shape
+from tandem.gateway.speculation import TokenOrigins
+from tandem.gateway.stream import begun, stream_response
+from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.triton import Engine
+from tandem.gateway.writer import Writer
+
+Result = TypeVar("Result")
+
+LONG_TEXT = 20_000  # characters: more would hold up everybody's chunks while they are encoded
+
+
+class Serving:
+    """Answers requests; it holds no state but a connection and counters."""
+
+    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, metrics: Metrics) -> None:
+        self.tokenizer = tokenizer
+        self.metrics = metrics
+        self._engine = engine
+
+    async def ready(self) -> bool:
+        """Whether requests would be answered now."""
+        return await self._engine.ready()
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._engine.close()
+
+    async def models(self) -> ServedModels:
+        """What is served; raises ApiError where this gateway's tokenizer is not the models'."""
+        models = await self._engine.models()
+        if self.tokenizer.size > models.loop.vocab_size:
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"the gateway's tokenizer has {self.tokenizer.size} tokens, the model "
+                f"{models.loop.vocab_size}; start the gateway with the model's --tokenizer",
+            )
+        return models
+
+    async def chat(self, body: ChatRequest, http: Request) -> Response:
+        """Answer a chat."""
+        models = await self.models()
+        return await self._answer(CHAT, body, [await self.chat_ids(body)], models, http)
+
+    async def completion(self, body: CompletionRequest, http: Request) -> Response:
+        """Answer prompts."""
+        models = await self.models()
+        if len(body.prompts) * body.n > MOST_CHOICES:
+            raise bad_request(
+                f"{len(body.prompts)} prompts with n {body.n} exceed {MOST_CHOICES} answers",
+                param="prompt",
+            )
+        special = models.add_special_tokens
+        prompts = [
+            prompt if isinstance(prompt, list) else await self.text_ids(prompt, special)
+            for prompt in body.prompts
+        ]
+        largest = max(map(max, prompts))
+        if largest >= models.loop.vocab_size:
+            raise bad_request(
+                f"token id {largest} is not below {models.loop.vocab_size}, the vocabulary's size",
+                param="prompt",
+            )
+        return await self._answer(COMPLETION, body, prompts, models, http)
+
+    async def text_ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Return the ids of a text."""
+        return await _aside(
+            len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        )
+
+    async def chat_ids(self, body: ChatRequest | TokenizeRequest) -> list[int]:
+        """Return the prompt of a chat; raises ApiError where no template renders it."""
+        messages = [
+            {**message.model_dump(exclude_none=True), "content": message.text}
+            for message in body.messages or ()
+        ]
+        variables = dict(body.chat_template_kwargs)
+        if isinstance(body, TokenizeRequest):
+            variables["add_generation_prompt"] = body.add_generation_prompt
+        length = sum(len(message["content"]) for message in messages)
+        try:
+            return await _aside(length, lambda: self.tokenizer.encode_chat(messages, variables))
+        except ChatTemplateError as error:
+            raise bad_request(str(error), param="messages", code="chat_template") from error
+
+    async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
+        """Answer with the ids of a text or of a chat's prompt."""
+        if body.prompt is not None:
+            ids = await self.text_ids(body.prompt, body.add_special_tokens)
+        else:
+            ids = await self.chat_ids(body)
+        told = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
+        if body.return_token_strs:
+            told["token_strs"] = [self.tokenizer.token(token) for token in ids]
+        return told
+
+    async def _answer(
+        self,
+        shape: Shape,
+        body: GenerationRequest,
+        prompts: Sequence[list[int]],
+        models: ServedModels,
+        http: Request,
+    ) -> Response:
+        model = models.named(body.model)
+        wanted = [ids for ids in prompts for _ in range(body.n)]
+        requests = [
+            inputs_for(body, model, ids, models.room, number) for number, ids in enumerate(wanted)
+        ]
+        answers = [Answer(len(ids)) for ids in wanted]
+        exchange = Exchange(
+            body,
+            answers,
+            Writer(shape, model.name, answers, body.n),
+            self.metrics,
+            [self._origins(models) for _ in wanted] if body.return_token_details else None,
+        )
+        chunks = generate(
+            self._engine, model.stream_model, requests, most_at_once=models.loop.max_requests
+        )
+        if body.stream:
+            return stream_response(
+                await while_connected(http.receive, begun(exchange.events(chunks)))
+            )
+        return await while_connected(http.receive, exchange.whole(chunks))
+
+    def _origins(self, models: ServedModels) -> TokenOrigins:
+        texts = self.tokenizer.texts(skip_special_tokens=models.skip_special_tokens)
+        return TokenOrigins(texts)
+
+
+async def _aside(length: int, work: Callable[[], Result]) -> Result:
+    """Do the work here; on a thread where the text is long."""
+    return await asyncio.to_thread(work) if length > LONG_TEXT else work()

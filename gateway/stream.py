@@ -1,0 +1,45 @@
+"""Server-sent events: an answer while it grows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+
+from sse_starlette import EventSourceResponse
+
+from tandem.gateway.errors import told
+
+DONE = b"data: [DONE]\n\n"
+SECONDS_BETWEEN_PINGS = 15
+# A client that takes nothing for so long has gone, whatever its connection says.
+SECONDS_TO_SEND = 120.0
+
+
+def event(data: bytes) -> bytes:
+    """Return an event that carries one line of data."""
+    return b"data: " + data + b"\n\n"
+
+
+async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Return the same events, the first of which has come; raise what comes instead of it."""
+    first = await anext(events)
+    return _after(first, events)
+
+
+async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        yield first
+        async for more in events:
+            yield more
+    except Exception as error:  # noqa: BLE001  the status was said already: only an event is left
+        yield event(json.dumps(told(error).body).encode())
+        yield DONE
+    finally:
+        await events.aclose()
+
+
+def stream_response(events: AsyncGenerator[bytes, None]) -> EventSourceResponse:
+    """Answer with events; a client that goes closes them."""
+    return EventSourceResponse(
+        events, ping=SECONDS_BETWEEN_PINGS, sep="\n", send_timeout=SECONDS_TO_SEND
+    )

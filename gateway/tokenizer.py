@@ -1,0 +1,156 @@
+"""Prompts to token ids, and ids to the text that each of them adds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tokenizers import Tokenizer
+
+from tandem.gateway.chat_template import NO_VARIABLES, ChatTemplateError, load_chat_template
+from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer
+from tandem.preprocessing.tokenizer import load_tokenizer
+
+# Around a special token that a client wrote: characters that no text may have.
+BEGIN, END = "\ufdd0", "\ufdd1"
+MARKED = re.compile(f"{BEGIN}([^{BEGIN}{END}]*){END}|[{BEGIN}{END}]")
+
+Value = TypeVar("Value")
+
+
+class ChatTokenizer:
+    """A tokenizer with its chat template, from one folder. Raises what the two loaders raise."""
+
+    def __init__(self, folder: Path, chat_template: Path | None = None) -> None:
+        self.folder = folder
+        self.template = load_chat_template(folder, chat_template)
+        self._tokenizer = load_tokenizer(folder)
+        self._as_text = load_tokenizer(folder)
+        self._as_text.encode_special_tokens = True
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        self._special_tokens = {t.content: i for i, t in added if t.special and t.content}
+        longest_first = sorted(self._special_tokens, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._line_end = self._encode(self._tokenizer, "\n")
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token id."""
+        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        return max(ids, default=-1) + 1
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the ids of a text. Special tokens in it are tokens."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> list[int]:
+        """Return the prompt of a chat. Special tokens are tokens where the template writes them.
+
+        In what the messages and the template's variables say they are text: nobody can end his own
+        turn and speak for another.
+        """
+        if self.template is None:
+            raise ChatTemplateError(
+                f"the tokenizer in {self.folder} has no chat template; use /v1/completions, or "
+                "start the gateway with --chat-template FILE"
+            )
+        rendered = self.template.render(
+            [self._marked(dict(message)) for message in messages],
+            self._marked(dict(variables)),
+        )
+        # [text, marked token, text, ..., text]; None stands for a mark that lost its partner.
+        first, *rest = MARKED.split(rendered)
+        ids = self._encode(self._tokenizer, first)
+        for number, piece in enumerate(rest):
+            if piece:
+                ids += self._as_said(piece) if number % 2 == 0 else self._inside(piece)
+        return ids
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Facts about it."""
+        return {
+            "vocab_size": self.size,
+            "special_tokens": self._special_tokens,
+            "chat_template": self.template.source if self.template else None,
+        }
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens included."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def token(self, token_id: int) -> str:
+        """Return a token as the vocabulary writes it; empty for an id that it has not."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def texts(self, *, skip_special_tokens: bool) -> TokenTexts:
+        """Return what tells the text of each token of an answer."""
+        detokenizer = make_detokenizer(self._tokenizer, skip_special_tokens=skip_special_tokens)
+        return TokenTexts(detokenizer)
+
+    def _marked(self, value: Value) -> Value:
+        """Mark the special tokens in every text of some plain data."""
+        if isinstance(value, str):
+            plain = value.replace(BEGIN, "").replace(END, "")
+            return self._special.sub(f"{BEGIN}\\g<0>{END}", plain)  # type: ignore[return-value]
+        if isinstance(value, dict):
+            return {k: self._marked(v) for k, v in value.items()}  # type: ignore[return-value]
+        if isinstance(value, list):
+            return [self._marked(v) for v in value]  # type: ignore[return-value]
+        return value
+
+    def _as_said(self, piece: str) -> list[int]:
+        """Return the ids of a special token that is only text."""
+        token = self._tokenizer.token_to_id(piece)
+        ids = self._inside(piece, self._as_text)
+        if token in ids:  # it is a word of the vocabulary as well
+            ids = [i for letter in piece for i in self._inside(letter, self._as_text)]
+        if token in ids:
+            raise ChatTemplateError(f"the tokenizer cannot write {piece!r} as text; leave it out")
+        return ids
+
+    def _inside(self, piece: str, tokenizer: Tokenizer | None = None) -> list[int]:
+        """Encode what follows other text: some tokenizers begin a text with a space of their own.
+
+        So a line end goes before it, and is taken away again.
+        """
+        tokenizer = tokenizer or self._tokenizer
+        ids = self._encode(tokenizer, "\n" + piece)
+        line_end = self._line_end
+        if ids[: len(line_end)] == line_end:
+            return ids[len(line_end) :]
+        return self._encode(tokenizer, piece)
+
+    @staticmethod
+    def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+class TokenTexts:
+    """Tells what each token adds to the text of one answer, in order.
+
+    A character that several tokens make belongs to the last of them.
+    """
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer = detokenizer
+        self._window: list[int] = []  # ids from those that last made text
+        self._shown = 0  # of these, how many were told
+
+    def add(self, token_id: int) -> str:
+        """Return the complete text that one more id adds."""
+        self._window.append(token_id)
+        text = chunk(self._detokenizer, self._window, self._shown)
+        if text:
+            self._window = self._window[self._shown :]
+        self._shown = len(self._window)
+        return text

@@ -1,0 +1,243 @@
+"""Triton behind the gateway: requests go to the entry that holds the loop, chunks come back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import grpc
+import numpy as np
+from tritonclient.grpc import InferInput, InferRequestedOutput
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.grpc.service_pb2 import ModelInferResponse
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.gateway.errors import ApiError
+from tandem.gateway.models import ServedModels, served_models
+from tandem.gateway.schema import FinishReason
+
+Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
+Inputs: TypeAlias = Mapping[Tensor, Value]
+
+# Without it Triton puts an error's text into a response, and its code nowhere.
+WITH_CODES = {"triton_grpc_error": "true"}
+STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.NOT_FOUND: HTTPStatus.SERVICE_UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
+}
+# Requests spread over all addresses of a name, and a server that comes back is soon found: gRPC
+# would stay with the first address, and look for a lost one every two minutes.
+CHANNEL = [
+    ("grpc.lb_policy_name", "round_robin"),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+]
+SECONDS_TO_ANSWER = 5.0  # what is no request for text
+OUTPUTS = (
+    tensors.TEXT_OUTPUT,
+    tensors.OUTPUT_IDS,
+    tensors.SEQUENCE_LENGTH,
+    tensors.FINISH_REASON,
+    tensors.NUM_ROUNDS,
+    tensors.TOTAL_DRAFT_TOKENS,
+    tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
+    tensors.SPEC_DECODE_STATISTICS,
+)
+
+
+class Chunk(NamedTuple):
+    """Part of an answer, or all of it. The totals are of the request so far.
+
+    finish_reason, statistics: None while more will come.
+    """
+
+    text: str
+    tokens: list[int]
+    num_rounds: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    finish_reason: FinishReason | None = None
+    statistics: Mapping[str, Any] | None = None
+
+
+class Engine(Protocol):
+    """What answers requests: a Triton, or a test's script."""
+
+    async def ready(self) -> bool:
+        """Whether requests would be answered now."""
+
+    async def models(self) -> ServedModels:
+        """What is served; raises ApiError where nothing answers."""
+
+    def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[Chunk, None]:
+        """Send a prompt and yield its answer; closing the iterator cancels the request."""
+
+    async def close(self) -> None:
+        """End the connection."""
+
+
+class Triton:
+    """A connection to one Triton. Every failure is an ApiError.
+
+    url: address and port of its gRPC endpoint; of a name that has several addresses, all are used:
+    they must serve the same. Made inside the event loop that uses it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection = InferenceServerClient(url, channel_args=CHANNEL)
+        self._models: ServedModels | None = None
+
+    async def ready(self) -> bool:
+        """Whether the server answers and holds the loop."""
+        try:
+            model = (await self.models()).models[0].stream_model
+            return bool(
+                await self._connection.is_model_ready(model, client_timeout=SECONDS_TO_ANSWER)
+            )
+        except (ApiError, InferenceServerException):
+            self._models = None
+            return False
+
+    async def models(self) -> ServedModels:
+        """What the server serves; it is asked once, and again after it could not be reached."""
+        if self._models is None:
+            try:
+                self._models = served_models(await self._configs())
+            except InferenceServerException as error:
+                raise self._no_server(error.message()) from error
+        return self._models
+
+    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[Chunk, None]:
+        """Send a prompt to the entry that holds the loop; yield the chunks of its answer."""
+
+        async def request() -> AsyncIterator[dict[str, Any]]:
+            yield {
+                "model_name": model,
+                "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
+                "outputs": [InferRequestedOutput(name) for name in OUTPUTS],
+            }
+
+        began = time.monotonic()
+        responses = self._connection.stream_infer(request(), headers=WITH_CODES)
+        try:
+            async for result, error in responses:
+                if error is not None:  # a Triton that does not know the header
+                    raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, _line(error.message()))
+                yield _chunk(result.get_response())
+        except grpc.RpcError as error:
+            seconds = time.monotonic() - began
+            raise await self._failure(error, seconds) from error
+        finally:
+            responses.cancel()
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._connection.close()
+
+    async def _configs(self) -> list[Mapping[str, Any]]:
+        index = await self._connection.get_model_repository_index(
+            as_json=True, client_timeout=SECONDS_TO_ANSWER
+        )
+        names = {model["name"] for model in index.get("models", [])}
+        answers = [
+            await self._connection.get_model_config(
+                name, as_json=True, client_timeout=SECONDS_TO_ANSWER
+            )
+            for name in sorted(names)
+        ]
+        return [answer["config"] for answer in answers]
+
+    async def _failure(self, error: grpc.RpcError, seconds: float) -> ApiError:
+        """Return what a client is told of an error's code.
+
+        Triton has none for a request whose time was up: that it has taken as long must do.
+        """
+        code, message = error.code(), _line(error.details() or "")
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return await self._unavailable(message)
+        if code is grpc.StatusCode.NOT_FOUND:
+            self._models = None  # another deployment than was asked about
+        spent = self._models is not None and seconds >= self._models.loop.request_timeout
+        if spent and code is grpc.StatusCode.INTERNAL:
+            code = grpc.StatusCode.DEADLINE_EXCEEDED
+        status = STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
+        kind = "timeout" if status is HTTPStatus.GATEWAY_TIMEOUT else None
+        return ApiError(status, message, code=kind)
+
+    async def _unavailable(self, message: str) -> ApiError:
+        """Tell a server that has too much to do from one that is not there."""
+        if await self.ready():
+            return ApiError(HTTPStatus.TOO_MANY_REQUESTS, message, code="overloaded")
+        return self._no_server(message)
+
+    def _no_server(self, message: str) -> ApiError:
+        self._models = None
+        return ApiError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"no Triton answers at {self._url}: {_line(message)}",
+            code="no_server",
+        )
+
+
+def _chunk(response: ModelInferResponse) -> Chunk:
+    """Read a response from its raw bytes: by tritonclient's arrays it takes 4 times as long."""
+    raw = dict(
+        zip(
+            (output.name for output in response.outputs),
+            response.raw_output_contents,
+            strict=True,
+        )
+    )
+    length = _number(raw[tensors.SEQUENCE_LENGTH])
+    reason = raw.get(tensors.FINISH_REASON)
+    statistics = raw.get(tensors.SPEC_DECODE_STATISTICS)
+    return Chunk(
+        text=_string(raw[tensors.TEXT_OUTPUT]),
+        tokens=np.frombuffer(raw[tensors.OUTPUT_IDS], np.int32, length).tolist(),
+        num_rounds=_number(raw[tensors.NUM_ROUNDS]),
+        num_draft_tokens=_number(raw[tensors.TOTAL_DRAFT_TOKENS]),
+        num_accepted_tokens=_number(raw[tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]),
+        finish_reason=None if reason is None else _finish_reason(_string(reason)),
+        statistics=None if statistics is None else json.loads(_string(statistics)),
+    )
+
+
+def _number(raw: bytes) -> int:
+    """Read one INT32."""
+    return int.from_bytes(raw, "little", signed=True)
+
+
+def _string(raw: bytes) -> str:
+    """Read one string: Triton puts its length before it."""
+    return raw[4:].decode()
+
+
+def _finish_reason(text: str) -> FinishReason:
+    return "length" if text == "length" else "stop"
+
+
+def _tensor(tensor: Tensor, value: Value) -> InferInput:
+    """Return a batch of one: [1, 1], or [1, n] for several texts or ids."""
+    values = [value] if isinstance(value, str | int | float) else value
+    if tensor.dtype == "STRING":
+        array = np.array([[str(text).encode() for text in values]], dtype=object)
+    else:
+        array = np.array([values], dtype=triton_to_np_dtype(tensor.dtype))
+    dtype = "BYTES" if tensor.dtype == "STRING" else tensor.dtype
+    given = InferInput(tensor, array.shape, dtype)
+    given.set_data_from_numpy(array)
+    return given
+
+
+def _line(message: str) -> str:
+    return " ".join(message.split())

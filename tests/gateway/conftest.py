@@ -1,0 +1,86 @@
+"""A gateway in the test's own process, before a scripted Triton."""
+
+import json
+import shutil
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from scripted_triton import ScriptedTriton
+
+from tandem.gateway.app import create_app
+from tandem.gateway.settings import GatewaySettings
+
+DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory):
+    """The demo's tokenizer, with a chat template."""
+    folder = tmp_path_factory.mktemp("tokenizer") / "demo"
+    shutil.copytree(DEMO, folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture
+def triton():
+    return ScriptedTriton()
+
+
+@pytest.fixture
+def settings(tokenizer_folder):
+    """Make a gateway's settings."""
+    return lambda **given: GatewaySettings(url="", **{"tokenizer": tokenizer_folder} | given)
+
+
+@pytest.fixture
+def app(triton, settings):
+    """Make an application before the scripted Triton."""
+    return lambda **given: create_app(settings(**given), connect=lambda _: triton)
+
+
+@pytest.fixture
+def client(app):
+    """A context with an HTTP client of an application."""
+
+    @asynccontextmanager
+    async def opened(**given):
+        made = app(**given)
+        transport = httpx2.ASGITransport(made, raise_app_exceptions=False)
+        async with (
+            made.router.lifespan_context(made),
+            httpx2.AsyncClient(transport=transport, base_url="http://gateway") as opened_client,
+        ):
+            yield opened_client
+
+    return opened
+
+
+@pytest.fixture
+def post(client):
+    """Send one body; return the response."""
+
+    async def send(path, body, headers=None, **given):
+        async with client(**given) as opened:
+            return await opened.post(path, json=body, headers=headers)
+
+    return send
+
+
+def events(response):
+    """The objects of a stream; its last line must be the end."""
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]

@@ -1,0 +1,92 @@
+"""Clients that leave and clients that read slowly, over real connections."""
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+
+import pytest
+from live_triton import eventually
+from scripted_triton import FOREVER, HELLO
+
+from tandem.gateway.server import listen, serving
+from tandem.gateway.triton import Chunk
+
+PROMPT = {"prompt": "hi"}
+LONG = 20_000  # chunks of a long answer
+BYTES = 200  # of each, at least
+
+
+@pytest.fixture
+def port(app):
+    """The port that a gateway listens on."""
+    with listen("127.0.0.1", 0) as bound, serving(app(), bound):
+        yield bound.getsockname()[1]
+
+
+@contextlib.contextmanager
+def request(port, **body):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"content-type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps(PROMPT | body), headers)
+    try:
+        yield connection
+    finally:
+        if connection.sock:
+            connection.sock.close()
+        connection.close()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("chunks", [0, 1])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_cancels_its_request(port, triton, stream, chunks, n):
+    triton.script = lambda _: [HELLO[0]] * chunks + [FOREVER]
+    with request(port, stream=stream, n=n) as connection:
+        assert eventually(lambda: triton.running == n and triton.sent == n * chunks)
+        if stream and chunks:
+            assert connection.getresponse().readline().startswith(b"data: ")
+    assert eventually(lambda: triton.left == n)
+    assert triton.running == 0
+
+
+def test_hundreds_that_leave_leave_nothing(port, triton):
+    triton.script = lambda _: [HELLO[0], FOREVER]
+    with contextlib.ExitStack() as clients:
+        for _ in range(200):
+            clients.enter_context(request(port, stream=True))
+        assert eventually(lambda: triton.running == 200)
+    assert eventually(lambda: triton.left == 200)
+    with request(port) as connection:
+        triton.script = lambda _: HELLO
+        assert connection.getresponse().status == 200
+
+
+def test_a_client_that_takes_nothing_is_cut_off(port, triton, monkeypatch, caplog):
+    monkeypatch.setattr("tandem.gateway.stream.SECONDS_TO_SEND", 0.2)
+    chunk = Chunk("x" * BYTES, [70], 1, 0, 0)
+    triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
+    with request(port, stream=True) as idle:
+        assert idle.sock.recv(1)
+        assert eventually(lambda: triton.left == 1)
+        assert eventually(lambda: "took nothing for too long" in caplog.text)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_slow_reader_holds_up_nobody_and_little_is_made_for_it(port, triton):
+    chunk = Chunk("x" * BYTES, [70], 1, 0, 0)
+    triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
+    with request(port, stream=True) as slow:
+        slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        assert slow.sock.recv(1)
+        before = -1
+        while before != triton.sent:  # until nothing more goes out
+            before = triton.sent
+            time.sleep(0.2)
+        # What the kernel and the gateway hold back is less than the answer.
+        assert triton.sent < LONG
+        triton.script = lambda _: HELLO
+        with request(port, stream=True) as other:
+            assert other.getresponse().read().endswith(b"data: [DONE]\n\n")
+    assert eventually(lambda: triton.running == 0)

@@ -1,0 +1,177 @@
+"""Errors are OpenAI's objects with the right status, and say nothing of the inside."""
+
+import logging
+
+import pytest
+from scripted_triton import HELLO
+
+from tandem.gateway.errors import ApiError
+
+from .conftest import events
+
+pytestmark = pytest.mark.anyio
+PROMPT = {"prompt": "hi"}
+KEY = "s3cret"
+
+
+def fails_with(error):
+    def script(_):
+        return [error]
+
+    return script
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (404, "not_found_error"),
+        (429, "rate_limit_error"),
+        (503, "server_error"),
+        (504, "server_error"),
+    ],
+)
+async def test_an_error_before_the_first_chunk_is_the_answer(post, triton, status, kind, stream):
+    triton.script = fails_with(ApiError(status, "why", code="some_code"))
+    response = await post("/v1/completions", {**PROMPT, "stream": stream})
+    assert response.status_code == status
+    assert response.json() == {
+        "error": {"message": "why", "type": kind, "param": None, "code": "some_code"}
+    }
+    assert ("retry-after" in response.headers) == (status == 429)
+
+
+async def test_an_error_behind_the_first_chunk_is_an_event(post, triton):
+    triton.script = lambda _: [HELLO[0], ApiError(500, "why")]
+    response = await post("/v1/completions", {**PROMPT, "stream": True})
+    assert response.status_code == 200
+    chunk, error = events(response)
+    assert chunk["choices"][0]["text"] == "Hel"
+    assert error["error"]["message"] == "why"
+
+
+async def test_one_failed_choice_ends_all(post, triton):
+    triton.script = lambda inputs: [ApiError(500, "why")] if inputs["seed"] == 1 else ["for ever"]
+    response = await post("/v1/completions", {**PROMPT, "n": 4, "seed": 1})
+    assert response.status_code == 500
+    assert triton.running == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_nobody_thought_of_is_an_internal_error(post, triton, caplog, stream):
+    def broken(_):
+        raise RuntimeError("a secret of the inside")
+
+    triton.script = broken
+    with caplog.at_level(logging.ERROR, "gateway"):
+        response = await post("/v1/completions", {**PROMPT, "stream": stream})
+    assert response.status_code == 500
+    assert response.json()["error"]["message"] == "internal error; see the gateway's log"
+    assert response.headers["x-request-id"]
+    assert "a secret of the inside" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/v2/health/ready"])
+async def test_other_endpoints_are_not_found(post, path):
+    response = await post(path, {})
+    assert response.status_code == 404
+    assert response.json()["error"]["message"].startswith(f"POST {path}: ")
+
+
+async def test_an_unknown_model_is_not_found(post):
+    response = await post("/v1/completions", {**PROMPT, "model": "gpt-4"})
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+    assert "bls_stream, bls, ensemble" in response.json()["error"]["message"]
+
+
+async def test_a_chat_without_a_template_says_so(post, tmp_path, tokenizer_folder):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text((tokenizer_folder / name).read_text())
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    response = await post("/v1/chat/completions", chat, tokenizer=tmp_path)
+    assert response.status_code == 400
+    assert "has no chat template; use /v1/completions" in response.json()["error"]["message"]
+
+
+async def test_a_tokenizer_of_another_model_is_noticed(post, triton):
+    from dataclasses import replace
+
+    triton.models_served = replace(
+        triton.models_served, loop=replace(triton.models_served.loop, vocab_size=100)
+    )
+    response = await post("/v1/completions", PROMPT)
+    assert response.status_code == 503
+    assert "the gateway's tokenizer has 3072 tokens, the model 100" in response.text
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"[]", b'"x"'])
+async def test_a_body_that_is_no_object_is_refused(client, body):
+    headers = {"content-type": "application/json"}
+    async with client() as opened:
+        response = await opened.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert "\n" not in response.json()["error"]["message"]
+
+
+async def test_a_body_must_be_said_to_be_json(client):
+    """A web page of another host may send a browser's plain text anywhere, without asking."""
+    headers = {"content-type": "text/plain"}
+    async with client() as opened:
+        response = await opened.post("/v1/completions", content=b'{"prompt": "x"}', headers=headers)
+    assert response.status_code == 400
+
+
+async def chunked():
+    for _ in range(10):
+        yield b" " * 1000
+
+
+@pytest.mark.parametrize("body", [b" " * 10_000, chunked()], ids=["said", "unsaid"])
+async def test_a_large_body_is_refused(client, body):
+    headers = {"content-type": "application/json"}
+    async with client(max_body_bytes=5000) as opened:
+        response = await opened.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize(
+    "sent", [None, KEY, f"Bearer {KEY}x", "Bearer ", "Basic s3cret", "Bearer \u00e9"]
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+async def test_nobody_gets_in_without_the_key(post, sent, path):
+    headers = {} if sent is None else {"authorization": sent.encode()}
+    response = await post(path, PROMPT, headers, api_key=KEY)
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("key", [KEY, "clé"])
+async def test_the_key_lets_in(client, key):
+    async with client(api_key=key) as opened:
+        headers = {"authorization": f"Bearer {key}".encode()}
+        response = await opened.post("/v1/completions", json=PROMPT, headers=headers)
+        assert response.status_code == 200
+        for path in ("/health", "/metrics", "/"):
+            assert (await opened.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"), [("abc-1", True), ("", False), ("a" * 129, False), ("a b", False)]
+)
+async def test_request_id_comes_back(post, sent, taken):
+    response = await post("/v1/completions", PROMPT, {"x-request-id": sent})
+    assert (response.headers["x-request-id"] == sent) == taken
+    refused = await post("/v1/completions", {}, {"x-request-id": sent})
+    assert (refused.headers["x-request-id"] == sent) == taken
+
+
+async def test_other_origins_are_let_in_by_name_only(client):
+    asked = {"origin": "http://elsewhere", "access-control-request-method": "POST"}
+    for origins, allowed in (((), False), (("http://elsewhere",), True)):
+        async with client(allowed_origins=origins) as opened:
+            response = await opened.options("/v1/completions", headers=asked)
+            assert ("access-control-allow-origin" in response.headers) == allowed

@@ -1,0 +1,202 @@
+"""The page in a real browser, before a scripted Triton."""
+
+import pytest
+from browser import browser as chromium
+from browser import expect, needs_browser
+from live_triton import eventually
+from scripted_triton import FOREVER, statistics
+
+from tandem.gateway.errors import ApiError
+from tandem.gateway.server import listen, serving
+from tandem.gateway.triton import Chunk
+
+pytestmark = needs_browser
+
+# "def main():" as tokens of the demo, over three rounds
+IDS = {"def": 325, " ma": 594, "in": 260, "():": 1002, "\n": 199, "#": 3}
+FIRST = Chunk("def main", [325, 594, 260], 1, 4, 2)
+SECOND = Chunk("():\n", [1002, 199], 2, 5, 3)
+LAST = Chunk("#", [3], 3, 5, 3, "length", statistics(2, 1))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def url(app, triton):
+    triton.script = lambda _: [FIRST, SECOND, LAST]
+    with listen("127.0.0.1", 0) as bound, serving(app(), bound):
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
+
+
+@pytest.fixture
+def page(browser, url):
+    context = browser.new_context()
+    opened = context.new_page()
+    wrong, hosts = [], set()
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on(
+        "console", lambda message: wrong.append(message.text) if message.type == "error" else None
+    )
+    opened.on("request", lambda request: hosts.add("/".join(request.url.split("/")[:3]) + "/"))
+    opened.goto(url)
+    expect(opened.locator("#server")).to_have_text("100 tokens of context")
+    yield opened
+    context.close()
+    assert [what for what in wrong if "429" not in what] == []
+    assert hosts == {url}
+
+
+def send(page, text="say it", mode="Chat"):
+    page.get_by_label(mode).check()
+    page.locator("#prompt").fill(text)
+    page.get_by_role("button", name="Send").click()
+
+
+@pytest.mark.parametrize("mode", ["Chat", "Completion"])
+def test_answer_is_streamed_and_its_tokens_are_told_apart(page, mode):
+    send(page, mode=mode)
+    text = page.locator(".text")
+    expect(text).to_have_text("def main():\n#", use_inner_text=True)
+    kinds = text.locator("span").evaluate_all(
+        "spans => spans.map(s => [s.textContent, s.dataset.kind, s.dataset.round])"
+    )
+    assert kinds == [
+        ["def", "accepted", "1"],
+        [" ma", "accepted", "1"],
+        ["in", "correction", "1"],
+        ["():", "accepted", "2"],
+        ["\n", "bonus", "2"],
+        ["#", "plain", "3"],
+    ]
+    colours = text.locator("span").evaluate_all(
+        "spans => spans.map(s => getComputedStyle(s).backgroundColor)"
+    )
+    assert len({colours[0], colours[2], colours[4], colours[5]}) == 4
+    figures = page.locator("dd").all_inner_texts()
+    assert figures[1:3] == ["60%", "2.00"]
+    expect(page.locator("#note")).to_contain_text("6 tokens in")
+
+
+def test_rounds_are_told_on_hover_and_by_keys(page):
+    send(page)
+    expect(page.locator(".text span")).to_have_count(6)
+    page.get_by_text(" ma", exact=True).hover()
+    expect(page.locator("#round")).to_have_text("Round 1: 2 accepted, 1 correction")
+    page.locator(".text").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#round")).to_have_text("Round 2: 1 accepted, 1 bonus")
+    assert page.locator(".token.shown").all_inner_texts()[0] == "():"
+
+
+def test_chat_goes_on_and_begins_anew(page, triton):
+    send(page, "one")
+    expect(page.locator("#note")).to_contain_text("6 tokens")
+    first = len(triton.asked[0]["input_ids"])
+    send(page, "one")
+    expect(page.locator(".panel")).to_have_count(2)
+    expect(page.locator("#note")).to_contain_text("6 tokens")
+    assert len(triton.asked[1]["input_ids"]) > 2 * first
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator(".panel")).to_have_count(0)
+    send(page, "one")
+    expect(page.locator("#note")).to_contain_text("6 tokens")
+    assert len(triton.asked[2]["input_ids"]) == first
+
+
+def test_stop_cancels_the_request(page, triton):
+    triton.script = lambda _: [FIRST, FOREVER]
+    send(page)
+    expect(page.locator(".text span")).to_have_count(3)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#note")).to_have_text("Stopped.")
+    assert eventually(lambda: triton.left == 1)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+
+
+def test_errors_are_shown(page, triton):
+    triton.script = lambda _: [ApiError(429, "too much to do")]
+    send(page)
+    expect(page.locator("#note")).to_have_text("too much to do")
+    triton.script = lambda _: [FIRST, ApiError(500, "the target has died")]
+    send(page)
+    expect(page.locator("#note")).to_have_text("the target has died")
+
+
+def test_answer_is_set_beside_the_baseline(page, triton):
+    triton.script = lambda asked: (
+        [FIRST, SECOND, LAST]
+        if "drafter" not in asked
+        else [
+            Chunk("def", [325], 1, 0, 0),
+            Chunk(" mad", [594, 69], 3, 0, 0, "length", statistics(0, drafted=0)),
+        ]
+    )
+    page.get_by_label("Beside the baseline").check()
+    send(page)
+    expect(page.locator(".panel")).to_have_count(2)
+    expect(page.locator(".verdict")).to_contain_text(
+        "The texts differ from character 7 on. With drafts: "
+    )
+    drafted, baseline = triton.asked
+    assert baseline["drafter"] == "none"
+    assert drafted["seed"] == baseline["seed"]
+
+
+def test_controls_reach_the_request(page, triton):
+    page.get_by_text("Drafts and sampling").click()
+    page.get_by_label("Drafter").select_option("hybrid")
+    page.get_by_label("Draft tokens a round").fill("auto")
+    page.get_by_label("Most tokens").fill("7")
+    page.get_by_label("Temperature").fill("0.5")
+    page.get_by_label("Top-p").fill("0.9")
+    page.get_by_label("Top-k").fill("3")
+    page.get_by_label("Seed").fill("11")
+    send(page, mode="Completion")
+    expect(page.locator("#note")).to_contain_text("6 tokens")
+    sent = triton.asked[0]
+    assert (sent["drafter"], sent["num_draft_tokens"], sent["max_tokens"]) == ("hybrid", -1, 7)
+    assert (sent["temperature"], sent["top_p"], sent["top_k"], sent["seed"]) == (0.5, 0.9, 3, 11)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_fits_a_phone_in_light_and_dark(browser, url, scheme, triton):
+    context = browser.new_context(
+        viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True
+    )
+    page = context.new_page()
+    page.goto(url)
+    send(page, "W" * 36)
+    expect(page.locator(".text span")).to_have_count(6)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    for kind in ("accepted", "correction", "bonus"):
+        assert contrast(page.locator(f".text .{kind}").first) >= 4.5
+    context.close()
+
+
+def contrast(locator):
+    """The contrast of a text and its ground, as WCAG has it."""
+    colours = locator.evaluate(
+        "e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
+    )
+    light, dark = sorted(map(luminance, colours), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour):
+    parts = [int(part) / 255 for part in colour[len("rgb(") : -1].split(",")[:3]]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_everything_has_a_name_for_a_screen_reader(page):
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("input, select, textarea, button")]
+            .filter((e) => !(e.labels?.length || e.textContent.trim()))
+            .map((e) => e.id)"""
+    )
+    assert unnamed == []
+    assert page.locator("html").get_attribute("lang") == "en"

@@ -1,0 +1,241 @@
+"""Fields of requests: what they ask Triton for, and which of them are refused."""
+
+import pytest
+
+from tandem.gateway import fields
+
+pytestmark = pytest.mark.anyio
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+GREEDY = {"temperature": 0.0}
+
+
+async def asked(post, triton, path="/v1/completions", **body):
+    """What Triton was asked for."""
+    body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
+    response = await post(path, body)
+    assert response.status_code == 200, response.text
+    return triton.asked[-1]
+
+
+async def refused(post, **body):
+    """The error that a completion is refused with."""
+    response = await post("/v1/completions", {"prompt": "hi", **body})
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ({}, {"temperature": 1.0, "top_p": 1.0}),
+        ({"temperature": 1.0}, {"temperature": 1.0, "top_p": 1.0}),
+        ({"temperature": None, "top_p": None}, {"temperature": 1.0, "top_p": 1.0}),
+        ({"temperature": 0}, GREEDY),
+        ({"temperature": 0, "top_p": 0.9, "top_k": 5}, GREEDY),
+        ({"top_p": 0}, GREEDY),
+        ({"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.7, "top_p": 0.9}),
+        ({"top_k": 5}, {"temperature": 1.0, "top_p": 1.0, "top_k": 5}),
+        ({"top_k": -1}, {"temperature": 1.0, "top_p": 1.0}),
+    ],
+)
+async def test_temperature_is_openais(post, triton, body, inputs):
+    sent = await asked(post, triton, **body)
+    names = ("temperature", "top_p", "top_k")
+    assert {name: sent[name] for name in names if name in sent} == inputs
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ({}, {"max_tokens": 99, "stream": False}),
+        ({"max_tokens": 5}, {"max_tokens": 5}),
+        ({"stop": "x"}, {"stop_words": ["x"]}),
+        ({"stop": ["x", "", "y"]}, {"stop_words": ["x", "y"]}),
+        ({"seed": 3}, {"seed": 3}),
+        ({"seed": -1}, {"seed": 2**64 - 1}),
+        ({"presence_penalty": 0.5}, {"presence_penalty": 0.5}),
+        ({"frequency_penalty": -0.5}, {"frequency_penalty": -0.5}),
+        ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+        ({"min_tokens": 4}, {"min_tokens": 4}),
+        ({"ignore_eos": True}, {"end_id": -1}),
+        ({"bad_words": ["a", "b"]}, {"bad_words": ["a", "b"]}),
+        ({"drafter": "hybrid"}, {"drafter": "hybrid"}),
+        ({"num_draft_tokens": 3}, {"num_draft_tokens": 3}),
+        ({"num_draft_tokens": "auto"}, {"num_draft_tokens": -1}),
+        ({"use_draft_logits": True}, {"use_draft_logits": True}),
+        ({"prompt_lookup_num_tokens": 3}, {"prompt_lookup_num_tokens": 3}),
+        ({"model": "ensemble"}, {"drafter": "none"}),
+        ({"model": "ensemble", "drafter": "hybrid"}, {"drafter": "hybrid"}),
+    ],
+)
+async def test_fields_reach_the_entry(post, triton, body, inputs):
+    sent = await asked(post, triton, **body)
+    assert {name: sent[name] for name in inputs} == inputs
+    assert triton.named == ["bls_stream"]
+
+
+async def test_what_is_not_asked_for_is_not_sent(post, triton):
+    sent = await asked(post, triton)
+    assert set(sent) == {"input_ids", "max_tokens", "stream", "temperature", "top_p"}
+
+
+async def test_chat_is_sent_as_ids_of_its_prompt(post, triton, client):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
+    sent = await asked(post, triton, "/v1/chat/completions", messages=messages)
+    async with client() as opened:
+        told = await opened.post("/detokenize", json={"tokens": sent["input_ids"]})
+    assert told.json()["prompt"] == "system: be brief\nuser: a\nb\nassistant:"
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_a_chats_limit_has_two_names(post, triton, name):
+    sent = await asked(post, triton, "/v1/chat/completions", **{name: 7})
+    assert sent["max_tokens"] == 7
+
+
+async def test_what_does_not_fit_is_refused_with_openais_code(post):
+    error = await refused(post, max_tokens=100)
+    assert error["code"] == "context_length_exceeded"
+    assert error["param"] == "max_tokens"
+    assert error["message"] == "1 prompt tokens and 100 new ones exceed 100, which is what fits"
+    error = await refused(post, prompt=[5] * 100)
+    assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("name", fields.REFUSED)
+async def test_a_field_that_would_change_the_answer_is_refused_by_name(post, name):
+    error = await refused(post, **{name: "something"})
+    assert error["param"] == name
+    assert error["code"] == "unsupported_field"
+    assert error["message"] == f"field '{name}' is not supported: {fields.REFUSED[name].why}"
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, None) for name in fields.REFUSED),
+        *((name, value) for name, field in fields.REFUSED.items() for value in field.neutral),
+        *((name, "anything") for name in fields.IGNORED),
+    ],
+)
+async def test_what_asks_for_nothing_passes(post, triton, name, value):
+    await asked(post, triton, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({"max_tokenz": 1}, "max_tokenz", "did you mean 'max_tokens'?"),
+        ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"temperature": "hot"}, "temperature", "must be a valid number"),
+        ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
+        ({"n": 0}, "n", "greater than or equal to 1"),
+        ({"n": 129}, "n", "less than or equal to 128"),
+        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"prompt": ""}, "prompt", "prompt is empty"),
+        ({"prompt": ["a", ""]}, "prompt", "prompt is empty"),
+        ({"prompt": []}, "prompt", "prompt is empty"),
+        ({"prompt": None}, "prompt", "prompt is missing"),
+        ({"prompt": ["a"] * 65, "n": 2}, "prompt", "65 prompts with n 2 exceed 128 answers"),
+        ({"stream_options": {}}, "stream_options", "needs stream to be true"),
+        ({"prompt": [-1]}, "prompt", ""),
+        ({"prompt": [4096]}, "prompt", "token id 4096 is not below 4096"),
+        ({"logprobs": 0}, "logprobs", "not supported"),
+    ],
+)
+async def test_what_is_wrong_is_said_in_one_line(post, body, param, message):
+    error = await refused(post, **body)
+    assert (error["param"] or "").startswith(param)
+    assert message in error["message"]
+    assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", r'{"prompt": "\ud800"}'),
+        ("/v1/completions", r'{"prompt": "x", "stop": ["\ud800"]}'),
+        ("/v1/completions", r'{"prompt": "x", "drafter": "\ud800"}'),
+        ("/v1/completions", r'{"prompt": "x", "\ud800": 1}'),
+        ("/v1/completions", r'{"prompt": "x", "temperature": NaN}'),
+        ("/v1/chat/completions", r'{"messages": [{"role": "user", "content": "\ud800"}]}'),
+        ("/tokenize", r'{"prompt": "\ud800"}'),
+        ("/v1/completions", "[" * 100_000),
+    ],
+)
+async def test_what_is_no_text_or_number_is_refused(client, path, body):
+    headers = {"content-type": "application/json"}
+    async with client() as opened:
+        response = await opened.post(path, content=body.encode(), headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0]"),
+        ([{"role": "assistant", "content": "", "tool_calls": [{}]}], "messages"),
+    ],
+)
+async def test_messages_that_cannot_be_said_are_refused(post, messages, param):
+    response = await post("/v1/chat/completions", {"messages": messages})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith(param)
+
+
+@pytest.mark.parametrize(
+    "variables", [{"messages": []}, {"self": 1}, {"range": 1}, {"add_generation_prompt": False}]
+)
+async def test_a_templates_variables_may_have_any_name(post, triton, variables):
+    body = {"chat_template_kwargs": variables}
+    assert (await asked(post, triton, "/v1/chat/completions", **body))["input_ids"]
+
+
+async def test_an_answer_can_be_sent_back(post, triton):
+    answer = (await post("/v1/chat/completions", CHAT)).json()["choices"][0]["message"]
+    messages = [*CHAT["messages"], answer, {"role": "user", "content": "more"}]
+    await asked(post, triton, "/v1/chat/completions", messages=messages)
+
+
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+CLIENTS = {
+    "vllm bench serve": {
+        **STREAMED,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "temperature": 0.0,
+        "repetition_penalty": 1.0,
+        "max_completion_tokens": 8,
+        "ignore_eos": True,
+        "logprobs": None,
+    },
+    "guidellm": {
+        **CHAT,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "max_tokens": 8,
+        "max_completion_tokens": 8,
+        "ignore_eos": True,
+        "stop": None,
+    },
+    "aiperf": {**CHAT, **STREAMED, "min_tokens": 8, "max_completion_tokens": 8},
+    "Open WebUI": {**CHAT, "stream": True, "user": "somebody", "metadata": {"chat_id": "1"}},
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_what_other_peoples_clients_send_is_taken(post, name):
+    response = await post("/v1/chat/completions", {"model": "bls", **CLIENTS[name]})
+    assert response.status_code == 200, response.text
+
+
+async def test_seeds_of_choices_are_derived_alike_each_time(post, triton):
+    for _ in range(2):
+        await asked(post, triton, n=3, seed=1)
+    seeds = [sent["seed"] for sent in triton.asked]
+    assert sorted(seeds[:3]) == sorted(seeds[3:])

@@ -1,0 +1,243 @@
+"""Triton's answers and error codes over a real connection, from a server of a test's own."""
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+
+import anyio
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tandem.contract import entry
+from tandem.gateway.errors import ApiError
+from tandem.gateway.triton import OUTPUTS, Triton
+
+pytestmark = pytest.mark.anyio
+LOOP = {
+    "preprocessing_model": "preprocessing",
+    "postprocessing_model": "postprocessing",
+    "vocab_size": "3072",
+    "max_seq_len": "1024",
+    "max_draft_len": "16",
+    "request_timeout": "600.0",
+    "drafters": '["none"]',
+}
+CONFIGS = {
+    "bls_stream": LOOP,
+    "bls": {"stream_model": "bls_stream"},
+    "ensemble": {"stream_model": "bls_stream", "drafter": "none"},
+    "preprocessing": {"add_special_tokens": "false"},
+    "postprocessing": {"skip_special_tokens": "false"},
+    "target": {"vocab_size": "3072"},
+}
+INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
+
+
+class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """What the gateway asks of Triton."""
+
+    def __init__(self):
+        self.code = None
+        self.ready = True
+        self.configs = CONFIGS
+        self.requests = []
+        self.metadata = {}
+        self.cancelled = asyncio.Event()
+
+    async def RepositoryIndex(self, request, context):  # noqa: N802
+        names = service_pb2.RepositoryIndexResponse.ModelIndex
+        return service_pb2.RepositoryIndexResponse(models=[names(name=n) for n in self.configs])
+
+    async def ModelConfig(self, request, context):  # noqa: N802
+        answer = service_pb2.ModelConfigResponse()
+        answer.config.name = request.name
+        for name, value in self.configs[request.name].items():
+            answer.config.parameters[name].string_value = value
+        return answer
+
+    async def ModelReady(self, request, context):  # noqa: N802
+        return service_pb2.ModelReadyResponse(ready=self.ready)
+
+    async def ModelStreamInfer(self, requests, context):  # noqa: N802
+        self.metadata = dict(context.invocation_metadata())
+        async for request in requests:
+            self.requests.append(request)
+            yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]]})
+            if self.code is not None:
+                await context.abort(self.code, "why\nit failed")
+            last = {entry.FINISH_REASON: b"length", entry.SPEC_DECODE_STATISTICS: b'{"x": 1}'}
+            yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[9]]], **last})
+
+    async def wait(self, requests, context):
+        context.add_done_callback(lambda _: self.cancelled.set())
+        yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7]]]})
+        await asyncio.sleep(60)
+
+
+def response(outputs):
+    """A chunk; what the outputs do not name is 1."""
+    answer = service_pb2.ModelStreamInferResponse()
+    length = np.array([[np.size(outputs[entry.OUTPUT_IDS])]], np.int32)
+    totals = (entry.NUM_ROUNDS, entry.TOTAL_DRAFT_TOKENS, entry.TOTAL_ACCEPTED_DRAFT_TOKENS)
+    outputs = {entry.SEQUENCE_LENGTH: length, **{name: [[1]] for name in totals}, **outputs}
+    for name, value in outputs.items():
+        output = answer.infer_response.outputs.add(name=name)
+        if isinstance(value, bytes):
+            output.datatype, raw = "BYTES", len(value).to_bytes(4, "little") + value
+            output.shape.append(1)
+        else:
+            array = np.array(value, np.int32)
+            output.datatype, raw = "INT32", array.tobytes()
+            output.shape.extend(array.shape)
+        answer.infer_response.raw_output_contents.append(raw)
+    return answer
+
+
+async def started(service, port=0):
+    """A server, and the port that it listens on."""
+    server = grpc.aio.server()
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    return server, port
+
+
+@asynccontextmanager
+async def connected(service):
+    server, port = await started(service)
+    triton = Triton(f"127.0.0.1:{port}")
+    try:
+        yield triton
+    finally:
+        await triton.close()
+        await server.stop(0)
+
+
+async def test_models_are_read_from_configurations():
+    async with connected(Service()) as triton:
+        models = await triton.models()
+        assert [(m.name, m.stream_model, m.drafter) for m in models.models] == [
+            ("bls_stream", "bls_stream", None),
+            ("bls", "bls_stream", None),
+            ("ensemble", "bls_stream", "none"),
+        ]
+        assert models.room == 1008
+        assert not models.add_special_tokens
+        assert not models.skip_special_tokens
+        assert await triton.ready()
+
+
+async def test_chunks_are_read():
+    service = Service()
+    async with connected(service) as triton:
+        first, last = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+    assert first == ("a", [7, 8], 1, 1, 1, None, None)
+    assert last == ("b", [9], 1, 1, 1, "length", {"x": 1})
+    (request,) = service.requests
+    assert {i.name: list(i.shape) for i in request.inputs} == {
+        "input_ids": [1, 3],
+        "max_tokens": [1, 1],
+        "stream": [1, 1],
+    }
+    assert [output.name for output in request.outputs] == list(OUTPUTS)
+    assert service.metadata["triton_grpc_error"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, 400, None),
+        (grpc.StatusCode.UNIMPLEMENTED, 400, None),
+        (grpc.StatusCode.UNAVAILABLE, 429, "overloaded"),
+        (grpc.StatusCode.NOT_FOUND, 503, None),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 413, None),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, 504, "timeout"),
+        (grpc.StatusCode.INTERNAL, 500, None),
+        (grpc.StatusCode.UNKNOWN, 500, None),
+    ],
+)
+async def test_codes_become_statuses(code, status, kind):
+    service = Service()
+    service.code = code
+    async with connected(service) as triton:
+        await triton.models()
+        with pytest.raises(ApiError, match=r"^why it failed$") as failed:
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+    assert (failed.value.status, failed.value.code) == (status, kind)
+
+
+async def test_a_server_that_is_not_ready_has_not_too_much_to_do():
+    service = Service()
+    service.code, service.ready = grpc.StatusCode.UNAVAILABLE, False
+    async with connected(service) as triton:
+        with pytest.raises(ApiError) as failed:
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+        assert (failed.value.status, failed.value.code) == (503, "no_server")
+        assert not await triton.ready()
+
+
+async def test_a_request_that_took_its_whole_time_is_a_timeout():
+    service = Service()
+    service.code = grpc.StatusCode.INTERNAL
+    service.configs = CONFIGS | {"bls_stream": LOOP | {"request_timeout": "0.0"}}
+    async with connected(service) as triton:
+        await triton.models()
+        with pytest.raises(ApiError) as failed:
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+    assert (failed.value.status, failed.value.code) == (504, "timeout")
+
+
+async def test_a_triton_without_the_loop_says_so():
+    service = Service()
+    service.configs = {"target": {}}
+    async with connected(service) as triton:
+        with pytest.raises(ApiError, match="0 models of this Triton hold Tandem's loop") as failed:
+            await triton.models()
+        assert failed.value.status == 503
+
+
+async def test_closing_the_chunks_cancels_the_request():
+    service = Service()
+    service.ModelStreamInfer = service.wait
+    async with connected(service) as triton:
+        async with aclosing(triton.generate("bls_stream", INPUTS)) as chunks:
+            await anext(chunks)
+        await asyncio.wait_for(service.cancelled.wait(), 10)
+
+
+async def test_what_is_served_is_asked_again_after_the_server_was_gone():
+    service = Service()
+    async with connected(service) as triton:
+        await triton.models()
+        service.code, service.ready = grpc.StatusCode.UNAVAILABLE, False
+        with pytest.raises(ApiError):
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+        service.configs = {name: CONFIGS[name] for name in ("bls_stream", "bls")}
+        assert [model.name for model in (await triton.models()).models] == ["bls_stream", "bls"]
+
+
+async def test_a_server_that_comes_back_is_found():
+    server, port = await started(Service())
+    triton = Triton(f"127.0.0.1:{port}")
+    assert await triton.ready()
+    await server.stop(0)
+    assert not await triton.ready()
+    server, _ = await started(Service(), port)
+    with anyio.fail_after(20):
+        while not await triton.ready():
+            await asyncio.sleep(0.05)
+    await triton.close()
+    await server.stop(0)
+
+
+async def test_requests_spread_over_all_addresses():
+    services = [Service(), Service()]
+    servers = [await started(service) for service in services]
+    triton = Triton("ipv4:" + ",".join(f"127.0.0.1:{port}" for _, port in servers))
+    with anyio.fail_after(20):
+        while not all(service.requests for service in services):
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+    await triton.close()
+    for server, _ in servers:
+        await server.stop(0)

@@ -1,0 +1,230 @@
+"""OpenAI's own client against the gateway, before a live Triton."""
+
+import asyncio
+import json
+import urllib.request
+
+import numpy as np
+import openai
+import pytest
+from crowd import eventually, idle
+from entries import ask_one
+from metrics import computed, computed_so_far
+
+from tandem.gateway.app import create_app
+from tandem.gateway.server import listen, serving
+from tandem.gateway.settings import GatewaySettings
+
+CHAT = [{"role": "user", "content": "def main():"}]
+PROMPTS = ["def main():", "import os", "class Point:\n    def ", "x = 1\nprint("]
+LONG = 900
+
+
+@pytest.fixture
+def client(gateway_url):
+    with openai.OpenAI(base_url=f"{gateway_url}/v1", api_key="any", max_retries=0) as made:
+        yield made
+
+
+def complete(client, prompt, **given):
+    given = {"model": "bls_stream", "max_tokens": 24, "temperature": 0} | given
+    return client.completions.create(prompt=prompt, **given)
+
+
+def chat(client, **given):
+    given = {"model": "bls_stream", "max_tokens": 24, "temperature": 0} | given
+    return client.chat.completions.create(messages=CHAT, **given)
+
+
+def text_of(stream):
+    return "".join(chunk.choices[0].text for chunk in stream if chunk.choices)
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid", "none"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_text_is_the_controls(server, client, prompt, drafter):
+    expected = ask_one(server, "ensemble", prompt, max_tokens=24).text
+    more = {"drafter": drafter}
+    assert complete(client, prompt, extra_body=more).choices[0].text == expected
+    assert text_of(complete(client, prompt, stream=True, extra_body=more)) == expected
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+def test_greedy_chat_is_the_controls_for_the_same_prompt(server, client, drafter):
+    prompt = "# user\ndef main():\n# assistant\n"
+    expected = ask_one(server, "ensemble", prompt, max_tokens=24).text
+    more = {"drafter": drafter}
+    assert chat(client, extra_body=more).choices[0].message.content == expected
+    chunks = list(chat(client, stream=True, extra_body=more))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content for chunk in chunks) == expected
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def test_async_client_is_answered_side_by_side(server, gateway_url):
+    async def ask():
+        async with openai.AsyncOpenAI(base_url=f"{gateway_url}/v1", api_key="any") as client:
+            answers = await asyncio.gather(*(complete(client, prompt) for prompt in PROMPTS))
+            stream = await complete(client, PROMPTS[0], stream=True)
+            return [a.choices[0].text for a in answers], [c async for c in stream]
+
+    texts, chunks = asyncio.run(ask())
+    assert texts == [ask_one(server, "ensemble", p, max_tokens=24).text for p in PROMPTS]
+    assert text_of(chunks) == texts[0]
+
+
+def test_raw_response_has_the_request_id(client):
+    raw = client.completions.with_raw_response.create(
+        model="bls", prompt="x", max_tokens=2, extra_headers={"x-request-id": "mine"}
+    )
+    assert raw.headers["x-request-id"] == "mine"
+    assert raw.parse().usage.completion_tokens <= 2
+
+
+def test_usage_and_speculation_are_told(client):
+    answer = complete(client, "def main():")
+    assert answer.usage.completion_tokens == 24
+    figures = answer.metrics["speculative_decoding"]
+    assert 0 < figures["num_accepted_draft_tokens"] <= figures["num_draft_tokens"]
+    options = {"include_usage": True}
+    *_, last = complete(client, "def main():", stream=True, stream_options=options)
+    assert last.usage == answer.usage
+    assert last.metrics["speculative_decoding"] == figures
+
+
+def test_every_token_tells_where_it_came_from(client):
+    more = {"return_token_details": True}
+    answer = complete(client, "def main():", extra_body=more, stream=True)
+    chunks = [chunk.choices[0] for chunk in answer]
+    details = [token for chunk in chunks for token in chunk.token_details]
+    assert len(details) == 24
+    assert "".join(t["text"] for t in details) == "".join(chunk.text for chunk in chunks)
+    rounds = [token["round"] for token in details]
+    assert rounds == sorted(rounds)
+    assert set(rounds) == set(range(1, max(rounds) + 1))
+    for number in set(rounds):
+        kinds = [token["kind"] for token in details if token["round"] == number]
+        assert set(kinds[:-1]) <= {"accepted"}
+    kinds = {token["kind"] for token in details}
+    assert kinds >= {"accepted", "correction"}
+
+
+def test_temperature_left_out_samples_and_a_seed_repeats_it(server, client):
+    def sampled(**given):
+        return complete(client, "import ", temperature=openai.omit, **given).choices[0].text
+
+    assert sampled(seed=1) == sampled(seed=1)
+    assert len({sampled(seed=seed) for seed in range(6)}) > 1
+    several = complete(client, "import ", temperature=1.0, n=3, seed=5).choices
+    assert [c.index for c in several] == [0, 1, 2]
+    assert len({c.text for c in several}) > 1
+    assert several[0].text == sampled(seed=5)
+
+
+def test_list_of_prompts_is_answered_in_order(server, client):
+    answer = complete(client, PROMPTS)
+    expected = [ask_one(server, "ensemble", p, max_tokens=24).text for p in PROMPTS]
+    assert [choice.text for choice in answer.choices] == expected
+    ids = [post(client, "/tokenize", {"prompt": prompt})["tokens"] for prompt in PROMPTS]
+    assert [choice.text for choice in complete(client, ids).choices] == expected
+
+
+def test_stop_string_ends_an_answer(client):
+    whole = complete(client, "def main():").choices[0].text
+    stop = whole[5:9]
+    answer = complete(client, "def main():", stop=[stop]).choices[0]
+    assert answer.text == whole.partition(stop)[0]
+    assert answer.finish_reason == "stop"
+
+
+def test_max_tokens_left_out_is_what_fits(client, embedded):
+    room = embedded.target.max_seq_len - embedded.target.max_draft_len
+    length = room - 12
+    more = {"ignore_eos": True}
+    answer = complete(client, [5] * length, max_tokens=openai.omit, extra_body=more)
+    assert answer.usage.completion_tokens == 12
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_models_are_the_entries(client):
+    assert [model.id for model in client.models.list()] == ["bls_stream", "bls", "ensemble"]
+    answer = complete(client, "def main():", model="ensemble")
+    assert answer.metrics["speculative_decoding"]["num_draft_tokens"] == 0
+
+
+def test_errors_are_the_clients_own(client):
+    with pytest.raises(openai.BadRequestError, match="unknown field 'max_tokenz'"):
+        complete(client, "x", extra_body={"max_tokenz": 1})
+    with pytest.raises(openai.BadRequestError) as refused:
+        complete(client, "x", max_tokens=5000)
+    assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="input 'drafter': 'guess' given"):
+        complete(client, "x", extra_body={"drafter": "guess"})
+    with pytest.raises(openai.BadRequestError, match="input 'drafter': 'guess' given"):
+        complete(client, "x", stream=True, extra_body={"drafter": "guess"})
+    with pytest.raises(openai.NotFoundError):
+        complete(client, "x", model="gpt-4")
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="bls", input="x")
+
+
+def test_nobody_at_home_is_said_with_503(tmp_path, embedded):
+    with listen("127.0.0.1", 0) as closed:
+        nowhere = f"127.0.0.1:{closed.getsockname()[1]}"
+    app = create_app(GatewaySettings(nowhere, embedded.tokenizer.folder))
+    with listen("127.0.0.1", 0) as bound, serving(app, bound):
+        base = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        with (
+            openai.OpenAI(base_url=base, api_key="any", max_retries=0) as client,
+            pytest.raises(openai.InternalServerError) as failed,
+        ):
+            complete(client, "x")
+    assert failed.value.status_code == 503
+    assert f"no Triton answers at {nowhere}" in failed.value.message
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+def test_engines_stop_when_the_client_leaves(server, gateway_url, drafter, stream):
+    before = computed(server)
+    leave(server, gateway_url, drafter=drafter, stream=stream)
+    assert eventually(lambda: idle(server))
+    # To the end it would have been more than LONG.
+    assert computed(server) - before < LONG / 2
+
+
+def leave(server, gateway_url, **given):
+    """Ask for a long answer and close the connection once the engines are at work on it."""
+    before = computed_so_far(server)
+
+    async def ask():
+        async with openai.AsyncOpenAI(base_url=f"{gateway_url}/v1", api_key="any") as client:
+            more = {"drafter": given["drafter"], "ignore_eos": True}
+            call = complete(client, "x", max_tokens=LONG, extra_body=more, stream=given["stream"])
+            task = asyncio.ensure_future(call)
+            working = asyncio.to_thread(eventually, lambda: computed_so_far(server) > before)
+            assert await working
+            task.cancel()
+            if given["stream"]:
+                await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(ask())
+
+
+def test_metrics_have_one_series_a_counter(client, gateway_url):
+    complete(client, "def main():")
+    with urllib.request.urlopen(f"{gateway_url}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    for name in ("drafts", "draft_tokens", "accepted_tokens"):
+        series = [line for line in lines if line.startswith(f"vllm:spec_decode_num_{name}_total")]
+        assert len(series) == 1
+        assert np.double(series[0].split()[-1]) > 0
+
+
+def post(client, path, body):
+    url = str(client.base_url).removesuffix("/v1/") + path
+    headers = {"content-type": "application/json"}
+    with urllib.request.urlopen(
+        urllib.request.Request(url, json.dumps(body).encode(), headers)
+    ) as answer:
+        return json.load(answer)

@@ -1,0 +1,45 @@
+"""The page before a live Triton, in a real browser."""
+
+import os
+
+import pytest
+from browser import browser, expect, needs_browser
+from crowd import eventually, idle
+from metrics import computed, computed_so_far
+
+pytestmark = needs_browser
+
+
+@pytest.fixture
+def page(gateway_url):
+    with browser() as launched:
+        opened = launched.new_page(viewport={"width": 1000, "height": 700})
+        opened.goto(gateway_url)
+        opened.get_by_label("Completion").check()
+        yield opened
+
+
+def test_drafts_change_nothing_beside_the_baseline(page):
+    page.get_by_label("Beside the baseline").check()
+    page.locator("#prompt").fill("def main():")
+    page.get_by_role("button", name="Send").click()
+    page.locator(".verdict").wait_for(timeout=60_000)
+    expect(page.locator(".verdict")).to_contain_text("The texts are the same.")
+    drafted, baseline = page.locator(".panel").all()
+    assert drafted.locator(".accepted").count() > 10
+    assert baseline.locator(".accepted, .correction, .bonus").count() == 0
+    if "PICTURE" in os.environ:
+        page.screenshot(path=os.environ["PICTURE"], full_page=True)
+
+
+def test_stop_button_stops_the_engines(page, server):
+    before = computed_so_far(server)
+    page.get_by_text("Drafts and sampling").click()
+    page.get_by_label("Most tokens").fill("900")
+    page.locator("#prompt").fill("x")
+    page.get_by_role("button", name="Send").click()
+    assert eventually(lambda: computed_so_far(server) > before)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#note")).to_have_text("Stopped.")
+    assert eventually(lambda: idle(server))
+    assert computed(server) - before < 450

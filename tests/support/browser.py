@@ -1,0 +1,28 @@
+"""A real browser for the page's tests: Playwright drives the machine's own Chromium."""
+
+import os
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="no Playwright: pip install playwright"
+)
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+needs_browser = [
+    pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: install one, or set CHROMIUM"),
+    # Playwright's own: its event loop is closed when the process ends.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+expect = sync_api.expect
+
+
+@contextmanager
+def browser():
+    """A Chromium without a window; as root it needs its sandbox off."""
+    with sync_api.sync_playwright() as playwright:
+        options = {"args": ["--no-sandbox"]} if os.geteuid() == 0 else {}
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, **options)
+        yield opened
+        opened.close()

@@ -1,0 +1,107 @@
+"""A Triton for the gateway's tests: it answers what a script says, and knows who left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, TypeAlias
+
+from tandem.gateway.errors import ApiError
+from tandem.gateway.models import LoopFacts, ServedModel, ServedModels
+from tandem.gateway.triton import Chunk, Inputs
+
+FACTS = LoopFacts(
+    preprocessing_model="preprocessing",
+    postprocessing_model="postprocessing",
+    vocab_size=4096,
+    max_seq_len=116,
+    max_draft_len=16,
+)
+MODELS = ServedModels(
+    models=(
+        ServedModel("bls_stream", "bls_stream", None),
+        ServedModel("bls", "bls_stream", None),
+        ServedModel("ensemble", "bls_stream", "none"),
+    ),
+    loop=FACTS,
+    add_special_tokens=True,
+    skip_special_tokens=True,
+)
+# Steps of a script: what is sent, what is raised, or a wait that only the client's leaving ends.
+FOREVER = "for ever"
+Script: TypeAlias = Sequence["Chunk | ApiError | str"]
+
+
+def statistics(*accepted: int, drafted: int = 4) -> dict[str, Any]:
+    """What a request tells of rounds with drafts of one length."""
+    histogram = [accepted.count(number) for number in range(max(accepted) + 1)]
+    return {
+        "num_spec_steps": len(accepted),
+        "num_draft_tokens": drafted * len(accepted),
+        "num_accepted_draft_tokens": sum(accepted),
+        "acceptance_histogram": histogram,
+    }
+
+
+HELLO = (
+    Chunk("Hel", [39, 301], 1, 4, 1),
+    Chunk("lo", [302, 78], 2, 8, 2, "stop", statistics(1, 1)),
+)
+
+
+class ScriptedTriton:
+    """Answers every request by a script.
+
+    script: of a request, made from its inputs; a whole answer gets its chunks joined.
+    """
+
+    def __init__(self, script: Callable[[Inputs], Script] = lambda _: HELLO) -> None:
+        self.script = script
+        self.models_served = MODELS
+        self.is_ready = True
+        self.asked: list[Inputs] = []
+        self.named: list[str] = []
+        self.sent = 0
+        self.running = 0
+        self.left = 0
+
+    async def ready(self) -> bool:
+        return self.is_ready
+
+    async def models(self) -> ServedModels:
+        return self.models_served
+
+    async def close(self) -> None:
+        pass
+
+    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[Chunk, None]:
+        self.named.append(model)
+        self.asked.append(inputs)
+        self.running += 1
+        try:
+            for step in self._steps(inputs):
+                await asyncio.sleep(0)
+                if isinstance(step, ApiError):
+                    raise step
+                if isinstance(step, Chunk):
+                    self.sent += 1
+                    yield step
+                else:
+                    await asyncio.Event().wait()
+        except (asyncio.CancelledError, GeneratorExit):
+            self.left += 1
+            raise
+        finally:
+            self.running -= 1
+
+    def _steps(self, inputs: Inputs) -> Script:
+        steps = self.script(inputs)
+        if inputs["stream"] or not all(isinstance(step, Chunk) for step in steps):
+            return steps
+        return [joined(steps)]
+
+
+def joined(chunks: Sequence[Any]) -> Chunk:
+    """Return what a whole answer is."""
+    text = "".join(chunk.text for chunk in chunks)
+    return chunks[-1]._replace(text=text, tokens=[t for c in chunks for t in c.tokens])

@@ -1,0 +1,61 @@
+"""`tandem gateway`: what it says when it cannot start, and what it needs."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.tools.cli import main
+
+TOKENIZER = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "the following arguments are required: --tokenizer"),
+        (["--tokenizer", "absent"], "tokenizer folder 'absent' does not exist"),
+        (["--tokenizer", TOKENIZER, "--chat-template", "absent"], "No such file or directory"),
+        (["--tokenizer", TOKENIZER, "--max-body-mb", "0"], "'0' is not a whole number"),
+    ],
+)
+def test_what_is_wrong_is_one_line(capsys, options, message):
+    assert main(["gateway", "--port", "0", *map(str, options)]) == 1
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_busy_port_names_the_option(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        number = busy.getsockname()[1]
+        assert main(["gateway", "--tokenizer", str(TOKENIZER), "--port", str(number)]) == 1
+    assert f"cannot listen on 127.0.0.1:{number}: " in capsys.readouterr().err
+
+
+def test_up_tells_of_a_busy_port_before_it_starts_anything(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        number = busy.getsockname()[1]
+        arguments = ["up", "--profile", "emulated-zero", "--gateway-port", str(number)]
+        assert main(arguments) == 1
+    told = capsys.readouterr().err
+    assert "choose another --gateway-port" in told
+    assert "starting Triton" not in told
+
+
+def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "tandem.gateway.server", raising=False)
+    assert main(["gateway", "--tokenizer", str(TOKENIZER), "--port", "0"]) == 1
+    assert "pip install 'tandem-triton[gateway]'" in capsys.readouterr().err
+
+
+def test_gateway_needs_neither_torch_nor_transformers():
+    code = (
+        "import sys, tandem.tools.cli, tandem.tools.commands.gateway, tandem.gateway.app\n"
+        "print({'torch', 'transformers'} & set(sys.modules))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "set()\n"

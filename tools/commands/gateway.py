@@ -1,0 +1,88 @@
+"""`tandem gateway`: OpenAI's API and a page, in front of a running server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from tandem.gateway.settings import MEGABYTE, GatewaySettings
+from tandem.tools.commands.front import KEY_VARIABLE, PORT, application, listening, url_of
+from tandem.tools.commands.options import add_url, at_least_one, port
+from tandem.tools.triton.server import LOOPBACK
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    serves = parser.add_argument_group("what to serve")
+    add_url(serves, "Triton's gRPC endpoint (default: %(default)s).", "127.0.0.1:8001")
+    serves.add_argument(
+        "--tokenizer",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="The folder of the target's tokenizer.",
+    )
+    serves.add_argument(
+        "--chat-template",
+        type=Path,
+        metavar="FILE",
+        help="A chat template to use instead of the tokenizer's own.",
+    )
+    listens = parser.add_argument_group("where to listen")
+    listens.add_argument(
+        "--address", default=LOOPBACK, help="The address to listen on (default: %(default)s)."
+    )
+    listens.add_argument(
+        "--port",
+        type=port,
+        metavar="N",
+        default=PORT,
+        help="The port; 0 picks a free one (default: %(default)s).",
+    )
+    admits = parser.add_argument_group("whom to let in")
+    admits.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help=f"Let in only who sends it as a bearer token (default: ${KEY_VARIABLE}).",
+    )
+    admits.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="Let in a browser's pages from there; may be given more than once.",
+    )
+    admits.add_argument(
+        "--max-body-mb",
+        type=at_least_one,
+        default=GatewaySettings.max_body_bytes // MEGABYTE,
+        metavar="MB",
+        help="Refuse larger requests (default: %(default)s).",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal; return the exit status."""
+    settings = GatewaySettings(
+        url=options.url,
+        tokenizer=options.tokenizer,
+        chat_template=options.chat_template,
+        api_key=options.api_key or os.environ.get(KEY_VARIABLE) or None,
+        max_body_bytes=options.max_body_mb * MEGABYTE,
+        allowed_origins=tuple(options.allow_origin),
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with (
+        listening(options.address, options.port, "--port") as bound,
+        suppress(KeyboardInterrupt),  # uvicorn raises what has ended it
+    ):
+        from tandem.gateway.server import serve  # noqa: PLC0415  an extra
+
+        app = application(settings)
+        print(f"serving {url_of(bound)} for {options.url}; stop with Ctrl-C", flush=True)
+        serve(app, bound)
+    return 0
