@@ -14,7 +14,7 @@ from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import VirtualTimer
 from tandem.engines.engine import Engine
 from tandem.engines.load import of_its_kind
-from tandem.engines.request import EngineAnswer, EngineRequest
+from tandem.engines.request import EngineResponse, EngineRequest
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 
@@ -85,11 +85,11 @@ class Loop:
         request = EngineRequest("", text, length, draft_stop_probability=stop_probability)
         return np.array(self._call(self._draft, request).tokens, np.int32)
 
-    def _verify(self, text: NDArray[np.int32], drafts: NDArray[np.int32]) -> EngineAnswer:
+    def _verify(self, text: NDArray[np.int32], drafts: NDArray[np.int32]) -> EngineResponse:
         return self._call(self._target, EngineRequest("", text, len(drafts) + 1, draft_ids=drafts))
 
-    def _call(self, engine: Engine, request: EngineRequest) -> EngineAnswer:
-        response_builder: list[EngineAnswer] = []
+    def _call(self, engine: Engine, request: EngineRequest) -> EngineResponse:
+        response_builder: list[EngineResponse] = []
         engine.submit(request, response_builder.append)
         while not response_builder:
             self._timer.advance()

@@ -46,6 +46,11 @@ class Front:
         if not options.no_gateway:
             self._bound = listening(options.address, options.gateway_port, "--gateway-port")
 
+    def close(self) -> None:
+        """Give the port back."""
+        if self._bound is not None:
+            self._bound.close()
+
     @contextmanager
     def before(self, url: str, tokenizer: Path) -> Iterator[str | None]:
         """Serve for as long as the context lasts; yield where, or None where none is wanted.
@@ -59,7 +64,7 @@ class Front:
 
         key = os.environ.get(KEY_VARIABLE) or None
         app = application(GatewaySettings(url, tokenizer, api_key=key))
-        with self._bound, serving(app, self._bound):
+        with serving(app, self._bound):
             yield url_of(self._bound)
 
 

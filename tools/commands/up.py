@@ -7,6 +7,7 @@ import json
 import shlex
 import signal
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from tandem.bls.settings import AUTO
@@ -58,14 +59,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> None:
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
-    front = Front(options)
-    server = start(planned, models, ports, options.address)
-    try:
-        with front.before(server.grpc_url, planned.tokenizer.folder) as url:
-            print(greeting(server, planned, url), flush=True)
-            server.wait()
-    finally:
-        stop(server)
+    with closing(Front(options)) as front:
+        server = start(planned, models, ports, options.address)
+        try:
+            with front.before(server.grpc_url, planned.tokenizer.folder) as url:
+                print(greeting(server, planned, url), flush=True)
+                server.wait()
+        finally:
+            stop(server)
 
 
 def greeting(server: TritonServer, planned: Deployment, gateway: str | None = None) -> str:
