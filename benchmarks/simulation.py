@@ -14,7 +14,7 @@ from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import VirtualTimer
 from tandem.engines.engine import Engine
 from tandem.engines.load import of_its_kind
-from tandem.engines.request import EngineResponse, EngineRequest
+from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.engines.base import EnginePlan
 
@@ -59,12 +59,12 @@ class Loop:
         self._orchestration_ns = round(orchestration_ms * MS)
 
     def run(
-        self, response_builder: int, *, draft_len: int = 0, stop_probability: float | None = None
+        self, responses: int, *, draft_len: int = 0, stop_probability: float | None = None
     ) -> Outcome:
         """Answer that many prompts with `ANSWER_LEN` tokens each; draft_len 0: the target alone."""
         begin_ns = self._timer.now_ns()
         rounds = drafted = accepted = 0
-        for number in range(response_builder):
+        for number in range(responses):
             text = np.random.default_rng(number).integers(1, 3000, PROMPT_LEN, np.int32)
             while (left := PROMPT_LEN + ANSWER_LEN - len(text)) > 0:
                 drafts = self._propose(text, min(draft_len, left - 1), stop_probability)
@@ -75,7 +75,7 @@ class Loop:
                 accepted += answer.usage.accepted_tokens
                 self._timer.pass_ns(self._orchestration_ns)
         seconds = (self._timer.now_ns() - begin_ns) / 1e9
-        return Outcome(response_builder * ANSWER_LEN, rounds, drafted, accepted, seconds)
+        return Outcome(responses * ANSWER_LEN, rounds, drafted, accepted, seconds)
 
     def _propose(
         self, text: NDArray[np.int32], length: int, stop_probability: float | None
@@ -89,11 +89,11 @@ class Loop:
         return self._call(self._target, EngineRequest("", text, len(drafts) + 1, draft_ids=drafts))
 
     def _call(self, engine: Engine, request: EngineRequest) -> EngineResponse:
-        response_builder: list[EngineResponse] = []
-        engine.submit(request, response_builder.append)
-        while not response_builder:
+        responses: list[EngineResponse] = []
+        engine.submit(request, responses.append)
+        while not responses:
             self._timer.advance()
-        return response_builder[0]
+        return responses[0]
 
 
 def _settings(planned: EnginePlan) -> EmulatedSettings:
