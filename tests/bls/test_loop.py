@@ -67,7 +67,7 @@ lookups = st.builds(
 )
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(requests, languages, scripts, lookups, st.tuples(st.integers(1, 3), verified))
 def test_output_is_the_targets_own_whatever_the_drafter_does(
     request, language, script, settings_, trouble
