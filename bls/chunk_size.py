@@ -17,10 +17,10 @@ class ChunkSize:
     whole: an engine that drafts by itself gets the whole answer in one piece, where nobody reads
     along: a call in pieces would end its drafts early. timed: pieces may follow from times.
 
-    >>> pace = Pace(steady=True)
+    >>> chunk_size = ChunkSize(steady=True)
     >>> for _ in range(4):
-    ...     print(pace.tokens)
-    ...     pace.adapt(pace.tokens, 0.006 * pace.tokens)
+    ...     print(chunk_size.tokens)
+    ...     chunk_size.adapt(chunk_size.tokens, 0.006 * chunk_size.tokens)
     1
     2
     4
