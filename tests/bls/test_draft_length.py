@@ -110,6 +110,29 @@ def test_costs_are_learned_from_calls_of_different_length():
     assert line.fit() == pytest.approx((0.010, 0.001))
 
 
+def test_calls_of_nearly_one_length_tell_both_costs():
+    line = LatencyModel(through_zero=False)
+    for tokens in (4, 5) * 3:
+        line.add(tokens, 0.010 + 0.001 * tokens)
+    assert line.fit() == pytest.approx((0.010, 0.001))
+
+
+@pytest.mark.parametrize("through_zero", [True, False])
+def test_calls_of_one_length_tell_one_cost(through_zero):
+    line = LatencyModel(through_zero=through_zero)
+    for _ in range(3):
+        line.add(5, 0.015)
+    assert line.fit() == pytest.approx((0.0, 0.003) if through_zero else (0.015, 0.0))
+
+
+def test_a_call_counts_for_three_times_its_expected_length_at_most():
+    hung, slow = LatencyModel(through_zero=True), LatencyModel(through_zero=True)
+    for line, seconds in ((hung, 30.0), (slow, 0.060)):
+        line.add(5, 0.010)
+        line.add(10, seconds)
+    assert hung.fit() == slow.fit()
+
+
 def test_one_call_that_hung_does_not_spoil_the_costs():
     line = LatencyModel(through_zero=False)
     for tokens in (1, 5, 9, 3) * 20:

@@ -113,6 +113,10 @@ def test_a_text_of_no_tokens_is_refused():
         request_of(PROMPT, Tokens(ids()), Options(), LIMITED)
 
 
+def test_a_text_of_one_token_is_enough():
+    assert len(request_of(PROMPT, Tokens(ids(1)), Options(), LIMITED).prompt_ids) == 1
+
+
 ROW = 8 * 4  # bytes: ten rows fit
 
 

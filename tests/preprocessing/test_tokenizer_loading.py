@@ -124,6 +124,17 @@ def test_vocabulary_of_another_family_is_not_taken_for_gpt2s(tmp_path):
         load_tokenizer(folder)
 
 
+@pytest.mark.parametrize(("kind", "taken"), [("gpt2", True), ("qwen2", False)])
+def test_a_folder_that_names_no_class_is_what_its_model_is(tmp_path, kind, taken):
+    folder = gpt2_folder(tmp_path / kind)
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    if taken:
+        assert load_tokenizer(folder).encode("fox").ids == byte_level().encode("fox").ids
+        return
+    with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
+        load_tokenizer(folder)
+
+
 def test_slow_tokenizer_gets_the_line_that_converts_it(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(b"")
     with pytest.raises(
