@@ -68,6 +68,7 @@ def test_accepted_tokens_are_counted_by_position(statistics):
     assert [
         counts(figures, name, drafter="draft_model", position=position) for position in "01"
     ] == [2, 1]
+    assert key_of(name, drafter="draft_model", position="2") not in figures.counts
 
 
 def test_what_is_counted_by_sequence_has_the_name_of_who_was_asked_for():

@@ -96,6 +96,14 @@ def test_configured_tokens_are_added_with_their_ids(plain):
     assert special_token_ids(tokenizer) == {size}
 
 
+def test_configured_tokens_that_are_there_already_change_nothing(tmp_path):
+    folder = write(byte_level(), tmp_path)
+    there = load_tokenizer(folder).get_added_tokens_decoder()
+    tokens = {"2": {"content": "</s>", "special": True}}
+    tokenizer = load_tokenizer(configure(folder, added_tokens_decoder=tokens))
+    assert tokenizer.get_added_tokens_decoder() == there
+
+
 def test_configured_token_with_another_id_is_refused(plain):
     tokens = {"9999": {"content": "<|a|>", "special": True}}
     with pytest.raises(TokenizerError, match=r"says token '<\|a\|>' is id 9999"):
