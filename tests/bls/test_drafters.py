@@ -321,4 +321,5 @@ def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_
 
     play(decoding, Target(ENDLESS), Forgets(ENDLESS))
     assert decoding.statistics.num_drafter_failures == health.refusals == 1
+    assert health.errors == ["model 'draft' failed: its answer lacks generation_logits"]
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]

@@ -352,6 +352,17 @@ def test_an_accepted_end_of_sequence_is_accepted_and_what_follows_it_is_not(end_
     assert decoding.statistics.num_accepted_draft_tokens == accepted
 
 
+def test_the_seconds_of_an_engine_that_drafts_by_itself_are_added_up():
+    class Works(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(engine_seconds=0.5, num_draft_tokens=4, num_accepted_tokens=2)
+
+    decoding = decoding_of(request_of(drafter="engine"))
+    play(decoding, Works(ENDLESS))
+    assert decoding.statistics.target_seconds == 0.5
+
+
 def test_the_engines_own_seconds_are_added_up():
     class Works(Target):
         def answers(self, call):
