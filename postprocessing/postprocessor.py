@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 class Postprocessor:
     """Turns the tensors of one request into those of its answer."""
 
-    def __init__(self, detokenizer: Detokenizer, max_seq_len: int = 0) -> None:
+    def __init__(self, detokenizer: Detokenizer, max_seq_len: int) -> None:
         self._detokenizer = detokenizer
         self._max_seq_len = max_seq_len
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_pair
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,6 +17,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests run side by side, each with a server: a forward pass on two threads waits for both of them
 # after every operation, and on busy cores that is for ever.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# An example that takes long on busy cores is no fault.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -217,6 +217,13 @@ def test_room_for_drafts_goes_to_those_that_run_in_their_order():
     assert not queue.add("f", 1, 1).drafts
 
 
+def test_room_for_drafts_that_was_free_stays_free_when_somebody_leaves():
+    queue = Waiting(max_running=4, draft_kv_blocks=4)
+    first = queue.add("a", 1, 1)
+    queue.admission.leave(first)
+    assert queue.add("b", 1, 4).drafts
+
+
 def test_one_that_asks_no_draft_model_takes_none_of_its_cache():
     queue = Waiting(draft_kv_blocks=2)
     assert not queue.add("none", 1, 0).drafts

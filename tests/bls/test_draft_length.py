@@ -7,9 +7,16 @@ import pytest
 from scripted import SETTINGS, Health, ids, play
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
-from tandem.bls.draft_length import DraftStatistics, LatencyModel
+from tandem.bls.draft_length import (
+    LONGEST_REST,
+    PRIOR_ROUNDS,
+    SHARED_MEMORY,
+    AdaptiveLength,
+    DraftStatistics,
+    LatencyModel,
+)
 from tandem.bls.drafters import drafter_of
-from tandem.bls.effects import Draft, EngineAnswer
+from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO
@@ -110,6 +117,29 @@ def test_costs_are_learned_from_calls_of_different_length():
     assert line.fit() == pytest.approx((0.010, 0.001))
 
 
+def test_calls_of_nearly_one_length_tell_both_costs():
+    line = LatencyModel(through_zero=False)
+    for tokens in (4, 5) * 3:
+        line.add(tokens, 0.010 + 0.001 * tokens)
+    assert line.fit() == pytest.approx((0.010, 0.001))
+
+
+@pytest.mark.parametrize("through_zero", [True, False])
+def test_calls_of_one_length_tell_one_cost(through_zero):
+    line = LatencyModel(through_zero=through_zero)
+    for _ in range(3):
+        line.add(5, 0.015)
+    assert line.fit() == pytest.approx((0.0, 0.003) if through_zero else (0.015, 0.0))
+
+
+def test_a_call_counts_for_three_times_its_expected_length_at_most():
+    hung, slow = LatencyModel(through_zero=True), LatencyModel(through_zero=True)
+    for line, seconds in ((hung, 30.0), (slow, 0.060)):
+        line.add(5, 0.010)
+        line.add(10, seconds)
+    assert hung.fit() == slow.fit()
+
+
 def test_one_call_that_hung_does_not_spoil_the_costs():
     line = LatencyModel(through_zero=False)
     for tokens in (1, 5, 9, 3) * 20:
@@ -146,6 +176,97 @@ def test_a_shorter_draft_is_known_exactly_from_a_longer_one():
     assert arms[1, 0.0] == (1, 2)
     assert arms[4, 0.0] == (4, 3)
     assert arms[4, 0.6] == (3, 3)  # 0.9 * 0.9 * 0.5 is less
+
+
+def taught(rounds=3):
+    """Statistics of rounds that drafted 2 tokens and kept 1, and the rates of a new request."""
+    draft_statistics = DraftStatistics(2, rated=False)
+    own = draft_statistics.own_arms()
+    for _ in range(rounds):
+        answer = EngineAnswer(ids(1, 1), seconds=0.02)
+        draft_statistics.learn(Draft(ids(1, 1), answer=answer), 1, 0.05, own)
+    return draft_statistics, own
+
+
+def test_rates_are_tokens_a_second_by_what_rounds_cost_and_earned():
+    draft_statistics, own = taught()
+    for arms in (own, draft_statistics.own_arms()):  # one with experience, one that begins
+        rates, alone = draft_statistics.rates(arms)
+        # One token kept and one of the target's own, for 50 ms and 10 ms a draft token.
+        assert rates == pytest.approx([2 / 0.06, 2 / 0.07])
+        assert alone == pytest.approx(1 / 0.05)
+
+
+def test_a_requests_own_rounds_count_beside_what_all_have_learned():
+    draft_statistics, own = taught()
+    own.add(np.array([1.0, 2.0]), np.array([1.0, 1.0]))
+    rounds = own.rounds + PRIOR_ROUNDS
+    emitted = own.emitted + 2 * PRIOR_ROUNDS
+    drafted = own.drafted + np.array([1, 2]) * PRIOR_ROUNDS
+    rates, _ = draft_statistics.rates(own)
+    assert rates == pytest.approx(emitted / (0.05 * rounds + 0.01 * drafted))
+
+
+def test_the_target_alone_is_rated_by_its_own_calls_once_there_were_any():
+    draft_statistics, own = taught()
+    draft_statistics.learn_plain_step(10, 0.5)
+    assert draft_statistics.rates(own)[1] == pytest.approx(1 / 0.05)
+    draft_statistics.learn_plain_step(20, 0.9)  # 0.1 s and 0.04 s a token
+    assert draft_statistics.rates(own)[1] == pytest.approx(1 / (0.04 + 0.1 / LONGEST_REST))
+
+
+def test_beyond_a_draft_that_was_kept_whole_more_is_kept_at_the_average_rate():
+    draft_statistics = DraftStatistics(4, rated=False)
+    own = draft_statistics.own_arms()
+    draft_statistics.learn_acceptance(Draft(ids(1, 1), answer=EngineAnswer(ids(1, 1))), 2, own)
+    # Known beforehand: 1 of 2. Now 2 of 2 more.
+    rate = (SHARED_MEMORY * 1 + 2) / (SHARED_MEMORY * 2 + 2)
+    assert own.lengths.tolist() == [1, 2, 3, 4]
+    assert own.drafted.tolist() == [1, 2, 3, 4]
+    assert own.emitted == pytest.approx([2, 3, 3 + rate, 3 + rate + rate**2])
+
+
+def test_what_follows_a_rejected_token_decides_nothing():
+    draft_statistics = DraftStatistics(4, rated=False)
+    own = draft_statistics.own_arms()
+    four = Draft(ids(1, 1, 1, 1), answer=EngineAnswer(ids(1, 1, 1, 1)))
+    draft_statistics.learn_acceptance(four, 1, own)  # 1 of the 2 that were looked at
+    two = Draft(ids(1, 1), answer=EngineAnswer(ids(1, 1)))
+    draft_statistics.learn_acceptance(two, 2, draft_statistics.own_arms())
+    own = draft_statistics.own_arms()
+    draft_statistics.learn_acceptance(two, 2, own)
+    once = np.array([1.0, 2.0]) * SHARED_MEMORY + [1, 2]
+    kept, decided = (once * SHARED_MEMORY + 2) * SHARED_MEMORY + 2
+    rate = kept / decided
+    assert own.emitted[-1] == pytest.approx(3 + rate + rate**2)
+
+
+def test_the_first_rounds_times_are_the_prompts_and_not_learned():
+    draft_statistics = DraftStatistics(2, rated=False)
+    length = AdaptiveLength(draft_statistics)
+    draft = Draft(ids(1, 1), answer=EngineAnswer(ids(1, 1), seconds=0.02))
+    length.verified(draft, 1, 9.0)
+    assert not draft_statistics.knows_costs
+    length.verified(draft, 1, 0.05)
+    assert draft_statistics.knows_costs
+    assert draft_statistics.rates(draft_statistics.own_arms())[1] == pytest.approx(20)
+    assert draft_statistics.arms.rounds == pytest.approx(1 + SHARED_MEMORY)
+
+
+def test_drafts_that_stop_earning_rest_and_are_tried_again():
+    draft_statistics, _ = taught()
+    length = AdaptiveLength(draft_statistics)
+    assert length.plan(4) == DraftPlan(1)
+    draft_statistics.learn_plain_step(10, 0.1)  # alone, it makes 100 tokens a second
+    plans = [length.plan(4) for _ in range(4)]
+    assert plans == [
+        DraftPlan(0, plain_tokens=8),
+        DraftPlan(2),
+        DraftPlan(0, plain_tokens=16),
+        DraftPlan(2),
+    ]
+    assert length.plan(1) == DraftPlan(0, plain_tokens=32)
+    assert length.plan(1) == DraftPlan(1)
 
 
 def test_decisions_are_told():

@@ -250,6 +250,16 @@ def test_the_model_is_asked_only_where_it_has_room():
     assert not drafter.can_draft(sequence)
 
 
+def test_a_draft_has_no_end_of_sequence_while_tokens_are_owed():
+    draft = Draft(ENDLESS)
+    play(
+        decoding_of(request_of("draft_model", min_tokens=8, max_tokens=30)), Target(ENDLESS), draft
+    )
+    owed = [len(call.context) - len(draft.calls[0].context) < 8 for call in draft.calls]
+    assert {True, False} == set(owed)
+    assert [call.ban_end_ids for call in draft.calls] == owed
+
+
 def test_a_draft_of_the_last_token_that_the_target_has_is_kept():
     settings = replace(SETTINGS, vocab_size=6)
 
@@ -311,4 +321,5 @@ def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_
 
     play(decoding, Target(ENDLESS), Forgets(ENDLESS))
     assert decoding.statistics.num_drafter_failures == health.refusals == 1
+    assert health.errors == ["model 'draft' failed: generation_logits are missing from its answer"]
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]

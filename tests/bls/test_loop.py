@@ -67,7 +67,7 @@ lookups = st.builds(
 )
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(requests, languages, scripts, lookups, st.tuples(st.integers(1, 3), verified))
 def test_output_is_the_targets_own_whatever_the_drafter_does(
     request, language, script, settings_, trouble
@@ -333,6 +333,64 @@ def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
     play(decoding, Evicts(language), Draft(language))
     # The third round's context is 13 tokens; 7 of them were there in the second: one whole block.
     assert decoding.statistics.num_recomputed_tokens == 4
+
+
+def test_a_first_call_has_nothing_to_reuse_whatever_the_blocks_hold():
+    class Fresh(Target):
+        def answers(self, call):
+            for answer in super().answers(call):
+                yield answer._replace(kv_blocks=KvBlocks(0))
+
+    decoding = decoding_of(request_of(max_tokens=2), replace(SETTINGS, kv_block_tokens=1))
+    play(decoding, Fresh(ENDLESS), Draft(ENDLESS))
+    assert decoding.statistics.num_rounds == 1
+    assert decoding.statistics.num_recomputed_tokens == 0
+
+
+@pytest.mark.parametrize(("end_at", "accepted"), [(0, 1), (2, 3), (3, 4), (4, 4), (None, 4)])
+def test_an_accepted_end_of_sequence_is_accepted_and_what_follows_it_is_not(end_at, accepted):
+    class Ends(Target):
+        def answers(self, call):
+            tokens = [*call.draft.tokens.tolist(), 0]
+            if end_at is not None:
+                tokens[end_at] = END
+            yield EngineAnswer(ids(*tokens))
+
+    class Zeros(Draft):
+        def answers(self, call):
+            yield EngineAnswer(ids(*[0] * call.max_new_tokens))
+
+    decoding = decoding_of(request_of(max_tokens=5))
+    chunks = play(decoding, Ends(ENDLESS), Zeros(ENDLESS))
+    assert len(chunks) == 1
+    assert decoding.statistics.num_accepted_draft_tokens == accepted
+
+
+def test_the_seconds_of_an_engine_that_drafts_by_itself_are_added_up():
+    class Works(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(engine_seconds=0.5, num_draft_tokens=4, num_accepted_tokens=2)
+
+    decoding = decoding_of(request_of(drafter="engine"))
+    play(decoding, Works(ENDLESS))
+    assert decoding.statistics.target_seconds == 0.5
+
+
+def test_the_engines_own_seconds_are_added_up():
+    class Works(Target):
+        def answers(self, call):
+            yield next(super().answers(call))._replace(engine_seconds=0.5)
+
+    class Thinks(Draft):
+        def answers(self, call):
+            yield next(super().answers(call))._replace(engine_seconds=0.25)
+
+    decoding = decoding_of(request_of(max_tokens=10))
+    play(decoding, Works(ENDLESS), Thinks(ENDLESS))
+    assert decoding.statistics.num_rounds == 2
+    assert decoding.statistics.target_seconds == 1.0
+    assert decoding.statistics.draft_seconds == 0.5
 
 
 def test_kept_logits_hold_no_memory_of_an_answer():

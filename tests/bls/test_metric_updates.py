@@ -68,6 +68,37 @@ def test_accepted_tokens_are_counted_by_position(statistics):
     assert [
         counts(figures, name, drafter="draft_model", position=position) for position in "01"
     ] == [2, 1]
+    assert key_of(name, drafter="draft_model", position="2") not in figures.counts
+
+
+def test_what_is_counted_by_sequence_has_the_name_of_who_was_asked_for():
+    statistics = Statistics(
+        num_drafter_failures=2, num_unverified_draft_tokens=3, num_recomputed_tokens=4
+    )
+    figures = updates_of("hybrid", statistics, TIMELINE)
+    assert {key: value for key, value in figures.counts.items() if value in (5, 2, 3, 4)} == {
+        key_of(f"tandem_{name}_total", drafter="hybrid"): value
+        for name, value in {
+            "output_tokens": 5,
+            "drafter_failures": 2,
+            "unverified_draft_tokens": 3,
+            "recomputed_tokens": 4,
+        }.items()
+    }
+
+
+def test_what_is_counted_by_draft_has_the_name_of_who_proposed_it(statistics):
+    figures = updates_of("hybrid", statistics, TIMELINE)
+    assert {
+        name: counts(figures, f"spec_decode_num_{name}_total", drafter="draft_model")
+        for name in ("drafts", "draft_tokens", "accepted_tokens")
+    } == {"drafts": 2, "draft_tokens": 8, "accepted_tokens": 3}
+
+
+@pytest.mark.parametrize("drafter", ["none", "hybrid"])
+def test_who_proposes_nothing_itself_has_no_counters_of_drafts(drafter):
+    assert not any(name.startswith("spec_decode") for name, _ in zeros(drafter).counts)
+    assert any(name.startswith("spec_decode") for name, _ in zeros("engine").counts)
 
 
 def test_drafts_of_a_hybrid_are_those_of_who_proposed_them(statistics):

@@ -1,5 +1,6 @@
 """A prompt with its tokens: what the loop is asked for, and what cannot fit."""
 
+import secrets
 from dataclasses import replace
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_everything_that_was_read_reaches_the_loop():
     assert (request.max_tokens, request.min_tokens) == (20, 2)
     sampling = request.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 3, 0.75)
-    assert sampling.seed == 11
+    assert (sampling.seed, request.seeded) == (11, True)
     assert sampling.repetition_penalty == 1.5
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.25, 0.125)
     assert sampling.bad_words is tokens.bad_words
@@ -68,8 +69,15 @@ def test_logits_are_asked_for_by_the_whole_request(logits):
 
 def test_a_request_without_a_seed_draws_its_own():
     unseeded = PROMPT._replace(seed=None)
+    assert not request_of(unseeded, TOKENS, Options(), LIMITED).seeded
     seeds = {request_of(unseeded, TOKENS, Options(), LIMITED).sampling.seed for _ in range(4)}
     assert len(seeds) == 4
+
+
+def test_a_seed_that_was_drawn_fits_every_engine(monkeypatch):
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits - 1)
+    request = request_of(PROMPT._replace(seed=None), TOKENS, Options(), LIMITED)
+    assert request.sampling.seed == 2**63 - 1
 
 
 @pytest.mark.parametrize(
@@ -111,6 +119,10 @@ def test_prompt_answer_and_longest_draft_fit_exactly():
 def test_a_text_of_no_tokens_is_refused():
     with pytest.raises(BadRequest, match=r"^input 'text_input' gives no tokens; send some text$"):
         request_of(PROMPT, Tokens(ids()), Options(), LIMITED)
+
+
+def test_a_text_of_one_token_is_enough():
+    assert len(request_of(PROMPT, Tokens(ids(1)), Options(), LIMITED).prompt_ids) == 1
 
 
 ROW = 8 * 4  # bytes: ten rows fit

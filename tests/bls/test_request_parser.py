@@ -403,6 +403,86 @@ def test_prompts_of_a_batch_differ():
     )
 
 
+HARMLESS = {
+    "temperature": 0.5,
+    "top_k": 2,
+    "top_p": 0.5,
+    "min_tokens": 1,
+    "seed": 1,
+    "repetition_penalty": 1.25,
+    "presence_penalty": 0.25,
+    "frequency_penalty": 0.25,
+    "end_id": 3,
+    "stop_words": "a",
+    "bad_words": "b",
+    "embedding_bias_words": "c",
+    "embedding_bias_weights": 1.0,
+    "drafter": "hybrid",
+    "num_draft_tokens": 2,
+    "prompt_lookup_num_tokens": 2,
+    "max_matching_ngram_size": 1,
+    "use_draft_logits": False,
+    "draft_acceptance_threshold": 0.0,
+    "beam_width": 1,
+    "num_return_sequences": 1,
+}
+
+
+def test_every_input_of_a_batch_is_read_in_its_own_row():
+    other = {
+        "temperature": 0.75,
+        "top_k": 3,
+        "top_p": 0.75,
+        "min_tokens": 2,
+        "seed": 2,
+        "repetition_penalty": 1.5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.125,
+        "end_id": 4,
+        "stop_words": "d",
+        "bad_words": "e",
+        "embedding_bias_words": "f",
+        "embedding_bias_weights": 2.0,
+        "num_draft_tokens": 3,
+        "prompt_lookup_num_tokens": 4,
+        "max_matching_ngram_size": 3,
+        "use_draft_logits": True,
+        "draft_acceptance_threshold": 0.5,
+    }
+    first = {**HARMLESS, "use_draft_logits": True}
+    one, two = batch(first, {**first, **other}).prompts()
+    assert one == prompt(**first)
+    assert two == prompt(**first | other)
+    for name, value in one._asdict().items():
+        assert value != getattr(two, name) or name in ("input_ids", "max_tokens"), name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"beam_width": 2}, "'beam_width': 2 given"),
+        ({"num_return_sequences": 2}, "'num_return_sequences': 2 given"),
+        ({"drafter": "draft_model"}, "'prompt_lookup_num_tokens' needs 'drafter' to be"),
+        (
+            {"drafter": "prompt_lookup", "use_draft_logits": True},
+            "'use_draft_logits' needs 'drafter' to be",
+        ),
+    ],
+)
+def test_what_is_refused_alone_is_refused_behind_a_good_prompt(wrong, reason):
+    harmless = {k: v for k, v in HARMLESS.items() if k != "draft_acceptance_threshold"}
+    assert batch(harmless, harmless).prompts()
+    with pytest.raises(BadRequest, match=reason):
+        batch(harmless, {**harmless, **wrong}).prompts()
+
+
+def test_a_threshold_is_refused_in_the_row_that_compares_ids():
+    good = {"use_draft_logits": True, "draft_acceptance_threshold": 0.5}
+    assert batch(good, good).prompts()
+    with pytest.raises(BadRequest, match="'draft_acceptance_threshold' needs"):
+        batch(good, good | {"use_draft_logits": False}).prompts()
+
+
 def test_logits_of_a_batch_are_counted_together():
     rows = [{"max_tokens": length, "return_generation_logits": True} for length in (6, 2)]
     assert batch(*rows).prompts()

@@ -45,6 +45,16 @@ def test_unkeyed_engines_get_another_with_every_call():
     assert len({5, *seeds}) == 19
 
 
+def test_another_seed_gives_every_call_another():
+    for keyed in (True, False):
+        assert verification_seed(5, 7, keyed=keyed) != verification_seed(6, 7, keyed=keyed)
+        for logits in (True, False):
+            one, other = (
+                proposal_seed(seed, 7, keyed=keyed, use_draft_logits=logits) for seed in (5, 6)
+            )
+            assert one != other
+
+
 @pytest.mark.parametrize(
     ("request_", "settings", "decide"),
     [

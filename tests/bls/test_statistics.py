@@ -1,12 +1,69 @@
-"""What an engine that drafts by itself says of its rounds, whatever it says."""
+"""What rounds earned, and what an engine that drafts by itself says of its own."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.bls.metric_updates import updates_of
-from tandem.bls.statistics import Statistics
+from tandem.bls.statistics import Drafted, Round, Statistics, Totals
 from tandem.bls.timeline import Timeline
+
+
+def test_rounds_add_up_in_all_and_by_drafter():
+    statistics = Statistics(num_drafter_failures=5, num_unverified_draft_tokens=7)
+    statistics.add(Round(4, 2, "draft_model", 0, 6, 0.25, 0.5, 1.0))
+    statistics.add(Round(3, 0, "prompt_lookup", target_seconds=2.0))
+    statistics.add(Round(num_plain_tokens=8, target_seconds=4.0))
+    statistics.add(Round())
+    assert statistics.totals == Totals(11, 7, 2, 2 / 7)
+    told = statistics.as_dict()
+    rounds = told.pop("rounds")
+    model = {
+        "num_spec_steps": 1,
+        "num_draft_tokens": 4,
+        "num_accepted_draft_tokens": 2,
+        "draft_acceptance_rate": 0.5,
+        "mean_acceptance_length": 3.0,
+        "acceptance_histogram": [0, 0, 1],
+    }
+    lookup = {
+        "num_spec_steps": 1,
+        "num_draft_tokens": 3,
+        "num_accepted_draft_tokens": 0,
+        "draft_acceptance_rate": 0.0,
+        "mean_acceptance_length": 1.0,
+        "acceptance_histogram": [1],
+    }
+    assert told == {
+        "num_spec_steps": 2,
+        "num_draft_tokens": 7,
+        "num_accepted_draft_tokens": 2,
+        "draft_acceptance_rate": 2 / 7,
+        "mean_acceptance_length": 2.0,
+        "acceptance_histogram": [1, 0, 1],
+        "num_rounds": 11,
+        "num_drafter_failures": 5,
+        "num_unverified_draft_tokens": 7,
+        "draft_seconds": 0.5,
+        "target_seconds": 7.0,
+        "by_drafter": {"draft_model": model, "prompt_lookup": lookup},
+    }
+    assert len(rounds) == 4
+    assert rounds[0] == {
+        "num_draft_tokens": 4,
+        "num_accepted_tokens": 2,
+        "drafter": "draft_model",
+        "num_plain_tokens": 0,
+        "planned_tokens": 6,
+        "stop_probability": 0.25,
+        "draft_seconds": 0.5,
+        "target_seconds": 1.0,
+    }
+
+
+def test_who_drafted_nothing_has_earned_nothing():
+    nothing = Drafted()
+    assert (nothing.draft_acceptance_rate, nothing.mean_acceptance_length) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, byte_level, write
 
@@ -176,7 +176,6 @@ def test_missing_tensor_is_named(preprocessor, name):
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
 @given(prompts=st.lists(st.text(), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_any_text_survives_the_round_trip(kind, prompts):
     tokenizer = KINDS[kind]()
     outputs = preprocessor_of(tokenizer).answer(

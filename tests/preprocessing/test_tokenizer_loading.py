@@ -96,6 +96,14 @@ def test_configured_tokens_are_added_with_their_ids(plain):
     assert special_token_ids(tokenizer) == {size}
 
 
+def test_configured_tokens_that_are_there_already_change_nothing(tmp_path):
+    folder = write(byte_level(), tmp_path)
+    there = load_tokenizer(folder).get_added_tokens_decoder()
+    tokens = {"2": {"content": "</s>", "special": True}}
+    tokenizer = load_tokenizer(configure(folder, added_tokens_decoder=tokens))
+    assert tokenizer.get_added_tokens_decoder() == there
+
+
 def test_configured_token_with_another_id_is_refused(plain):
     tokens = {"9999": {"content": "<|a|>", "special": True}}
     with pytest.raises(TokenizerError, match=r"says token '<\|a\|>' is id 9999"):
@@ -120,6 +128,17 @@ def test_gpt2_folder_needs_no_tokenizer_json(tmp_path, config):
 
 def test_vocabulary_of_another_family_is_not_taken_for_gpt2s(tmp_path):
     folder = gpt2_folder(tmp_path / "qwen", tokenizer_class="Qwen2Tokenizer")
+    with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize(("kind", "taken"), [("gpt2", True), ("qwen2", False)])
+def test_a_folder_that_names_no_class_is_what_its_model_is(tmp_path, kind, taken):
+    folder = gpt2_folder(tmp_path / kind)
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    if taken:
+        assert load_tokenizer(folder).encode("fox").ids == byte_level().encode("fox").ids
+        return
     with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
         load_tokenizer(folder)
 
