@@ -267,6 +267,14 @@ def test_too_many_words_are_refused(name):
         three.answer(request(b"a", **{name: strings([b"x"] * 4)}), [tensors.INPUT_ID])
 
 
+def test_words_are_counted_for_each_prompt_of_a_batch():
+    words = strings([b"x"] * 3, [b"x"] * 3)
+    batch = request(b"a", b"b", STOP_WORDS_DICT=words)
+    assert limited(max_words=3).answer(batch, [tensors.INPUT_ID])
+    with pytest.raises(InputError, match="3 words given for a prompt, at most 2"):
+        limited(max_words=2).answer(batch, [tensors.INPUT_ID])
+
+
 def test_words_of_too_many_bytes_are_refused():
     few = limited(max_words_bytes=8)
     words = {name: strings([b"xxxx"]) for name in WORD_LISTS[:2]}
