@@ -13,6 +13,7 @@ from crowd import ask, controls, eventually, idle, metric, streaming, told
 from entries import ask_one, inputs, read, refusal, tensor
 from live_triton import memory_bytes
 
+from tandem.contract.errors import decoded
 from tandem.tools.profiles import deployment
 
 from .conftest import serving
@@ -135,7 +136,8 @@ def test_millions_of_words_are_refused_without_being_read(server):
 
 
 def test_the_tokenizer_itself_refuses_what_is_too_much(server):
-    line = line_of(server, tokenizer_inputs(HUGE), "preprocessing")
+    code, line = decoded(line_of(server, tokenizer_inputs(HUGE), "preprocessing"))
+    assert code == "INVALID_ARG"
     assert line.startswith(f"QUERY: {len(HUGE)} bytes given, at most ")
     assert memory_bytes(server.processes) < 2 << 30
 

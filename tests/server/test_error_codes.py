@@ -138,11 +138,11 @@ def test_a_target_that_failed_is_an_internal_error(server, entry):
             assert line.startswith("model 'target' failed: ")
 
 
-def test_what_the_target_refuses_is_an_invalid_argument(server):
+def test_what_the_target_never_does_is_unimplemented(server):
     """The emulated language has no penalties."""
     for entry in ENTRIES:
         status, line = over_grpc(server, entry, repetition_penalty=1.5, drafter="none")
-        assert status == "INVALID_ARGUMENT"
+        assert status == "UNIMPLEMENTED"
         assert line.startswith("model 'target' failed: model 'target': repetition_penalty")
     status, _ = over_a_stream(server, repetition_penalty=1.5, drafter="none")
-    assert status == "INVALID_ARGUMENT"
+    assert status == "UNIMPLEMENTED"

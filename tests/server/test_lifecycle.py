@@ -20,7 +20,7 @@ from tandem.tools.triton.server import Ports, TritonServer
 START_AND_TELL = """
 import sys, time
 from pathlib import Path
-from tandem.tools.server import TritonServer
+from tandem.tools.triton.server import TritonServer
 
 server = TritonServer(Path(sys.argv[1]), thread_pool_size=8)
 server.start()

@@ -14,8 +14,8 @@ from metrics import scrape, total, until
 from tritonclient.utils import InferenceServerException
 
 from tandem.tools.profiles import deployment
-from tandem.tools.profiles.engines.lookup import Lookup
-from tandem.tools.profiles.profile import Decoding
+from tandem.tools.profiles.engines.lookup import LookupSection
+from tandem.tools.profiles.profile import DecodingSection
 
 from .conftest import serving
 
@@ -36,10 +36,10 @@ def in_engine(fallible_pair, tmp_path_factory):
     """A server of a random target that looks drafts up by itself."""
     folder = tmp_path_factory.mktemp("in-engine")
     profile = deployment.load(small.write_profile(fallible_pair, folder / "p.yaml")).profile
-    target = profile.engines.target.model_copy(update={"prompt_lookup": Lookup()})
+    target = profile.engines.target.model_copy(update={"prompt_lookup": LookupSection()})
     engines = profile.engines.model_copy(update={"target": target, "draft": None})
     entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
-    changes = {"engines": engines, "decoding": Decoding(), "entries": entries}
+    changes = {"engines": engines, "decoding": DecodingSection(), "entries": entries}
     with serving(deployment.check(profile.model_copy(update=changes)), folder) as running:
         yield running
 
