@@ -40,7 +40,7 @@ picture: .venv/installed
 	$(BIN)/python docs/picture.py
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # PyTorch comes first, so that nothing else chooses its build.
 .venv/installed: pyproject.toml
