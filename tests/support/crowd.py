@@ -154,20 +154,28 @@ def prompts_of(count: int) -> list[str]:
 
 def metric(server: Any, name: str, **labels: str) -> float:
     """The sum of a metric's values over all label sets that have these labels."""
+    return _sum(_lines(server), name, **labels)
+
+
+def idle(server: Any) -> bool:
+    """Whether nothing decodes and nothing waits. One look: between two, who waited may start."""
+    lines = _lines(server)
+    gauges = ("tandem_requests_running", "tandem_requests_waiting")
+    return not any(_sum(lines, name) for name in gauges)
+
+
+def _lines(server: Any) -> list[str]:
     with urllib.request.urlopen(server.metrics_url) as answer:
-        lines = answer.read().decode().splitlines()
+        return answer.read().decode().splitlines()
+
+
+def _sum(lines: Iterable[str], name: str, **labels: str) -> float:
     wanted = [f'{key}="{value}"' for key, value in labels.items()]
     return sum(
         float(line.rpartition(" ")[2])
         for line in lines
         if line.startswith(name + "{") and all(label in line for label in wanted)
     )
-
-
-def idle(server: Any) -> bool:
-    """Whether nothing decodes and nothing waits."""
-    gauges = ("tandem_requests_running", "tandem_requests_waiting")
-    return not any(metric(server, name) for name in gauges)
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
