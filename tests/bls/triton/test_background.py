@@ -111,10 +111,11 @@ def test_a_refusal_needs_no_thread(threads, pb):
 
 
 def test_a_permit_that_cannot_be_used_goes_to_the_next_one(threads):
-    class State:
-        fail = staticmethod(lambda error: failures.append(error))
-
     failures, served, limiter = [], [], ConcurrencyLimiter(1, 100)
+
+    class State:
+        fail = staticmethod(failures.append)
+
     first = limiter.acquire(lambda permit: None, 1)
 
     def unlucky(permit):
