@@ -77,7 +77,7 @@ class EngineModel:
                 self._stop(request.request_id())
                 way.send(_response(nothing(wanted)), final=True)
                 return way
-            if tensors.LOGITS_LOAN in arrays:
+            if tensors.SHARED_LOGITS_HANDLE in arrays:
                 self._take_shared_logits(arrays, way)
             call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
             self._check_streaming(call)
@@ -95,7 +95,7 @@ class EngineModel:
 
         If they are gone, the draft is verified by its ids, which is as exact.
         """
-        shared = self._logits_reader.read(arrays.pop(tensors.LOGITS_LOAN))
+        shared = self._logits_reader.read(arrays.pop(tensors.SHARED_LOGITS_HANDLE))
         if shared is None:
             arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
             return
@@ -167,8 +167,10 @@ class _Responder(Preparing):
 
     def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
-        if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
-            arrays[tensors.LOGITS_LOAN] = self._logits_writer.write(answer.generation_logits)[None]
+        if tensors.SHARED_LOGITS_HANDLE in self._wanted and answer.generation_logits is not None:
+            arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(
+                answer.generation_logits
+            )[None]
         return arrays
 
     def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:

@@ -123,7 +123,7 @@ class Deployment:
             target_logits_dtype=target.logits_dtype,
             draft_logits_tell_all=draft is None or draft.capabilities.logits_tell_all,
             fast_logits=target.fast_logits,
-            logits_on_loan=draft is not None and all(e.capabilities.shares_logits for e in engines),
+            shared_logits=draft is not None and all(e.capabilities.shares_logits for e in engines),
             drafters=self.drafters,
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             draft_len=decoding.draft_len,
