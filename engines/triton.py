@@ -21,6 +21,7 @@ from tandem.engines.encoding import encode, nothing
 from tandem.engines.engine import Engine, Preparing, Send
 from tandem.engines.errors import EngineError, RequestError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
+from tandem.engines.metric_names import COMPUTED_TOKENS
 from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
 from tandem.engines.response_memory import ResponseError, check_response_memory
 from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
@@ -238,7 +239,7 @@ class _WayBack:
 
 
 class _ComputedTokens:
-    """The counter `tandem_engine_computed_tokens_total`.
+    """The counter of the tokens that an engine ran through its model.
 
     Setting a metric costs a round trip to the server, during which no other thread here gets far:
     so it is done by a thread of its own, and not after every call.
@@ -248,8 +249,8 @@ class _ComputedTokens:
 
     def __init__(self, model: str, count: Callable[[], int]) -> None:
         family = pb_utils.MetricFamily(
-            name="tandem_engine_computed_tokens_total",
-            description="Tokens that went through the model",
+            name=COMPUTED_TOKENS,
+            description=COMPUTED_TOKENS.help,
             kind=pb_utils.MetricFamily.COUNTER,
         )
         self._family = family  # a metric dies with its family
