@@ -11,7 +11,7 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, told
+from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, api_error
 from tandem.gateway.metrics import Metrics
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -126,7 +126,7 @@ class Failures:
         except Exception as error:
             if answered or scope["type"] != "http":
                 raise
-            await told(error).response()(scope, receive, send)
+            await api_error(error).response()(scope, receive, send)
 
 
 class RequestCounts:

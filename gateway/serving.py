@@ -118,10 +118,10 @@ class Serving:
             ids = await self.text_ids(body.prompt, body.add_special_tokens)
         else:
             ids = await self.chat_ids(body)
-        told = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
+        tokenized = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
         if body.return_token_strs:
-            told["token_strs"] = [self.tokenizer.token(token) for token in ids]
-        return told
+            tokenized["token_strs"] = [self.tokenizer.token(token) for token in ids]
+        return tokenized
 
     async def _answer(
         self,

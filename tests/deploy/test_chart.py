@@ -120,7 +120,7 @@ def test_nothing_runs_as_root(release):
     assert context["capabilities"]["drop"] == ["ALL"]
 
 
-def test_the_pod_has_the_programs_that_it_is_told_to_run(release):
+def test_the_pod_has_the_programs_that_it_runs(release):
     mounts = {mount["mountPath"]: mount["name"] for mount in release.server["volumeMounts"]}
     assert mounts["/etc/tandem"] == "files"
     for name, text in release.manifests["ConfigMap"]["data"].items():

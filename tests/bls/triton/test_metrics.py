@@ -51,7 +51,7 @@ def test_counters_and_gauges_say_what_happened(metrics, shown):
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
-def test_a_counter_takes_no_value_that_is_no_growth(metrics, shown, pb, value):
+def test_a_counter_takes_only_values_that_grow(metrics, shown, pb, value):
     """Triton answers a negative increment with an exception, or with the server's end."""
     wrong = MetricUpdates()
     wrong.count(ROUNDS, value, drafter="draft_model")
