@@ -40,8 +40,8 @@ class GenerationRequest(Body):
     """What a chat and a completion have in common.
 
     temperature: 0 is greedy. max_tokens: as many as fit when left out. The fields from ``top_k`` on
-    are not OpenAI's. top_k: -1 and 0 leave the distribution whole. num_draft_tokens: 0 is no
-    drafts. return_token_details: send each token's round and kind.
+    are not OpenAI's. top_k: -1 and 0 leave the distribution whole. num_draft_tokens: 0 turns drafts
+    off. return_token_details: send each token's round and kind.
     """
 
     model: str | None = None
