@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tandem.gateway.answers import Answer
 from tandem.gateway.generation import Numbered
-from tandem.gateway.metrics import Metrics
+from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import GenerationRequest, TokenDetail
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import DONE, event
@@ -29,7 +29,7 @@ class Exchange:
         body: GenerationRequest,
         answers: list[Answer],
         writer: Writer,
-        metrics: Metrics,
+        metrics: GatewayMetrics,
         origins: list[TokenOrigins] | None,
     ) -> None:
         self._body = body

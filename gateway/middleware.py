@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, api_error
-from tandem.gateway.metrics import Metrics
+from tandem.gateway.metrics import GatewayMetrics
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
@@ -132,7 +132,7 @@ class Failures:
 class RequestCounts:
     """Counts requests by endpoint and status; 499 is a client that left."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, endpoints: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, endpoints: frozenset[str]) -> None:
         self._app = app
         self._metrics = metrics
         self._endpoints = endpoints

@@ -69,7 +69,7 @@ class Chunk(NamedTuple):
     statistics: Mapping[str, Any] | None = None
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """What answers requests: a Triton, or a test's script."""
 
     async def ready(self) -> bool:

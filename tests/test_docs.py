@@ -8,7 +8,7 @@ import pytest
 from tandem.bls import metric_names
 from tandem.contract import entry
 from tandem.engines import metric_names as engine_metric_names
-from tandem.gateway.metrics import Metrics as GatewayMetrics
+from tandem.gateway.metrics import GatewayMetrics
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
