@@ -62,8 +62,8 @@ class LoopSettings(RequestLimits):
     target_top_p_with_drafts: bool = True
     target_logits_dtype: str = "FP32"  # or FP16
     draft_logits_tell_all: bool = True  # warped, they are what it draws from
-    fast_logits: bool = False  # instead of logits, engines exchange handles
-    logits_on_loan: bool = False  # the same by Tandem's own engines, which lose nothing by it
+    fast_logits: bool = False  # TensorRT-LLM's engines exchange handles instead of logits
+    shared_logits: bool = False  # Tandem's own engines do; they lose nothing by it
 
     drafters: tuple[DrafterName, ...] = ("none",)  # what a request may choose from
 

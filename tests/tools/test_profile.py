@@ -177,7 +177,7 @@ def test_missing_checkpoint_is_named(folder):
 
 
 def test_folder_that_is_no_checkpoint_is_refused(folder):
-    assert "tokenizer is no Hugging Face checkpoint: it has no config.json" in refusal(
+    assert "tokenizer is not a Hugging Face checkpoint: it has no config.json" in refusal(
         folder, profile(engines=engines(checkpoint="tokenizer"))
     )
 

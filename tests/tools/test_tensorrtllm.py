@@ -111,7 +111,7 @@ def test_engine_needs_no_code_of_ours(shipped, tmp_path):
     assert list((tmp_path / "repository" / "target" / "1").iterdir()) == []
 
 
-def test_loop_is_told_what_the_engines_are(changed):
+def test_loop_knows_the_capabilities_of_the_engines(changed):
     settings = deployment.load(
         changed(LARGE, {"engines.draft.run.exclude_input_in_output": False})
     ).loop_settings()

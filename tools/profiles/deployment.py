@@ -1,4 +1,4 @@
-"""A profile that was checked against its checkpoints: what each model of it will be told."""
+"""A profile that was checked against its checkpoints: the settings of each of its models."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Deployment:
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
     def tokenizer_settings(self) -> TokenizerSettings:
-        """Return what `preprocessing` is told."""
+        """Return the settings of `preprocessing`."""
         return TokenizerSettings(
             tokenizer_dir=TOKENIZER,
             add_special_tokens=self.profile.tokenizer.add_special_tokens,
@@ -85,7 +85,7 @@ class Deployment:
         )
 
     def detokenizer_settings(self) -> DetokenizerSettings:
-        """Return what `postprocessing` is told."""
+        """Return the settings of `postprocessing`."""
         return DetokenizerSettings(
             tokenizer_dir=TOKENIZER,
             skip_special_tokens=self.profile.tokenizer.skip_special_tokens,
@@ -93,7 +93,7 @@ class Deployment:
         )
 
     def loop_settings(self) -> LoopSettings:
-        """Return what the stream entry is told."""
+        """Return the settings of the stream entry."""
         profile, target, draft = self.profile, self.target, self.draft
         engines = [engine for engine in (target, draft) if engine]
         decoding = profile.decoding
@@ -123,7 +123,7 @@ class Deployment:
             target_logits_dtype=target.logits_dtype,
             draft_logits_tell_all=draft is None or draft.capabilities.logits_tell_all,
             fast_logits=target.fast_logits,
-            logits_on_loan=draft is not None and all(e.capabilities.shares_logits for e in engines),
+            shared_logits=draft is not None and all(e.capabilities.shares_logits for e in engines),
             drafters=self.drafters,
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             draft_len=decoding.draft_len,
@@ -154,7 +154,7 @@ class Deployment:
         )
 
     def forwarder_settings(self, entry: EntrySection) -> ForwarderSettings:
-        """Return what a forward entry is told."""
+        """Return the settings of a forward entry."""
         return ForwarderSettings(
             stream_model=self.stream_entry.name,
             drafter=entry.drafter,
