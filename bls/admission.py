@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 
-from tandem.bls.drafters.draft_model import DrafterHealth
+from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.errors import BadRequest, EngineCallError, EngineRefused, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -228,8 +228,8 @@ class DraftKvAvailability:
 def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
     """Return the KV blocks that a request may come to need in the target, and in the draft."""
     tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
-    asks_the_model = request.drafter in ("draft_model", "hybrid")
-    draft_tokens = min(tokens, settings.draft_max_seq_len) if asks_the_model else 0
+    samples = request.kind.samples_from_draft_model
+    draft_tokens = min(tokens, settings.draft_max_seq_len) if samples else 0
     return (
         -(-tokens // settings.kv_block_tokens),
         -(-draft_tokens // settings.draft_kv_block_tokens),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-# "engine" is a target that drafts by itself: what a deployment has, not what a request chooses.
-DrafterName = Literal["draft_model", "prompt_lookup", "hybrid", "engine", "none"]
-
+from tandem.bls.drafter_registry import CONTROL, DrafterName
 
 AUTO = -1  # a draft length that follows from what drafts cost and earn
 
@@ -65,10 +64,12 @@ class LoopSettings(RequestLimits):
     fast_logits: bool = False  # instead of logits, engines exchange handles
     logits_on_loan: bool = False  # the same by Tandem's own engines, which lose nothing by it
 
-    drafters: tuple[DrafterName, ...] = ("none",)  # what a request may choose from
+    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # what a request may choose from
+    # The deployment's own drafters: the file of each, and what the profile changes in its settings
+    drafter_modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     # Defaults of a request
-    drafter: DrafterName = "none"
+    drafter: DrafterName = CONTROL.name
     draft_len: int = 0  # or AUTO
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
