@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.bls.draft_length import DraftStatistics
-from tandem.bls.drafter_registry import BUILT_IN, DRAFTERS
+from tandem.bls.drafter_registry import BUILT_IN, CONTROL, DRAFTERS
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.guarded import GuardedDrafter
 from tandem.bls.request import Request
@@ -21,6 +21,8 @@ def drafter_of(
     health, draft_statistics: of the draft model, shared by all requests.
     """
     kind = DRAFTERS[request.drafter]
+    if kind.samples_from_draft_model and settings.draft is None:
+        kind = CONTROL
     context = DrafterContext(settings, health, draft_statistics, kind.settings)
     if kind.name in BUILT_IN:
         return kind.make(request, context)

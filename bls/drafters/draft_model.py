@@ -10,7 +10,7 @@ from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import AUTO, LoopSettings
+from tandem.bls.settings import AUTO, EngineSettings
 
 # Instead of AUTO, where a seed has to repeat a text and lengths would change it: see `bls.seeds`.
 SEEDED_LENGTH = 5
@@ -19,8 +19,15 @@ SEEDED_LENGTH = 5
 class DraftModel(Drafter):
     """A small model that shares the target's vocabulary (Leviathan et al., arXiv:2211.17192)."""
 
-    def __init__(self, settings: LoopSettings, health: DrafterHealth, length: DraftLength) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        draft: EngineSettings,
+        target: EngineSettings,
+        health: DrafterHealth,
+        length: DraftLength,
+    ) -> None:
+        self._engine = draft
+        self._target = target
         self._health = health
         self._length = length
         self._can_serve = True  # this request: what it cannot take once it never can
@@ -59,7 +66,7 @@ class DraftModel(Drafter):
             seed=proposal_seed(
                 request.sampling.seed,
                 len(sequence),
-                keyed=self._settings.draft_keyed_randomness,
+                keyed=self._engine.capabilities.keyed_randomness,
                 use_draft_logits=request.use_draft_logits,
             ),
             stop_ids=self._stop_ids(sequence),
@@ -69,9 +76,7 @@ class DraftModel(Drafter):
             stop_probability=plan.stop_probability,
         )
         if request.use_draft_logits and answer.logits is None:
-            raise EngineRefused(
-                self._settings.draft_model or "", "generation_logits are missing from its answer"
-            )
+            raise EngineRefused(self._engine.model, "generation_logits are missing from its answer")
         tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
         if not request.use_draft_logits:
             tokens, logits = sequence.up_to_end(tokens), None
@@ -95,26 +100,30 @@ class DraftModel(Drafter):
 
     def _takes_context_of(self, sequence: Sequence) -> bool:
         """Whether the draft engine has every id of the context; looks at new ones only."""
-        if self._settings.draft_vocab_size < self._settings.vocab_size:
+        if self._engine.vocab_size < self._target.vocab_size:
             new = sequence.context[self._num_checked :]
             self._num_checked = len(sequence)
-            self._can_serve &= bool((new < self._settings.draft_vocab_size).all())
+            self._can_serve &= bool((new < self._engine.vocab_size).all())
         return self._can_serve
 
     def _within_vocabulary(self, tokens: TokenIds) -> TokenIds:
         """``tokens`` up to the first id that the target does not have: the draft's own padding."""
-        if self._settings.draft_vocab_size <= self._settings.vocab_size:
+        if self._engine.vocab_size <= self._target.vocab_size:
             return tokens
-        unknown = (tokens >= self._settings.vocab_size).nonzero()[0]
+        unknown = (tokens >= self._target.vocab_size).nonzero()[0]
         return tokens[: unknown[0]] if len(unknown) else tokens
 
     def _room(self, sequence: Sequence) -> int:
-        return self._settings.draft_max_seq_len - len(sequence)
+        return self._engine.max_seq_len - len(sequence)
 
 
 def make(request: Request, context: DrafterContext) -> DraftModel:
-    """Return the drafter of one request."""
-    return DraftModel(context.settings, context.health, _length_of(request, context))
+    """Return the drafter of one request; raise ValueError where there is no draft engine."""
+    settings = context.settings
+    if settings.draft is None:
+        raise ValueError("there is no draft engine")
+    length = _length_of(request, context)
+    return DraftModel(settings.draft, settings.target, context.health, length)
 
 
 def _length_of(request: Request, context: DrafterContext) -> DraftLength:

@@ -30,7 +30,7 @@ class GuardedDrafter(Drafter):
 
     def __init__(self, kind: DrafterKind, request: Request, context: DrafterContext) -> None:
         self._kind = kind
-        self._vocab_size = context.settings.vocab_size
+        self._vocab_size = context.settings.target.vocab_size
         self._health = context.health
         nobody: Drafter = NoDrafter()
         self._drafter = self._try(lambda: kind.make(request, context), nobody)

@@ -7,7 +7,7 @@ import time
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused, Overloaded
 from tandem.bls.triton.background import in_background
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.engine_client import EngineClient
@@ -36,11 +36,15 @@ class DraftHealth:
                 return
             self.available = False
         pb_utils.Logger.log_warn(f"tandem: answers go on without drafts: {error}")
-        in_background(self._probe_until_well)
+        in_background(self._probe_until_well, self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
         """Say once in the log why a request goes on without drafts; others keep theirs."""
         self._refusals.add(error)
+
+    def _probe_later(self, _: Overloaded) -> None:
+        """Let the next failure start the probe: this one found no thread for it."""
+        self.available = True
 
     def _probe_until_well(self) -> None:
         while True:
@@ -50,15 +54,16 @@ class DraftHealth:
                 self._probe()
             except EngineCallError:
                 continue
-            if time.monotonic() - began < self._engine.timeout:
+            if time.monotonic() - began < self._engine.settings.timeout:
                 break
         self.available = True
-        pb_utils.Logger.log_info(f"tandem: model '{self._engine.model}' answers; drafts are back")
+        model = self._engine.settings.model
+        pb_utils.Logger.log_info(f"tandem: model '{model}' answers; drafts are back")
 
     def _probe(self) -> None:
-        engine = self._engine
-        request = engine.probe_request("tandem-probe")
-        self._calls.infer(engine.model, request, decoupled=engine.decoupled)
+        settings = self._engine.settings
+        request = self._engine.probe_request("tandem-probe")
+        self._calls.infer(settings.model, request, decoupled=settings.decoupled)
 
 
 class NoDraftEngine:

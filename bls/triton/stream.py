@@ -54,19 +54,19 @@ class StreamEntry:
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
         folder = Path(args["model_repository"], args["model_version"], FOLDER)
-        for name, given in settings.drafter_modules.items():
-            join(with_settings(read_kind(folder / name), given))
+        for own in settings.drafter_modules:
+            join(with_settings(read_kind(folder / own.file), own.settings))
         self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
         self._draft_statistics = DraftStatistics(
-            settings.max_draft_len, rated=settings.draft_stops_when_unsure
+            settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
         )
         self._metrics = Metrics(args["model_name"], settings.drafters)
         self._admission = Admission(
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
-            kv_blocks=settings.kv_tokens // settings.kv_block_tokens,
-            draft_kv_blocks=settings.draft_kv_tokens // settings.draft_kv_block_tokens,
+            kv_blocks=settings.target.kv_blocks,
+            draft_kv_blocks=settings.draft_kv_blocks,
         )
         self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._states: dict[str, RequestState] = {}
@@ -127,7 +127,10 @@ class StreamEntry:
         """Let a request begin; one that needs the tokenizer waits for a permit."""
 
         def begin(permit: Permit | None = None) -> None:
-            in_background(lambda: self._begin(state, prompts, permit))
+            in_background(
+                lambda: self._begin(state, prompts, permit),
+                lambda error: _give_up(state, permit, error),
+            )
 
         try:
             if any(_needs_tokenizer(prompt, state.options) for prompt in prompts):
@@ -220,7 +223,7 @@ class StreamEntry:
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
         """Make a call for a request that has no sequences yet."""
-        call = state.wait.begin(model, "", self._settings.target_timeout)
+        call = state.wait.begin(model, "", self._settings.target.timeout)
         try:
             return self._clients.calls.infer(model, request)
         finally:
@@ -240,13 +243,21 @@ class StreamEntry:
         sender.close()
 
     def _publish(self) -> None:
-        none_abandoned = {engine.model: 0 for engine in self._clients.engines.values()}
+        engines = self._clients.engines.values()
+        none_abandoned = {engine.settings.model: 0 for engine in engines}
         self._metrics.publish(
             running=self._admission.running,
             waiting=self._admission.waiting,
             kv_reserved=self._admission.kv_reserved,
             abandoned={**none_abandoned, **self._clients.abandoned.by_model},
         )
+
+
+def _give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
+    """End a request that cannot begin."""
+    if permit is not None:
+        permit.give_back()
+    state.fail(error)
 
 
 def _needs_tokenizer(prompt: Prompt, options: Options) -> bool:
