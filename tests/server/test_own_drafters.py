@@ -15,7 +15,11 @@ from .conftest import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "drafters" / "repeat.py"
-EMULATED = {"kind": "emulated", "tokenizer": str(ROOT / "demo" / "tokenizer"), "language": {}}
+EMULATED = {
+    "kind": "emulated",
+    "tokenizer": str(ROOT / "demo" / "tokenizer"),
+    "language": {"alpha": 0.8},
+}
 FAULTY = """
 from tandem.bls.drafter_registry import DrafterKind
 from tandem.bls.drafters.drafter import Drafter

@@ -16,7 +16,11 @@ from tandem.tools.triton import repository
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = (ROOT / "examples" / "drafters" / "repeat.py").read_text()
-EMULATED = {"kind": "emulated", "tokenizer": str(ROOT / "demo" / "tokenizer"), "language": {}}
+EMULATED = {
+    "kind": "emulated",
+    "tokenizer": str(ROOT / "demo" / "tokenizer"),
+    "language": {"alpha": 0.8},
+}
 TARGET = EMULATED | {"max_draft_len": 16}
 
 
