@@ -10,6 +10,7 @@ TandemError                  INTERNAL     one line that a client may read
     ├── EngineTimeout        INTERNAL     an engine did not answer in time
     ├── EngineUnavailable    UNAVAILABLE  an engine is not called any more
     └── EngineRefused        INVALID_ARG  an engine will not take this call, now or later
+        └── DrafterFailed    INVALID_ARG  a deployment's own drafter has a fault: drafts end
 Cancelled                    CANCELLED    the client has gone; nobody gets it
 
 UNAVAILABLE is what balancers and clients send again by themselves: so it means that nothing was
@@ -79,6 +80,14 @@ class EngineRefused(EngineCallError):
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
         super().__init__(model, what, code)
+
+
+class DrafterFailed(EngineRefused):
+    """A drafter raised, or proposed what cannot be verified: its request goes on without drafts."""
+
+    def __init__(self, drafter: str, what: str) -> None:
+        super().__init__(drafter, what)
+        self.args = (f"drafter '{drafter}' failed: {what}",)
 
 
 class Cancelled(Exception):

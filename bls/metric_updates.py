@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tandem.bls.drafter_registry import DRAFTERS, DrafterName
 from tandem.bls.metric_names import (
     ACCEPTED_TOKENS,
     ACCEPTED_TOKENS_PER_POS,
@@ -22,7 +23,6 @@ from tandem.bls.metric_names import (
     TIME_TO_FIRST_TOKEN,
     UNVERIFIED_DRAFT_TOKENS,
 )
-from tandem.bls.settings import DrafterName
 from tandem.bls.statistics import Drafted, Statistics
 from tandem.bls.timeline import Timeline
 from tandem.contract.metric import Metric
@@ -77,9 +77,8 @@ def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
 
 def zeros(drafter: DrafterName) -> MetricUpdates:
     """Return updates that name every counter of a drafter and count nothing."""
-    chooses = drafter in ("hybrid", "none")  # of others, or nobody: it proposes nothing itself
     statistics = Statistics()
-    if not chooses:
+    if DRAFTERS[drafter].proposes:
         statistics.by_drafter[drafter] = Drafted()
     return updates_of(drafter, statistics, Timeline(arrival=0))
 

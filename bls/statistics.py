@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tandem.bls.settings import DrafterName
+from tandem.bls.drafter_registry import CONTROL, ENGINE, DrafterName
 
 
 class Round(NamedTuple):
@@ -18,7 +18,7 @@ class Round(NamedTuple):
 
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    drafter: DrafterName = "none"
+    drafter: DrafterName = CONTROL.name
     num_plain_tokens: int = 0
     planned_tokens: int = 0
     stop_probability: float = 0.0
@@ -124,7 +124,7 @@ class Statistics(Drafted):
         drafted = max(0, num_draft_tokens)
         accepted = min(max(0, num_accepted), drafted, num_emitted)
         rounds = max(1, num_emitted - accepted)
-        for counted in (self, self.by_drafter["engine"]):
+        for counted in (self, self.by_drafter[ENGINE.name]):
             counted.num_spec_steps += rounds
             counted.num_draft_tokens += drafted
             counted.num_accepted_draft_tokens += accepted

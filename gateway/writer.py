@@ -74,10 +74,10 @@ class Writer:
                 num_draft_tokens=chunk.num_draft_tokens,
                 num_accepted_draft_tokens=chunk.num_accepted_tokens,
             )
-        chunk = self._object(self._shape.chunk, choices=[choice])
+        made = self._object(self._shape.chunk, choices=[choice])
         if with_usage:
-            chunk.usage = self.usage
-        return chunk
+            made.usage = self.usage
+        return made
 
     def end(self) -> Completion:
         """Return the last chunk of a stream: no choices, but the statistics of all of them."""

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from tandem.bls.draft_length import DraftLength
-from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.draft_length import AdaptiveLength, DraftLength, FixedLength
+from tandem.bls.drafter_registry import DRAFT_MODEL
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
 from tandem.bls.effects import Draft, EngineCall
 from tandem.bls.errors import EngineCallError, EngineRefused
-from tandem.bls.request import TokenIds
-from tandem.bls.seeds import proposal_seed
+from tandem.bls.request import Request, TokenIds
+from tandem.bls.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import EngineSettings
+from tandem.bls.settings import AUTO, EngineSettings
 
-
-class DrafterHealth(Protocol):
-    """Remembers over all requests whether the draft model answers."""
-
-    @property
-    def available(self) -> bool:
-        """Whether the draft model may be asked."""
-
-    def failed(self, error: EngineCallError) -> None:
-        """Let the draft model rest."""
-
-    def refused(self, error: EngineRefused) -> None:
-        """Note that it refused one request's call; the engine itself is well."""
+# Instead of AUTO, where a seed has to repeat a text and lengths would change it: see `bls.seeds`.
+SEEDED_LENGTH = 5
 
 
 class DraftModel(Drafter):
@@ -92,7 +80,7 @@ class DraftModel(Drafter):
         tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
         if not request.use_draft_logits:
             tokens, logits = sequence.up_to_end(tokens), None
-        return Draft(tokens, logits, drafter="draft_model", plan=plan, answer=answer)
+        return Draft(tokens, logits, drafter=DRAFT_MODEL.name, plan=plan, answer=answer)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Let the next lengths follow from it."""
@@ -127,3 +115,20 @@ class DraftModel(Drafter):
 
     def _room(self, sequence: Sequence) -> int:
         return self._engine.max_seq_len - len(sequence)
+
+
+def make(request: Request, context: DrafterContext) -> DraftModel:
+    """Return the drafter of one request; raise ValueError where there is no draft engine."""
+    settings = context.settings
+    if settings.draft is None:
+        raise ValueError("there is no draft engine")
+    length = _length_of(request, context)
+    return DraftModel(settings.draft, settings.target, context.health, length)
+
+
+def _length_of(request: Request, context: DrafterContext) -> DraftLength:
+    if request.draft_len != AUTO:
+        return FixedLength(request.draft_len)
+    if lengths_decide_text(request, context.settings):
+        return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
+    return AdaptiveLength(context.draft_statistics)

@@ -86,7 +86,7 @@ class EngineRequests:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
             if request.wants_kv_blocks:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
-        if request.drafter == "engine":
+        if request.kind.in_engine:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
         # Without it TensorRT-LLM returns neither its times nor the KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
@@ -133,7 +133,7 @@ class EngineRequests:
             kv_blocks=_kv_blocks(outputs),
             engine_seconds=_engine_seconds(outputs),
         )
-        if self._request.drafter != "engine":
+        if not self._request.kind.in_engine:
             return answer
         return answer._replace(
             num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),

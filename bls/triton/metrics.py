@@ -18,6 +18,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from tandem.bls.drafter_registry import DrafterName
 from tandem.bls.metric_names import (
     ABANDONED_CALLS,
     HEARTBEAT,
@@ -27,7 +28,6 @@ from tandem.bls.metric_names import (
     REQUESTS_WAITING,
 )
 from tandem.bls.metric_updates import Key, MetricUpdates, key_of, updates_of, zeros
-from tandem.bls.settings import DrafterName
 from tandem.bls.statistics import Statistics
 from tandem.bls.timeline import Timeline
 from tandem.bls.triton.background import log_exception

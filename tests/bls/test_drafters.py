@@ -19,8 +19,8 @@ from scripted import (
 
 from tandem.bls import effects
 from tandem.bls.draft_length import DraftStatistics, FixedLength
-from tandem.bls.drafters import SEEDED_LENGTH, drafter_of
-from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.draft_model import SEEDED_LENGTH, DraftModel
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.request import Request, Sampling

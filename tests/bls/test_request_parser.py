@@ -256,8 +256,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             (
-                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: a lookup "
-                "has no logits"
+                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: "
+                "'prompt_lookup' has no logits"
             ),
         ),
         (

@@ -111,7 +111,7 @@ def test_aiperf_is_mentioned_only_where_there_is_one(capsys, tmp_path, monkeypat
     ("arguments", "message"),
     [
         (["--concurrency", "1:x"], "argument --concurrency: '1:x' is neither a number nor begin"),
-        (["--drafter", "magic"], "argument --drafter: no drafter 'magic'"),
+        (["--drafter", "magic"], "--drafter magic: embedded does not have it; it has draft_model"),
         (["--prompts", "absent.jsonl"], "--prompts absent.jsonl: no such file"),
         (["--dry-run"], "--dry-run needs --folder DIR: the printed commands read the requests"),
         (["--url", "127.0.0.1:1"], "no server answers at 127.0.0.1:1"),

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Answer, Client
 from tandem.tools.client.request import inputs_for
@@ -26,7 +27,7 @@ from tandem.tools.triton.serving import serving
 NUM_PROMPTS = 8
 MAX_TOKENS = 96
 REPEATS = 3
-CONTROL, DRAFTER = "none", "draft_model"
+CONTROL, DRAFTER = drafter_registry.CONTROL.name, drafter_registry.DRAFT_MODEL.name
 PROMPT_LINES = 8  # of a prompt, the last ones are shown
 WIDTH = 100  # where the output is not a terminal
 
