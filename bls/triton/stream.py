@@ -106,7 +106,8 @@ class StreamEntry:
         if request_parser.is_stop:
             self._stop(request.request_id(), sender)
             return
-        options, prompts = request_parser.options(), request_parser.prompts()
+        options = request_parser.options()
+        prompts = request_parser.prompts(options)
         timeout = self._settings.request_timeout
         if request.timeout():
             timeout = min(timeout, request.timeout() / 1e6)
@@ -175,12 +176,12 @@ class StreamEntry:
         settings, sequences, reservations = self._settings, [], []
         check_logits(
             [len(t.prompt_ids) for t in tokens],
-            [p.max_tokens for p in prompts],
+            [p.request.max_tokens for p in prompts],
             state.options,
             settings,
         )
         for index, prompt in enumerate(prompts):
-            request = request_of(prompt, tokens[index], state.options, settings)
+            request = request_of(prompt, tokens[index], settings)
             reservation = Reservation(*blocks_of(request, settings))
             availability = DraftKvAvailability(reservation, self._health)
             decoding = Decoding(
