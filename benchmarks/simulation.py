@@ -23,7 +23,7 @@ ANSWER_LEN = 500
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedRun:
     """What a loop did; the time is emulated."""
 
     tokens: int
@@ -60,7 +60,7 @@ class Loop:
 
     def run(
         self, responses: int, *, draft_len: int = 0, stop_probability: float | None = None
-    ) -> Outcome:
+    ) -> SimulatedRun:
         """Answer that many prompts with `ANSWER_LEN` tokens each; draft_len 0: the target alone."""
         begin_ns = self._timer.now_ns()
         rounds = drafted = accepted = 0
@@ -75,7 +75,7 @@ class Loop:
                 accepted += answer.usage.accepted_tokens
                 self._timer.pass_ns(self._orchestration_ns)
         seconds = (self._timer.now_ns() - begin_ns) / 1e9
-        return Outcome(responses * ANSWER_LEN, rounds, drafted, accepted, seconds)
+        return SimulatedRun(responses * ANSWER_LEN, rounds, drafted, accepted, seconds)
 
     def _propose(
         self, text: NDArray[np.int32], length: int, stop_probability: float | None

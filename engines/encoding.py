@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
-from tandem.engines.request import EngineRequest, EngineResponse, Usage
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse
 
 Array: TypeAlias = NDArray[Any]
 Encoder: TypeAlias = Callable[[EngineRequest, EngineResponse], "Array | None"]
@@ -80,11 +80,11 @@ def _perf(value: Callable[[EngineRequest, EngineResponse], Array]) -> Encoder:
     return lambda request, answer: value(request, answer) if request.return_perf_metrics else None
 
 
-def _usage(count: Callable[[Usage], int]) -> Encoder:
+def _usage(count: Callable[[CallUsage], int]) -> Encoder:
     return _perf(lambda _request, answer: _int32(count(answer.usage)))
 
 
-def _time(of: Callable[[Usage], int]) -> Encoder:
+def _time(of: Callable[[CallUsage], int]) -> Encoder:
     return _perf(lambda _request, answer: np.array([[of(answer.usage)]], np.int64))
 
 

@@ -73,7 +73,7 @@ class EngineRequest(NamedTuple):
     arrival_time_ns: int = 0
 
 
-class Usage(NamedTuple):
+class CallUsage(NamedTuple):
     """What a call has cost so far. Times are nanoseconds of the system clock, 0: not yet.
 
     Blocks are `kv_block_tokens` tokens each; `computed_tokens` went through the model.
@@ -110,4 +110,4 @@ class EngineResponse(NamedTuple):
     context_logits: Floats | None = None
     generation_logits: Floats | None = None
     num_output_tokens: int = 0  # of the whole call so far
-    usage: Usage = Usage()
+    usage: CallUsage = CallUsage()

@@ -22,7 +22,7 @@ TYPES = {tensor: tensor.dtype for tensor in tensors.INPUTS}
 
 
 @dataclass(frozen=True)
-class Request:
+class SoakRequest:
     """What is sent.
 
     timeout: microseconds, 0 for the server's own. leaves_after: seconds, or chunks, after which the
@@ -53,7 +53,7 @@ class Outcome:
     ended: float = 0.0
 
 
-def ask(url: str, request: Request) -> Outcome:
+def ask(url: str, request: SoakRequest) -> Outcome:
     """Send a request and stay for the answer, or not. Times are monotonic seconds."""
     began = time.monotonic()
     how = _streamed if request.entry == STREAM else _plain
@@ -63,7 +63,7 @@ def ask(url: str, request: Request) -> Outcome:
     return outcome
 
 
-def _streamed(connection: grpc.InferenceServerClient, request: Request) -> Outcome:
+def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> Outcome:
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     texts = [""] * len(request.prompts)
     connection.start_stream(lambda result, error: arrived.put((result, error)))
@@ -99,7 +99,7 @@ def _streamed(connection: grpc.InferenceServerClient, request: Request) -> Outco
         connection.stop_stream(cancel_requests=True)
 
 
-def _plain(connection: grpc.InferenceServerClient, request: Request) -> Outcome:
+def _plain(connection: grpc.InferenceServerClient, request: SoakRequest) -> Outcome:
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     call = connection.async_infer(
         request.entry,
@@ -123,7 +123,7 @@ def _moment(seconds: float | None) -> float:
     return time.monotonic() + (PATIENCE if seconds is None else seconds)
 
 
-def _inputs(request: Request, *, stream: bool) -> list[grpc.InferInput]:
+def _inputs(request: SoakRequest, *, stream: bool) -> list[grpc.InferInput]:
     """The same values for every prompt: [b, 1], or [b, n] for lists."""
     made = [_input(tensors.TEXT_INPUT, [[prompt] for prompt in request.prompts])]
     for name, value in {**request.values, tensors.STREAM: stream}.items():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, Outcome, Request, ask
+from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, Outcome, SoakRequest, ask
 from benchmarks.soak.questions import Question
 from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
@@ -88,13 +88,13 @@ class Crowd:
 
     def _ask_badly(self, question: Question, wrong: dict[str, Any], line: str) -> None:
         entry = STREAM if len(wrong) % 2 else "bls"
-        outcome = ask(self._url, Request(entry, question.prompts, {**question.values, **wrong}))
+        outcome = ask(self._url, SoakRequest(entry, question.prompts, {**question.values, **wrong}))
         if outcome.error.startswith(line):
             self._ledger.add("refused")
         else:
             self._judge_error(question, outcome)
 
-    def _ask(self, question: Question, request: Request) -> None:
+    def _ask(self, question: Question, request: SoakRequest) -> None:
         outcome = ask(self._url, request)
         if outcome.error:
             if request.timeout and "is its time-out" in outcome.error:
@@ -128,7 +128,7 @@ def _right(question: Question, outcome: Outcome) -> bool:
     )
 
 
-def _request(rng: random.Random, question: Question, *, hurried: bool) -> Request:
+def _request(rng: random.Random, question: Question, *, hurried: bool) -> SoakRequest:
     entry = rng.choice(ENTRIES)
     values = dict(question.values)
     if entry != CONTROL:
@@ -140,7 +140,7 @@ def _request(rng: random.Random, question: Question, *, hurried: bool) -> Reques
         else:
             after_seconds = rng.random() * LONGEST_STAY
     timeout = rng.randrange(1, 400_000) if hurried else 0
-    return Request(entry, question.prompts, values, timeout, after_seconds, after_chunks)
+    return SoakRequest(entry, question.prompts, values, timeout, after_seconds, after_chunks)
 
 
 def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import Timer
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, RequestError
-from tandem.engines.request import EngineRequest, Usage
+from tandem.engines.request import CallUsage, EngineRequest
 
 MS = 1_000_000  # nanoseconds
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class EmulatedEngine:
                 f"{cache.total_blocks}"
             )
         reused = cache.reuse(request.input_ids, length - 1)
-        usage = Usage(
+        usage = CallUsage(
             reused_blocks=cache.blocks_for(reused),
             new_blocks=cache.blocks_for(max_length) - cache.blocks_for(reused),
             computed_tokens=length - reused,

@@ -11,7 +11,7 @@ import torch
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
-from tandem.engines.request import EngineRequest, EngineResponse, Floats, Usage
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
 from tandem.engines.torch.sampling import TorchSampler
@@ -230,9 +230,9 @@ class TorchSequence:
         parts, self._generation_logits = self._generation_logits, []
         return _numpy(torch.cat(parts))
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> CallUsage:
         entry = self.entry
-        return Usage(
+        return CallUsage(
             reused_blocks=entry.reused_blocks if entry else 0,
             new_blocks=entry.blocks - entry.reused_blocks if entry else 0,
             computed_tokens=self._computed,

@@ -10,7 +10,7 @@ from tandem.engines.decoding import decode
 from tandem.engines.encoding import encode, nothing
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.load import excludes_input
-from tandem.engines.request import EngineRequest, EngineResponse, Usage
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
 NUMPY |= {"BOOL": np.bool_, "UINT64": np.uint64, "UINT8": np.uint8, "STRING": np.object_}
@@ -210,7 +210,7 @@ def test_an_answer_becomes_tensors():
         context_logits=np.zeros((3, 11), np.float32),
         generation_logits=np.zeros((2, 11), np.float32),
         num_output_tokens=2,
-        usage=Usage(reused_blocks=3, new_blocks=2, draft_tokens=4, accepted_tokens=1),
+        usage=CallUsage(reused_blocks=3, new_blocks=2, draft_tokens=4, accepted_tokens=1),
     )
     got = dict(encode(call, answer, [str(tensor) for tensor in tensors.NVIDIA_OUTPUTS]))
     for tensor in tensors.NVIDIA_OUTPUTS:

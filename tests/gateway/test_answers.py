@@ -4,7 +4,7 @@ import pytest
 from scripted_triton import HELLO, statistics
 
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 
 from .conftest import events
 
@@ -105,10 +105,10 @@ async def test_choices_of_a_stream_come_side_by_side(post):
 @pytest.mark.parametrize(
     ("chunk", "kinds", "rounds"),
     [
-        (Chunk("abc", [65, 66, 67], 1, 4, 2), ["accepted"] * 2 + ["correction"], [1, 1, 1]),
-        (Chunk("abc", [65, 66, 67], 1, 2, 2), ["accepted"] * 2 + ["bonus"], [1, 1, 1]),
-        (Chunk("abc", [65, 66, 67], 3, 0, 0), ["plain"] * 3, [1, 2, 3]),
-        (Chunk("ab", [65, 66], 1, 4, 3), ["accepted"] * 2, [1, 1]),
+        (ResponseChunk("abc", [65, 66, 67], 1, 4, 2), ["accepted"] * 2 + ["correction"], [1, 1, 1]),
+        (ResponseChunk("abc", [65, 66, 67], 1, 2, 2), ["accepted"] * 2 + ["bonus"], [1, 1, 1]),
+        (ResponseChunk("abc", [65, 66, 67], 3, 0, 0), ["plain"] * 3, [1, 2, 3]),
+        (ResponseChunk("ab", [65, 66], 1, 4, 3), ["accepted"] * 2, [1, 1]),
     ],
 )
 async def test_tokens_tell_where_they_came_from(post, triton, chunk, kinds, rounds):

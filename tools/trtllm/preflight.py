@@ -12,7 +12,7 @@ from tandem.tools.findings import Finding
 from tandem.tools.profiles.checkpoint import has_weights
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.trtllm.memory import Gpu, gpus, whole_weights
-from tandem.tools.trtllm.steps import UNSEEN, Step
+from tandem.tools.trtllm.steps import UNSEEN, BuildStep
 
 COMPUTE_CAPABILITY = 8.0  # Ampere, says TensorRT-LLM's support matrix
 FP8_CAPABILITY = 8.9  # Ada has the first FP8 tensor cores
@@ -134,7 +134,9 @@ def free_host_gib() -> float:
 
 
 def examine_tools(
-    engines: Mapping[str, TensorRTLLMDraft], steps: tuple[Step, ...], seen: Mapping[int, SeenGpu]
+    engines: Mapping[str, TensorRTLLMDraft],
+    steps: tuple[BuildStep, ...],
+    seen: Mapping[int, SeenGpu],
 ) -> Iterator[Finding]:
     """Check what building needs on this machine: weights, NVIDIA's tools, GPUs."""
     for name, engine in engines.items():
@@ -154,7 +156,7 @@ def memory_of(engines: Mapping[str, TensorRTLLMDraft], seen: Mapping[int, SeenGp
     return gpus(engines, {number: gpu.memory_gib for number, gpu in seen.items()})
 
 
-def _tool(step: Step) -> str:
+def _tool(step: BuildStep) -> str:
     return step.argv[1] if step.argv[0] == "python3" else step.argv[0]
 
 
