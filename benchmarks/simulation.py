@@ -97,6 +97,6 @@ class Loop:
 
 
 def _settings(planned: EnginePlan) -> EmulatedSettings:
-    """The settings that a model of this engine would be told."""
+    """The settings of this engine's model."""
     given = {name: {"string_value": value} for name, value in planned.parameters.items()}
     return decode(EmulatedSettings, of_its_kind({"parameters": given}))

@@ -76,7 +76,7 @@ def main() -> None:
 
 @contextmanager
 def serving() -> Iterator[tuple[TritonServer, faulty.Faults]]:
-    """A server of emulated engines, whose tokenizer hangs when told to."""
+    """A server of emulated engines, whose tokenizer hangs on demand."""
     planned = deployment.load(PROFILE)
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "repository")

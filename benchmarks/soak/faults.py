@@ -83,7 +83,7 @@ class Trouble:
         return self.injected["target lose once"]
 
     def explains(self, error: str, began: float, ended: float) -> bool:
-        """Whether an error that a client was told is that of a fault of its time."""
+        """Whether an error that a client got is that of a fault of its time."""
         return any(
             error.startswith(f"model '{fault.model}' failed: ")
             for fault in list(self._struck)

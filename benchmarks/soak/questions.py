@@ -15,7 +15,7 @@ MOST_TOKENS = 24
 BATCH = 3
 WORDS = ("self", "return", " = ")
 
-# Everything that decides a text: greedy or sampled with a seed, so that it can be told again.
+# Everything that decides a text: greedy or sampled with a seed, so that it can be repeated.
 MANNERS: tuple[Mapping[str, Any], ...] = (
     {},
     {tensors.TEMPERATURE: 0.9, tensors.SEED: 7},

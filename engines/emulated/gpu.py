@@ -14,7 +14,7 @@ _ROLES = ("draft", "target")
 
 
 class SharedGpu:
-    """Two engines, in processes of their own, that tell each other until when they are busy.
+    """Two engines, in processes of their own, that share until when each is busy.
 
     The model: two processes on one GPU are served in turns, so a step that begins while the other
     engine works takes twice as long. It is decided when the step begins (for an answer of several

@@ -41,7 +41,7 @@ def test_a_target_that_became_slow_is_asked_for_less_at_once():
     assert chunk_size.tokens == 1
 
 
-def test_a_piece_without_tokens_tells_nothing():
+def test_a_chunk_without_tokens_teaches_nothing():
     chunk_size = ChunkSize(steady=True)
     chunk_size.adapt(1, 0.01)
     chunk_size.adapt(0, 5.0)

@@ -117,7 +117,7 @@ def test_costs_are_learned_from_calls_of_different_length():
     assert line.fit() == pytest.approx((0.010, 0.001))
 
 
-def test_calls_of_nearly_one_length_tell_both_costs():
+def test_calls_of_nearly_one_length_show_both_costs():
     line = LatencyModel(through_zero=False)
     for tokens in (4, 5) * 3:
         line.add(tokens, 0.010 + 0.001 * tokens)
@@ -125,7 +125,7 @@ def test_calls_of_nearly_one_length_tell_both_costs():
 
 
 @pytest.mark.parametrize("through_zero", [True, False])
-def test_calls_of_one_length_tell_one_cost(through_zero):
+def test_calls_of_one_length_show_one_cost(through_zero):
     line = LatencyModel(through_zero=through_zero)
     for _ in range(3):
         line.add(5, 0.015)

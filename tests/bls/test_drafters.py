@@ -1,4 +1,4 @@
-"""Who drafts, what, and who is told to have earned it."""
+"""Who drafts, what, and to whom the statistics ascribe it."""
 
 from dataclasses import replace
 
@@ -214,7 +214,7 @@ SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
 @pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
-def test_a_context_with_an_id_that_the_draft_lacks_is_not_sent_to_it(prompt, asks):
+def test_a_context_with_an_id_outside_the_drafts_vocabulary_is_not_sent_to_it(prompt, asks):
     class Zeros(Language):
         def next(self, context, banned=()):
             return 0
@@ -226,7 +226,7 @@ def test_a_context_with_an_id_that_the_draft_lacks_is_not_sent_to_it(prompt, ask
     assert decoding.statistics.num_drafter_failures == 0
 
 
-def test_an_id_that_the_draft_lacks_ends_drafting_where_it_comes_up():
+def test_an_id_outside_the_drafts_vocabulary_ends_drafting_where_it_comes_up():
     class Counts(Language):
         def next(self, context, banned=()):
             return 4 if len(context) == 12 else 1
@@ -262,7 +262,7 @@ def test_the_model_is_asked_only_where_it_has_room():
     assert not drafter.can_draft(sequence)
 
 
-def test_a_draft_has_no_end_of_sequence_while_tokens_are_owed():
+def test_a_draft_has_no_end_of_sequence_before_min_tokens():
     draft = Draft(ENDLESS)
     play(
         decoding_of(request_of("draft_model", min_tokens=8, max_tokens=30)), Target(ENDLESS), draft
@@ -291,7 +291,7 @@ def learning(**changes):
     return drafter_of(request, SETTINGS, Health(), draft_statistics), draft_statistics
 
 
-def test_hybrid_tells_the_model_of_its_own_drafts_alone():
+def test_hybrid_reports_to_the_model_its_own_drafts_alone():
     drafter, draft_statistics = learning()
     copied = effects.Draft(ids(1, 2), drafter="prompt_lookup")
     drafter.verified(copied, 1, 0.1)

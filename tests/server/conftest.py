@@ -75,7 +75,7 @@ def fallible_pair(tmp_path_factory) -> Path:
 def fallible(
     fallible_pair: Path, tmp_path_factory
 ) -> Callable[..., AbstractContextManager[TritonServer]]:
-    """Serve small random checkpoints by models that fail when told to (`server.faults`).
+    """Serve small random checkpoints by models that fail on demand (`server.faults`).
 
     Keywords are sections of the profile.
     """

@@ -28,7 +28,7 @@ QUEUE = 12
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Emulated engines that answer at once, and tokenizers that hang when told to."""
+    """Emulated engines that answer at once, and tokenizers that hang on demand."""
     folder = tmp_path_factory.mktemp("door")
     profile = yaml.safe_load(PROFILE.read_text())
     for section in profile["engines"].values():

@@ -24,7 +24,7 @@ TOO_LONG = {"max_tokens": 10**6}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Emulated engines that fail when told to, and room for one request."""
+    """Emulated engines that fail on demand, and room for one request."""
     profile = yaml.safe_load(
         PROFILE.read_text().replace("../demo", str(PROFILE.parents[1] / "demo"))
     )

@@ -31,7 +31,7 @@ Script: TypeAlias = Sequence["ResponseChunk | ApiError | str"]
 
 
 def statistics(*accepted: int, drafted: int = 4) -> dict[str, Any]:
-    """What a request tells of rounds with drafts of one length."""
+    """What a request reports of rounds with drafts of one length."""
     histogram = [accepted.count(number) for number in range(max(accepted) + 1)]
     return {
         "num_spec_steps": len(accepted),

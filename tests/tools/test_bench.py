@@ -1,4 +1,4 @@
-"""What `tandem bench` and `tandem tune` make of the answers: literal answers in, figures out."""
+"""What `tandem bench` and `tandem tune` make of the answers: literal answers in, statistics out."""
 
 import argparse
 import io
@@ -89,7 +89,7 @@ def test_spread_is_of_what_was_measured():
     assert Spread.of([None]) is None
 
 
-def test_engines_that_tell_no_time_leave_efficiency_open():
+def test_engines_that_report_no_time_leave_efficiency_open():
     row = figures(ours=[(1.0, 0.0)], control=[(2.0, 0.0)])
     assert row.speedup.median == 2.0
     assert (row.efficiency, row.ideal_speedup, row.orchestration_seconds) == (None, None, None)

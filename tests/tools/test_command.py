@@ -198,7 +198,7 @@ def test_doctor_shows_the_version_of_the_server_not_of_the_wheel():
     assert triton.found == "2.51.0 (nvidia-pytriton 0.7.0)"
 
 
-def test_doctor_names_a_mend_when_something_is_missing(monkeypatch, capsys):
+def test_doctor_names_a_fix_when_something_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "GLIBC", (99, 0))
     assert run("doctor") == 1
     assert "missing" in capsys.readouterr().out
@@ -222,7 +222,7 @@ def test_doctor_only_notes_a_port_that_is_taken():
     assert "--http-port 0" in finding.fix
 
 
-def test_doctor_says_which_python_lacks_a_shared_library(monkeypatch):
+def test_doctor_says_which_python_has_no_shared_library(monkeypatch):
     for module in (doctor, install):
         monkeypatch.setattr(module, "find_libpython", lambda: None)
     findings = {finding.subject: finding for finding in doctor.examine()}

@@ -230,7 +230,7 @@ class Client(AbstractContextManager["Client"]):
         return TandemError(" ".join(error.message().split()))
 
     def _alive(self) -> bool:
-        """Whether the server answers: if so, its errors are worth telling."""
+        """Whether the server answers: if so, its errors are worth showing."""
         try:
             return bool(self._connection.is_server_live(client_timeout=ALIVE_SECONDS))
         except InferenceServerException:

@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             type=port,
             metavar="N",
             default=number,
-            help=f"The {name} port; 0 picks a free one (default: %(default)s).",
+            help=f"Triton's {name} port; 0 picks a free one (default: %(default)s).",
         )
     add_front(listening)
 

@@ -38,9 +38,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             ),
         ),
         "gateway": Verb(
-            "Serve OpenAI's API and a page before a running server.",
-            "Serve OpenAI's API, and a page that shows which tokens were drafted, before a Triton "
-            "that serves Tandem's models. `tandem up` starts one beside its server.",
+            "Serve OpenAI's API and a page in front of a running server.",
+            "Serve OpenAI's API, and a page that shows which tokens were drafted, in front of a "
+            "Triton that serves Tandem's models. `tandem up` starts one with its server.",
             (
                 "tandem gateway --tokenizer path/to/target",
                 "tandem gateway --url triton.example:8001 --tokenizer path/to/target --port 80",
@@ -62,8 +62,8 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "bench": Verb(
             "Measure speedup and latency on a live server.",
-            "Measure what drafters and draft lengths are worth on a live server, beside drafter "
-            "'none' in the same run.",
+            "Measure the speedup of drafters and draft lengths on a live server. Drafter 'none' "
+            "runs in turns with them, as the baseline.",
             (
                 "tandem bench",
                 "tandem bench --url 127.0.0.1:8001 --num-draft-tokens 2,4,8,auto",

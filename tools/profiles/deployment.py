@@ -143,7 +143,7 @@ class Deployment:
 
     @property
     def _request_limits(self) -> dict[str, Any]:
-        """What every model that takes text is told alike, by the names of `RequestLimits`."""
+        """The limits that every model that takes text gets, by the names of `RequestLimits`."""
         limits = self.profile.limits
         return {
             "max_text_bytes": self.max_text_bytes,
@@ -153,7 +153,7 @@ class Deployment:
 
 
 def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineSettings:
-    """Return what the loop is told of an engine. timeout: seconds."""
+    """Return what the loop knows of an engine. timeout: seconds."""
     return EngineSettings(
         model=model,
         capabilities=planned.capabilities,

@@ -45,7 +45,7 @@ def _parse(listing: str) -> dict[int, SeenGpu]:
 
 
 def examine_checkpoints(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[Finding]:
-    """Name the checkpoints that are not here: what they would tell is not checked."""
+    """Name the checkpoints that are not here: what they would show is not checked."""
     for name, engine in engines.items():
         if not engine.checkpoint.is_dir():
             yield Finding(

@@ -60,7 +60,7 @@ class Clients:
     abandoned = AbandonedCalls()
 
 
-def test_whoever_asks_for_a_thread_is_told_that_there_is_none(threads):
+def test_a_caller_learns_that_no_thread_can_start(threads):
     threads.left = 0
     refusals, worked = [], []
     in_background(lambda: worked.append(1), refusals.append)

@@ -134,7 +134,7 @@ class TorchTarget(TorchDraft):
     prompt_lookup: LookupSection | None = None
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Tell the engine how wide the draft's logits are, where its padding differs."""
+        """Pass on to the engine how wide the draft's logits are, where its padding differs."""
         if draft.vocab_size == planned.vocab_size:
             return planned
         width = {"draft_vocab_size": str(draft.vocab_size)}
