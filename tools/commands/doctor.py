@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tandem.tools.errors import TandemError
@@ -38,7 +39,8 @@ def run(_: argparse.Namespace) -> int:
     table = Table("", "what", "found", "fix", box=None, pad_edge=False)
     for finding in findings:
         fix = "" if finding.good else finding.fix
-        table.add_row(MARKS[finding.good], finding.subject, finding.found, fix)
+        cells = finding.subject, finding.found, fix
+        table.add_row(MARKS[finding.good], *map(escape, cells))
     Console().print(table)
     return int(any(finding.good is False for finding in findings))
 
