@@ -45,7 +45,7 @@ class MetricUpdates:
         self.observations += other.observations
 
     def count(self, name: Metric, value: float, **labels: str) -> None:
-        """Let a counter grow; by 0, it is there at least."""
+        """Add to a counter. Adding 0 makes it appear on /metrics."""
         self.counts[key_of(name, **labels)] += value
 
     def observe(self, name: Metric, value: float | None, **labels: str) -> None:

@@ -1,4 +1,4 @@
-"""What a request's rounds earned, in all and by drafter."""
+"""What the rounds of a request gained, in total and by drafter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Round(NamedTuple):
 
 @dataclass
 class Drafted:
-    """What rounds with draft tokens earned, under the names of vLLM's per-request statistics.
+    """What rounds with draft tokens gained, under the names of vLLM's per-request statistics.
 
     ``num_spec_steps`` counts them; ``acceptance_histogram[i]`` those that accepted exactly i.
     """

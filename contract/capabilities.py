@@ -1,4 +1,4 @@
-"""What an engine can do, declared; the entries refuse by name what its capabilities exclude."""
+"""What an engine can do. The entries refuse by name what its capabilities exclude."""
 
 from __future__ import annotations
 

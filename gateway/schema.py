@@ -21,7 +21,7 @@ Kind = Literal["accepted", "correction", "bonus", "plain"]
 
 
 class Body(BaseModel):
-    """A request's body: what it does not take is refused by name, or said to be ignored."""
+    """A request's body. Unknown fields are refused by name; some known ones are ignored."""
 
     @model_validator(mode="before")
     @classmethod
@@ -30,7 +30,7 @@ class Body(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """What a stream sends beside the text."""
+    """What a stream sends in addition to the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False

@@ -53,7 +53,7 @@ class Faults:
         unfinished.rename(self._file(model))  # a call sees all of it or nothing
 
     def end(self, model: str) -> None:
-        """Let a model be well again."""
+        """End a model's fault."""
         self._file(model).unlink(missing_ok=True)
 
     def _file(self, model: str) -> Path:

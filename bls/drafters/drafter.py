@@ -29,7 +29,7 @@ class DrafterHealth(Protocol):
 
 
 class DrafterContext(NamedTuple):
-    """What a drafter is made of, beside the request.
+    """What a drafter is made from, in addition to the request.
 
     health, draft_statistics: of the draft model, shared by all requests. own: the drafter's own
     settings, those of its row with what the profile changes in them.

@@ -40,7 +40,7 @@ class GuardedDrafter(Drafter):
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Propose what it proposes; raise DrafterFailed where the target could not verify that."""
+        """Return its draft; raise DrafterFailed for a draft that the target could not verify."""
         with self._naming_it():
             steps = self._drafter.propose(sequence, limit)
             if self._kind.samples_from_draft_model:

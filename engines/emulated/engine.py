@@ -150,7 +150,7 @@ class EmulatedEngine:
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: EmulatedCall) -> None:
-        """Send what is composed; all is settled before, for a loop's next call comes at once."""
+        """Send what is composed, after all state is settled: the loop's next call comes at once."""
         if call.over:
             self._cache.remember(call.known)
             self._forget(call)

@@ -1,4 +1,4 @@
-"""A GPU that draft and target share, modelled: who works beside the other takes twice as long."""
+"""A model of a GPU that draft and target share: two that work at once take twice as long."""
 
 from __future__ import annotations
 

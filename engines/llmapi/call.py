@@ -105,7 +105,7 @@ class LlmapiCall:
             self.result.abort()
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver, or note that nobody is there; the engine's thread must survive either."""
+        """Deliver, or note that the client has gone; the engine's thread must survive both."""
         self.over = answer.final
         try:
             self._respond(answer)

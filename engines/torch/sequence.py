@@ -157,7 +157,7 @@ class TorchSequence:
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver, or note that nobody is there; the engine's thread must survive either."""
+        """Deliver, or note that the client has gone; the engine's thread must survive both."""
         try:
             self._respond(answer)
         except Exception:

@@ -1,4 +1,4 @@
-"""Asks a running server, over gRPC: what a text entry is sent, and what comes back."""
+"""A gRPC client of the text entries: what it sends, and what comes back."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class AnswerChunk(NamedTuple):
 
 @dataclass
 class Answer:
-    """Chunks joined: what was said, and what it took."""
+    """The chunks of an answer joined: its text, its tokens and its times."""
 
     text: str = ""
     num_tokens: int = 0

@@ -1,4 +1,4 @@
-"""`tandem bench`: what speculation is worth on a live server, beside the control."""
+"""`tandem bench`: the speedup of speculation on a live server, over the control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One running Triton: start it, know when it is ready, stop it without leaving anything behind.
+"""One running Triton: start it, know when it is ready, stop it and clean up everything.
 
 with TritonServer(repository, thread_pool_size=128) as server:
     client = InferenceServerClient(server.grpc_url)

@@ -67,7 +67,7 @@ def examine(
 
 
 def examine_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[Finding]:
-    """Say when a target drops draft tokens, which it does without a word.
+    """Say when a target drops draft tokens, which it does silently.
 
     Each round is a new request to the engine. Where those that start in one step do not fit
     max_num_tokens, context and draft together, its scheduler cuts their contexts into chunks, and
@@ -122,7 +122,7 @@ def examine_quantizing(
 
 
 def _said(engine: TensorRTLLMDraft) -> float:
-    """The memory of the GPUs that a profile names, as far as it tells."""
+    """The memory of the GPUs that a profile names, as far as it is known."""
     return (engine.gpu_memory_gib or 0.0) * len(engine.device_ids)
 
 
@@ -152,7 +152,7 @@ def examine_tools(
 
 
 def memory_of(engines: Mapping[str, TensorRTLLMDraft], seen: Mapping[int, SeenGpu]) -> list[Gpu]:
-    """Return who takes what of which GPU."""
+    """Return how much of which GPU each engine takes."""
     return gpus(engines, {number: gpu.memory_gib for number, gpu in seen.items()})
 
 

@@ -18,7 +18,7 @@ def is_fresh(step: BuildStep) -> bool:
 
 
 def forget(step: BuildStep) -> None:
-    """A step begins: from now on its output is nobody's."""
+    """A step begins: from now on its output is not valid."""
     (step.output / NAME).unlink(missing_ok=True)
 
 

@@ -65,7 +65,7 @@ class ConfigSection(BaseModel):
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """An engine of a deployment, as far as the rest of it must know.
+    """What the rest of a deployment must know of one of its engines.
 
     parameters: of its model. files: subfolder of its version folder -> the files in it.
     vocab_size: width of its logits, padding included. kv_cache_tokens: what its KV cache holds.
