@@ -59,7 +59,7 @@ class EngineSettings:
         return self.kv_cache_tokens // self.kv_block_tokens
 
     def kv_blocks_of(self, num_tokens: int) -> int:
-        """Return how many blocks ``tokens`` of one sequence fill."""
+        """Return how many blocks ``num_tokens`` tokens of one sequence fill."""
         return -(-num_tokens // self.kv_block_tokens)
 
 
