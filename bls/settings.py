@@ -131,7 +131,7 @@ class LoopSettings(RequestLimits):
         return self.draft is None or self.draft.capabilities.logits_tell_all
 
     @property
-    def logits_on_loan(self) -> bool:
+    def shared_logits(self) -> bool:
         """Whether the draft's logits are handed over in shared memory, which loses nothing."""
         engines = (self.target, self.draft)
         return all(e is not None and e.capabilities.shares_logits for e in engines)

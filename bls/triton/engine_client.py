@@ -77,8 +77,10 @@ class EngineRequests:
         self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}
         self._stop_words: dict[tuple[int, ...], list[Any]] = {}
-        shares_logits = engine.is_draft and engine.loop.logits_on_loan
-        self._logits_output = tensors.LOGITS_LOAN if shares_logits else tensors.GENERATION_LOGITS
+        shares_logits = engine.is_draft and engine.loop.shared_logits
+        self._logits_output = (
+            tensors.SHARED_LOGITS_HANDLE if shares_logits else tensors.GENERATION_LOGITS
+        )
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
@@ -203,7 +205,7 @@ class EngineRequests:
     def _draft_logits(self, call: EngineCall) -> Any:
         """The tensor that the target verifies the draft against; None: ids alone."""
         settings = self._engine.loop
-        if settings.logits_on_loan:
+        if settings.shared_logits:
             return call.draft.logits
         logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)
         return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)

@@ -619,7 +619,7 @@ def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
     )
 
 
-def test_a_stop_is_told_from_a_request():
+def test_a_stop_is_distinguished_from_a_request():
     stop = {"stop": np.array([[True]])}
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop

@@ -92,7 +92,7 @@ def test_dry_run_names_no_program_that_is_not_there(capsys, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_aiperf_is_told_of_only_where_there_is_one(capsys, tmp_path, monkeypatch):
+def test_aiperf_is_mentioned_only_where_there_is_one(capsys, tmp_path, monkeypatch):
     arguments = ("--url", "h:1", "--folder", str(tmp_path))
     assert len(dry_run(capsys, *arguments)) == 2
     monkeypatch.setattr(perf.shutil, "which", lambda name: name if name == "aiperf" else None)

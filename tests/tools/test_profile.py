@@ -176,7 +176,7 @@ def test_missing_checkpoint_is_named(folder):
 
 
 def test_folder_that_is_no_checkpoint_is_refused(folder):
-    assert "tokenizer is no Hugging Face checkpoint: it has no config.json" in refusal(
+    assert "tokenizer is not a Hugging Face checkpoint: it has no config.json" in refusal(
         folder, profile(engines=engines(checkpoint="tokenizer"))
     )
 
@@ -325,7 +325,7 @@ def test_settings_answer_for_a_draft_that_is_not_there(folder):
     assert settings.draft_kv_blocks == 0
     assert settings.draft_logits_tell_all
     assert not settings.draft_stops_when_unsure
-    assert not settings.logits_on_loan
+    assert not settings.shared_logits
 
 
 def test_longest_text_follows_from_the_tokenizer_unless_the_profile_wants_less(folder):

@@ -29,7 +29,7 @@ MAX_TOKENS = 96
 REPEATS = 3
 CONTROL, DRAFTER = drafter_registry.CONTROL.name, drafter_registry.DRAFT_MODEL.name
 PROMPT_LINES = 8  # of a prompt, the last ones are shown
-WIDTH = 100  # where the output is no terminal
+WIDTH = 100  # where the output is not a terminal
 
 
 class DemoPrompt(NamedTuple):
@@ -76,7 +76,7 @@ class ComparisonRow:
 
     @classmethod
     def of(cls, comparison: PromptComparison) -> ComparisonRow:
-        """Return the figures of one prompt."""
+        """Return the measurements of one prompt."""
         answer = comparison.speculative[0]
         return cls(
             num_tokens=answer.num_tokens,
@@ -90,7 +90,7 @@ class ComparisonRow:
 
     @classmethod
     def total(cls, rows: Sequence[ComparisonRow]) -> ComparisonRow:
-        """Return the figures of all prompts together."""
+        """Return the measurements of all prompts together."""
         return cls(
             num_tokens=sum(row.num_tokens for row in rows),
             control_seconds=sum(row.control_seconds for row in rows),

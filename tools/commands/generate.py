@@ -142,7 +142,7 @@ def given(options: argparse.Namespace) -> Inputs:
 
 
 def _prompt(argument: str) -> str:
-    """Return the prompt as Python spells an argument: bytes that are no UTF-8 as surrogates."""
+    """Return the prompt as Python spells an argument: bytes that are not UTF-8 as surrogates."""
     if argument != "-":
         return argument
     return sys.stdin.buffer.read().decode(errors="surrogateescape")

@@ -35,7 +35,7 @@ from tandem.tools.commands.options import PROMPTS, Options, at_least_one, drafte
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 
-WIDTH = 132  # where the output is no terminal
+WIDTH = 132  # where the output is not a terminal
 Item = TypeVar("Item")
 
 
@@ -57,7 +57,7 @@ def at_least_none(text: str) -> int:
 def add_measuring(
     parser: argparse.ArgumentParser, *, max_tokens: int, repetitions: int, streamed: int
 ) -> Options:
-    """Add what every measurement may be told; return the group of the prompts.
+    """Add the options of every measurement; return the group of the prompts.
 
     The defaults are the verb's.
     """
@@ -119,7 +119,7 @@ def add_measuring(
     )
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--json", type=Path, metavar="FILE", help="The file to write all figures to."
+        "--json", type=Path, metavar="FILE", help="The file to write all statistics to."
     )
     output.add_argument(
         "--plot", type=Path, metavar="FILE", help="The file to draw speedup against length in."

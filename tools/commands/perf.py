@@ -291,7 +291,7 @@ def _generate(
 
 
 def _print_aiperf(loads: Sequence[Load], planned: Deployment | None) -> None:
-    """Tell how aiperf would do it, where there is one."""
+    """Say how aiperf would do it, where there is one."""
     if shutil.which(AIPERF):
         tokenizer = planned.tokenizer.folder if planned else None
         print(f"\nwith {AIPERF}, while tandem up serves on its usual ports:")

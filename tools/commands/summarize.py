@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 CONTROL = drafter_registry.CONTROL.name  # the drafter that every other is compared with
 DATASET = DEMO / "summaries.jsonl"
-WIDTH = 100  # where the output is no terminal
-SERVERS_OWN = "default"  # the drafter of a server that is not told which
+WIDTH = 100  # where the output is not a terminal
+SERVERS_OWN = "default"  # the drafter of a request that names none
 HUGGING_FACE = "hugging_face"
 ROUGE1_THRESHOLD = 15.0  # percent, the documents'
 CONTROL_THRESHOLD = 95.0  # percent: greedy texts part only where two tokens tie
@@ -87,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_columns(parser)
     _add_accuracy(parser)
     parser.add_argument_group("output").add_argument(
-        "--json", type=Path, metavar="FILE", help="The file to write figures and texts to."
+        "--json", type=Path, metavar="FILE", help="The file to write statistics and texts to."
     )
 
 

@@ -101,7 +101,7 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
 
 
 def _choices(planned: Deployment) -> dict[str, str]:
-    """What the profile, or the lack of one, has decided."""
+    """What the profile has decided, or the defaults without one."""
     loop, engines = planned.loop_settings(), planned.profile.engines
     others = [name for name in loop.drafters if name != loop.drafter]
     also = f" (a request may choose {', '.join(others)})" if others else ""

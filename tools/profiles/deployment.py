@@ -1,4 +1,4 @@
-"""A profile that was checked against its checkpoints: what each model of it will be told."""
+"""A profile that was checked against its checkpoints: the settings of each of its models."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Deployment:
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
     def tokenizer_settings(self) -> TokenizerSettings:
-        """Return what `preprocessing` is told."""
+        """Return the settings of `preprocessing`."""
         return TokenizerSettings(
             tokenizer_dir=TOKENIZER,
             add_special_tokens=self.profile.tokenizer.add_special_tokens,
@@ -97,7 +97,7 @@ class Deployment:
         )
 
     def detokenizer_settings(self) -> DetokenizerSettings:
-        """Return what `postprocessing` is told."""
+        """Return the settings of `postprocessing`."""
         return DetokenizerSettings(
             tokenizer_dir=TOKENIZER,
             skip_special_tokens=self.profile.tokenizer.skip_special_tokens,
@@ -105,7 +105,7 @@ class Deployment:
         )
 
     def loop_settings(self) -> LoopSettings:
-        """Return what the stream entry is told."""
+        """Return the settings of the stream entry."""
         profile, models, timeouts = self.profile, self.profile.models, self.profile.timeouts
         decoding, limits = profile.decoding, profile.limits
         draft = self.draft
@@ -133,7 +133,7 @@ class Deployment:
         )
 
     def forwarder_settings(self, entry: EntrySection) -> ForwarderSettings:
-        """Return what a forward entry is told."""
+        """Return the settings of a forward entry."""
         return ForwarderSettings(
             stream_model=self.stream_entry.name,
             drafter=entry.drafter,

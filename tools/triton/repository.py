@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,8 +54,8 @@ class Model:
     name: str
     source: str | None
     parameters: Mapping[str, str]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
     packages: tuple[str, ...]
     max_batch_size: int
     decoupled: bool = False
@@ -163,7 +163,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
             )
 
 
-def _typed(tensors: tuple[Tensor, ...], planned: EnginePlan) -> tuple[Tensor, ...]:
+def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]:
     """The tensors of an engine, its logits in the type that it makes and reads."""
     return tuple(
         tensor.of_type(planned.logits_dtype) if tensor in engine.LOGITS else tensor
