@@ -85,7 +85,9 @@ def test_a_whole_number_and_null_are_taken_where_they_mean_the_same():
     assert read == Settings("f", pause=2.0)
 
 
-KNOWN = "folder, kind, model, drafter, ids, names, exact, count, pause, target, draft, spares, options"
+KNOWN = (
+    "folder, kind, model, drafter, ids, names, exact, count, pause, target, draft, spares, options"
+)
 
 
 @pytest.mark.parametrize(
