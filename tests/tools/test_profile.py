@@ -375,7 +375,7 @@ def test_own_checkpoints_are_checked_before_their_weights_are_there(folder):
     (folder / "target" / "model.safetensors").unlink()
     planned = deployment.for_checkpoints(folder / "target", None, name="mine", with_weights=False)
     assert (planned.profile.name, planned.drafters) == ("mine", ("prompt_lookup", "none"))
-    with pytest.raises(TandemError, match="--target: .* holds no weights"):
+    with pytest.raises(TandemError, match=r"--target: .* holds no weights"):
         deployment.for_checkpoints(folder / "target", None)
 
 
@@ -387,7 +387,10 @@ def test_own_checkpoints_are_checked_before_their_weights_are_there(folder):
             "architecture 'T5ForConditionalGeneration' is not a decoder-only language model",
         ),
         ({"architectures": ["BertModel"]}, "architecture 'BertModel' is not a decoder-only"),
-        ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "'mamba' has no attention"),
+        (
+            {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+            "architecture 'mamba' has no attention",
+        ),
         (
             {"model_type": "qwen3_next", "layer_types": ["full_attention", "linear_attention"]},
             "architecture 'qwen3_next' has layers of type 'linear_attention'",
