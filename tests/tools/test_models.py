@@ -10,6 +10,9 @@ import pytest
 from checkpoints import write_empty, write_tokenizer
 from hub import hub
 
+from tandem.tools.commands import doctor
+from tandem.tools.commands.chosen import add_deployment, chosen_deployment
+from tandem.tools.commands.options import parser_of
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
 from tandem.tools.models import hub as hub_module
@@ -276,6 +279,47 @@ def test_memory_of_a_container_is_what_its_limit_leaves(tmp_path, monkeypatch):
     assert memory.free_memory() == 8000 * 1024
     (tmp_path / "memory.max").write_text("4000000\n")
     assert memory.free_memory() == 1_500_000
+
+
+def test_doctor_says_whether_models_fit_before_their_weights_are_fetched(served, monkeypatch):
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    options = SimpleNamespace(target=ID, draft=ID, allow_pickle=False)
+    found = {finding.subject: finding for finding in doctor.examine_models(options)}
+    assert found["target"].found == f"{ID}, 0 million weights, 1 MB to fetch"
+    assert found["drafters"].found == "draft_model, prompt_lookup, hybrid, none"
+    assert found["memory for models"].found.startswith("1.0 GB needed, ")
+    assert all(finding.good for finding in found.values())
+    assert "model.safetensors" not in served.fetched
+    options.draft = "owner/absent"
+    *_, last = doctor.examine_models(options)
+    assert (last.subject, last.good) == ("models", False)
+    assert last.mend.startswith("--draft: no folder owner/absent here, and no model")
+
+
+def test_models_that_do_not_fit_are_refused_before_their_weights_are_fetched(
+    served, tmp_path, checkpoint, monkeypatch
+):
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    write_tokenizer(other, size=280)
+    served.add("owner/stranger", other)
+    options = options_of("--target", ID, "--draft", "owner/stranger")
+    assert "draft and target must share one vocabulary" in refusal(
+        lambda: chosen_deployment(options)
+    )
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    monkeypatch.setattr(fit, "free_memory", lambda: 1000)
+    options = options_of("--target", ID)
+    assert "the models need about 0.5 GB of memory" in refusal(lambda: chosen_deployment(options))
+    assert "model.safetensors" not in served.fetched
+    assert chosen_deployment(options, here=False).profile.name == ID
+    assert "model.safetensors" in served.fetched
+
+
+def options_of(*arguments):
+    parser = parser_of("render")
+    add_deployment(parser.add_argument_group("models"))
+    return parser.parse_args(arguments)
 
 
 def test_command_takes_a_model_by_name(served, checkpoint, tmp_path):

@@ -17,6 +17,7 @@ from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 
 Result = TypeVar("Result")
+DRAFT_ALONE = "--draft needs --target, the model that it drafts for"
 
 
 def add_deployment(group: Options) -> None:
@@ -52,16 +53,16 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     """
     if options.target is None:
         if options.draft is not None:
-            raise TandemError("--draft needs --target, the model that it drafts for")
+            raise TandemError(DRAFT_ALONE)
         return deployment.load(chosen_profile(options))
     if options.profile is not None:
         raise TandemError("--profile and --target exclude each other")
     sources = chosen_models(options)
-    described = {job: _told(job, source.describe) for job, source in sources.items()}
+    described = {job: told(job, source.describe) for job, source in sources.items()}
     planned = planned_models(sources, described)
     if here:
         fit_of(planned, {job: told.num_parameters for job, told in described.items()}).check()
-    folders = {job: _told(job, source.checkpoint) for job, source in sources.items()}
+    folders = {job: told(job, source.checkpoint) for job, source in sources.items()}
     return deployment.for_checkpoints(
         folders["target"], folders.get("draft"), name=sources["target"].name
     )
@@ -69,9 +70,11 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
 
 def chosen_models(options: argparse.Namespace) -> dict[Job, ModelSource]:
     """Return the models that the options name; raise TandemError for what names none."""
+    if options.target is None:
+        raise TandemError(DRAFT_ALONE)
     named: dict[Job, str | None] = {"target": options.target, "draft": options.draft}
     return {
-        job: _told(job, partial(model_named, text, allow_pickle=options.allow_pickle))
+        job: told(job, partial(model_named, text, allow_pickle=options.allow_pickle))
         for job, text in named.items()
         if text is not None
     }
@@ -90,7 +93,7 @@ def planned_models(
     )
 
 
-def _told(job: Job, what: Callable[[], Result]) -> Result:
+def told(job: Job, what: Callable[[], Result]) -> Result:
     """Say which option it is that an error is about."""
     try:
         return what()
