@@ -244,19 +244,40 @@ def test_file_that_is_no_model_is_refused(tmp_path):
     assert refusal(lambda: model_named("absent.gguf")) == "no file absent.gguf"
 
 
-def test_models_larger_than_memory_are_refused_with_what_takes_how_much(checkpoint, monkeypatch):
-    planned = deployment.for_checkpoints(checkpoint, checkpoint)
+@pytest.fixture
+def planned(checkpoint, monkeypatch):
+    """Two engines of 1024 tokens, 16 KB each; at best their caches hold 16 sequences."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    shape = {"num_hidden_layers": 8, "num_attention_heads": 4, "hidden_size": 256}
+    (checkpoint / "config.json").write_text(json.dumps(config | shape))
     monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    return deployment.for_checkpoints(checkpoint, checkpoint)
+
+
+COUNTS = {"target": 400_000_000, "draft": 1_000_000}
+
+
+def test_models_larger_than_memory_are_refused_with_what_takes_how_much(planned, monkeypatch):
     monkeypatch.setattr(fit, "free_memory", lambda: 2_000_000_000)
-    counts = {"target": 400_000_000, "draft": 1_000_000}
-    text = refusal(lambda: fit.fit_of(planned, counts).check())
-    assert text == (
-        "the models need about 2.6 GB of memory (target: 1.6 GB of weights, 0 MB of KV cache; "
-        "draft: 4 MB of weights, 0 MB of KV cache), and 2.0 GB are free; take a smaller model, or "
-        "lower kv_cache_tokens in a profile"
-    ).replace("0 MB of KV", "1 MB of KV")
-    monkeypatch.setattr(fit, "free_memory", lambda: 3_000_000_000)
-    fit.fit_of(planned, counts).check()
+    assert refusal(fit.fit_of(planned, COUNTS).check) == (
+        "the models need about 2.6 GB of memory (1.6 GB of weights and 17 MB for 1024 tokens in "
+        "target, 4 MB of weights and 17 MB for 1024 tokens in draft), and 2.0 GB are free; take "
+        "smaller models"
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "tokens"), [(4_000_000_000, 16 * 1024), (2_637_600_000, 1024), (2_872_000_000, 8191)]
+)
+def test_kv_caches_are_what_memory_holds(planned, monkeypatch, free, tokens):
+    monkeypatch.setattr(fit, "free_memory", lambda: free)
+    found = fit.fit_of(planned, COUNTS)
+    found.check()
+    assert found.kv_cache_tokens() == pytest.approx({"target": tokens, "draft": tokens}, rel=0.01)
+    served = deployment.for_checkpoints(
+        planned.profile.engines.target.checkpoint, None, kv_cache_tokens=found.kv_cache_tokens()
+    )
+    assert served.target.kv_cache_tokens == found.kv_cache_tokens()["target"]
 
 
 def test_gpu_holds_the_weights_in_their_own_type(checkpoint, monkeypatch):

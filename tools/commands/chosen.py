@@ -60,11 +60,17 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     sources = chosen_models(options)
     described = {job: told(job, source.describe) for job, source in sources.items()}
     planned = planned_models(sources, described)
+    kv_cache_tokens = {}
     if here:
-        fit_of(planned, {job: told.num_parameters for job, told in described.items()}).check()
+        fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
+        fit.check()
+        kv_cache_tokens = fit.kv_cache_tokens()
     folders = {job: told(job, source.checkpoint) for job, source in sources.items()}
     return deployment.for_checkpoints(
-        folders["target"], folders.get("draft"), name=sources["target"].name
+        folders["target"],
+        folders.get("draft"),
+        name=sources["target"].name,
+        kv_cache_tokens=kv_cache_tokens,
     )
 
 

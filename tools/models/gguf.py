@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models.source import Description, ModelSource
@@ -110,7 +111,7 @@ class GgufFile(ModelSource):
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         if not console.is_terminal:
             console.print(title, markup=False)
-        with console.status(title):
+        with console.status(escape(title)):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from tandem.bls.settings import DrafterName, ForwarderSettings, LoopSettings
 from tandem.contract.strings import MOST_STRINGS
@@ -178,16 +179,28 @@ def load(path: Path) -> Deployment:
 
 
 def for_checkpoints(
-    target: Path, draft: Path | None, *, name: str | None = None, with_weights: bool = True
+    target: Path,
+    draft: Path | None,
+    *,
+    name: str | None = None,
+    kv_cache_tokens: Mapping[str, int] = MappingProxyType({}),
+    with_weights: bool = True,
 ) -> Deployment:
     """Return a deployment of one's own checkpoints, without a profile; raise TandemError.
 
-    name: what the deployment is called, the target's folder when left out. with_weights: false
-    checks all that the small files say, where the weights are not there yet.
+    name: what the deployment is called, the target's folder when left out. kv_cache_tokens: of
+    `target` and `draft`. with_weights: false checks all that the small files say, where the weights
+    are not there yet.
     """
-    engines = {"target": {"kind": "torch", "checkpoint": str(target.absolute())}}
-    if draft:
-        engines["draft"] = {"kind": "torch", "checkpoint": str(draft.absolute())}
+    folders = {"target": target, "draft": draft} if draft else {"target": target}
+    engines = {
+        job: {
+            "kind": "torch",
+            "checkpoint": str(folder.absolute()),
+            "kv_cache_tokens": kv_cache_tokens.get(job),
+        }
+        for job, folder in folders.items()
+    }
     profile = Profile.model_validate({"name": name or target.name, "engines": engines})
     try:
         return check(profile, with_weights=with_weights)
