@@ -14,7 +14,7 @@ from tandem.tools.commands import doctor
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
 from tandem.tools.commands.options import parser_of
 from tandem.tools.errors import TandemError
-from tandem.tools.models import fit
+from tandem.tools.models import fit, named
 from tandem.tools.models import hub as hub_module
 from tandem.tools.models.hub import HubModel
 from tandem.tools.models.named import model_named
@@ -151,6 +151,19 @@ def test_refusal_of_the_hub_is_one_line(served, status):
     assert f"{ID}: the Hub {said[status]}" in refusal(HubModel(ID).describe)
 
 
+def test_name_that_no_model_can_have_is_one_line(served):
+    assert refusal(HubModel("a/b--c").describe) == (
+        "no folder a/b--c here, and no model can have this name"
+    )
+
+
+def test_endpoint_that_is_no_hub_is_one_line(served):
+    served.failing = 200
+    assert refusal(HubModel(ID).describe) == (
+        f"{served.url} does not answer as a Hub does; mend HF_ENDPOINT, or unset it"
+    )
+
+
 @pytest.mark.parametrize("broken", ["closed", "failing", "offline"])
 def test_without_a_hub_the_cache_serves_what_it_holds(served, tmp_path, monkeypatch, broken):
     from huggingface_hub import constants
@@ -226,6 +239,14 @@ def test_folder_that_is_there_goes_before_the_hub(tmp_path, monkeypatch):
     source = model_named("a/b")
     assert isinstance(source, CheckpointFolder)
     assert source.name == "b"
+
+
+def test_missing_package_is_told_with_the_extra_that_brings_it(monkeypatch):
+    monkeypatch.setattr(named, "find_spec", lambda _: None)
+    assert refusal(lambda: model_named("a/b")) == (
+        "no folder a/b, and a model of the Hub needs the package huggingface_hub; "
+        "pip install 'tandem-triton[embedded]'"
+    )
 
 
 @pytest.mark.parametrize("text", ["absent", "./a/b", "/a/b", "a/b/c", "~/a"])

@@ -184,6 +184,14 @@ class HubModel(ModelSource):
                 f"the connection to {constants.ENDPOINT} broke while {self.name} was fetched; "
                 "try again, what has arrived is kept"
             ) from error
+        except errors.HFValidationError as error:
+            raise TandemError(
+                f"no folder {self.id} here, and no model can have this name"
+            ) from error
+        except (ValueError, errors.FileMetadataError) as error:
+            raise TandemError(
+                f"{constants.ENDPOINT} does not answer as a Hub does; mend HF_ENDPOINT, or unset it"
+            ) from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
                 raise

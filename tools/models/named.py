@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
@@ -30,4 +31,9 @@ def model_named(text: str, *, allow_pickle: bool = False) -> ModelSource:
     given = ID.fullmatch(text)
     if given is None:
         raise TandemError(f"no folder {path}; {HINT}")
+    if find_spec("huggingface_hub") is None:
+        raise TandemError(
+            f"no folder {path}, and a model of the Hub needs the package huggingface_hub; "
+            "pip install 'tandem-triton[embedded]'"
+        )
     return HubModel(given["id"], given["revision"], allow_pickle=allow_pickle)
