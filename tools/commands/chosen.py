@@ -60,7 +60,7 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     sources = chosen_models(options)
     described = {job: told(job, source.describe) for job, source in sources.items()}
     planned = planned_models(sources, described)
-    kv_cache_tokens = {}
+    kv_cache_tokens: dict[str, int] = {}
     if here:
         fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
         fit.check()

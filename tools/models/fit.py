@@ -73,7 +73,7 @@ class Fit:
             f"{gigabytes(self.free)} are free; take smaller models"
         )
 
-    def kv_cache_tokens(self) -> dict[Job, int]:
+    def kv_cache_tokens(self) -> dict[str, int]:
         """Return the KV caches: as large as planned, or what the free memory holds."""
         left = self.free - sum(need.fixed for need in self.needs.values())
         wanted = sum(need.token_bytes * need.kv_tokens for need in self.needs.values())

@@ -95,11 +95,13 @@ class HubModel(ModelSource):
     def _fetch(self, names: Sequence[str], revision: str | None, *, shown: bool = False) -> Path:
         """Fetch files; shown: with the library's own progress, on a terminal."""
         from huggingface_hub import snapshot_download  # noqa: PLC0415  takes its time
-        from huggingface_hub.utils import tqdm  # noqa: PLC0415
+        from huggingface_hub.utils.tqdm import tqdm  # noqa: PLC0415
 
-        class Bar(tqdm):  # type: ignore[misc]
+        silent = not (shown and sys.stderr.isatty())
+
+        class Bar(tqdm):
             def __init__(self, *given: Any, **named: Any) -> None:
-                super().__init__(*given, **named | {"disable": not (shown and sys.stderr.isatty())})
+                super().__init__(*given, **named | {"disable": silent})  # type: ignore[no-untyped-call]
 
         with self._one_line():
             folder = snapshot_download(
