@@ -91,7 +91,8 @@ def test_greedy_text_is_what_hugging_face_generates(client, transformers_model, 
     for drafter in DRAFTERS:
         whole = chat(client, messages, drafter=drafter, max_tokens=48)
         assert text_of(whole) == expected
-        assert bool(drafted(whole)) == (drafter == "prompt_lookup" and messages is EDIT)
+        assert drafted(whole) == 0 or drafter == "prompt_lookup"
+        assert drafted(whole) > 0 or drafter == "none" or messages is FRANCE
         chunks = chat(client, messages, drafter=drafter, max_tokens=48, stream=True)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
 
