@@ -335,7 +335,7 @@ def test_doctor_says_whether_models_fit_before_their_weights_are_fetched(served,
     options.draft = "owner/absent"
     *_, last = doctor.examine_models(options)
     assert (last.subject, last.good) == ("models", False)
-    assert last.mend.startswith("--draft: no folder owner/absent here, and no model")
+    assert last.fix.startswith("--draft: no folder owner/absent here, and no model")
 
 
 def test_models_that_do_not_fit_are_refused_before_their_weights_are_fetched(
