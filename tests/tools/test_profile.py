@@ -377,7 +377,7 @@ def test_padding_may_differ_as_that_of_qwens_sizes_does(folder):
     planned = load(folder, profile())
     assert planned.target.parameters["draft_vocab_size"] == "151936"
     settings = planned.loop_settings()
-    assert (settings.vocab_size, settings.draft_vocab_size) == (152_064, 151_936)
+    assert (settings.target.vocab_size, settings.draft.vocab_size) == (152_064, 151_936)
 
 
 def test_own_checkpoints_are_checked_before_their_weights_are_there(folder):
