@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tandem.bls.draft_length import DraftLength
 from tandem.bls.drafters.drafter import Drafter, Proposal
-from tandem.bls.effects import Draft, EngineCall
+from tandem.bls.effects import Draft, EngineCall, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import TokenIds
 from tandem.bls.seeds import proposal_seed
@@ -89,11 +89,15 @@ class DraftModel(Drafter):
             tokens, logits = sequence.up_to_end(tokens), None
         return Draft(tokens, logits, drafter="draft_model", plan=plan, answer=answer)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+    def copy(self, copied: Draft, limit: int) -> int:
+        """How much of a copy is worth being verified, instead of asking the draft engine."""
+        return self._length.copy(copied, limit)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""
         self._length.verified(draft, num_accepted, seconds)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""
         self._length.observe_plain_step(num_tokens, seconds)
 
