@@ -193,7 +193,7 @@ def taught(rounds=4, *, max_draft_len=2, accepted=1):
 
 
 def test_a_round_costs_what_the_wall_clock_says_not_what_the_engines_say():
-    length, draft_statistics = taught()
+    draft_statistics = taught()[1]
     choice = draft_statistics.choice(draft_statistics.of_a_request(), 2, 32)
     # One token kept and one of the target's own: 50 ms to verify, 10 on the way, 10 a draft token.
     assert choice.arm == pytest.approx((1, 0.0, 2 / 0.07))
@@ -255,7 +255,7 @@ def test_what_is_saved_for_trials_is_bounded_but_a_dear_one_is_made_some_time():
 
 def test_nobody_else_samples_the_target_alone_while_one_request_does():
     """All requests used to leave their drafts at once, until the first one was back."""
-    length, draft_statistics = taught(rounds=400)
+    draft_statistics = taught(rounds=400)[1]
     others = [AdaptiveLength(draft_statistics) for _ in range(64)]
     for other in others:
         other.verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))  # their prompts
@@ -264,7 +264,7 @@ def test_nobody_else_samples_the_target_alone_while_one_request_does():
 
 
 def test_an_arm_is_kept_for_some_rounds():
-    length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
+    length = taught(rounds=KEPT_ROUNDS + 2)[0]
     assert length.plan(4) == DraftPlan(1)
     length.observe_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better from now on
     kept = [length.plan(4) for _ in range(KEPT_ROUNDS + 1)]
@@ -294,7 +294,7 @@ def test_drafts_that_rest_are_tried_again_as_soon_as_the_time_for_it_is_saved():
 
 
 def test_a_copy_that_earns_more_than_a_draft_is_taken():
-    length, draft_statistics = taught(max_draft_len=4)
+    length = taught(max_draft_len=4)[0]
     assert length.copy(copied(1, 1, 1, 1), 4) == 4
     for _ in range(40):
         length.verified(copied(1, 1, 1, 1), 0, StepSeconds(0.06, 0.05))
@@ -303,7 +303,7 @@ def test_a_copy_that_earns_more_than_a_draft_is_taken():
 
 
 def test_copies_that_were_given_up_are_tried_again():
-    length, draft_statistics = taught(max_draft_len=4)
+    length = taught(max_draft_len=4)[0]
     for _ in range(40):
         length.verified(copied(1, 1, 1, 1), 0, StepSeconds(0.06, 0.05))
     taken = []
