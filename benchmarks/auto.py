@@ -41,7 +41,7 @@ PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.js
 WIDTH = 110
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
-VIRTUAL_STEPS = {1: 2000, 16: 600, 64: 400}  # of the target, that a simulation lasts
+VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # of the target, that a simulation lasts
 Item = TypeVar("Item")
 
 

@@ -36,6 +36,7 @@ TRIAL_TOKENS = 2  # the shortest draft that tells whether drafts pay again
 SHARE = 0.005  # of all time, that each kind of trial may cost
 LEAST_PRICE = 0.1  # of what a trial lasts
 MOST_SAVED = 0.5  # seconds: trials that were not made are not made up for at once
+SAVED_AT_FIRST = 0.2  # seconds: what the target alone costs is to be known soon
 # How often a copied token is accepted that 1, 2, 3, 4 or more tokens led to, until it is known.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 COPY_CONFIDENCE = 2.0  # rounds
@@ -81,12 +82,16 @@ class FixedLength:
 class TrialBudget:
     """Seconds that trials may cost: a share of all the time that passes."""
 
-    def __init__(self) -> None:
-        self._saved = 0.0
+    def __init__(self, saved: float = 0.0) -> None:
+        self._saved = saved
 
     def earn(self, seconds: float) -> None:
         """Note that time has passed."""
         self._saved = min(MOST_SAVED, self._saved + SHARE * seconds)
+
+    def charge(self, seconds: float) -> None:
+        """Note that a trial cost so much more than it was taken for."""
+        self._saved -= seconds
 
     def pays(self, lasts: float, worth: float) -> bool:
         """Let a trial be made that lasts so long and earns what is worth so much, if it is saved.
@@ -135,7 +140,7 @@ class DraftStatistics:
         ]
         self.round_times = RoundTimes()
         self.plain_times = PlainTimes()
-        self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
+        self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget(SAVED_AT_FIRST)
         self._lock = threading.Lock()
 
     def of_a_request(self) -> RequestEarnings:
@@ -150,15 +155,22 @@ class DraftStatistics:
         return self.round_times.known and self.drafts.all.rounds >= FIRST_ROUNDS
 
     def learn(
-        self, draft: Draft, num_accepted: int, seconds: StepSeconds | None, own: RequestEarnings
+        self,
+        draft: Draft,
+        num_accepted: int,
+        seconds: StepSeconds | None,
+        own: RequestEarnings,
+        *,
+        caught_up: bool,
     ) -> None:
         """Take a round in, for one request and for all.
 
-        seconds: None where they say nothing, since the prompt was computed in them.
+        seconds: None where they say nothing, since the prompt was computed in them. caught_up:
+        whether the draft model had computed nearly all of the context before.
         """
         with self._lock:
             if seconds is not None:
-                self._learn_times(draft, seconds)
+                self._learn_times(draft, seconds, caught_up=caught_up)
             if draft.answer is not None:
                 self.drafts.add(draft, num_accepted, own.drafts)
             else:
@@ -186,12 +198,16 @@ class DraftStatistics:
             times = self.round_times.of_copies("prompt_lookup")
             return self.copies[kind].best(own.copies[kind], len(copied), *times)
 
-    def pays_draft(self, choice: Choice, own: RequestEarnings, length: int) -> bool:
-        """Whether a draft of a length may be tried now, instead of what is best."""
+    def pays_draft(
+        self, choice: Choice, own: RequestEarnings, length: int, *, rounds: int = 1
+    ) -> bool:
+        """Whether so many drafts of a length may be tried now, instead of what is best."""
         with self._lock:
             fixed, each = self.round_times.of_drafts("draft_model")
             emitted = self.drafts.emitted(own.drafts, length)
-            return self._drafts_budget.pays(fixed + each * length, emitted / choice.rate)
+            return self._drafts_budget.pays(
+                rounds * (fixed + each * length), rounds * emitted / choice.rate
+            )
 
     def pays_copy(self, choice: Choice, own: RequestEarnings, copied: Draft) -> bool:
         """Whether a copy may be tried now, instead of what is best."""
@@ -206,11 +222,16 @@ class DraftStatistics:
         with self._lock:
             return self._plain_budget.pays(num_tokens / choice.alone, num_tokens / choice.rate)
 
-    def _learn_times(self, draft: Draft, seconds: StepSeconds) -> None:
+    def _learn_times(self, draft: Draft, seconds: StepSeconds, *, caught_up: bool) -> None:
         rest = seconds.whole - seconds.target
         if draft.answer is not None:
+            tokens = len(draft.answer.tokens)
             draft_seconds = draft.answer.engine_seconds or draft.answer.seconds
-            self.round_times.add_draft(len(draft.answer.tokens), draft_seconds)
+            if caught_up:
+                self.round_times.add_draft(tokens, draft_seconds)
+            else:
+                expected = self.round_times.draft(tokens)
+                self._drafts_budget.charge(max(0.0, draft_seconds - expected))
             rest -= draft_seconds
         self.round_times.add_round(draft.drafter, len(draft), seconds.target, rest)
         self._earn(seconds.whole)
@@ -235,6 +256,8 @@ class AdaptiveLength:
         self._steps = 0
         self._rest = FIRST_PIECE
         self._piece = MOST_TOKENS
+        self._caught_up = False  # the draft model, with the context
+        self._trial_goes_on = False
         self._arm: Arm | None = None  # the last choice,
         self._kept = 0  # and for how many rounds more
 
@@ -272,8 +295,11 @@ class AdaptiveLength:
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Learn from a round; the first one's times are those of the prompt."""
         timed = seconds if self._steps else None
-        self._draft_statistics.learn(draft, num_accepted, timed, self._own)
+        self._draft_statistics.learn(
+            draft, num_accepted, timed, self._own, caught_up=self._caught_up
+        )
         self._steps += 1
+        self._caught_up |= draft.answer is not None
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Learn what the target costs alone; the first call's times are those of the prompt."""
@@ -281,11 +307,20 @@ class AdaptiveLength:
             self._piece = num_tokens
             self._draft_statistics.learn_plain_step(num_tokens, seconds)
         self._steps += 1
+        self._caught_up = self._trial_goes_on = False
 
     def _alone_or_trial(self, choice: Choice, limit: int) -> DraftPlan:
-        """Leave the target alone for a while, then for a longer one; a short draft at times."""
+        """Leave the target alone for a while, then for a longer one; try short drafts at times.
+
+        The first draft of a trial has the draft model catch up with the context: only a second one
+        tells what drafts take.
+        """
         length = min(limit, max(TRIAL_TOKENS, choice.arm.length))
-        if self._steps and self._draft_statistics.pays_draft(choice, self._own, length):
+        if self._caught_up and self._trial_goes_on:
+            self._trial_goes_on = False
+            return self._draft(length)
+        if self._steps and self._draft_statistics.pays_draft(choice, self._own, length, rounds=2):
+            self._trial_goes_on = True
             return self._draft(length)
         rest, self._rest = self._rest, min(2 * self._rest, MOST_TOKENS)
         return DraftPlan(0, plain_tokens=rest)

@@ -92,6 +92,11 @@ class RoundTimes:
         self._target.add(verified, target)
         self._rest.setdefault(drafter, Mean()).add(rest)
 
+    def draft(self, tokens: int) -> float:
+        """Return the seconds of a draft model's call."""
+        fixed, each = self._draft.fit()
+        return fixed + each * tokens
+
     def of_drafts(self, drafter: str) -> tuple[float, float]:
         """Return the seconds of a round in which a model drafts, and of each draft token."""
         (fixed, each), (draft_fixed, draft_each) = self.of_copies(drafter), self._draft.fit()
