@@ -255,7 +255,8 @@ class AdaptiveLength:
         self._own = draft_statistics.of_a_request()
         self._steps = 0
         self._rest = FIRST_PIECE
-        self._piece = MOST_TOKENS
+        self._piece = MOST_TOKENS  # that the target decodes in a call, if it may
+        self._due = 0  # tokens that it was to decode alone
         self._caught_up = False  # the draft model, with the context
         self._trial_goes_on = False
         self._arm: Arm | None = None  # the last choice,
@@ -274,7 +275,7 @@ class AdaptiveLength:
             return self._alone_or_trial(choice, limit)
         self._rest = FIRST_PIECE
         if self._steps and draft_statistics.pays_plain(choice, FIRST_PIECE):
-            return DraftPlan(0, plain_tokens=FIRST_PIECE)
+            return self._alone(FIRST_PIECE)
         longest = min(limit, draft_statistics.max_draft_len)
         if draft_statistics.pays_draft(choice, self._own, longest):
             return self._draft(longest)
@@ -304,7 +305,9 @@ class AdaptiveLength:
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Learn what the target costs alone; the first call's times are those of the prompt."""
         if num_tokens and self._steps:
-            self._piece = num_tokens
+            if num_tokens < self._due:  # somebody reads along
+                self._piece = num_tokens
+            self._due -= num_tokens
             self._draft_statistics.learn_plain_step(num_tokens, seconds)
         self._steps += 1
         self._caught_up = self._trial_goes_on = False
@@ -323,7 +326,11 @@ class AdaptiveLength:
             self._trial_goes_on = True
             return self._draft(length)
         rest, self._rest = self._rest, min(2 * self._rest, MOST_TOKENS)
-        return DraftPlan(0, plain_tokens=rest)
+        return self._alone(rest)
+
+    def _alone(self, num_tokens: int) -> DraftPlan:
+        self._due = num_tokens
+        return DraftPlan(0, plain_tokens=num_tokens)
 
     def _draft(self, num_tokens: int, stop: float = 0.0) -> DraftPlan:
         return DraftPlan(num_tokens, stop, wants_log_probs=self._draft_statistics.rated)
