@@ -34,7 +34,13 @@ class Hybrid(Drafter):
         if len(draft) or len(copied):
             return draft
         # The target goes on alone, but not for longer than nothing has been found to copy.
-        return replace(draft, plain_tokens=min(draft.plain_tokens, self._prompt_lookup.misses))
+        return replace(draft, plain_tokens=min(draft.plain_tokens, self._longest_piece))
+
+    @property
+    def _longest_piece(self) -> int:
+        """Tokens to decode alone after misses in a row: 1, 2, 3, 4, 8, 16, 32 and so on."""
+        misses = self._prompt_lookup.misses
+        return misses if misses <= 4 else 2 ** (misses - 2)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Pass on what became of drafts and of copies: the draft model competes with those."""

@@ -289,6 +289,20 @@ def test_hybrid_keeps_what_copies_earn_apart_from_what_the_model_does():
     assert draft_statistics.drafts.all.rounds == 1
 
 
+def test_hybrid_leaves_the_target_alone_for_longer_the_longer_nothing_is_found_to_copy():
+    drafter, draft_statistics = learning()
+    for _ in range(4):
+        drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
+        drafter.verified(drafted, 0, StepSeconds(0.1, 0.1))
+    drafter.observe_plain_step(32, StepSeconds(0.032, 0.032))  # drafts do not pay
+    new, pieces = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
+    for _ in range(7):
+        with pytest.raises(StopIteration) as proposed:
+            next(drafter.propose(new, 4))
+        pieces.append(proposed.value.value.plain_tokens)
+    assert pieces == [1, 2, 3, 4, 8, 16, 32]
+
+
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
 @pytest.mark.parametrize("seeded", [True, False])
 @pytest.mark.parametrize("use_draft_logits", [True, False])
