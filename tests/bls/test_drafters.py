@@ -290,7 +290,7 @@ def test_hybrid_keeps_what_copies_earn_apart_from_what_the_model_does():
 
 
 def test_hybrid_leaves_the_target_alone_for_longer_the_longer_nothing_is_found_to_copy():
-    drafter, draft_statistics = learning()
+    drafter = learning()[0]
     for _ in range(4):
         drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
         drafter.verified(drafted, 0, StepSeconds(0.1, 0.1))
