@@ -36,7 +36,6 @@ TRIAL_TOKENS = 2  # the shortest draft that tells whether drafts pay again
 SHARE = 0.003  # of all time, that each kind of trial may cost
 LEAST_PRICE = 0.1  # of what a trial lasts
 MOST_SAVED = 0.5  # seconds: trials that were not made are not made up for at once
-SAVED_AT_FIRST = 0.2  # seconds: what the target alone costs is to be known soon
 # How often a copied token is accepted that 1, 2, 3, 4 or more tokens led to, until it is known.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 COPY_CONFIDENCE = 2.0  # rounds
@@ -82,8 +81,8 @@ class FixedLength:
 class TrialBudget:
     """Seconds that trials may cost: a share of all the time that passes."""
 
-    def __init__(self, saved: float = 0.0) -> None:
-        self._saved = saved
+    def __init__(self) -> None:
+        self._saved = 0.0
 
     def earn(self, seconds: float) -> None:
         """Note that time has passed."""
@@ -140,7 +139,8 @@ class DraftStatistics:
         ]
         self.round_times = RoundTimes()
         self.plain_times = PlainTimes()
-        self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget(SAVED_AT_FIRST)
+        self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
+        self._plain_sampled = False
         self._lock = threading.Lock()
 
     def of_a_request(self) -> RequestEarnings:
@@ -218,9 +218,17 @@ class DraftStatistics:
             return self._drafts_budget.pays(fixed + each * len(copied), emitted / choice.rate)
 
     def pays_plain(self, choice: Choice, num_tokens: int) -> bool:
-        """Whether so many tokens may be decoded alone now, instead of what is best."""
+        """Whether so many tokens may be decoded alone now, instead of what is best.
+
+        One request does it at once, whatever it costs: until then it is only guessed what that is.
+        """
+        lasts, worth = num_tokens / choice.alone, num_tokens / choice.rate
         with self._lock:
-            return self._plain_budget.pays(num_tokens / choice.alone, num_tokens / choice.rate)
+            if self._plain_sampled:
+                return self._plain_budget.pays(lasts, worth)
+            self._plain_sampled = True
+            self._plain_budget.charge(lasts - worth)
+            return True
 
     def _learn_times(self, draft: Draft, seconds: StepSeconds, *, caught_up: bool) -> None:
         rest = seconds.whole - seconds.target

@@ -26,7 +26,7 @@ def rate(pair, language, streams, draft_len, **options):
         language,
         streams=streams,
         draft_len=draft_len,
-        seconds=STEPS[streams] * pair.target,
+        seconds=STEPS[streams] * pair.target * (1 + pair.batch_slope * (streams - 1)),
         **options,
     )
     return outcome.tokens_per_second

@@ -253,14 +253,14 @@ def test_what_is_saved_for_trials_is_bounded_but_a_dear_one_is_made_some_time():
     assert not budget.pays(lasts=MOST_SAVED / 2, worth=0.0)
 
 
-def test_few_requests_sample_the_target_alone_at_the_same_time():
+def test_nobody_else_samples_the_target_alone_while_one_request_does():
     """All requests used to leave their drafts at once, until the first one was back."""
     draft_statistics = taught(rounds=400)[1]
     others = [AdaptiveLength(draft_statistics) for _ in range(64)]
     for other in others:
         other.verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))  # their prompts
     plans = [other.plan(4) for other in others]
-    assert 1 <= plans.count(DraftPlan(0, plain_tokens=FIRST_PIECE)) <= 3
+    assert plans.count(DraftPlan(0, plain_tokens=FIRST_PIECE)) == 1
 
 
 def test_an_arm_is_kept_for_some_rounds():
@@ -299,7 +299,7 @@ def test_drafts_that_rest_are_tried_again_as_soon_as_the_time_for_it_is_saved():
     assert tried == sorted(begun + [at + 1 for at in begun])  # two drafts each
     # 50 ms to verify, 10 on the way and 20 to draft, for two tokens that are worth 20.
     assert np.diff(begun) == pytest.approx(2 * 0.06 / SHARE / 0.32, abs=3)
-    assert len(begun) > 3
+    assert len(begun) >= 3
 
 
 def test_a_draft_model_that_has_to_catch_up_is_not_taken_for_a_slow_one_but_costs_the_trial():
