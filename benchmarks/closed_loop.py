@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,7 +29,8 @@ from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, TextCall
 from tandem.bls.errors import EngineCallError
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
-from tandem.bls.settings import AUTO, DrafterName, LoopSettings
+from tandem.bls.settings import AUTO, DrafterName, EngineSettings, LoopSettings
+from tandem.engines.capabilities import EMULATED
 
 MAX_DRAFT_LEN = 32
 ANSWER_LEN = 300
@@ -39,19 +40,21 @@ WORDS = 10**6  # so many that nothing comes again by chance
 COPY_LEN, NEW_LEN = 20, 10  # mean lengths of stretches that are copied from the prompt, and new
 FLOOR = 1e-9  # of a probability, before its logarithm is taken
 
+TARGET = EngineSettings(
+    model="target",
+    vocab_size=WORDS,
+    max_seq_len=10**6,
+    kv_cache_tokens=10**9,
+    kv_block_tokens=32,
+    timeout=60.0,
+    max_draft_len=MAX_DRAFT_LEN,
+    capabilities=EMULATED,
+)
 SETTINGS = LoopSettings(
-    target_model="target",
-    draft_model="draft",
+    target=TARGET,
+    draft=replace(TARGET, model="draft"),
     preprocessing_model="",
     postprocessing_model="",
-    vocab_size=WORDS,
-    draft_vocab_size=WORDS,
-    max_seq_len=10**6,
-    draft_max_seq_len=10**6,
-    max_draft_len=MAX_DRAFT_LEN,
-    target_keyed_randomness=True,
-    draft_keyed_randomness=True,
-    draft_stops_when_unsure=True,
 )
 
 

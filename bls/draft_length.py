@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 from tandem.bls.arms import STOP_PROBABILITIES, Arm, Arms, RoundEarnings
 from tandem.bls.chunk_size import MOST_TOKENS
+from tandem.bls.drafter_registry import DRAFT_MODEL, PROMPT_LOOKUP
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 from tandem.bls.round_times import PlainTimes, RoundTimes
 
@@ -186,7 +187,7 @@ class DraftStatistics:
     def choice(self, own: RequestEarnings, limit: int, piece: int) -> Choice:
         """Return the best draft for a request that fits; alone, it decodes in such pieces."""
         with self._lock:
-            times = self.round_times.of_drafts("draft_model")
+            times = self.round_times.of_drafts(DRAFT_MODEL.name)
             return Choice(
                 self.drafts.best(own.drafts, limit, *times), 1 / self._seconds_alone(piece)
             )
@@ -195,7 +196,7 @@ class DraftStatistics:
         """Return how much of a copy is worth being verified."""
         kind = _kind(copied)
         with self._lock:
-            times = self.round_times.of_copies("prompt_lookup")
+            times = self.round_times.of_copies(PROMPT_LOOKUP.name)
             return self.copies[kind].best(own.copies[kind], len(copied), *times)
 
     def pays_draft(
@@ -203,7 +204,7 @@ class DraftStatistics:
     ) -> bool:
         """Whether so many drafts of a length may be tried now, instead of what is best."""
         with self._lock:
-            fixed, each = self.round_times.of_drafts("draft_model")
+            fixed, each = self.round_times.of_drafts(DRAFT_MODEL.name)
             emitted = self.drafts.emitted(own.drafts, length)
             return self._drafts_budget.pays(
                 rounds * (fixed + each * length), rounds * emitted / choice.rate
@@ -213,7 +214,7 @@ class DraftStatistics:
         """Whether a copy may be tried now, instead of what is best."""
         kind = _kind(copied)
         with self._lock:
-            fixed, each = self.round_times.of_copies("prompt_lookup")
+            fixed, each = self.round_times.of_copies(PROMPT_LOOKUP.name)
             emitted = self.copies[kind].emitted(own.copies[kind], len(copied))
             return self._drafts_budget.pays(fixed + each * len(copied), emitted / choice.rate)
 
@@ -346,4 +347,4 @@ class AdaptiveLength:
 
 def _kind(copied: Draft) -> int:
     """Which copies it is to be compared with: those that as many tokens led to."""
-    return min(copied.num_matching, len(COPY_ACCEPTANCE)) - 1
+    return min(max(1, copied.num_matching), len(COPY_ACCEPTANCE)) - 1

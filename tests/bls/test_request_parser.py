@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scripted
+from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import Drafting, Options, TokenizerInputs
@@ -14,18 +16,14 @@ from tandem.bls.request_parser import (
     RequestParser,
     check_sizes,
 )
-from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
+from tandem.bls.settings import AUTO, RequestLimits
 from tandem.contract import entry
 
-SETTINGS = LoopSettings(
-    target_model="target",
-    preprocessing_model="preprocessing",
-    postprocessing_model="postprocessing",
-    draft_model="draft",
-    vocab_size=100,
+SETTINGS = replace(
+    with_engines(
+        scripted.SETTINGS, target={"vocab_size": 100, "max_seq_len": 64, "max_draft_len": 16}
+    ),
     end_ids=(7,),
-    max_seq_len=64,
-    max_draft_len=16,
     drafters=("draft_model", "prompt_lookup", "hybrid", "none"),
     drafter="draft_model",
     draft_len=4,
@@ -258,8 +256,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             (
-                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: a lookup "
-                "has no logits"
+                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: "
+                "'prompt_lookup' has no logits"
             ),
         ),
         (
@@ -621,7 +619,7 @@ def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
     )
 
 
-def test_a_stop_is_told_from_a_request():
+def test_a_stop_is_distinguished_from_a_request():
     stop = {"stop": np.array([[True]])}
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop
