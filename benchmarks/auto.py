@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 from rich.table import Table
 
 from benchmarks import closed_loop
-from benchmarks.closed_loop import Language, Pair
+from benchmarks.closed_loop import AcceptanceModel, PairTimes
 from tandem.bls.settings import AUTO, DrafterName
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
@@ -45,7 +45,7 @@ VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # of the target, that a simulation 
 Item = TypeVar("Item")
 
 
-class Text(NamedTuple):
+class ProfileText(NamedTuple):
     """A profile, the kind of its prompts where they are words, and the lengths to compare with."""
 
     profile: Path
@@ -54,18 +54,18 @@ class Text(NamedTuple):
 
 
 TEXTS = {
-    "completions": Text(PROFILES / "embedded.yaml", "completion", (1, 2, 4, 6, 8)),
-    "edits": Text(PROFILES / "embedded.yaml", "edit", (1, 2, 4, 6, 8)),
-    "70b-1b": Text(PROFILES / "emulated-70b-1b.yaml"),
-    "70b-8b": Text(PROFILES / "emulated-70b-8b.yaml"),
-    "405b-3b": Text(PROFILES / "emulated-405b-3b.yaml"),
-    "two-state": Text(PROFILES / "emulated-70b-1b-two-state.yaml"),
-    "wrong": Text(HERE / "wrong-drafter.yaml", lengths=(2, 4, 10)),
-    "right": Text(HERE / "right-drafter.yaml", lengths=(10, 16, 32)),
+    "completions": ProfileText(PROFILES / "embedded.yaml", "completion", (1, 2, 4, 6, 8)),
+    "edits": ProfileText(PROFILES / "embedded.yaml", "edit", (1, 2, 4, 6, 8)),
+    "70b-1b": ProfileText(PROFILES / "emulated-70b-1b.yaml"),
+    "70b-8b": ProfileText(PROFILES / "emulated-70b-8b.yaml"),
+    "405b-3b": ProfileText(PROFILES / "emulated-405b-3b.yaml"),
+    "two-state": ProfileText(PROFILES / "emulated-70b-1b-two-state.yaml"),
+    "wrong": ProfileText(HERE / "wrong-drafter.yaml", lengths=(2, 4, 10)),
+    "right": ProfileText(HERE / "right-drafter.yaml", lengths=(10, 16, 32)),
 }
 
 
-class Outcome(NamedTuple):
+class CellRates(NamedTuple):
     """Tokens a second of every variant of a cell, turn by turn."""
 
     text: str
@@ -129,7 +129,7 @@ def _several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
     return lambda text: tuple(read(part) for part in text.split(","))
 
 
-def _outcomes(options: argparse.Namespace) -> Iterator[Outcome]:
+def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
     for name in options.text:
         text = TEXTS[name]
         profile, _ = read_profile(text.profile)
@@ -166,12 +166,12 @@ def _slowed(profile: Profile, slope: float) -> Profile:
 
 def simulated(
     name: str, profile: Profile, variants: Sequence[Variant], at_once: int, slope: float
-) -> Outcome:
+) -> CellRates:
     """Return a cell of emulated engines in virtual time: one turn."""
     target, draft = profile.engines.target, profile.engines.draft
     assert isinstance(target, EmulatedTarget)
     assert isinstance(draft, EmulatedDraft)
-    pair = Pair(
+    pair = PairTimes(
         target=target.step_ms / 1e3,
         draft=draft.step_ms / 1e3,
         verify_slope=target.verify_slope,
@@ -189,14 +189,14 @@ def simulated(
             seconds=seconds,
         )
         rates[variant] = [outcome.tokens_per_second]
-    return Outcome(name, at_once, slope, rates)
+    return CellRates(name, at_once, slope, rates)
 
 
-def _language(engine: EmulatedTarget) -> Language:
+def _language(engine: EmulatedTarget) -> AcceptanceModel:
     spoken = engine.language
     if spoken.hard_alpha is None:
-        return Language((spoken.alpha,))
-    return Language((spoken.alpha, spoken.hard_alpha), (spoken.stay_easy, spoken.stay_hard))
+        return AcceptanceModel((spoken.alpha,))
+    return AcceptanceModel((spoken.alpha, spoken.hard_alpha), (spoken.stay_easy, spoken.stay_hard))
 
 
 def _measured(
@@ -205,7 +205,7 @@ def _measured(
     variants: Sequence[Variant],
     slope: float,
     options: argparse.Namespace,
-) -> Iterator[Outcome]:
+) -> Iterator[CellRates]:
     """Measure the cells of one server, one number of requests at once after the other."""
     scenario = _scenario(TEXTS[name], options.prompts)
     with serving(planned) as server:
@@ -221,21 +221,21 @@ def _measured(
             )
             with LoadGenerator(server.grpc_url, planned.stream_entry.name, plan) as load:
                 cells = load.cells()
-            yield Outcome(name, at_once, slope, {c.variant: _rates(c) for c in cells})
+            yield CellRates(name, at_once, slope, {c.variant: _rates(c) for c in cells})
 
 
 def _rates(cell: Cell) -> list[float]:
     return [turn.tokens_per_second for turn in cell.whole[TURNS_WARMING_UP:]]
 
 
-def _scenario(text: Text, num_prompts: int) -> Scenario:
+def _scenario(text: ProfileText, num_prompts: int) -> Scenario:
     if text.kind is None:
         return scenarios_of_lengths([PROMPT_TOKENS], num_prompts)[0]
     found = {scenario.name: scenario for scenario in scenarios_of_file(PROMPTS, num_prompts)}
     return found[text.kind]
 
 
-def _rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+def _rows(outcome: CellRates) -> Iterator[tuple[str, ...]]:
     best = outcome.best
     for auto in (variant for variant in outcome.rates if variant.draft_len == AUTO):
         ratio = outcome.over(auto, best)

@@ -59,7 +59,7 @@ SETTINGS = LoopSettings(
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairTimes:
     """What calls of two engines take, in seconds.
 
     target, draft: a step. hop: on the way of a call, in and out. processor: of the loop's, a call.
@@ -73,7 +73,7 @@ class Pair:
     processor: float = 0.2e-3
 
 
-class Language(NamedTuple):
+class AcceptanceModel(NamedTuple):
     """How often the draft is right: alphas[s] in state s, in which a text remains by stay[s].
 
     edits: an answer repeats stretches of its prompt.
@@ -83,12 +83,12 @@ class Language(NamedTuple):
     stay: tuple[float, ...] = (1.0,)
     edits: bool = False
 
-    def text(self, seed: int) -> Text:
+    def text(self, seed: int) -> SimulatedText:
         """Return a text, the same for a seed."""
         return _text(self, seed)
 
 
-class Text(NamedTuple):
+class SimulatedText(NamedTuple):
     """A prompt, what the target says to it, what the draft guesses there and how sure it is."""
 
     prompt: NDArray[np.int32]  # [PROMPT_LEN]
@@ -98,7 +98,7 @@ class Text(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _text(language: Language, seed: int) -> Text:
+def _text(language: AcceptanceModel, seed: int) -> SimulatedText:
     random, length = np.random.default_rng(seed), ANSWER_LEN + MAX_DRAFT_LEN + 1
     prompt = random.integers(2, WORDS, PROMPT_LEN, np.int32)
     answer = random.integers(2, WORDS, length, np.int32)
@@ -110,7 +110,9 @@ def _text(language: Language, seed: int) -> Text:
         states.append(state)
     sure = np.array(language.alphas)[states]
     guesses = np.where(random.random(length) < sure, answer, 0).astype(np.int32)
-    return Text(prompt, answer, guesses, np.log(np.maximum(sure, FLOOR)).astype(np.float32))
+    return SimulatedText(
+        prompt, answer, guesses, np.log(np.maximum(sure, FLOOR)).astype(np.float32)
+    )
 
 
 def _copy(
@@ -126,7 +128,7 @@ def _copy(
         at += length
 
 
-class Outcome(NamedTuple):
+class ClosedLoopResult(NamedTuple):
     """What the streams did."""
 
     tokens_per_second: float
@@ -174,10 +176,10 @@ class Clock:
         action()
 
 
-class Engine:
+class SimulatedEngine:
     """Serves calls side by side; how long one takes is decided when it begins."""
 
-    def __init__(self, clock: Clock, step: float, pair: Pair) -> None:
+    def __init__(self, clock: Clock, step: float, pair: PairTimes) -> None:
         self._clock = clock
         self._step = step
         self._pair = pair
@@ -222,7 +224,7 @@ class Healthy:
         raise error
 
 
-Calls: TypeAlias = Generator[tuple[EngineCall, Text], Any, None]
+Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText], Any, None]
 
 
 class World:
@@ -230,8 +232,8 @@ class World:
 
     def __init__(
         self,
-        pair: Pair,
-        language: Language,
+        pair: PairTimes,
+        language: AcceptanceModel,
         drafter: DrafterName,
         draft_len: int,
         *,
@@ -248,8 +250,8 @@ class World:
         self._streams_text = streams_text
         self._processor = Processor(self.clock)
         self._engines = {
-            "target": Engine(self.clock, pair.target, pair),
-            "draft": Engine(self.clock, pair.draft, pair),
+            "target": SimulatedEngine(self.clock, pair.target, pair),
+            "draft": SimulatedEngine(self.clock, pair.draft, pair),
         }
         self._statistics = DraftStatistics(MAX_DRAFT_LEN, rated=rated)
 
@@ -288,7 +290,7 @@ class World:
                 except StopIteration:
                     effect = None
 
-    def _decoding(self, text: Text) -> Decoding:
+    def _decoding(self, text: SimulatedText) -> Decoding:
         request = Request(
             prompt_ids=text.prompt,
             max_tokens=ANSWER_LEN,
@@ -321,7 +323,7 @@ class World:
         self._processor.work(half, lambda: self.clock.after(self._pair.hop / 2, arrived))
 
     def _answer(
-        self, call: EngineCall, text: Text
+        self, call: EngineCall, text: SimulatedText
     ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None, float]:
         """What an engine answers: tokens, how likely it finds them, in how many steps."""
         at = len(call.context) - len(text.prompt)
@@ -343,8 +345,8 @@ class World:
 
 
 def run(
-    pair: Pair,
-    language: Language,
+    pair: PairTimes,
+    language: AcceptanceModel,
     *,
     streams: int,
     draft_len: int,
@@ -352,18 +354,18 @@ def run(
     drafter: DrafterName = "draft_model",
     rated: bool = True,
     streams_text: bool = False,
-) -> Outcome:
+) -> ClosedLoopResult:
     """Let streams decode for so long, from a cold start. draft_len: 0 is the target alone."""
     world = World(pair, language, drafter, draft_len, rated=rated, streams_text=streams_text)
     for number in range(streams):
         world.stream(number)
     while world.clock.now < seconds:
         world.clock.advance()
-    return Outcome(
+    return ClosedLoopResult(
         world.tokens_per_second,
         world.drafted / max(1, world.rounds),
         world.tokens_alone / world.tokens,
     )
 
 
-__all__ = ["AUTO", "Language", "Outcome", "Pair", "run"]
+__all__ = ["AUTO", "AcceptanceModel", "ClosedLoopResult", "PairTimes", "run"]

@@ -105,7 +105,7 @@ class TrialBudget:
         return True
 
 
-class Choice(NamedTuple):
+class DraftChoice(NamedTuple):
     """The best draft of a model for a request, beside the target alone in tokens a second."""
 
     arm: Arm
@@ -184,11 +184,11 @@ class DraftStatistics:
             self.plain_times.add(num_tokens, seconds.target, seconds.whole)
             self._earn(seconds.whole)
 
-    def choice(self, own: RequestEarnings, limit: int, piece: int) -> Choice:
+    def choice(self, own: RequestEarnings, limit: int, piece: int) -> DraftChoice:
         """Return the best draft for a request that fits; alone, it decodes in such pieces."""
         with self._lock:
             times = self.round_times.of_drafts(DRAFT_MODEL.name)
-            return Choice(
+            return DraftChoice(
                 self.drafts.best(own.drafts, limit, *times), 1 / self._seconds_alone(piece)
             )
 
@@ -200,7 +200,7 @@ class DraftStatistics:
             return self.copies[kind].best(own.copies[kind], len(copied), *times)
 
     def pays_draft(
-        self, choice: Choice, own: RequestEarnings, length: int, *, rounds: int = 1
+        self, choice: DraftChoice, own: RequestEarnings, length: int, *, rounds: int = 1
     ) -> bool:
         """Whether so many drafts of a length may be tried now, instead of what is best."""
         with self._lock:
@@ -210,7 +210,7 @@ class DraftStatistics:
                 rounds * (fixed + each * length), rounds * emitted / choice.rate
             )
 
-    def pays_copy(self, choice: Choice, own: RequestEarnings, copied: Draft) -> bool:
+    def pays_copy(self, choice: DraftChoice, own: RequestEarnings, copied: Draft) -> bool:
         """Whether a copy may be tried now, instead of what is best."""
         kind = _kind(copied)
         with self._lock:
@@ -218,7 +218,7 @@ class DraftStatistics:
             emitted = self.copies[kind].emitted(own.copies[kind], len(copied))
             return self._drafts_budget.pays(fixed + each * len(copied), emitted / choice.rate)
 
-    def pays_plain(self, choice: Choice, num_tokens: int) -> bool:
+    def pays_plain(self, choice: DraftChoice, num_tokens: int) -> bool:
         """Whether so many tokens may be decoded alone now, instead of what is best.
 
         One request does it at once, whatever it costs: until then it is only guessed what that is.
@@ -321,7 +321,7 @@ class AdaptiveLength:
         self._steps += 1
         self._caught_up = self._trial_goes_on = False
 
-    def _alone_or_trial(self, choice: Choice, limit: int) -> DraftPlan:
+    def _alone_or_trial(self, choice: DraftChoice, limit: int) -> DraftPlan:
         """Leave the target alone for a while, then for a longer one; try short drafts at times.
 
         The first draft of a trial has the draft model catch up with the context: only a second one

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, Outcome, SoakRequest, ask
+from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, SoakOutcome, SoakRequest, ask
 from benchmarks.soak.questions import Question
 from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
@@ -109,7 +109,7 @@ class Crowd:
             told = f"{request.values} of {question.prompts} -> {outcome.texts}"
             self._ledger.add("wrong", f"{told}, the control has {question.answers}")
 
-    def _judge_error(self, question: Question, outcome: Outcome) -> None:
+    def _judge_error(self, question: Question, outcome: SoakOutcome) -> None:
         if outcome.error == NO_ANSWER:
             self._ledger.add("unanswered", str(question.manner))
         elif self._explains(outcome.error, outcome.began, outcome.ended):
@@ -118,7 +118,7 @@ class Crowd:
             self._ledger.add("unexplained", outcome.error or "an answer to a bad request")
 
 
-def _right(question: Question, outcome: Outcome) -> bool:
+def _right(question: Question, outcome: SoakOutcome) -> bool:
     """Whether an answer is the control's; what a client had before it left, its beginning."""
     if not outcome.left:
         return outcome.texts == question.answers

@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from benchmarks.closed_loop import ANSWER_LEN, Language, Pair, run
+from benchmarks.closed_loop import ANSWER_LEN, AcceptanceModel, PairTimes, run
 
 from tandem.bls.settings import AUTO
 
 # The timing of emulated-70b-1b. The embedded pair's: dear drafts and a loop that weighs.
-LARGE = Pair(target=0.019554, draft=0.00113)
-SMALL = Pair(target=0.0037, draft=0.0008, verify_slope=0.09, hop=0.8e-3, processor=0.6e-3)
+LARGE = PairTimes(target=0.019554, draft=0.00113)
+SMALL = PairTimes(target=0.0037, draft=0.0008, verify_slope=0.09, hop=0.8e-3, processor=0.6e-3)
 
-EVEN, WRONG, RIGHT = Language((0.81278,)), Language((0.0,)), Language((1.0,))
-TWO_STATE = Language((0.95, 0.517), (0.92, 0.8))
-EDITS = Language((0.6,), edits=True)
+EVEN, WRONG, RIGHT = AcceptanceModel((0.81278,)), AcceptanceModel((0.0,)), AcceptanceModel((1.0,))
+TWO_STATE = AcceptanceModel((0.95, 0.517), (0.92, 0.8))
+EDITS = AcceptanceModel((0.6,), edits=True)
 
 # Steps of the target that a simulation lasts, by streams: from a cold start, thousands of rounds.
 STEPS = {1: 1500, 16: 300, 64: 160}
@@ -53,7 +53,7 @@ def test_auto_never_loses(language, lengths, streams, slope):
 @pytest.mark.parametrize("streams", [1, 16])
 @pytest.mark.parametrize(("alpha", "lengths"), [(0.6, (1, 2, 4)), (0.85, (2, 4, 6)), (0.2, (1, 2))])
 def test_auto_never_loses_where_drafts_hardly_pay(alpha, lengths, streams):
-    assert over_best(SMALL, Language((alpha,)), streams, lengths) > LOSES_AT_MOST
+    assert over_best(SMALL, AcceptanceModel((alpha,)), streams, lengths) > LOSES_AT_MOST
 
 
 def test_auto_never_loses_where_the_loops_processor_is_what_streams_wait_for():
@@ -74,7 +74,7 @@ def test_auto_never_loses_with_engines_that_do_not_rate_their_drafts():
 @pytest.mark.parametrize("alpha", [0.6, 0.0])
 @pytest.mark.parametrize("edits", [True, False])
 def test_auto_chooses_among_copies_drafts_and_neither(pair, alpha, edits):
-    language = Language((alpha,), edits=edits)
+    language = AcceptanceModel((alpha,), edits=edits)
     best = max(
         rate(pair, language, 1, length, drafter=drafter)
         for drafter, length in [("draft_model", 0), ("draft_model", 4), ("hybrid", 4)]
