@@ -48,6 +48,7 @@ class Request:
     stop_strings: tuple[str, ...] = ()
     drafter: DrafterName = "none"
     draft_len: int = 0  # of a draft model's drafts, or AUTO
+    draft_ahead: bool | None = False  # by a draft model, while the target verifies; None: auto
     max_draft_len: int = 0  # the longest that the target verifies
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1
@@ -63,12 +64,15 @@ class Request:
     @cached_property
     def longest_draft(self) -> int:
         """The most draft tokens that a round of this request may verify."""
-        by_model = self.max_draft_len if self.draft_len == AUTO else self.draft_len
-        asks_the_model = self.drafter in ("draft_model", "hybrid")
         looks_up = self.drafter in ("prompt_lookup", "hybrid")
-        return max(
-            by_model if asks_the_model else 0, self.prompt_lookup_num_tokens if looks_up else 0
-        )
+        return max(self.longest_model_draft, self.prompt_lookup_num_tokens if looks_up else 0)
+
+    @cached_property
+    def longest_model_draft(self) -> int:
+        """The most draft tokens that a draft model may propose in a round."""
+        if self.drafter not in ("draft_model", "hybrid"):
+            return 0
+        return self.max_draft_len if self.draft_len == AUTO else self.draft_len
 
     @cached_property
     def needs_text_each_round(self) -> bool:

@@ -10,6 +10,9 @@ DrafterName = Literal["draft_model", "prompt_lookup", "hybrid", "engine", "none"
 
 
 AUTO = -1  # a draft length that follows from what drafts cost and earn
+# Threads that carry calls out beside a sequence's own, to draft ahead: with more sequences at once
+# it hardly pays, and each takes a place in Triton's thread pool.
+MAX_HELPERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,8 @@ class LoopSettings(RequestLimits):
     target_keyed_randomness: bool = False  # a seed names the same noise at the same position
     draft_keyed_randomness: bool = False
     draft_stops_when_unsure: bool = False  # it honours `draft_stop_probability` and rates tokens
+    draft_branches: bool = False  # it drafts behind many outcomes of a verification in one call
+    engines_share_device: bool = False  # what one of them computes slows the other down
     target_decoupled: bool = False
     draft_decoupled: bool = False
     target_excludes_input: bool = True  # engine answers hold new tokens only
@@ -70,6 +75,7 @@ class LoopSettings(RequestLimits):
     # Defaults of a request
     drafter: DrafterName = "none"
     draft_len: int = 0  # or AUTO
+    draft_ahead: bool | None = None  # while the target verifies; None: where it pays
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     exclude_input_in_output: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tandem.bls.draft_ahead import AheadStatistics, draft_ahead_of
 from tandem.bls.draft_length import AdaptiveLength, DraftLength, DraftStatistics, FixedLength
 from tandem.bls.drafters.draft_model import DrafterHealth, DraftModel
 from tandem.bls.drafters.drafter import Drafter, NoDrafter
@@ -20,17 +21,20 @@ def drafter_of(
     settings: LoopSettings,
     health: DrafterHealth,
     draft_statistics: DraftStatistics,
+    ahead_statistics: AheadStatistics | None = None,
 ) -> Drafter:
     """Return the drafter that a request asks for.
 
-    health, draft_statistics: of the draft model, shared by all requests.
+    health, draft_statistics, ahead_statistics: of the draft model, shared by all requests. Without
+    the last one nothing is drafted ahead.
     """
     if request.drafter == "prompt_lookup":
         return PromptLookup(request, settings)
     if request.drafter not in ("draft_model", "hybrid"):
         return NoDrafter()
     length = _length_of(request, settings, draft_statistics)
-    draft_model = DraftModel(settings, health, length)
+    ahead = draft_ahead_of(request, settings, ahead_statistics)
+    draft_model = DraftModel(settings, health, length, ahead)
     if request.drafter == "hybrid":
         return Hybrid(PromptLookup(request, settings), draft_model, settings)
     return draft_model

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
-from tandem.bls.effects import Draft, EngineAnswer, EngineCall
+from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle
 from tandem.bls.errors import EngineCallError
 from tandem.bls.sequence import Sequence
 
-Proposal = Generator[EngineCall, EngineAnswer, Draft]
+Proposal = Generator[EngineCall | Settle, Any, Draft]
+StepsAhead = Generator[EngineCall, EngineAnswer, Any]
 
 
 class Drafter:
@@ -21,6 +23,13 @@ class Drafter:
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Propose at most ``limit`` tokens (>= 1); an empty draft means plain target steps."""
         raise NotImplementedError
+
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:  # noqa: ARG002
+        """Return steps that draft on while ``draft`` is verified; None where that is not worth it.
+
+        They may run on another thread, and must not look at what the loop changes meanwhile.
+        """
+        return None
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Note how many tokens of a draft were accepted, and how long the target took."""

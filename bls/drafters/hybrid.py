@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.drafters.drafter import Drafter, Proposal, StepsAhead
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import Draft
 from tandem.bls.errors import EngineCallError
@@ -30,10 +30,13 @@ class Hybrid(Drafter):
             return copied
         return (yield from self._draft_model.propose(sequence, limit))
 
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
+        """Let the draft model draft on, also behind what was looked up."""
+        return self._draft_model.draft_ahead(sequence, draft)
+
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Pass on to the draft model what became of its drafts."""
-        if draft.drafter == "draft_model":
-            self._draft_model.verified(draft, num_accepted, seconds)
+        """Pass on to the draft model what became of a draft, also of one that it drafts behind."""
+        self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
         """Pass on to the draft model what the target costs without drafts."""
