@@ -104,6 +104,20 @@ DRAFT_STOP_PROBABILITY = Tensor("draft_stop_probability", "FP32", (1,), optional
 # Between our own engines: where the draft's logits lie, instead of them; see
 # `engines.shared_logits`.
 LOGITS_LOAN = Tensor("logits_loan", "UINT64", (3,), optional=True)
+# Of a draft whose capabilities say `branches`: a call with `branch_counts` verifies nothing. It
+# drafts on, behind each of several outcomes that a verification of `draft_input_ids` [k] may have.
+# An outcome is (accepted length j, next token x). Its branch continues input_ids, d_1..d_j, x as a
+# plain draft call on that context would: what ends a plain call (a length, `end_id`, stop words,
+# `draft_stop_probability`) ends each branch by itself, and `min_tokens` counts from input_ids.
+# Per accepted length j = 0..k: how many next tokens to draft behind, the likeliest first. At j < k
+# none is d_(j+1). One that ends the answer takes a place but has no branch; nothing is drafted
+# behind a d_j that ends it. Without free memory there are fewer branches, even none.
+BRANCH_COUNTS = Tensor("branch_counts", "INT32", (-1,), optional=True, ragged=True)  # [k + 1]
+# Per accepted length: the most tokens behind x; 0: no branch. `request_output_len` counts nothing.
+BRANCH_OUTPUT_LEN = Tensor("branch_output_len", "INT32", (-1,), optional=True, ragged=True)
+# Per accepted length: the seed of a plain call there. Left out: `seed`, whose noise by position
+# draft and target share, so that the next tokens are chosen by it too; otherwise by probability.
+BRANCH_SEEDS = Tensor("branch_seeds", "UINT64", (-1,), optional=True, ragged=True)  # [k + 1]
 
 OUTPUT_IDS = Tensor("output_ids", "INT32", (-1, -1))
 SEQUENCE_LENGTH = Tensor("sequence_length", "INT32", (-1,))
@@ -126,6 +140,13 @@ TOTAL_ACCEPTED_DRAFT_TOKENS = Tensor("total_accepted_draft_tokens", "INT32", (1,
 TOTAL_DRAFT_TOKENS = Tensor("total_draft_tokens", "INT32", (1,))
 NUM_INPUT_TOKENS = Tensor("num_input_tokens", "INT32", (1,))
 NUM_OUTPUT_TOKENS = Tensor("num_output_tokens", "INT32", (1,))
+# What a call with `branch_counts` answers, besides `output_ids` without tokens: b branches, by
+# accepted length, then the likeliest next token first. K is the length of the longest.
+BRANCH_OUTCOMES = Tensor("branch_outcomes", "INT32", (-1, 2))  # [b, 2]: accepted length, next token
+BRANCH_IDS = Tensor("branch_ids", "INT32", (-1, -1))  # [b, K]: what follows it; zeros behind
+BRANCH_LENGTHS = Tensor("branch_lengths", "INT32", (-1,))  # [b]: how many do
+# [b, K]: as `output_log_probs`, where `return_log_probs` asks for them.
+BRANCH_LOG_PROBS = Tensor("branch_log_probs", "FP32", (-1, -1))
 
 NVIDIA_INPUTS = (
     INPUT_IDS,
@@ -191,7 +212,14 @@ NVIDIA_INPUTS = (
     RETURN_NUM_INPUT_TOKENS,
     RETURN_NUM_OUTPUT_TOKENS,
 )
-INPUTS = (*NVIDIA_INPUTS, DRAFT_STOP_PROBABILITY, LOGITS_LOAN)  # of our own engines
+INPUTS = (  # of our own engines
+    *NVIDIA_INPUTS,
+    DRAFT_STOP_PROBABILITY,
+    LOGITS_LOAN,
+    BRANCH_COUNTS,
+    BRANCH_OUTPUT_LEN,
+    BRANCH_SEEDS,
+)
 LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # of the deployment's type
 
 NVIDIA_OUTPUTS = (
@@ -217,4 +245,11 @@ NVIDIA_OUTPUTS = (
     NUM_INPUT_TOKENS,
     NUM_OUTPUT_TOKENS,
 )
-OUTPUTS = (*NVIDIA_OUTPUTS, LOGITS_LOAN)  # of our own engines
+OUTPUTS = (  # of our own engines
+    *NVIDIA_OUTPUTS,
+    LOGITS_LOAN,
+    BRANCH_OUTCOMES,
+    BRANCH_IDS,
+    BRANCH_LENGTHS,
+    BRANCH_LOG_PROBS,
+)
