@@ -192,7 +192,7 @@ class Costs(NamedTuple):
         """How many tokens so many branches may have to be there when the target answers."""
         step = self.step[0] + self.step[1] * num_branches
         spare = SLACK * self.verification(longest) - self.way
-        return min(longest, max(1, int(spare / step) - 1)) if step > 0 else longest
+        return min(longest, max(0, int(spare / step) - 1))
 
 
 def best_plan(
@@ -200,9 +200,10 @@ def best_plan(
 ) -> tuple[AheadPlan, float]:
     """Return the plan that promises most tokens a second, and how many times those without it.
 
-    Hits are verified at once; a miss waits for a draft first.
+    Hits are verified at once; a miss waits for a draft first. Where no branch would be there in
+    time, the plan is the least that can be done, and promises nothing.
     """
-    best, most = AheadPlan(1, BUDGETS[0], 1), 0.0
+    best, most = AheadPlan(1, BUDGETS[0], longest), 0.0
     for budget in BUDGETS:
         if budget > max(most_branches, BUDGETS[0]):
             break
@@ -247,7 +248,8 @@ class AheadStatistics:
     def seconds(self, num_tokens: int) -> float:
         """Return how long a draft call for so many tokens takes; 0 where nobody knows."""
         with self._lock:
-            return self._costs().draft(num_tokens) if self._step.known else 0.0
+            costs = self._costs()
+        return costs.draft(num_tokens) if costs else 0.0
 
     def verified(self, draft: Draft, num_accepted: int) -> None:
         """Learn from a draft that was verified."""
@@ -265,9 +267,16 @@ class AheadStatistics:
                 self._add_call(draft.answer, len(draft.answer.tokens), 1)
 
     def timed_branches(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
-        """Learn what a call took that drafted so many branches of so many tokens."""
+        """Learn what a call took that was to draft so many branches of so many tokens.
+
+        One that was stopped, because it was late, would have taken longer still. One that found no
+        memory for branches says nothing.
+        """
         with self._lock:
-            self._add_call(answer, num_tokens + 1, num_branches)
+            costs = self._costs()
+            late = costs is not None and answer.seconds > costs.verification(0)
+            if answer.branches or late:
+                self._add_call(answer, num_tokens + 1, num_branches)
 
     def plan(self, longest: int, *, always: bool) -> AheadPlan | None:
         """Decide; None: it does not pay.
@@ -285,22 +294,32 @@ class AheadStatistics:
     def _made(self, longest: int) -> tuple[int, AheadPlan, float]:
         """Make a plan for so many rounds: the more sequences decode, the fewer branches each."""
         share = ALL_BRANCHES // max(1, self._running())
-        if self._target.known and self._step.known:
+        costs = self._costs()
+        if costs:
             acceptance = self.acceptance("draft_model")
-            plan, advantage = best_plan(self._costs(), acceptance, longest, share)
+            plan, advantage = best_plan(costs, acceptance, longest, share)
         else:
             plan = AheadPlan(longest, max(BUDGETS[0], min(FIRST_BUDGET, share)), -(-longest // 2))
             advantage = math.inf
         self._plans[longest] = self._rounds, plan, advantage
         return self._plans[longest]
 
-    def _costs(self) -> Costs:
-        return Costs(self._target.fit(), self._step.fit(), self._way.fit()[0])
+    def _costs(self) -> Costs | None:
+        """Return what calls take; None where nobody knows yet."""
+        if not (self._target.known and self._step.known):
+            return None
+        costs = Costs(_floats(self._target), _floats(self._step), _floats(self._way)[0])
+        return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
 
     def _add_call(self, answer: EngineAnswer, steps: int, num_branches: int) -> None:
         working = answer.engine_seconds or answer.seconds
         self._step.add(num_branches, working / steps)
         self._way.add(1, max(0.0, answer.seconds - working))
+
+
+def _floats(model: LatencyModel) -> tuple[float, float]:
+    fixed, each = model.fit()
+    return float(fixed), float(each)
 
 
 class DraftAhead:

@@ -50,11 +50,18 @@ def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
     _count_time(figures, drafter, statistics, timeline)
     for name, value in (
         ("tandem_output_tokens_total", timeline.num_tokens),
+        ("tandem_draft_ahead_calls_total", statistics.ahead.num_calls),
+        ("tandem_draft_ahead_branches_total", statistics.ahead.num_branches),
+        ("tandem_draft_ahead_wasted_branches_total", statistics.ahead.num_wasted_branches),
+        ("tandem_draft_ahead_saved_seconds_total", statistics.ahead.seconds_saved),
         ("tandem_drafter_failures_total", statistics.num_drafter_failures),
         ("tandem_unverified_draft_tokens_total", statistics.num_unverified_draft_tokens),
         ("tandem_recomputed_tokens_total", statistics.num_recomputed_tokens),
     ):
         figures.count(name, value, drafter=drafter)
+    for accepted, hits in enumerate(statistics.ahead.hits_by_accepted):
+        name = "tandem_draft_ahead_hits_total"
+        figures.count(name, hits, drafter=drafter, accepted=str(accepted))
     return figures
 
 

@@ -45,11 +45,11 @@ class Drafting(NamedTuple):
 
     drafter: DrafterName
     draft_len: int = 0
-    draft_ahead: bool | None = False  # None: where it pays
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
+    draft_ahead: bool | None = None  # None: where it pays
 
 
 class Prompt(NamedTuple):

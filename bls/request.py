@@ -48,7 +48,7 @@ class Request:
     stop_strings: tuple[str, ...] = ()
     drafter: DrafterName = "none"
     draft_len: int = 0  # of a draft model's drafts, or AUTO
-    draft_ahead: bool | None = False  # by a draft model, while the target verifies; None: auto
+    draft_ahead: bool | None = None  # a draft model, while the target verifies; None: where it pays
     max_draft_len: int = 0  # the longest that the target verifies
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1

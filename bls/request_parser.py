@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import Drafting, Options, Prompt, TokenizerInputs, check_logits
 from tandem.bls.request import TokenIds
-from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
+from tandem.bls.settings import AUTO, DRAFT_AHEAD, DrafterName, LoopSettings, RequestLimits
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
@@ -47,6 +47,7 @@ UNSUPPORTED = (
 # What a request may set of its drafts, where they are the loop's.
 DRAFTING = (
     tensors.NUM_DRAFT_TOKENS,
+    tensors.DRAFT_AHEAD,
     tensors.PROMPT_LOOKUP_NUM_TOKENS,
     tensors.MAX_MATCHING_NGRAM_SIZE,
     tensors.USE_DRAFT_LOGITS,
@@ -235,6 +236,7 @@ class RequestParser:
         looked_up = self._integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
         ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size)
         threshold = self._threshold(row)
+        ahead = self._draft_ahead(row, drafter)
         if drafter == "none" or asked == 0:
             return Drafting("none")
         self._refuse_unless(
@@ -251,6 +253,7 @@ class RequestParser:
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             use_draft_logits=use_logits,
             draft_acceptance_threshold=threshold if use_logits else None,
+            draft_ahead=ahead,
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None) -> int:
@@ -274,6 +277,29 @@ class RequestParser:
             name != "engine", row, DRAFTING, "cannot be honoured: the target drafts by itself"
         )
         return known[name]
+
+    def _draft_ahead(self, row: int, drafter: DrafterName) -> bool | None:
+        """Whether to draft ahead; None: where it pays."""
+        given = self._strings(tensors.DRAFT_AHEAD, row)
+        if not given or not given[0]:
+            return self._settings.draft_ahead
+        if given[0] not in DRAFT_AHEAD:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': {_quoted(given[0])} given, must be "
+                f"{', '.join(DRAFT_AHEAD)}"
+            )
+        ahead = DRAFT_AHEAD[given[0]]
+        if ahead and drafter not in ASK_THE_MODEL:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}' needs '{tensors.DRAFTER}' to be "
+                f"{' or '.join(ASK_THE_MODEL)}"
+            )
+        if ahead and not self._settings.draft_branches:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': true given, but this deployment's draft engine "
+                "cannot draft ahead; say auto or false"
+            )
+        return ahead
 
     def _uses_logits(self, row: int, drafter: DrafterName) -> bool:
         """Whether drafts come with the logits that they were drawn from."""

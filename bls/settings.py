@@ -10,6 +10,8 @@ DrafterName = Literal["draft_model", "prompt_lookup", "hybrid", "engine", "none"
 
 
 AUTO = -1  # a draft length that follows from what drafts cost and earn
+# How `draft_ahead` is said: always, never, or where it pays.
+DRAFT_AHEAD: dict[str, bool | None] = {"true": True, "false": False, "auto": None}
 # Threads that carry calls out beside a sequence's own, to draft ahead: with more sequences at once
 # it hardly pays, and each takes a place in Triton's thread pool.
 MAX_HELPERS = 16

@@ -49,6 +49,7 @@ RETURN_NUM_OUTPUT_TOKENS = Tensor("return_num_output_tokens", "BOOL", (1,), opti
 INPUT_IDS = Tensor("input_ids", "INT32", (-1,), optional=True, ragged=True)
 RANDOM_SEED = Tensor("random_seed", "UINT64", (1,), optional=True)
 DRAFTER = Tensor("drafter", "STRING", (1,), optional=True)
+DRAFT_AHEAD = Tensor("draft_ahead", "STRING", (1,), optional=True)
 PROMPT_LOOKUP_NUM_TOKENS = Tensor("prompt_lookup_num_tokens", "INT32", (1,), optional=True)
 MAX_MATCHING_NGRAM_SIZE = Tensor("max_matching_ngram_size", "INT32", (1,), optional=True)
 DRAFT_ACCEPTANCE_THRESHOLD = Tensor("draft_acceptance_threshold", "FP32", (1,), optional=True)
@@ -126,6 +127,7 @@ INPUTS = (
     INPUT_IDS,
     RANDOM_SEED,
     DRAFTER,
+    DRAFT_AHEAD,
     PROMPT_LOOKUP_NUM_TOKENS,
     MAX_MATCHING_NGRAM_SIZE,
     DRAFT_ACCEPTANCE_THRESHOLD,

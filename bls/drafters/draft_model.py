@@ -107,7 +107,7 @@ class DraftModel(Drafter):
         The draft may be anybody's: prompt lookup's too.
         """
         self._drafts_ahead = False
-        plan = self._ahead and self._ahead.plan
+        plan = None if self._ahead is None else self._ahead.plan
         if self._ahead is None or plan is None or not self.can_draft(sequence):
             return None
         if (draft.tokens >= self._settings.draft_vocab_size).any():
@@ -120,7 +120,7 @@ class DraftModel(Drafter):
         call = self._call(sequence)._replace(
             max_new_tokens=max(branching.lengths), draft=draft, branching=branching
         )
-        return self._steps_ahead(self._ahead, call)
+        return self._steps_ahead(self._ahead, call, sum(branching.counts))
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Let the next lengths follow from it; a branch says nothing of what a call costs."""
@@ -151,10 +151,10 @@ class DraftModel(Drafter):
         )
 
     @staticmethod
-    def _steps_ahead(ahead: DraftAhead, call: EngineCall) -> StepsAhead:
+    def _steps_ahead(ahead: DraftAhead, call: EngineCall, num_branches: int) -> StepsAhead:
         """Make the call, learn what it took, and return its branches."""
         answer = yield call
-        ahead.statistics.timed_branches(answer, call.max_new_tokens, len(answer.branches))
+        ahead.statistics.timed_branches(answer, call.max_new_tokens, num_branches)
         return branches_of(len(call.context), call.draft.tokens, answer.branches)
 
     def _settled(self) -> Generator[Settle, Any, Branches | None]:
@@ -194,7 +194,7 @@ class DraftModel(Drafter):
 
     def _on_miss(self, limit: int) -> int:
         """How long a draft may be that the round waits for: shorter where others need no wait."""
-        plan = self._ahead and self._ahead.plan
+        plan = None if self._ahead is None else self._ahead.plan
         return limit if plan is None else min(limit, plan.on_miss)
 
     def _stop_ids(self, sequence: Sequence) -> tuple[int, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 from tandem.bls.effects import EngineRole
-from tandem.bls.settings import LoopSettings
+from tandem.bls.settings import MAX_HELPERS, LoopSettings
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.canceller import Canceller
 from tandem.bls.triton.engine_client import EngineClient
@@ -17,6 +19,7 @@ class EngineClients:
         self.settings = settings
         self.calls = Calls()
         self.abandoned = AbandonedCalls()
+        self.helpers = threading.BoundedSemaphore(MAX_HELPERS)  # that sequences may have
         self.engines: dict[EngineRole, EngineClient] = {"target": EngineClient("target", settings)}
         if settings.draft_model is not None:
             self.engines["draft"] = EngineClient("draft", settings)

@@ -15,6 +15,13 @@ COUNTERS = {
         "Seconds of decoding by part: draft and target by the engines' own clocks; orchestration "
         "is the rest, from a sequence's start to its last token"
     ),
+    "tandem_draft_ahead_calls_total": "Rounds during whose verification the next was drafted",
+    "tandem_draft_ahead_branches_total": "Branches drafted, each behind one outcome of a round",
+    "tandem_draft_ahead_wasted_branches_total": "Branches that no round used",
+    "tandem_draft_ahead_hits_total": (
+        "Rounds whose draft was a branch, by the tokens that the round before accepted"
+    ),
+    "tandem_draft_ahead_saved_seconds_total": "Seconds that draft calls instead would have taken",
     "tandem_drafter_failures_total": "Draft calls that failed",
     "tandem_unverified_draft_tokens_total": (
         "Draft tokens that the target dropped without verifying them; at least so many"

@@ -1,8 +1,8 @@
 """Engines that follow a script, and a driver that plays a decoding with them."""
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import numpy as np
 
@@ -135,13 +135,14 @@ class Draft:
 class BranchingDraft:
     """What it says depends on the context alone; it drafts behind outcomes as Tandem's engines do.
 
-    agrees: of 8 tokens so many are the target's. candidates: of each outcome's next token, the
-    target's is the first but for every third, and the rest are any others. keeps_lengths: else its
-    branches are longer than they should be.
+    agrees: of 8 tokens so many are the target's. unsure_every: at so many-th position, the target's
+    token is its last guess of an outcome's, elsewhere the first. keeps_lengths: else its branches
+    are longer than they should be.
     """
 
     language: Language
     agrees: int = 6
+    unsure_every: int = 3
     keeps_lengths: bool = True
     calls: list[EngineCall] = field(default_factory=list)
 
@@ -177,7 +178,8 @@ class BranchingDraft:
             context = [*call.context, *draft[:accepted]]
             right = self.language.next(context, (END, 6) if call.ban_end_ids else ())
             others = [(right + offset) % VOCAB for offset in range(VOCAB)]
-            others = others[1:] + others[:1] if len(context) % 3 == 0 else others
+            if len(context) % self.unsure_every == 0:
+                others = others[1:] + others[:1]
             for token in [t for t in others if [t] != draft[accepted : accepted + 1]][:count]:
                 longer = 0 if self.keeps_lengths else 9
                 drafted = self.drafted([*context, token], length + longer, call)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tandem.bls.settings import AUTO, DrafterName
+from tandem.bls.settings import AUTO, DRAFT_AHEAD, DrafterName
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
@@ -53,6 +53,13 @@ def drafter(text: str) -> DrafterName:
     """Return a drafter's name."""
     if text not in DRAFTERS:
         raise argparse.ArgumentTypeError(f"no drafter '{text}'; known are {', '.join(DRAFTERS)}")
+    return text
+
+
+def draft_ahead(text: str) -> str:
+    """Return how a request says whether to draft ahead."""
+    if text not in DRAFT_AHEAD:
+        raise argparse.ArgumentTypeError(f"'{text}' given, must be {', '.join(DRAFT_AHEAD)}")
     return text
 
 
@@ -140,8 +147,11 @@ def add_variants(
     drafters: str,
     lengths: str,
     ngrams: Sequence[int | None],
-) -> None:
-    """Add who drafts and how much; drafters, lengths: what is said of the verb's defaults."""
+) -> Options:
+    """Add who drafts and how much; return their group.
+
+    drafters, lengths: what is said of the verb's defaults.
+    """
     group = parser.add_argument_group("what to compare")
     group.add_argument(
         "--drafter",
@@ -164,6 +174,7 @@ def add_variants(
         metavar="N,N",
         help=f"The longest n-grams that prompt lookup searches for (default: {sizes}).",
     )
+    return group
 
 
 def chosen_target(options: argparse.Namespace) -> Deployment | TargetServer:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tandem.bls.settings import DrafterName, ForwarderSettings, LoopSettings
+from tandem.bls.settings import MAX_HELPERS, DrafterName, ForwarderSettings, LoopSettings
 from tandem.contract.strings import MOST_STRINGS
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.settings import TokenizerSettings
@@ -46,13 +46,18 @@ class Deployment:
         """BLS calls that one model can have in flight at once.
 
         The loop's worst case is a call for each running sequence beside one for each that a dead
-        engine never answers; a forwarder's is one for each sequence that runs or waits. No more
-        than that: every model gets so many threads, and idle ones make each wake-up in the server
-        dearer (docs/benchmarks.md).
+        engine never answers, and one for each that drafts ahead; a forwarder's is one for each
+        sequence that runs or waits. No more than that: every model gets so many threads, and idle
+        ones make each wake-up in the server dearer (docs/benchmarks.md).
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)
-        return most + SPARE_THREADS
+        helpers = min(MAX_HELPERS, admission.max_requests) if self._may_draft_ahead else 0
+        return most + helpers + SPARE_THREADS
+
+    @property
+    def _may_draft_ahead(self) -> bool:
+        return self.draft is not None and self.draft.capabilities.branches
 
     @property
     def max_text_bytes(self) -> int:
@@ -112,6 +117,8 @@ class Deployment:
             target_keyed_randomness=target.capabilities.keyed_randomness,
             draft_keyed_randomness=draft is not None and draft.capabilities.keyed_randomness,
             draft_stops_when_unsure=draft is not None and draft.capabilities.stops_when_unsure,
+            draft_branches=self._may_draft_ahead,
+            engines_share_device=_share_device(profile),
             target_decoupled=target.decoupled,
             draft_decoupled=draft is not None and draft.decoupled,
             target_excludes_input=target.excludes_input,
@@ -127,6 +134,7 @@ class Deployment:
             drafters=self.drafters,
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             draft_len=decoding.draft_len,
+            draft_ahead=decoding.draft_ahead,
             use_draft_logits=decoding.use_draft_logits,
             draft_acceptance_threshold=decoding.draft_acceptance_threshold,
             exclude_input_in_output=decoding.exclude_input_in_output,
@@ -209,6 +217,7 @@ def check(profile: Profile) -> Deployment:
     )
     _check_drafters(profile, target, draft)
     _check_draft_lengths(profile, target, draft)
+    _check_draft_ahead(profile, draft)
     _check_limits(profile)
     tokenizer = _tokenizer(profile)
     for key_path, section in _sections(profile):
@@ -294,6 +303,19 @@ def _check_draft_lengths(profile: Profile, target: EnginePlan, draft: EnginePlan
                 f"{length} is over engines.target.max_draft_len, which is "
                 f"{target.max_draft_len}; lower the one or raise the other",
             )
+
+
+def _check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
+    """Refuse to draft ahead with an engine that cannot."""
+    if profile.decoding.draft_ahead and not (draft and draft.capabilities.branches):
+        reason = "engines.draft is missing" if draft is None else "the draft engine cannot do it"
+        raise ProfileError(("decoding", "draft_ahead"), f"true, but {reason}; say auto or false")
+
+
+def _share_device(profile: Profile) -> bool:
+    """Whether what one engine computes slows the other down."""
+    target, draft = profile.engines.target, profile.engines.draft
+    return draft is not None and bool(target.devices & draft.devices)
 
 
 def _check_limits(profile: Profile) -> None:
