@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 from typing import NamedTuple
 
 import numpy as np
 
 from tandem.engines.bans import Bans
-from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.language import Language, Text
 from tandem.engines.emulated.row import Row, read_row
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
@@ -44,8 +45,40 @@ class EmulatedSampler:
     def next(self) -> Token:
         """Choose the next token and append it."""
         token = self._choose()
-        self._append(token.id)
+        self.append(token.id)
         return token
+
+    @property
+    def text(self) -> Text:
+        """What the next token follows."""
+        return self._text
+
+    def peek(self, *, by_noise: bool) -> int:
+        """Return the token that would come next; without noise, the likeliest one."""
+        if by_noise or self._sampling.greedy:
+            return self._choose().id
+        return int(self._rows()[1].tokens[0])
+
+    def may_say(self, token: int) -> bool:
+        """Whether the request bans it nowhere here."""
+        if self._history is None:
+            return True
+        return not (self._bans.behind(self._history[: self._text.length]) == token).any()
+
+    def fork(self, seed: int | None = None) -> EmulatedSampler:
+        """Return one that goes on from here by itself, with the seed if one is given."""
+        forked = copy.copy(self)
+        if self._history is not None:
+            forked._history = self._history.copy()
+        if seed is not None:
+            forked._seed = seed
+        return forked
+
+    def append(self, token: int) -> None:
+        """Lengthen the text by a token that others have chosen."""
+        if self._history is not None:
+            self._history[self._text.length] = token
+        self._text = self._language.extend(self._text, token)
 
     def verify(self) -> list[Token]:
         """Return what a verification of the request's drafts emits: one more than it accepts."""
@@ -73,7 +106,7 @@ class EmulatedSampler:
             accepted = 0 < p.of(draft) >= self._threshold() * q.of(draft)
             token = draft if accepted else self._draw(p.minus(q), Purpose.RESIDUAL)
             emitted.append(self._token(token, own, allowed))
-            self._append(token)
+            self.append(token)
             if not accepted:
                 return emitted
         return [*emitted, self.next()]
@@ -125,13 +158,9 @@ class EmulatedSampler:
         said = self._text.length - len(self._request.input_ids)
         return said >= self._sampling.min_tokens and not (banned == self._language.end_id).any()
 
-    def _append(self, token: int) -> None:
-        if self._history is not None:
-            self._history[self._text.length] = token
-        self._text = self._language.extend(self._text, token)
-
 
 def _token_buffer(request: EngineRequest) -> Ids:
     """Return an array that begins with the context and is long enough for the answer."""
     most = max(request.max_new_tokens, len(request.draft_ids) + 1)
+    most += int(request.branch_output_len.max(initial=0))
     return np.concatenate((request.input_ids, np.zeros(most, np.int32)))
