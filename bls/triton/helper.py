@@ -57,6 +57,7 @@ class Helper:
         self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._errand: Errand | None = None
         self._then: Callable[[], None] | None = None
+        self._left = False
         self._lock = threading.Lock()
         in_background(self._work)
 
@@ -87,7 +88,6 @@ class Helper:
         call = self._caller.abandon_if_overdue(now)
         if call is not None:
             self.lost = True
-            self._clients.helpers.release()
             self._ended(error=EngineTimeout(call.model, call.timeout))
 
     def close(self, then: Callable[[], None]) -> None:
@@ -96,11 +96,10 @@ class Helper:
             busy = self._errand is not None
             self._then = then if busy else None
         self._errands.put(None)
-        if not self.lost:
-            self._clients.helpers.release()
         if busy:
             self._caller.interrupt(Cancelled())
         else:
+            self._leave()
             then()
 
     def _work(self) -> None:
@@ -131,5 +130,14 @@ class Helper:
             then, self._then = self._then, None
         if errand is not None:
             errand.end(result, error)
+        if self.lost or then is not None:
+            self._leave()
         if then is not None:
             then()
+
+    def _leave(self) -> None:
+        """Let another sequence have a helper in this one's place."""
+        with self._lock:
+            left, self._left = self._left, True
+        if not left:
+            self._clients.helpers.release()
