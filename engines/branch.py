@@ -35,6 +35,7 @@ class Branch:
         self.steps = 0
         self.over = False
         self._plain = plain
+        self._can_end = plain.end_id is not None or len(plain.stop_words) > 0
         self._log_probs: list[float] = []
         self._joint_probability = 1.0
 
@@ -50,7 +51,9 @@ class Branch:
         the call wants it.
         """
         self.steps += 1
-        kept, ended, _ = cut(self._plain, self.tokens, [token])
+        kept, ended = [token], False
+        if self._can_end:
+            kept, ended, _ = cut(self._plain, self.tokens, [token])
         if kept:
             self.tokens.append(token)
             if log_prob is not None:
