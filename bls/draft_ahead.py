@@ -15,7 +15,6 @@ arXiv:2408.11850.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ BUDGETS = (4, 8, 16, 32, 64, 128)  # branches in one call
 ALL_BRANCHES = 128  # of all sequences together; each has BUDGETS[0] at least
 SLACK = 0.9  # of a verification, in which a call with branches should end
 ADVANTAGE = 1.02  # of drafting ahead in tokens a second, before it is worth it
-FIRST_BUDGET = 16  # while nothing is known of what branches cost
 PLAN_EVERY = 16  # rounds of all requests: costs change slowly
 MEMORY = 0.998  # how much of what was learned about acceptance outlives a round
 PRIOR = (7.0, 10.0)  # tokens accepted, and verified, before the first round
@@ -54,6 +52,10 @@ class AheadPlan(NamedTuple):
     num_tokens: int
     num_branches: int
     on_miss: int
+
+
+# While nobody knows what calls take.
+FIRST_PLAN = AheadPlan(num_tokens=4, num_branches=BUDGETS[1], on_miss=4)
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,8 @@ class AheadStatistics:
         self._target = LatencyModel(through_zero=False)  # by draft tokens
         self._step = LatencyModel(through_zero=False)  # of the draft engine, by branches
         self._way = LatencyModel(through_zero=False)  # of a draft call
-        self._plans: dict[int, tuple[int, AheadPlan, float]] = {}  # round, plan, advantage
+        # By the longest draft: the round in which it was made, the plan, its advantage.
+        self._plans: dict[int, tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
 
     def acceptance(self, drafter: str) -> float:
@@ -286,23 +289,20 @@ class AheadStatistics:
         if not always and (self._shares_device or self._running() > MAX_HELPERS):
             return None
         with self._lock:
-            made, plan, advantage = self._plans.get(longest) or self._made(longest)
-            if self._rounds - made >= PLAN_EVERY:
-                made, plan, advantage = self._made(longest)
+            made, plan, advantage = self._plans.get(longest, (-PLAN_EVERY, None, 0.0))
+            if plan is None or self._rounds - made >= PLAN_EVERY:
+                costs = self._costs()
+                if costs is None:
+                    return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
+                acceptance, share = self.acceptance("draft_model"), self._share
+                plan, advantage = best_plan(costs, acceptance, longest, share)
+                self._plans[longest] = self._rounds, plan, advantage
         return plan if always or advantage > ADVANTAGE else None
 
-    def _made(self, longest: int) -> tuple[int, AheadPlan, float]:
-        """Make a plan for so many rounds: the more sequences decode, the fewer branches each."""
-        share = ALL_BRANCHES // max(1, self._running())
-        costs = self._costs()
-        if costs:
-            acceptance = self.acceptance("draft_model")
-            plan, advantage = best_plan(costs, acceptance, longest, share)
-        else:
-            plan = AheadPlan(longest, max(BUDGETS[0], min(FIRST_BUDGET, share)), -(-longest // 2))
-            advantage = math.inf
-        self._plans[longest] = self._rounds, plan, advantage
-        return self._plans[longest]
+    @property
+    def _share(self) -> int:
+        """Branches that a sequence may ask for: the more of them decode, the fewer each."""
+        return ALL_BRANCHES // max(1, self._running())
 
     def _costs(self) -> Costs | None:
         """Return what calls take; None where nobody knows yet."""

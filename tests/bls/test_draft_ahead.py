@@ -23,6 +23,7 @@ from scripted import (
 
 from tandem.bls import draft_ahead
 from tandem.bls.draft_ahead import (
+    FIRST_PLAN,
     AheadPlan,
     AheadStatistics,
     Branches,
@@ -164,7 +165,7 @@ def test_a_variant_that_does_not_cut_a_branch_when_it_is_used_fails(monkeypatch)
 
 def test_a_hit_asks_the_draft_engine_for_nothing_but_the_next_branches():
     draft = BranchingDraft(ENDLESS, agrees=8, unsure_every=10**9)
-    decoding = check(request_of(end_ids=(), max_tokens=38), ENDLESS, draft)
+    decoding = check(request_of(end_ids=(), max_tokens=40), ENDLESS, draft)
     first, *rest = draft.calls
     assert first.branching is None
     assert all(call.branching is not None for call in rest)
@@ -173,8 +174,7 @@ def test_a_hit_asks_the_draft_engine_for_nothing_but_the_next_branches():
         False,
         *[True] * (len(rounds) - 1),
     ]
-    # A draft that is waited for is shorter.
-    assert [round_.num_draft_tokens for round_ in rounds[:3]] == [2, 4, 4]
+    assert {round_.num_draft_tokens for round_ in rounds} == {4}
 
 
 def test_a_miss_drafts_as_usual_only_shorter():
@@ -393,7 +393,7 @@ def test_where_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():
 def test_a_plan_follows_when_costs_do():
     ahead = ahead_of(10)
     before = ahead.plan
-    assert before == AheadPlan(10, 16, 5)
+    assert before == FIRST_PLAN
     learn(ahead)
     assert ahead.plan.num_branches == 128
     learn(ahead, step=0.004, rounds=2_000)
