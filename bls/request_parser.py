@@ -47,7 +47,6 @@ UNSUPPORTED = (
 # What a request may set of its drafts, where they are the loop's.
 DRAFTING = (
     tensors.NUM_DRAFT_TOKENS,
-    tensors.DRAFT_AHEAD,
     tensors.PROMPT_LOOKUP_NUM_TOKENS,
     tensors.MAX_MATCHING_NGRAM_SIZE,
     tensors.USE_DRAFT_LOGITS,
