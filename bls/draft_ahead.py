@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,8 @@ def branching_of(
     room: tokens that the draft engine can take behind the context.
     """
     lengths = lengths_of(sequence, draft, plan.num_tokens, room)
-    counts = split(plan.num_branches, acceptance, tuple(length > 0 for length in lengths))
+    wanted = tuple(length > 0 for length in lengths)
+    counts = split(plan.num_branches, round(acceptance, 2), wanted)
     return Branching(counts, lengths) if sum(counts) else None
 
 
@@ -125,6 +127,7 @@ def lengths_of(
     return tuple(lengths)
 
 
+@lru_cache(4096)
 def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int, ...]:
     """Return how many branches to draft behind each accepted length, [num_draft_tokens + 1].
 
