@@ -4,8 +4,9 @@
     python -m benchmarks.ahead --profiles emulated-70b-1b --branches 16,64 --streams 1,8
 
 Bare loops over a profile's emulated engines, on devices of their own: the target alone, the best
-length of drafting and verifying in turns, and ahead. Greedy, over an even text. Every figure is
-emulated, and says what the order of the calls is worth, not what a loop takes.
+length of drafting and verifying in turns, and the best of ahead. Greedy, over an even text. There
+are as many branches, up to a limit, as are ready when the verification is. Every figure is emulated,
+and says what the order of the calls is worth, not what a loop takes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +39,7 @@ PIECE = 32  # tokens of a call of the target alone
 SEQUENTIAL_LENGTHS = range(3, 15)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Ahead:
     """How to draft ahead: so many tokens a branch, so many on a miss, and so many branches.
 
@@ -273,6 +275,14 @@ class Bench:
 
         return max((measured(length), length) for length in SEQUENTIAL_LENGTHS)
 
+    def fitting(self, streams: int, length: int, most: int) -> Ahead:
+        """Return as many branches of that length as are drafted while the target verifies."""
+        verify_ms = self._target.step_ms * (1 + self._target.verify_slope * length)
+        longer = verify_ms / (self._draft.step_ms * (length + 1)) - 1
+        rows = longer / self._draft.branch_slope / streams if self._draft.branch_slope else most
+        count = min(most, 1 + math.floor(rows)) if longer >= 0 else 0
+        return Ahead(length, self._options.on_miss, count, self._options.even)
+
     def ahead(self, streams: int, how: Ahead) -> tuple[float, float]:
         """Tokens a second, and the share of rounds whose outcome had a branch."""
         answers = self._options.answers
@@ -293,9 +303,11 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profiles", default=",".join(PAIRS))
-    parser.add_argument("--lengths", type=_numbers, default=[12], help="of branches")
+    parser.add_argument(
+        "--lengths", type=_numbers, default=[6, 7, 8, 9, 10, 12], help="of branches"
+    )
     parser.add_argument("--on-miss", type=int, default=5, help="draft tokens on a miss")
-    parser.add_argument("--branches", type=_numbers, default=[128])
+    parser.add_argument("--branches", type=_numbers, default=[128], help="at most")
     parser.add_argument("--even", action="store_true", help="as many at each accepted length")
     parser.add_argument("--streams", type=_numbers, default=[1])
     parser.add_argument("--hop-ms", type=float, default=1.2)
@@ -307,22 +319,33 @@ def main() -> None:
     table = Table(
         title=f"virtual time, hop {options.hop_ms} ms, branch slope {options.branch_slope}"
     )
-    columns = "profile", "streams", "alone", "best in turns", "K", "branches", "ahead"
+    columns = (
+        "profile",
+        "streams",
+        "alone",
+        "best in turns",
+        "length, on a miss",
+        "branches",
+        "ahead",
+    )
     for heading in (*columns, "of alone", "of in turns", "hits"):
         table.add_column(heading, justify="left" if heading == "profile" else "right")
     for name, streams in itertools.product(options.profiles.split(","), options.streams):
         bench = Bench(name, options)
         alone, (turns, best) = bench.alone(streams), bench.sequential(streams)
-        for length, count in itertools.product(options.lengths, options.branches):
-            how = Ahead(length, options.on_miss, count, options.even)
-            ahead, hits = bench.ahead(streams, how)
+        for most in options.branches:
+            (ahead, hits), how = max(
+                (bench.ahead(streams, how), how)
+                for length in options.lengths
+                if (how := bench.fitting(streams, length, most)).branches
+            )
             table.add_row(
                 name,
                 str(streams),
                 f"{alone:.1f}",
                 f"{turns:.1f} ({best})",
-                str(length),
-                str(count),
+                f"{how.length}, {how.on_miss}",
+                str(how.branches),
                 f"{ahead:.1f}",
                 f"{ahead / alone:.2f}x",
                 f"{ahead / turns:.2f}x",

@@ -122,7 +122,7 @@ class BranchingSequence(TorchSequence):
             row = scores[accepted]
         except RequestError:
             return []
-        count = self._outcomes.num_candidates(accepted)
+        count = min(self._outcomes.num_candidates(accepted), self._max_branches + 1)
         return self._branch_sampler.rank(row, self.prompt_length + accepted, count)
 
     def _extend(self, logits: torch.Tensor) -> None:
