@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
 from tandem.bls.effects import EngineAnswer, EngineCall
-from tandem.bls.errors import Cancelled, EngineTimeout, Failure, ServingError
+from tandem.bls.errors import Cancelled, EngineTimeout, Failure, Overloaded, ServingError
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
@@ -59,12 +59,19 @@ class Helper:
         self._then: Callable[[], None] | None = None
         self._left = False
         self._lock = threading.Lock()
-        in_background(self._work)
 
     @classmethod
     def if_free(cls, clients: EngineClients, request: Request) -> Helper | None:
-        """Return a helper; None where as many as there may be work for other sequences."""
-        return cls(clients, request) if clients.helpers.acquire(blocking=False) else None
+        """Return a helper at work; None where there are as many as may be, or no more threads."""
+        if not clients.helpers.acquire(blocking=False):
+            return None
+        helper = cls(clients, request)
+        try:
+            in_background(helper._work)
+        except Overloaded:
+            helper._leave()
+            return None
+        return helper
 
     def begin(self, steps: StepsBeside) -> Errand | None:
         """Begin to carry steps out; None where the last errand has not ended."""
