@@ -52,11 +52,18 @@ class Deployment:
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)
-        helpers = min(MAX_HELPERS, admission.max_requests) if self._may_draft_ahead else 0
+        helpers = min(MAX_HELPERS, admission.max_requests) if self._drafts_ahead else 0
         return most + helpers + SPARE_THREADS
 
     @property
-    def _may_draft_ahead(self) -> bool:
+    def _drafts_ahead(self) -> bool:
+        """Whether requests that say nothing of it may have drafts made ahead."""
+        asked = self.profile.decoding.draft_ahead
+        pays = asked is None and not _share_device(self.profile)
+        return self._can_draft_ahead and bool(asked or pays)
+
+    @property
+    def _can_draft_ahead(self) -> bool:
         return self.draft is not None and self.draft.capabilities.branches
 
     @property
@@ -117,7 +124,7 @@ class Deployment:
             target_keyed_randomness=target.capabilities.keyed_randomness,
             draft_keyed_randomness=draft is not None and draft.capabilities.keyed_randomness,
             draft_stops_when_unsure=draft is not None and draft.capabilities.stops_when_unsure,
-            draft_branches=self._may_draft_ahead,
+            draft_branches=self._can_draft_ahead,
             engines_share_device=_share_device(profile),
             target_decoupled=target.decoupled,
             draft_decoupled=draft is not None and draft.decoupled,
