@@ -149,6 +149,8 @@ def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:
         values[tensors.DRAFTER] = drafter
     if length is not None:
         values[tensors.NUM_DRAFT_TOKENS] = length
+    if drafter in ("draft_model", "hybrid") and rng.random() < 0.5:
+        values[tensors.DRAFT_AHEAD] = "true"
     if drafter == "draft_model" and question.greedy and rng.random() < 0.5:
         values[tensors.USE_DRAFT_LOGITS] = True
     return values
