@@ -71,7 +71,8 @@ class EmulatedBranchingCall(EmulatedCall):
         self._last_token_ns = wall_ns
         branches = joined(self._branches, with_log_probs=self.request.return_log_probs)
         first_token_ns = wall_ns - max(0, self._steps - 2) * self._step_ns
-        self._composed = EngineResponse(usage=self._used(first_token_ns), branches=branches)
+        usage = self._used(first_token_ns)._replace(draft_tokens=0)  # it verifies none
+        self._composed = EngineResponse(usage=usage, branches=branches)
         self._send = prepared(self._respond, self._composed)
 
     def answer(self, wall_ns: int) -> None:

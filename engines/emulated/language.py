@@ -76,9 +76,15 @@ class Language:
             return self.end_id
         return self._low + self._first(text) % self._words
 
-    def best_probability(self, text: Text) -> float:
-        """Return the probability of the most likely next token."""
-        return float(self._shapes[text.easy][0])
+    def ranked(self, text: Text, rank: int) -> int:
+        """Return the next token of that rank, 0 the most likely one."""
+        if not rank:
+            return self.best(text, may_end=True)
+        return self._low + (self._first(text) + rank) % self._words
+
+    def shape(self, text: Text) -> NDArray[np.float64]:
+        """Return the probabilities [CANDIDATES] of what may follow, by rank."""
+        return self._shapes[text.easy]
 
     def row(self, text: Text, *, may_end: bool) -> Row:
         """Return all that may follow."""

@@ -11,9 +11,12 @@ import numpy as np
 from tandem.engines.bans import Bans
 from tandem.engines.emulated.language import Language, Text
 from tandem.engines.emulated.row import Row, read_row
+from tandem.engines.emulated.settings import CANDIDATES
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
 from tandem.engines.request import EngineRequest, Ids
+
+_RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
 
 
 class Token(NamedTuple):
@@ -40,7 +43,8 @@ class EmulatedSampler:
         self._text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
         self._history = _token_buffer(request) if self._bans else None  # what `_text` stands for
-        self._simple = sampling.greedy and not self._bans and not request.return_generation_logits
+        self._simple = not self._bans and not request.return_generation_logits
+        self._ranks: dict[tuple[int, bool], int] = {}  # drawn: by position and kind of text
 
     def next(self) -> Token:
         """Choose the next token and append it."""
@@ -71,7 +75,7 @@ class EmulatedSampler:
         if self._history is not None:
             forked._history = self._history.copy()
         if seed is not None:
-            forked._seed = seed
+            forked._seed, forked._ranks = seed, {}
         return forked
 
     def append(self, token: int) -> None:
@@ -120,12 +124,24 @@ class EmulatedSampler:
 
     def _choose(self) -> Token:
         if self._simple:
-            best = self._language.best(self._text, may_end=True)
-            return Token(best, self._language.best_probability(self._text), None)
+            rank = 0 if self._sampling.greedy else self._rank()
+            probability = float(self._language.shape(self._text)[rank])
+            return Token(self._language.ranked(self._text, rank), probability, None)
         own, allowed = self._rows()
         if self._sampling.greedy:
             return self._token(int(allowed.tokens[0]), own, allowed)
         return self._token(self._draw(allowed.warped(self._sampling), Purpose.SAMPLE), own, allowed)
+
+    def _rank(self) -> int:
+        """Draw the rank of the next token, which the text decides only by its length and kind.
+
+        So it is drawn once for all branches that have come as far.
+        """
+        key = self._text.length, self._text.easy
+        if key not in self._ranks:
+            row = Row(_RANKS, self._language.shape(self._text)).warped(self._sampling)
+            self._ranks[key] = self._draw(row, Purpose.SAMPLE)
+        return self._ranks[key]
 
     def _rows(self) -> tuple[Row, Row]:
         """Return the language's row and what the request allows of it."""

@@ -117,6 +117,29 @@ def test_a_sampled_next_token_is_the_runner_up_under_the_noise_that_is_shared(en
         assert [token] == engine.tokens(context, 1, sampling=SAMPLED._replace(bad_words=banned))
 
 
+def test_each_accepted_length_may_have_its_own_seed(engine):
+    """As a loop gives to a draft whose noise is not keyed; next tokens are then the likeliest."""
+    ids, drafts = prompt(16, 20), [4, 5, 6]
+    seeds = np.array([3, 2**64 - 1, 5, 6], np.uint64)
+    found = branches(engine, ids, drafts, 2, 5, sampling=SAMPLED, branch_seeds=seeds)
+    assert len(found.lengths) == 8
+    for accepted, token, drafted in rows(found):
+        context, seed = [*ids, *drafts[:accepted], token], int(seeds[accepted])
+        assert drafted == engine.tokens(context, 5, sampling=SAMPLED._replace(seed=seed))
+    greedy = branches(engine, ids, drafts, 2, 1)
+    assert found.outcomes[0].tolist() == greedy.outcomes[0].tolist()
+
+
+def test_usage_counts_no_draft_that_is_not_verified(engine):
+    usage = engine.call(
+        prompt(17, 20),
+        drafts=[4, 5],
+        branch_counts=np.full(3, 1, np.int32),
+        branch_output_len=np.full(3, 2, np.int32),
+    ).last.usage
+    assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
+
+
 def test_each_accepted_length_has_its_own_number_and_length(engine):
     ids, drafts = prompt(5, 20), [4, 5, 6]
     counts, lengths = [0, 4, 1, 2], [3, 2, 0, 5]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from engine_harness import GREEDY, Harness, Pending, prompt
 from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.engines.torch import kv_cache
+from tandem.engines.torch.branch_attention import BranchKV
 from tandem.engines.torch.kv_cache import KVCache, KVShape
 
 BLOCK = 8
@@ -149,6 +152,14 @@ def test_a_call_computes_its_branches_and_nothing_twice(make_harness):
     assert usage.computed_tokens == 4 + 4 * 3 * 6
     assert 0 < usage.first_scheduled_time_ns <= usage.first_token_time_ns
     assert usage.first_token_time_ns <= usage.last_token_time_ns
+
+
+def test_no_keys_and_values_of_branches_outlive_their_call(make_harness):
+    engine = make_harness()
+    for seed in range(3):
+        engine.call(prompt(seed, 40), **asked([4, 5, 6], 3, 6))
+    engine.tokens(prompt(9, 9), 2)  # by now all calls before it are gone
+    assert not any(isinstance(thing, BranchKV) for thing in gc.get_objects())
 
 
 def test_what_was_lent_comes_back():
