@@ -69,14 +69,14 @@ class RealLoops(Loops):
     """
 
     loop_ms: float = 0.3
-    settings: LoopSettings = field(default_factory=lambda: LoopSettings("target", "", ""))
+    settings: LoopSettings = field(kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.running = 0
         self.helpers = MAX_HELPERS
         self.statistics: list[Statistics] = []
-        longest = self.settings.max_draft_len
+        longest = self.settings.target.max_draft_len
         self._draft_statistics = DraftStatistics(longest, rated=True)
         self._ahead_statistics = AheadStatistics(self.settings, lambda: self.running)
         self._ids = itertools.count()
@@ -274,7 +274,7 @@ class Bench:
             drafter="draft_model" if draft_len else "none",
             draft_len=draft_len,
             draft_ahead=draft_ahead,
-            max_draft_len=self._settings.max_draft_len,
+            max_draft_len=self._settings.target.max_draft_len,
             streams_text=True,
         )
         loops = RealLoops(

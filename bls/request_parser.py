@@ -130,7 +130,7 @@ class RequestParser:
     def _prompt(self, row: int) -> Prompt:
         settings = self._settings
         self._refuse_beams(row)
-        max_tokens = self._integer(tensors.MAX_TOKENS, row, 1, settings.max_seq_len)
+        max_tokens = self._integer(tensors.MAX_TOKENS, row, 1, settings.target.max_seq_len)
         if max_tokens is None:
             raise BadRequest(
                 f"input '{tensors.MAX_TOKENS}' is missing; send how many tokens to add"
@@ -148,7 +148,7 @@ class RequestParser:
             repetition_penalty=self._number(tensors.REPETITION_PENALTY, row, above=0.0),
             presence_penalty=self._number(tensors.PRESENCE_PENALTY, row),
             frequency_penalty=self._number(tensors.FREQUENCY_PENALTY, row),
-            end_id=self._integer(tensors.END_ID, row, -1, settings.vocab_size - 1),
+            end_id=self._integer(tensors.END_ID, row, -1, settings.target.vocab_size - 1),
             drafting=self._drafting(row),
         )
 
@@ -188,18 +188,18 @@ class RequestParser:
         array = self._arrays.get(tensors.INPUT_IDS)
         if array is None:
             return None
-        settings = self._settings
+        target = self._settings.target
         if not array[row].size:
             raise BadRequest(f"input '{tensors.INPUT_IDS}' is empty; send at least one id")
-        if array[row].size > settings.max_seq_len:
+        if array[row].size > target.max_seq_len:
             raise BadRequest(
                 f"input '{tensors.INPUT_IDS}': {array[row].size} ids given for a prompt, which are "
-                f"more than max_seq_len, {settings.max_seq_len}"
+                f"more than max_seq_len, {target.max_seq_len}"
             )
         ids: TokenIds = array[row].reshape(-1).astype(np.int32)
-        if ids.view(np.uint32).max() >= settings.vocab_size:  # a negative one is huge there
+        if ids.view(np.uint32).max() >= target.vocab_size:  # a negative one is huge there
             raise BadRequest(
-                f"input '{tensors.INPUT_IDS}': ids must lie in 0..{settings.vocab_size - 1}, "
+                f"input '{tensors.INPUT_IDS}': ids must lie in 0..{target.vocab_size - 1}, "
                 f"{ids.min()}..{ids.max()} given"
             )
         return ids
@@ -230,7 +230,7 @@ class RequestParser:
     def _drafting(self, row: int) -> Drafting:
         settings = self._settings
         drafter = self._drafter(row)
-        longest = settings.max_draft_len
+        longest = settings.target.max_draft_len
         asked = self._integer(tensors.NUM_DRAFT_TOKENS, row, AUTO, longest)
         looked_up = self._integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
         ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size)

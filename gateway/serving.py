@@ -57,11 +57,11 @@ class Serving:
     async def models(self) -> ServedModels:
         """What is served; raises ApiError where this gateway's tokenizer is not the models'."""
         models = await self._engine.models()
-        if self.tokenizer.size > models.loop.vocab_size:
+        if self.tokenizer.size > models.loop.target.vocab_size:
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"the gateway's tokenizer has {self.tokenizer.size} tokens, the model "
-                f"{models.loop.vocab_size}; start the gateway with the model's --tokenizer",
+                f"{models.loop.target.vocab_size}; start the gateway with the model's --tokenizer",
             )
         return models
 
@@ -84,9 +84,10 @@ class Serving:
             for prompt in body.prompts
         ]
         largest = max(map(max, prompts))
-        if largest >= models.loop.vocab_size:
+        vocab_size = models.loop.target.vocab_size
+        if largest >= vocab_size:
             raise bad_request(
-                f"token id {largest} is not below {models.loop.vocab_size}, the vocabulary's size",
+                f"token id {largest} is not below {vocab_size}, the vocabulary's size",
                 param="prompt",
             )
         return await self._answer(COMPLETION, body, prompts, models, http)

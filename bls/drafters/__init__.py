@@ -30,11 +30,11 @@ def drafter_of(
     """
     if request.drafter == "prompt_lookup":
         return PromptLookup(request, settings)
-    if request.drafter not in ("draft_model", "hybrid"):
+    if request.drafter not in ("draft_model", "hybrid") or settings.draft is None:
         return NoDrafter()
     length = _length_of(request, settings, draft_statistics)
     ahead = draft_ahead_of(request, settings, ahead_statistics)
-    draft_model = DraftModel(settings, health, length, ahead)
+    draft_model = DraftModel(settings.draft, settings.target, health, length, ahead)
     if request.drafter == "hybrid":
         return Hybrid(PromptLookup(request, settings), draft_model, settings)
     return draft_model

@@ -13,7 +13,7 @@ from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import TokenIds
 from tandem.bls.seeds import proposal_seed
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import LoopSettings
+from tandem.bls.settings import EngineSettings
 
 
 class DrafterHealth(Protocol):
@@ -35,12 +35,14 @@ class DraftModel(Drafter):
 
     def __init__(
         self,
-        settings: LoopSettings,
+        draft: EngineSettings,
+        target: EngineSettings,
         health: DrafterHealth,
         length: DraftLength,
         ahead: DraftAhead | None = None,
     ) -> None:
-        self._settings = settings
+        self._engine = draft
+        self._target = target
         self._health = health
         self._length = length
         self._ahead = ahead
@@ -86,9 +88,7 @@ class DraftModel(Drafter):
             stop_probability=plan.stop_probability,
         )
         if request.use_draft_logits and answer.logits is None:
-            raise EngineRefused(
-                self._settings.draft_model or "", "generation_logits are missing from its answer"
-            )
+            raise EngineRefused(self._engine.model, "generation_logits are missing from its answer")
         tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
         if not request.use_draft_logits:
             tokens, logits = sequence.up_to_end(tokens), None
@@ -110,7 +110,7 @@ class DraftModel(Drafter):
         plan = None if self._ahead is None else self._ahead.plan
         if self._ahead is None or plan is None or not self.can_draft(sequence):
             return None
-        if (draft.tokens >= self._settings.draft_vocab_size).any():
+        if (draft.tokens >= self._engine.vocab_size).any():
             return None
         acceptance = self._ahead.statistics.acceptance(draft.drafter)
         branching = branching_of(sequence, draft.tokens, plan, self._room(sequence), acceptance)
@@ -143,7 +143,7 @@ class DraftModel(Drafter):
             seed=proposal_seed(
                 request.sampling.seed,
                 len(sequence),
-                keyed=self._settings.draft_keyed_randomness,
+                keyed=self._engine.capabilities.keyed_randomness,
                 use_draft_logits=request.use_draft_logits,
             ),
             stop_ids=self._stop_ids(sequence),
@@ -207,18 +207,18 @@ class DraftModel(Drafter):
 
     def _takes_context_of(self, sequence: Sequence) -> bool:
         """Whether the draft engine has every id of the context; looks at new ones only."""
-        if self._settings.draft_vocab_size < self._settings.vocab_size:
+        if self._engine.vocab_size < self._target.vocab_size:
             new = sequence.context[self._num_checked :]
             self._num_checked = len(sequence)
-            self._can_serve &= bool((new < self._settings.draft_vocab_size).all())
+            self._can_serve &= bool((new < self._engine.vocab_size).all())
         return self._can_serve
 
     def _within_vocabulary(self, tokens: TokenIds) -> TokenIds:
         """``tokens`` up to the first id that the target does not have: the draft's own padding."""
-        if self._settings.draft_vocab_size <= self._settings.vocab_size:
+        if self._engine.vocab_size <= self._target.vocab_size:
             return tokens
-        unknown = (tokens >= self._settings.vocab_size).nonzero()[0]
+        unknown = (tokens >= self._target.vocab_size).nonzero()[0]
         return tokens[: unknown[0]] if len(unknown) else tokens
 
     def _room(self, sequence: Sequence) -> int:
-        return self._settings.draft_max_seq_len - len(sequence)
+        return self._engine.max_seq_len - len(sequence)

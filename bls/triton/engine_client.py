@@ -13,7 +13,7 @@ from tandem.bls.effects import Branch, Branching, EngineAnswer, EngineCall, Engi
 from tandem.bls.errors import EngineCallError
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.request import Request, Sampling, TokenIds
-from tandem.bls.settings import LoopSettings
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.word_lists import joined, known, one_token_words
 from tandem.contract import engine as tensors
 
@@ -23,27 +23,21 @@ BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 
 
 class EngineClient:
-    """One of the two engines, as the loop calls it: model, width of logits, time-outs."""
+    """One of the two engines, and how long the loop waits for it."""
 
-    def __init__(self, role: EngineRole, settings: LoopSettings) -> None:
-        draft = role == "draft"
+    def __init__(self, role: EngineRole, settings: EngineSettings, loop: LoopSettings) -> None:
         self.settings = settings
-        self.is_draft = draft
-        self.model = (settings.draft_model or "") if draft else settings.target_model
-        self.vocab_size = settings.draft_vocab_size if draft else settings.vocab_size
-        self.timeout = settings.draft_timeout if draft else settings.target_timeout
-        self.decoupled = settings.draft_decoupled if draft else settings.target_decoupled
-        self.excludes_input = (
-            settings.draft_excludes_input if draft else settings.target_excludes_input
-        )
+        self.loop = loop
+        self.is_draft = role == "draft"
 
     def timeout_of(self, call: EngineCall) -> float:
         """How long to wait for a call's answer, in seconds."""
         if call.whole:
-            return self.settings.request_timeout
+            return self.loop.request_timeout
         if not self.is_draft:
-            return self.timeout
-        return draft_timeout(len(call.context), self.timeout, at_most=self.settings.target_timeout)
+            return self.settings.timeout
+        at_most = self.loop.target.timeout
+        return draft_timeout(len(call.context), self.settings.timeout, at_most=at_most)
 
     def stop_request(self, request_id: str) -> Any:
         """The call that makes the engine stop ``request_id``; required inputs are dummies."""
@@ -55,7 +49,7 @@ class EngineClient:
 
     def _smallest_request(self, request_id: str, purpose: Any) -> Any:
         return pb_utils.InferenceRequest(
-            model_name=self.model,
+            model_name=self.settings.model,
             request_id=request_id,
             requested_output_names=REQUIRED,
             inputs=[
@@ -75,16 +69,16 @@ class EngineRequests:
         self._request = request
         sampling, self._gets_bans = request.sampling, True
         if engine.is_draft:
-            sampling = draft_sampling(request, engine.settings)
-            self._gets_bans = draft_gets_bans(request, engine.settings)
-        self._sampling = _sampling_tensors(sampling, engine.vocab_size)
-        bad_words = known(sampling.bad_words, engine.vocab_size)
+            sampling = draft_sampling(request, engine.loop)
+            self._gets_bans = draft_gets_bans(request, engine.loop)
+        self._sampling = _sampling_tensors(sampling, engine.settings.vocab_size)
+        bad_words = known(sampling.bad_words, engine.settings.vocab_size)
         ends = self._one_token_words(request.end_ids if self._gets_bans else ())
         self._bad_words = _words(tensors.BAD_WORDS_LIST, bad_words)
         self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}
         self._stop_words: dict[tuple[int, ...], list[Any]] = {}
-        shares_logits = engine.is_draft and engine.settings.logits_on_loan
+        shares_logits = engine.is_draft and engine.loop.logits_on_loan
         self._logits_output = tensors.LOGITS_LOAN if shares_logits else tensors.GENERATION_LOGITS
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
@@ -104,7 +98,7 @@ class EngineRequests:
     def build(self, call: EngineCall, request_id: str) -> Any:
         """Return the BLS request that makes ``call``."""
         return pb_utils.InferenceRequest(
-            model_name=self._engine.model,
+            model_name=self._engine.settings.model,
             request_id=request_id,
             requested_output_names=self._outputs(call),
             inputs=[
@@ -122,11 +116,11 @@ class EngineRequests:
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
             raise EngineCallError(
-                self._engine.model, f"'{tensors.OUTPUT_IDS}' is missing from its answer"
+                self._engine.settings.model, f"'{tensors.OUTPUT_IDS}' is missing from its answer"
             )
         length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
         tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
-        if not self._engine.excludes_input:
+        if not self._engine.settings.excludes_input:
             tokens = tokens[len(call.context) :]
         log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
         answer = EngineAnswer(
@@ -149,7 +143,8 @@ class EngineRequests:
     def _branches(self, outputs: dict[str, Any]) -> tuple[Branch, ...]:
         missing = [f"'{tensor}'" for tensor in BRANCHES if tensor not in outputs]
         if missing:
-            raise EngineCallError(self._engine.model, f"{missing[0]} is missing from its answer")
+            model = self._engine.settings.model
+            raise EngineCallError(model, f"{missing[0]} is missing from its answer")
         outcomes, ids, lengths = (outputs[tensor].as_numpy() for tensor in BRANCHES)
         lengths = lengths.reshape(-1)
         ids = ids.reshape(len(lengths), -1) if len(lengths) else ids
@@ -165,7 +160,7 @@ class EngineRequests:
 
     def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
         """Those of the ids that the engine has."""
-        return known(one_token_words(token_ids), self._engine.vocab_size)
+        return known(one_token_words(token_ids), self._engine.settings.vocab_size)
 
     def _stop_words_of(self, call: EngineCall) -> list[Any]:
         """A call's stop ids; they come again, and a tensor that was sent before is cheaper."""
@@ -226,7 +221,7 @@ class EngineRequests:
 
     def _draft_logits(self, call: EngineCall) -> Any:
         """The tensor that the target verifies the draft against; None: ids alone."""
-        settings = self._engine.settings
+        settings = self._engine.loop
         if settings.logits_on_loan:
             return call.draft.logits
         logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)

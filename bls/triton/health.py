@@ -57,15 +57,16 @@ class DraftHealth:
                 self._probe()
             except EngineCallError:
                 continue
-            if time.monotonic() - began < self._engine.timeout:
+            if time.monotonic() - began < self._engine.settings.timeout:
                 break
         self.available = True
-        pb_utils.Logger.log_info(f"tandem: model '{self._engine.model}' answers; drafts are back")
+        model = self._engine.settings.model
+        pb_utils.Logger.log_info(f"tandem: model '{model}' answers; drafts are back")
 
     def _probe(self) -> None:
-        engine = self._engine
-        request = engine.probe_request("tandem-probe")
-        self._calls.infer(engine.model, request, decoupled=engine.decoupled)
+        settings = self._engine.settings
+        request = self._engine.probe_request("tandem-probe")
+        self._calls.infer(settings.model, request, decoupled=settings.decoupled)
 
 
 class NoDraftEngine:

@@ -54,14 +54,14 @@ class StreamEntry:
         self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
         self._draft_statistics = DraftStatistics(
-            settings.max_draft_len, rated=settings.draft_stops_when_unsure
+            settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
         )
         self._metrics = Metrics(args["model_name"], settings.drafters)
         self._admission = Admission(
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
-            kv_blocks=settings.kv_tokens // settings.kv_block_tokens,
-            draft_kv_blocks=settings.draft_kv_tokens // settings.draft_kv_block_tokens,
+            kv_blocks=settings.target.kv_blocks,
+            draft_kv_blocks=settings.draft_kv_blocks,
         )
         self._ahead_statistics = AheadStatistics(settings, lambda: self._admission.running)
         self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
@@ -218,7 +218,7 @@ class StreamEntry:
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
         """Make a call for a request that has no sequences yet."""
-        call = state.wait.begin(model, "", self._settings.target_timeout)
+        call = state.wait.begin(model, "", self._settings.target.timeout)
         try:
             return self._clients.calls.infer(model, request)
         finally:
@@ -238,7 +238,8 @@ class StreamEntry:
         sender.close()
 
     def _publish(self) -> None:
-        none_abandoned = {engine.model: 0 for engine in self._clients.engines.values()}
+        engines = self._clients.engines.values()
+        none_abandoned = {engine.settings.model: 0 for engine in engines}
         self._metrics.publish(
             running=self._admission.running,
             waiting=self._admission.waiting,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scripted import SETTINGS, Health, ids
+from scripted import SETTINGS, Health, ids, with_engines
 
 from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
@@ -248,7 +248,9 @@ def test_a_draft_model_is_available_to_who_has_room_in_its_cache():
 
 
 REQUEST = Request(prompt_ids=ids(*range(5)), max_tokens=7, draft_len=3, prompt_lookup_num_tokens=2)
-BLOCKS = replace(SETTINGS, kv_block_tokens=4, draft_kv_block_tokens=8, draft_max_seq_len=100)
+BLOCKS = with_engines(
+    SETTINGS, target={"kv_block_tokens": 4}, draft={"kv_block_tokens": 8, "max_seq_len": 100}
+)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_blocks_are_counted_for_each_engine_that_is_asked(drafter, blocks):
 
 
 def test_a_draft_engine_holds_no_more_than_it_reaches():
-    settings = replace(BLOCKS, draft_max_seq_len=8)
+    settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
     assert blocks_of(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)
 
 

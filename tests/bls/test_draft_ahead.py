@@ -19,6 +19,7 @@ from scripted import (
     expected,
     ids,
     play,
+    with_engines,
 )
 
 from tandem.bls import draft_ahead
@@ -40,7 +41,7 @@ from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, MAX_HELPERS
 
 ENDLESS = Language(end_every=10**9)
-AHEAD = replace(SETTINGS, draft_branches=True)
+AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
 
 def request_of(**changes) -> Request:
@@ -96,7 +97,7 @@ def check(request, language, draft, *, beside=("in time",), verifies=10**9):
 
 def assert_is_a_plain_call_would_draft(call, request, draft):
     """A branch is, token for token, what the draft engine says when asked behind its context."""
-    drafts = DraftModel(AHEAD, Health(), length=None)
+    drafts = DraftModel(AHEAD.draft, AHEAD.target, Health(), length=None)
     sequence = Sequence(request)
     sequence.append(call.context[len(request.prompt_ids) :])
     plain = draft.drafted(call.context, 16, drafts._call(sequence))
@@ -250,7 +251,7 @@ def test_a_branch_that_fails_lets_the_drafter_rest_and_one_that_is_refused_does_
         ({"drafter": "prompt_lookup", "prompt_lookup_num_tokens": 4}, AHEAD),
         (
             {"seeded": True, "sampling": Sampling(top_k=0)},
-            replace(AHEAD, target_keyed_randomness=False),
+            with_engines(AHEAD, target={"keyed_randomness": False}),
         ),
         ({"draft_ahead": None}, replace(AHEAD, engines_share_device=True)),
     ],
@@ -274,7 +275,9 @@ def test_a_shared_device_does_not_hinder_who_insists():
 
 
 def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
-    drafter = DraftModel(replace(AHEAD, draft_vocab_size=6), Health(), None, ahead_of())
+    drafter = DraftModel(
+        replace(AHEAD.draft, vocab_size=6), AHEAD.target, Health(), None, ahead_of()
+    )
     sequence = Sequence(request_of())
     assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup")) is not None
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import SETTINGS, ids
+from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import (
@@ -18,7 +18,10 @@ from tandem.bls.prompt import (
     request_of,
 )
 
-LIMITED = replace(SETTINGS, max_seq_len=30, max_draft_len=5, end_ids=(7, 6), max_logits_bytes=320)
+LIMITED = with_engines(
+    replace(SETTINGS, end_ids=(7, 6), max_logits_bytes=320),
+    target={"max_seq_len": 30, "max_draft_len": 5},
+)
 DRAFTING = Drafting("hybrid", 4, 3, 2, True, 0.5)
 PROMPT = Prompt(
     words=TokenizerInputs("hello", ("END", "<|eot|>", "stop")),

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scripted
+from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import Drafting, Options, TokenizerInputs
@@ -14,18 +16,14 @@ from tandem.bls.request_parser import (
     RequestParser,
     check_sizes,
 )
-from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
+from tandem.bls.settings import AUTO, RequestLimits
 from tandem.contract import entry
 
-SETTINGS = LoopSettings(
-    target_model="target",
-    preprocessing_model="preprocessing",
-    postprocessing_model="postprocessing",
-    draft_model="draft",
-    vocab_size=100,
+SETTINGS = replace(
+    with_engines(
+        scripted.SETTINGS, target={"vocab_size": 100, "max_seq_len": 64, "max_draft_len": 16}
+    ),
     end_ids=(7,),
-    max_seq_len=64,
-    max_draft_len=16,
     drafters=("draft_model", "prompt_lookup", "hybrid", "none"),
     drafter="draft_model",
     draft_len=4,
@@ -621,7 +619,7 @@ def test_drafts_are_the_requests_or_the_deployments(values, expected):
 
 
 def test_drafting_ahead_is_the_requests_or_the_deployments():
-    ahead = replace(SETTINGS, draft_branches=True, draft_ahead=True)
+    ahead = scripted.with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
     given = {"true": True, "false": False, "auto": None, "": True}
     assert {
         text: prompt(settings=ahead, draft_ahead=text).drafting.draft_ahead for text in given

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.anyio
 LOOP = {
     "preprocessing_model": "preprocessing",
     "postprocessing_model": "postprocessing",
-    "vocab_size": "3072",
-    "max_seq_len": "1024",
-    "max_draft_len": "16",
+    "target": '{"model": "target", "vocab_size": 3072, "max_seq_len": 1024, "max_draft_len": 16}',
     "request_timeout": "600.0",
     "drafters": '["none"]',
 }

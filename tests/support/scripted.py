@@ -1,8 +1,9 @@
 """Engines that follow a script, and a driver that plays a decoding with them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 
@@ -22,27 +23,67 @@ from tandem.bls.effects import (
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
-from tandem.bls.settings import LoopSettings
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text import detokenize_stream
+from tandem.contract.capabilities import Capabilities
 
 VOCAB = 8
 END = 7  # and 6: a checkpoint may have several
 PIECES = ("a", "b", "ab", "ba", " ", "é", "", "")
 
+CAPABILITIES = Capabilities(
+    verifies_drafts=True,
+    drafts_itself=False,
+    keyed_randomness=True,
+    draft_logits=True,
+    log_probs_with_drafts=True,
+    stop=True,
+    streaming=True,
+    stops_when_unsure=False,
+    logits_tell_all=True,
+    shares_logits=False,
+    warps_draft_logits=True,
+    compares_ids_exactly=True,
+    top_p_with_drafts=True,
+    branches=False,
+)
+TARGET = EngineSettings(
+    model="target",
+    capabilities=CAPABILITIES,
+    vocab_size=VOCAB,
+    max_seq_len=4096,
+    max_draft_len=16,
+    kv_cache_tokens=65536,
+    kv_block_tokens=4,
+    timeout=60.0,
+)
 SETTINGS = LoopSettings(
-    target_model="target",
-    draft_model="draft",
+    target=TARGET,
+    draft=replace(TARGET, model="draft", max_draft_len=0, timeout=5.0),
     preprocessing_model="preprocessing",
     postprocessing_model="postprocessing",
-    vocab_size=VOCAB,
-    draft_vocab_size=VOCAB,
-    max_seq_len=4096,
-    draft_max_seq_len=4096,
-    max_draft_len=16,
-    kv_block_tokens=4,
-    target_keyed_randomness=True,
-    draft_keyed_randomness=True,
 )
+
+
+def with_engines(
+    settings: LoopSettings,
+    *,
+    target: Mapping[str, Any] | None = None,
+    draft: Mapping[str, Any] | None = None,
+) -> LoopSettings:
+    """Change settings and capabilities of the engines, by name."""
+    return replace(
+        settings,
+        target=_changed(settings.target, target or {}),
+        draft=_changed(settings.draft, draft or {}),
+    )
+
+
+def _changed(engine: EngineSettings, changes: Mapping[str, Any]) -> EngineSettings:
+    names = {field.name for field in fields(Capabilities)}
+    able = {name: value for name, value in changes.items() if name in names}
+    own = {name: value for name, value in changes.items() if name not in names}
+    return replace(engine, capabilities=replace(engine.capabilities, **able), **own)
 
 
 def ids(*tokens: int) -> np.ndarray:
@@ -210,7 +251,7 @@ class Health:
 
 def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None) -> Decoding:
     draft_statistics = DraftStatistics(
-        settings.max_draft_len, rated=settings.draft_stops_when_unsure
+        settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
     )
     ahead_statistics = AheadStatistics(settings)
     drafter = drafter_of(request, settings, health or Health(), draft_statistics, ahead_statistics)

@@ -7,15 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeAlias
 
 from tandem.gateway.errors import ApiError
-from tandem.gateway.models import LoopFacts, ServedModel, ServedModels
+from tandem.gateway.models import LoopFacts, ServedModel, ServedModels, TargetFacts
 from tandem.gateway.triton import Chunk, Inputs
 
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",
     postprocessing_model="postprocessing",
-    vocab_size=4096,
-    max_seq_len=116,
-    max_draft_len=16,
+    target=TargetFacts(vocab_size=4096, max_seq_len=116, max_draft_len=16),
 )
 MODELS = ServedModels(
     models=(

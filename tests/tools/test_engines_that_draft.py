@@ -97,7 +97,7 @@ def test_the_loop_is_told_that_the_engine_drafts(plan, kind):
     settings = plan(kind=kind, prompt_lookup={}).loop_settings()
     assert settings.drafter == "engine"
     assert settings.drafters == ("engine",)
-    assert settings.max_draft_len == 0
+    assert settings.target.max_draft_len == 0
 
 
 def test_longer_drafts_than_the_torch_target_verifies_are_refused(plan):

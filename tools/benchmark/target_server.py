@@ -52,7 +52,7 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
             server=target.url,
             names=tuple(json.loads(entry.parameters["drafters"])),
             default=cast("DrafterName", entry.parameters["drafter"]),
-            max_draft_len=int(entry.parameters["max_draft_len"]),
+            max_draft_len=json.loads(entry.parameters["target"])["max_draft_len"],
         )
     except KeyError as error:
         raise TandemError(

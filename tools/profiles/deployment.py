@@ -7,8 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from tandem.bls.settings import MAX_HELPERS, DrafterName, ForwarderSettings, LoopSettings
+from tandem.bls.settings import (
+    MAX_HELPERS,
+    DrafterName,
+    EngineSettings,
+    ForwarderSettings,
+    LoopSettings,
+)
 from tandem.contract.strings import MOST_STRINGS
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.settings import TokenizerSettings
@@ -91,9 +98,7 @@ class Deployment:
             end_id=self.end_ids[0],
             pad_id=self.pad_id,
             max_seq_len=self.target.max_seq_len,
-            max_text_bytes=self.max_text_bytes,
-            max_words=self.profile.limits.max_words,
-            max_words_bytes=self.profile.limits.max_words_bytes,
+            **self._request_limits,
         )
 
     def detokenizer_settings(self) -> DetokenizerSettings:
@@ -106,66 +111,27 @@ class Deployment:
 
     def loop_settings(self) -> LoopSettings:
         """Return what the stream entry is told."""
-        profile, target, draft = self.profile, self.target, self.draft
-        engines = [engine for engine in (target, draft) if engine]
-        decoding = profile.decoding
-        lookup = decoding.prompt_lookup
+        profile, models, timeouts = self.profile, self.profile.models, self.profile.timeouts
+        decoding, limits = profile.decoding, profile.limits
+        draft = self.draft
         return LoopSettings(
-            target_model=profile.models.target,
-            draft_model=profile.models.draft if draft else None,
-            preprocessing_model=profile.models.preprocessing,
-            postprocessing_model=profile.models.postprocessing,
-            vocab_size=target.vocab_size,
-            draft_vocab_size=draft.vocab_size if draft else 0,
-            draft_max_seq_len=draft.max_seq_len if draft else 0,
+            target=_engine_settings(models.target, self.target, timeouts.target),
+            draft=_engine_settings(models.draft, draft, timeouts.draft) if draft else None,
+            preprocessing_model=models.preprocessing,
+            postprocessing_model=models.postprocessing,
             end_ids=self.end_ids,
-            max_seq_len=target.max_seq_len,
-            max_draft_len=target.max_draft_len,
-            target_keyed_randomness=target.capabilities.keyed_randomness,
-            draft_keyed_randomness=draft is not None and draft.capabilities.keyed_randomness,
-            draft_stops_when_unsure=draft is not None and draft.capabilities.stops_when_unsure,
-            draft_branches=self._can_draft_ahead,
             engines_share_device=_share_device(profile),
-            target_decoupled=target.decoupled,
-            draft_decoupled=draft is not None and draft.decoupled,
-            target_excludes_input=target.excludes_input,
-            draft_excludes_input=draft is None or draft.excludes_input,
-            target_log_probs_with_drafts=target.capabilities.log_probs_with_drafts,
-            target_warps_draft_logits=target.capabilities.warps_draft_logits,
-            target_compares_ids_exactly=target.capabilities.compares_ids_exactly,
-            target_top_p_with_drafts=target.capabilities.top_p_with_drafts,
-            target_logits_dtype=target.logits_dtype,
-            draft_logits_tell_all=draft is None or draft.capabilities.logits_tell_all,
-            fast_logits=target.fast_logits,
-            logits_on_loan=draft is not None and all(e.capabilities.shares_logits for e in engines),
             drafters=self.drafters,
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
-            draft_len=decoding.draft_len,
-            draft_ahead=decoding.draft_ahead,
-            use_draft_logits=decoding.use_draft_logits,
-            draft_acceptance_threshold=decoding.draft_acceptance_threshold,
-            exclude_input_in_output=decoding.exclude_input_in_output,
-            prompt_lookup_num_tokens=lookup.prompt_lookup_num_tokens,
-            max_matching_ngram_size=lookup.max_matching_ngram_size,
-            lookup_keeps_all=lookup.is_keep_all,
-            lookup_uses_oldest=lookup.is_use_oldest,
-            hybrid_min_ngram_size=lookup.hybrid_min_ngram_size,
-            kv_tokens=target.kv_cache_tokens,
-            kv_block_tokens=target.kv_block_tokens,
-            draft_kv_tokens=draft.kv_cache_tokens if draft else 0,
-            draft_kv_block_tokens=(draft or target).kv_block_tokens,
-            max_requests=profile.admission.max_requests,
-            max_queue=profile.admission.max_queue,
-            max_queue_bytes=profile.admission.max_queue_bytes,
-            max_text_bytes=self.max_text_bytes,
-            max_words=profile.limits.max_words,
-            max_words_bytes=profile.limits.max_words_bytes,
-            max_ngram_size=profile.limits.max_ngram_size,
-            max_logits_bytes=profile.limits.max_logits_bytes,
-            target_timeout=profile.timeouts.target,
-            draft_timeout=profile.timeouts.draft,
-            request_timeout=profile.timeouts.request,
-            drafter_pause=profile.timeouts.drafter_pause,
+            **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
+            **decoding.prompt_lookup.settings,
+            hybrid_min_ngram_size=decoding.prompt_lookup.hybrid_min_ngram_size,
+            **profile.admission.model_dump(),
+            **self._request_limits,
+            max_ngram_size=limits.max_ngram_size,
+            max_logits_bytes=limits.max_logits_bytes,
+            request_timeout=timeouts.request,
+            drafter_pause=timeouts.drafter_pause,
         )
 
     def forwarder_settings(self, entry: EntrySection) -> ForwarderSettings:
@@ -174,10 +140,36 @@ class Deployment:
             stream_model=self.stream_entry.name,
             drafter=entry.drafter,
             request_timeout=self.profile.timeouts.request,
-            max_text_bytes=self.max_text_bytes,
-            max_words=self.profile.limits.max_words,
-            max_words_bytes=self.profile.limits.max_words_bytes,
+            **self._request_limits,
         )
+
+    @property
+    def _request_limits(self) -> dict[str, Any]:
+        """What every model that takes text is told alike, by the names of `RequestLimits`."""
+        limits = self.profile.limits
+        return {
+            "max_text_bytes": self.max_text_bytes,
+            "max_words": limits.max_words,
+            "max_words_bytes": limits.max_words_bytes,
+        }
+
+
+def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineSettings:
+    """Return what the loop is told of an engine. timeout: seconds."""
+    return EngineSettings(
+        model=model,
+        capabilities=planned.capabilities,
+        vocab_size=planned.vocab_size,
+        max_seq_len=planned.max_seq_len,
+        max_draft_len=planned.max_draft_len,
+        kv_cache_tokens=planned.kv_cache_tokens,
+        kv_block_tokens=planned.kv_block_tokens,
+        timeout=timeout,
+        decoupled=planned.decoupled,
+        excludes_input=planned.excludes_input,
+        logits_dtype=planned.logits_dtype,
+        fast_logits=planned.fast_logits,
+    )
 
 
 def load(path: Path) -> Deployment:

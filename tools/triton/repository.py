@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,10 @@ from tandem.tools.triton.rendered_readme import readme
 PACKAGE = Path(tandem.__file__).parent  # in a checkout its rooms are links
 MARKER = ".rendered-by-tandem"
 README = "README.md"
+QUOTE, ESCAPED_QUOTE = '"', '\\"'
+ESCAPED_JSON = re.compile(
+    r"""(?<=string_value: )"([\[{](?:[^\\"']|\\")*\\"(?:[^\\"']|\\")*)"$""", re.MULTILINE
+)
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
 ENGINE_PACKAGES = ("contract", "lookup", "engines")
 TOKENIZER_FILES = (
@@ -69,7 +74,7 @@ class Model:
             config.model_transaction_policy.decoupled = True
         for name, value in self.parameters.items():
             config.parameters[name].string_value = value
-        return f"{HEADER}{text_format.MessageToString(config)}"
+        return HEADER + _without_escapes(text_format.MessageToString(config))
 
 
 def models(deployment: Deployment) -> Iterator[Model]:
@@ -127,6 +132,11 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
             f"cannot write {error.filename or output}: {error.strerror}; choose a folder that you "
             "may write"
         ) from error
+
+
+def _without_escapes(text: str) -> str:
+    """Put JSON into single quotes, which text format knows too: easier to read, and to change."""
+    return ESCAPED_JSON.sub(lambda found: f"'{found[1].replace(ESCAPED_QUOTE, QUOTE)}'", text)
 
 
 def _engine_models(deployment: Deployment) -> Iterator[Model]:

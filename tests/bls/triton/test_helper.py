@@ -2,12 +2,20 @@
 
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import triton_python_backend_utils as triton
-from scripted import SETTINGS, BranchingDraft, Language, Target, decoding_of, expected, ids
+from scripted import (
+    SETTINGS,
+    BranchingDraft,
+    Language,
+    Target,
+    decoding_of,
+    expected,
+    ids,
+    with_engines,
+)
 
 from tandem.bls.effects import Branching, Draft, EngineCall
 from tandem.bls.errors import Cancelled
@@ -19,7 +27,7 @@ from tandem.contract import engine as tensors
 
 PATIENCE = 30
 LANGUAGE = Language(end_every=10**9)
-AHEAD = replace(SETTINGS, draft_branches=True)
+AHEAD = with_engines(SETTINGS, draft={"branches": True})
 REQUEST = Request(
     prompt_ids=ids(1, 2, 3),
     max_tokens=60,
@@ -189,7 +197,7 @@ def test_a_draft_engine_that_died_is_given_up_at_its_time_out(pb, held):
     clients = EngineClients(AHEAD)
     driver, receiver, _ = started(pb, Engines(hold=held), clients)
     assert receiver.done.wait(PATIENCE)
-    driver.check(time.monotonic() + AHEAD.draft_timeout + 1)
+    driver.check(time.monotonic() + AHEAD.draft.timeout + 1)
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
     assert clients.abandoned.by_model == {"draft": 1}
