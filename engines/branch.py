@@ -120,7 +120,7 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
 
     max_tokens: room for keys and values, of each branch's next token and all drafted but the last.
     """
-    kept = []
+    kept: list[Branch] = []
     for branch in sorted(branches, key=lambda branch: (branch.rank, branch.accepted)):
         if len(kept) == max_branches or branch.limit > max_tokens:
             break

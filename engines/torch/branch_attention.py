@@ -76,7 +76,7 @@ class BranchSegment:
         scores = torch.cat((shared, own), -1)
         scores.masked_fill_(self._hide(window, scores.device), -torch.inf)
         weights = scores.softmax(-1, torch.float32).to(query.dtype)
-        shared, own = weights.split((end, new + 1), -1)
+        shared, own = torch.split(weights, [end, new + 1], -1)
         out = (shared.flatten(1, 2) @ values).view(kv_heads, -1, count, values.shape[-1])
         out = out + (own.transpose(1, 2) @ own_values).transpose(1, 2)
         return out.reshape(1, heads, count, -1).transpose(1, 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -133,12 +135,16 @@ class BranchingSequence(TorchSequence):
             tokens = self._branch_sampler.choose_each(
                 scores, [branch.accepted for branch in live], [self._end(branch) for branch in live]
             )
-            rated = self.request.draft_stop_probability is not None
-            probabilities = _of(scores.float().softmax(-1), tokens) if rated else None
-            logged = self.request.return_log_probs
-            log_probs = _of(logits[able].float().log_softmax(-1), tokens) if logged else None
-            for i, (branch, token) in enumerate(zip(live, tokens, strict=True)):
-                branch.take(token, probabilities and probabilities[i], log_probs and log_probs[i])
+            probabilities: Iterable[float | None] = repeat(None)
+            log_probs: Iterable[float | None] = repeat(None)
+            if self.request.draft_stop_probability is not None:
+                probabilities = _of(scores.float().softmax(-1), tokens)
+            if self.request.return_log_probs:
+                log_probs = _of(logits[able].float().log_softmax(-1), tokens)
+            for branch, token, p, log_p in zip(
+                live, tokens, probabilities, log_probs, strict=False
+            ):
+                branch.take(token, p, log_p)
         self._go_on()
 
     def _processed(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[int]]:

@@ -72,6 +72,7 @@ class PackedModel:
         output = self._model(
             input_ids=ids[None], position_ids=positions[None], use_cache=False, **selected
         )
+        attention.use(())  # or what they refer to would stay until the next pass
         logits: torch.Tensor = output.logits[0]
         return logits if rows is None or self._selects_rows else logits[rows]
 
