@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.draft_length import LatencyModel
+from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.effects import Branch, Branching, Draft, EngineAnswer
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text
@@ -297,7 +298,7 @@ class AheadStatistics:
                 costs = self._costs()
                 if costs is None:
                     return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
-                acceptance, share = self.acceptance("draft_model"), self._share
+                acceptance, share = self.acceptance(DRAFT_MODEL.name), self._share
                 plan, advantage = best_plan(costs, acceptance, longest, share)
                 self._plans[longest] = self._rounds, plan, advantage
         return plan if always or advantage > ADVANTAGE else None
@@ -371,4 +372,4 @@ def draft_ahead_of(
     if lengths_decide_text(request, settings):
         return None
     always = request.draft_ahead is True
-    return DraftAhead(statistics, request.longest_model_draft, always=always)
+    return DraftAhead(statistics, request.longest_proposal, always=always)

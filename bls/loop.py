@@ -58,7 +58,7 @@ class Decoding:
         self._text = TextSoFar(request.stop_strings, each_round=request.needs_text_each_round)
         self._chunk_size = ChunkSize(
             steady=request.streams_text or request.needs_text_each_round,
-            whole=request.drafter == "engine",
+            whole=request.kind.in_engine,
             timed=not lengths_decide_text(request, settings),
         )
         self._plain_tokens_due = 0  # before it is worth asking the drafter again
@@ -133,7 +133,7 @@ class Decoding:
             stop_ids=() if below_min else ends[1:],
             ban_end_ids=below_min,
             wants_logits=self.request.wants_generation_logits,
-            whole=self.request.drafter == "engine",
+            whole=self.request.kind.in_engine,
         )
 
     def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.drafter_registry import CONTROL, DRAFT_MODEL
 from tandem.bls.effects import Draft
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import LoopSettings
@@ -34,7 +35,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
 
     One with a draft_acceptance_threshold accepts a loss.
     """
-    if request.drafter in ("none", "engine"):
+    if not request.kind.drafts_in_loop:
         return request
     if not _brings_all(request, settings):
         return _without_drafts(request)
@@ -97,7 +98,9 @@ def _brings_all(request: Request, settings: LoopSettings) -> bool:
 
 
 def _without_drafts(request: Request) -> Request:
-    return replace(request, drafter="none", use_draft_logits=False, draft_acceptance_threshold=None)
+    return replace(
+        request, drafter=CONTROL.name, use_draft_logits=False, draft_acceptance_threshold=None
+    )
 
 
 def _by_handle(request: Request) -> Request:
@@ -107,5 +110,5 @@ def _by_handle(request: Request) -> Request:
     """
     as_they_are = request.sampling.temperature == 1.0 and request.sampling.top_k == 0
     if request.use_draft_logits and as_they_are:
-        return replace(request, drafter="draft_model")
+        return replace(request, drafter=DRAFT_MODEL.name)
     return _without_drafts(request)

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.drafter_registry import DrafterName
 from tandem.bls.errors import BadRequest
 from tandem.bls.lossless import lossless
 from tandem.bls.request import Request, Sampling, TokenIds
-from tandem.bls.settings import DrafterName, EngineSettings, LoopSettings
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
 
 LOGITS_BYTES = 4  # answers hold them as FP32

@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.settings import AUTO, DrafterName
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.settings import AUTO
 
 TokenIds = NDArray[np.int32]
 
@@ -46,8 +47,8 @@ class Request:
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
-    drafter: DrafterName = "none"
-    draft_len: int = 0  # of a draft model's drafts, or AUTO
+    drafter: DrafterName = CONTROL.name
+    draft_len: int = 0  # of all drafts but those that are only looked up; or AUTO
     draft_ahead: bool | None = None  # a draft model, while the target verifies; None: where it pays
     max_draft_len: int = 0  # the longest that the target verifies
     prompt_lookup_num_tokens: int = 0
@@ -61,16 +62,21 @@ class Request:
     wants_generation_logits: bool = False
     wants_kv_blocks: bool = False  # how many its context holds; those reused are always counted
 
+    @property
+    def kind(self) -> DrafterKind:
+        """The drafter's row in the registry."""
+        return DRAFTERS[self.drafter]
+
     @cached_property
     def longest_draft(self) -> int:
         """The most draft tokens that a round of this request may verify."""
-        looks_up = self.drafter in ("prompt_lookup", "hybrid")
-        return max(self.longest_model_draft, self.prompt_lookup_num_tokens if looks_up else 0)
+        looked_up = self.prompt_lookup_num_tokens if self.kind.looks_up else 0
+        return max(self.longest_proposal, looked_up if self.kind.drafts_in_loop else 0)
 
     @cached_property
-    def longest_model_draft(self) -> int:
-        """The most draft tokens that a draft model may propose in a round."""
-        if self.drafter not in ("draft_model", "hybrid"):
+    def longest_proposal(self) -> int:
+        """The most draft tokens of a round that were not looked up."""
+        if self.kind.only_looks_up or not self.kind.drafts_in_loop:
             return 0
         return self.max_draft_len if self.draft_len == AUTO else self.draft_len
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import Drafting, Options, Prompt, TokenizerInputs, check_logits
 from tandem.bls.request import TokenIds
-from tandem.bls.settings import AUTO, DRAFT_AHEAD, DrafterName, LoopSettings, RequestLimits
+from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings, RequestLimits
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
@@ -55,8 +56,6 @@ DRAFTING = (
 WORD_LISTS = (tensors.STOP_WORDS, tensors.BAD_WORDS, tensors.EMBEDDING_BIAS_WORDS)
 MAX_PARAMETERS_BYTES = 64 * 1024  # none of them is an input, so none is long
 LONGEST_QUOTE = 40  # characters of a client's own text in an error
-ASK_THE_MODEL: tuple[DrafterName, ...] = ("draft_model", "hybrid")
-LOOK_UP: tuple[DrafterName, ...] = ("prompt_lookup", "hybrid")
 
 
 class RequestParser:
@@ -236,17 +235,17 @@ class RequestParser:
         ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size)
         threshold = self._threshold(row)
         ahead = self._draft_ahead(row, drafter)
-        if drafter == "none" or asked == 0:
-            return Drafting("none")
+        if drafter is CONTROL or asked == 0:
+            return Drafting(CONTROL.name)
         self._refuse_unless(
-            drafter in LOOK_UP,
+            drafter.looks_up,
             row,
             (tensors.PROMPT_LOOKUP_NUM_TOKENS, tensors.MAX_MATCHING_NGRAM_SIZE),
-            f"needs '{tensors.DRAFTER}' to be {' or '.join(LOOK_UP)}",
+            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
         )
         use_logits = self._uses_logits(row, drafter)
         return Drafting(
-            drafter,
+            drafter.name,
             draft_len=settings.draft_len if asked is None else asked,
             prompt_lookup_num_tokens=self._lookup_length(looked_up, asked),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
@@ -263,21 +262,25 @@ class RequestParser:
             return self._settings.prompt_lookup_num_tokens
         return asked
 
-    def _drafter(self, row: int) -> DrafterName:
+    def _drafter(self, row: int) -> DrafterKind:
         names = self._strings(tensors.DRAFTER, row)
         name = names[0] if names and names[0] else self._settings.drafter
-        known = {drafter: drafter for drafter in self._settings.drafters}
+        known = self._settings.drafters
         if name not in known:
             raise BadRequest(
                 f"input '{tensors.DRAFTER}': {_quoted(name)} given, this deployment has "
                 f"{', '.join(known)}"
             )
+        drafter = DRAFTERS[name]
         self._refuse_unless(
-            name != "engine", row, DRAFTING, "cannot be honoured: the target drafts by itself"
+            not drafter.in_engine,
+            row,
+            DRAFTING,
+            "cannot be honoured: the target drafts by itself",
         )
-        return known[name]
+        return drafter
 
-    def _draft_ahead(self, row: int, drafter: DrafterName) -> bool | None:
+    def _draft_ahead(self, row: int, drafter: DrafterKind) -> bool | None:
         """Whether to draft ahead; None: where it pays."""
         given = self._strings(tensors.DRAFT_AHEAD, row)
         if not given or not given[0]:
@@ -288,10 +291,10 @@ class RequestParser:
                 f"{', '.join(DRAFT_AHEAD)}"
             )
         ahead = DRAFT_AHEAD[given[0]]
-        if ahead and drafter not in ASK_THE_MODEL:
+        if ahead and not drafter.samples_from_draft_model:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}' needs '{tensors.DRAFTER}' to be "
-                f"{' or '.join(ASK_THE_MODEL)}"
+                f"{_those(lambda kind: kind.samples_from_draft_model)}"
             )
         if ahead and not self._settings.draft_branches:
             raise BadRequest(
@@ -300,16 +303,17 @@ class RequestParser:
             )
         return ahead
 
-    def _uses_logits(self, row: int, drafter: DrafterName) -> bool:
+    def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
         """Whether drafts come with the logits that they were drawn from."""
-        asks_the_model = drafter in ASK_THE_MODEL
+        samples = drafter.samples_from_draft_model
         self._refuse_unless(
-            asks_the_model,
+            samples,
             row,
             (tensors.USE_DRAFT_LOGITS,),
-            f"needs '{tensors.DRAFTER}' to be {' or '.join(ASK_THE_MODEL)}: a lookup has no logits",
+            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.samples_from_draft_model)}"
+            f": '{drafter.name}' has no logits",
         )
-        return asks_the_model and self._flag(
+        return samples and self._flag(
             tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits
         )
 
@@ -444,6 +448,11 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
             f"input{'s' * (len(lists) > 1)} {names}: {size} bytes given in all, at most "
             f"{limits.max_words_bytes} are taken"
         )
+
+
+def _those(fit: Callable[[DrafterKind], bool]) -> str:
+    """Name the drafters of some kind."""
+    return " or ".join(kind.name for kind in DRAFTERS.values() if fit(kind))
 
 
 def _quoted(text: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from tandem.bls.drafter_registry import CONTROL, DrafterName
 from tandem.contract.capabilities import Capabilities
 
-# "engine" is a target that drafts by itself: what a deployment has, not what a request chooses.
-DrafterName = Literal["draft_model", "prompt_lookup", "hybrid", "engine", "none"]
 LogitsType = Literal["FP32", "FP16"]
-
 
 AUTO = -1  # a draft length that follows from what drafts cost and earn
 # How `draft_ahead` is said: always, never, or where it pays.
@@ -70,6 +69,14 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DrafterModule:
+    """A drafter of the deployment's own: its Python file, and what changes in its settings."""
+
+    file: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoopSettings(RequestLimits):
     """Settings of ``bls_stream``, the model that holds the loop. Lengths are tokens, times seconds.
 
@@ -84,10 +91,11 @@ class LoopSettings(RequestLimits):
 
     end_ids: tuple[int, ...] = ()  # the first one is what an engine is given as end_id
     engines_share_device: bool = False  # what one of them computes slows the other down
-    drafters: tuple[DrafterName, ...] = ("none",)  # what a request may choose from
+    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # what a request may choose from
+    drafter_modules: tuple[DrafterModule, ...] = ()  # the deployment's own drafters
 
     # Defaults of a request
-    drafter: DrafterName = "none"
+    drafter: DrafterName = CONTROL.name
     draft_len: int = 0  # or AUTO
     draft_ahead: bool | None = None  # while the target verifies; None: where it pays
     use_draft_logits: bool = False
@@ -135,7 +143,7 @@ class LoopSettings(RequestLimits):
         return self.draft is None or self.draft.capabilities.logits_tell_all
 
     @property
-    def logits_on_loan(self) -> bool:
+    def shared_logits(self) -> bool:
         """Whether the draft's logits are handed over in shared memory, which loses nothing."""
         engines = (self.target, self.draft)
         return all(e is not None and e.capabilities.shares_logits for e in engines)

@@ -20,7 +20,8 @@ class Capabilities:
     stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
     logits_tell_all: its `generation_logits`, warped as transformers does, are what it draws from:
         bias, penalties and bans are in them.
-    shares_logits: as a draft it offers `logits_loan`, as a target it takes one for `draft_logits`.
+    shares_logits: as a draft it returns `shared_logits_handle`, as a target it reads that
+        instead of `draft_logits`.
     warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.
     compares_ids_exactly: without `draft_logits`, its own sample that differs is the correction.
     top_p_with_drafts: draws under top-p from the same distribution, verifying or not.

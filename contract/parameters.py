@@ -20,6 +20,7 @@ KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
     int: ("a whole number", (int,)),
     float: ("a number", (int, float)),
     str: ("a string", (str,)),
+    Mapping: ("an object", (dict,)),
 }
 
 
@@ -54,6 +55,8 @@ def decode(
 
 def _plain(value: Any) -> Any:
     """Return settings as JSON has them, without fields that are None."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
     if not dataclasses.is_dataclass(value):
         return value
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
@@ -119,7 +122,7 @@ def _value(hint: Any, value: Any, name: str, *, ignore_unknown: bool) -> Any:
         if value not in parts:
             raise _refusal(name, value, f"one of {', '.join(parts)}")
         return value
-    wanted, types = KINDS[hint]
+    wanted, types = KINDS[origin or hint]
     if not isinstance(value, types) or (isinstance(value, bool) and hint is not bool):
         raise _refusal(name, value, wanted)
     return value

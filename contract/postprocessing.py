@@ -1,17 +1,11 @@
 """Tensors of `postprocessing`: token ids to text."""
 
-from tandem.contract.tensor import Tensor
+from tandem.contract.tensor import Tensors
 
-TOKENS_BATCH = Tensor("TOKENS_BATCH", "INT32", (-1, -1))
-SEQUENCE_LENGTH = Tensor("SEQUENCE_LENGTH", "INT32", (-1,))
-CONTEXT_LENGTH = Tensor("CONTEXT_LENGTH", "INT32", (1,), optional=True, scalar=True)
+INPUTS = Tensors()
+TOKENS_BATCH = INPUTS.declare("TOKENS_BATCH", "INT32", (-1, -1))
+SEQUENCE_LENGTH = INPUTS.declare("SEQUENCE_LENGTH", "INT32", (-1,))
+CONTEXT_LENGTH = INPUTS.declare("CONTEXT_LENGTH", "INT32", (1,), optional=True, scalar=True)
 
-OUTPUT = Tensor("OUTPUT", "STRING", (-1,))
-
-INPUTS = (
-    TOKENS_BATCH,
-    SEQUENCE_LENGTH,
-    CONTEXT_LENGTH,
-)
-
-OUTPUTS = (OUTPUT,)
+OUTPUTS = Tensors()
+OUTPUT = OUTPUTS.declare("OUTPUT", "STRING", (-1,))

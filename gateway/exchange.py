@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tandem.gateway.answers import Answer
 from tandem.gateway.generation import Numbered
-from tandem.gateway.metrics import Metrics
+from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import GenerationRequest, TokenDetail
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import DONE, event
@@ -21,7 +21,7 @@ from tandem.gateway.writer import Writer
 class Exchange:
     """Turns the chunks of a request into its answer.
 
-    origins: of the tokens of each answer, where the client wants to be told of them.
+    origins: of the tokens of each answer, where the client asks for them.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Exchange:
         body: GenerationRequest,
         answers: list[Answer],
         writer: Writer,
-        metrics: Metrics,
+        metrics: GatewayMetrics,
         origins: list[TokenOrigins] | None,
     ) -> None:
         self._body = body
@@ -54,7 +54,7 @@ class Exchange:
         begun: set[int] = set()
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
-                told = self._writer.chunk(
+                written = self._writer.chunk(
                     number,
                     chunk,
                     first=number not in begun,
@@ -62,7 +62,7 @@ class Exchange:
                     with_usage=body.streams_usage_always,
                 )
                 begun.add(number)
-                yield event(told.json_bytes())
+                yield event(written.json_bytes())
         if body.streams_usage:
             yield event(self._writer.end().json_bytes())
         yield DONE
@@ -73,7 +73,7 @@ class Exchange:
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]
     ) -> AsyncGenerator[Numbered, None]:
-        """Keep the figures of what passes, also of a request that is cut short."""
+        """Keep the statistics of what passes, also of a request that is cut short."""
         metrics = self._metrics
         metrics.running.add(1)
         first = True

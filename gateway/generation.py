@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
-from tandem.gateway.triton import Chunk, Engine, Inputs
+from tandem.gateway.triton import Backend, Chunk, Inputs
 
 Numbered: TypeAlias = tuple[int, Chunk]
 
 
 async def generate(
-    engine: Engine, model: str, requests: Sequence[Inputs], *, most_at_once: int
+    engine: Backend, model: str, requests: Sequence[Inputs], *, most_at_once: int
 ) -> AsyncGenerator[Numbered, None]:
     """Yield the chunks of all answers as they come, each with its answer's number.
 

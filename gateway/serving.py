@@ -17,7 +17,7 @@ from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.generation import generate
 from tandem.gateway.inputs import inputs_for
-from tandem.gateway.metrics import Metrics
+from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
 from tandem.gateway.schema import (
     MOST_CHOICES,
@@ -30,7 +30,7 @@ from tandem.gateway.shapes import CHAT, COMPLETION, Shape
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import begun, stream_response
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.triton import Engine
+from tandem.gateway.triton import Backend
 from tandem.gateway.writer import Writer
 
 Result = TypeVar("Result")
@@ -41,7 +41,7 @@ LONG_TEXT = 20_000  # characters: more would hold up everybody's chunks while th
 class Serving:
     """Answers requests; it holds no state but a connection and counters."""
 
-    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, metrics: Metrics) -> None:
+    def __init__(self, engine: Backend, tokenizer: ChatTokenizer, metrics: GatewayMetrics) -> None:
         self.tokenizer = tokenizer
         self.metrics = metrics
         self._engine = engine
@@ -119,10 +119,10 @@ class Serving:
             ids = await self.text_ids(body.prompt, body.add_special_tokens)
         else:
             ids = await self.chat_ids(body)
-        told = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
+        tokenized = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
         if body.return_token_strs:
-            told["token_strs"] = [self.tokenizer.token(token) for token in ids]
-        return told
+            tokenized["token_strs"] = [self.tokenizer.token(token) for token in ids]
+        return tokenized
 
     async def _answer(
         self,

@@ -20,7 +20,7 @@ class Shape(Protocol):
         """A complete answer."""
 
     def delta(self, number: int, chunk: Chunk, *, first: bool) -> Choice:
-        """What a chunk adds. first: nothing of this answer was told yet."""
+        """What a chunk adds. first: nothing of this answer was sent yet."""
 
 
 class ChatShape:

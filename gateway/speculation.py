@@ -1,4 +1,4 @@
-"""What speculation did for a request: its figures, and where each token came from."""
+"""What speculation did for a request: its statistics, and where each token came from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> Speculative
 
 
 class TokenOrigins:
-    """Tells, for each token of one answer, its round and its kind.
+    """Finds, for each token of one answer, its round and its kind.
 
     A chunk is a round, unless text was held back: of a chunk that carries several rounds only the
     accepted tokens in all are known, and they are taken to come first.
@@ -43,7 +43,7 @@ class TokenOrigins:
         self._last = NO_CHUNK
 
     def details(self, chunk: Chunk) -> list[TokenDetail]:
-        """Return what is to be told of the tokens of the next chunk."""
+        """Return the details of the tokens of the next chunk."""
         kinds = self._kinds(chunk)
         rounds = self._rounds(chunk)
         self._last = chunk

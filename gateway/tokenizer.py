@@ -92,7 +92,7 @@ class ChatTokenizer:
         return self._tokenizer.id_to_token(token_id) or ""
 
     def texts(self, *, skip_special_tokens: bool) -> TokenTexts:
-        """Return what tells the text of each token of an answer."""
+        """Return what finds the text of each token of an answer."""
         detokenizer = make_detokenizer(self._tokenizer, skip_special_tokens=skip_special_tokens)
         return TokenTexts(detokenizer)
 
@@ -136,7 +136,7 @@ class ChatTokenizer:
 
 
 class TokenTexts:
-    """Tells what each token adds to the text of one answer, in order.
+    """Finds what each token adds to the text of one answer, in order.
 
     A character that several tokens make belongs to the last of them.
     """
@@ -144,7 +144,7 @@ class TokenTexts:
     def __init__(self, detokenizer: Detokenizer) -> None:
         self._detokenizer = detokenizer
         self._window: list[int] = []  # ids from those that last made text
-        self._shown = 0  # of these, how many were told
+        self._shown = 0  # of these, how many were returned
 
     def add(self, token_id: int) -> str:
         """Return the complete text that one more id adds."""

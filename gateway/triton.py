@@ -41,7 +41,7 @@ CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 ]
-SECONDS_TO_ANSWER = 5.0  # what is no request for text
+SECONDS_TO_ANSWER = 5.0  # for what is not a request for text
 OUTPUTS = (
     tensors.TEXT_OUTPUT,
     tensors.OUTPUT_IDS,
@@ -69,7 +69,7 @@ class Chunk(NamedTuple):
     statistics: Mapping[str, Any] | None = None
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """What answers requests: a Triton, or a test's script."""
 
     async def ready(self) -> bool:
@@ -158,7 +158,7 @@ class Triton:
         return [answer["config"] for answer in answers]
 
     async def _failure(self, error: grpc.RpcError, seconds: float) -> ApiError:
-        """Return what a client is told of an error's code.
+        """Return the error that a client gets for an error code.
 
         Triton has none for a request whose time was up: that it has taken as long must do.
         """
@@ -175,7 +175,7 @@ class Triton:
         return ApiError(status, message, code=kind)
 
     async def _unavailable(self, message: str) -> ApiError:
-        """Tell a server that has too much to do from one that is not there."""
+        """Distinguish a server that has too much to do from one that is not there."""
         if await self.ready():
             return ApiError(HTTPStatus.TOO_MANY_REQUESTS, message, code="overloaded")
         return self._no_server(message)

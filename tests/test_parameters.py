@@ -1,7 +1,8 @@
 """Settings survive their way through config.pbtxt."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -36,6 +37,8 @@ class Settings:
     pause: float | None = None
     target: Engine | None = None
     draft: Engine | None = None
+    spares: tuple[Engine, ...] = ()
+    options: Mapping[str, Any] | None = None
 
 
 def config(parameters: dict[str, str]) -> dict:
@@ -54,6 +57,7 @@ ENGINE = Engine("target", Abilities(stops=True), sizes=(1, 2), role="y", pause=2
         Settings("checkpoint"),
         Settings("12", "b", "null", "x", (1, 2), ("a", "b"), exact=True, count=3, pause=0.5),
         Settings("f", target=ENGINE, draft=Engine("draft", Abilities(stops=False, kind="b"))),
+        Settings("f", spares=(ENGINE, ENGINE), options={"a": [1, {"b": None}]}),
     ],
 )
 def test_decode_gives_back_what_encode_took(settings):
@@ -72,6 +76,7 @@ def test_a_nested_field_is_one_parameter():
             '{"model": "target", "abilities": {"stops": true, "kind": "a"}, "sizes": [1, 2], '
             '"role": "y", "pause": 2.5}'
         ),
+        "spares": "[]",
     }
 
 
@@ -80,7 +85,9 @@ def test_a_whole_number_and_null_are_taken_where_they_mean_the_same():
     assert read == Settings("f", pause=2.0)
 
 
-KNOWN = "folder, kind, model, drafter, ids, names, exact, count, pause, target, draft"
+KNOWN = (
+    "folder, kind, model, drafter, ids, names, exact, count, pause, target, draft, spares, options"
+)
 
 
 @pytest.mark.parametrize(

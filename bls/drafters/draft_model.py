@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any
 
-from tandem.bls.draft_ahead import Branches, DraftAhead, branches_of, branching_of
-from tandem.bls.draft_length import DraftLength
-from tandem.bls.drafters.drafter import Drafter, Proposal, StepsAhead
+from tandem.bls.draft_ahead import (
+    Branches,
+    DraftAhead,
+    branches_of,
+    branching_of,
+    draft_ahead_of,
+)
+from tandem.bls.draft_length import AdaptiveLength, DraftLength, FixedLength
+from tandem.bls.drafter_registry import DRAFT_MODEL
+from tandem.bls.drafters.drafter import (
+    Drafter,
+    DrafterContext,
+    DrafterHealth,
+    Proposal,
+    StepsAhead,
+)
 from tandem.bls.effects import Draft, EngineCall, Settle
 from tandem.bls.errors import EngineCallError, EngineRefused
-from tandem.bls.request import TokenIds
-from tandem.bls.seeds import proposal_seed
+from tandem.bls.request import Request, TokenIds
+from tandem.bls.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import EngineSettings
+from tandem.bls.settings import AUTO, EngineSettings
 
-
-class DrafterHealth(Protocol):
-    """Remembers over all requests whether the draft model answers."""
-
-    @property
-    def available(self) -> bool:
-        """Whether the draft model may be asked."""
-
-    def failed(self, error: EngineCallError) -> None:
-        """Let the draft model rest."""
-
-    def refused(self, error: EngineRefused) -> None:
-        """Note that it refused one request's call; the engine itself is well."""
+# Instead of AUTO, where a seed has to repeat a text and lengths would change it: see `bls.seeds`.
+SEEDED_LENGTH = 5
 
 
 class DraftModel(Drafter):
@@ -46,6 +48,7 @@ class DraftModel(Drafter):
         self._health = health
         self._length = length
         self._ahead = ahead
+        self._asked_ahead = False  # whoever calls this drafter has drafts made ahead
         self._drafts_ahead = False  # steps beside the last round's verification, not settled yet
         self._can_serve = True  # this request: what it cannot take once it never can
         self._num_checked = 0  # tokens of the context that the draft engine is known to have
@@ -95,7 +98,7 @@ class DraftModel(Drafter):
         return Draft(
             tokens,
             logits,
-            drafter="draft_model",
+            drafter=DRAFT_MODEL.name,
             plan=plan,
             answer=answer,
             num_branches=len(branches or ()),
@@ -106,7 +109,7 @@ class DraftModel(Drafter):
 
         The draft may be anybody's: prompt lookup's too.
         """
-        self._drafts_ahead = False
+        self._asked_ahead, self._drafts_ahead = True, False
         plan = None if self._ahead is None else self._ahead.plan
         if self._ahead is None or plan is None or not self.can_draft(sequence):
             return None
@@ -126,7 +129,7 @@ class DraftModel(Drafter):
         """Let the next lengths follow from it; a branch says nothing of what a call costs."""
         if self._ahead is not None:
             self._ahead.verified(draft, num_accepted, seconds)
-        if draft.drafter == "draft_model" and not draft.drafted_ahead:
+        if draft.drafter == DRAFT_MODEL.name and not draft.drafted_ahead:
             self._length.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
@@ -186,7 +189,7 @@ class DraftModel(Drafter):
             return None
         return Draft(
             tokens,
-            drafter="draft_model",
+            drafter=DRAFT_MODEL.name,
             num_branches=len(branches),
             drafted_ahead=True,
             seconds_saved=self._ahead.statistics.seconds(len(tokens)),
@@ -194,7 +197,7 @@ class DraftModel(Drafter):
 
     def _on_miss(self, limit: int) -> int:
         """How long a draft may be that the round waits for: shorter where others need no wait."""
-        plan = None if self._ahead is None else self._ahead.plan
+        plan = self._ahead.plan if self._ahead is not None and self._asked_ahead else None
         return limit if plan is None else min(limit, plan.on_miss)
 
     def _stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
@@ -222,3 +225,21 @@ class DraftModel(Drafter):
 
     def _room(self, sequence: Sequence) -> int:
         return self._engine.max_seq_len - len(sequence)
+
+
+def make(request: Request, context: DrafterContext) -> DraftModel:
+    """Return the drafter of one request; raise ValueError where there is no draft engine."""
+    settings = context.settings
+    if settings.draft is None:
+        raise ValueError("there is no draft engine")
+    length = _length_of(request, context)
+    ahead = draft_ahead_of(request, settings, context.ahead_statistics)
+    return DraftModel(settings.draft, settings.target, context.health, length, ahead)
+
+
+def _length_of(request: Request, context: DrafterContext) -> DraftLength:
+    if request.draft_len != AUTO:
+        return FixedLength(request.draft_len)
+    if lengths_decide_text(request, context.settings):
+        return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
+    return AdaptiveLength(context.draft_statistics)

@@ -78,14 +78,16 @@ class EngineRequests:
         self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}
         self._stop_words: dict[tuple[int, ...], list[Any]] = {}
-        shares_logits = engine.is_draft and engine.loop.logits_on_loan
-        self._logits_output = tensors.LOGITS_LOAN if shares_logits else tensors.GENERATION_LOGITS
+        shares_logits = engine.is_draft and engine.loop.shared_logits
+        self._logits_output = (
+            tensors.SHARED_LOGITS_HANDLE if shares_logits else tensors.GENERATION_LOGITS
+        )
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
             if request.wants_kv_blocks:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
-        if request.drafter == "engine":
+        if request.kind.in_engine:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
         # Without it TensorRT-LLM returns neither its times nor the KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
@@ -133,7 +135,7 @@ class EngineRequests:
             engine_seconds=_engine_seconds(outputs),
             branches=() if call.branching is None else self._branches(outputs),
         )
-        if self._request.drafter != "engine":
+        if not self._request.kind.in_engine:
             return answer
         return answer._replace(
             num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
@@ -222,7 +224,7 @@ class EngineRequests:
     def _draft_logits(self, call: EngineCall) -> Any:
         """The tensor that the target verifies the draft against; None: ids alone."""
         settings = self._engine.loop
-        if settings.logits_on_loan:
+        if settings.shared_logits:
             return call.draft.logits
         logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)
         return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)

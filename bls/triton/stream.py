@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -14,8 +15,10 @@ from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, bl
 from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_ahead import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
+from tandem.bls.drafter_registry import join
 from tandem.bls.drafters import drafter_of
-from tandem.bls.drafters.draft_model import DrafterHealth
+from tandem.bls.drafters.drafter import DrafterHealth
+from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.effects import TextCall
 from tandem.bls.errors import Cancelled, EngineCallError, ServingError
 from tandem.bls.loop import Decoding
@@ -51,6 +54,9 @@ class StreamEntry:
         pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
+        folder = Path(args["model_repository"], args["model_version"], FOLDER)
+        for own in settings.drafter_modules:
+            join(with_settings(read_kind(folder / own.file), own.settings))
         self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
         self._draft_statistics = DraftStatistics(

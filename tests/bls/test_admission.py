@@ -160,7 +160,7 @@ def test_places_are_used_once():
     assert queue.present == (1, 0)
 
 
-def test_a_batch_that_no_idle_server_could_take_is_not_told_to_try_again():
+def test_a_batch_that_no_idle_server_could_take_is_not_asked_to_try_again():
     queue = Waiting()
     with pytest.raises(
         BadRequest,
@@ -171,7 +171,7 @@ def test_a_batch_that_no_idle_server_could_take_is_not_told_to_try_again():
     assert queue.present == (0, 0)
 
 
-def test_a_batch_whose_contexts_could_never_wait_is_not_told_to_try_again():
+def test_a_batch_whose_contexts_could_never_wait_is_not_asked_to_try_again():
     queue = Waiting(max_running=9, kv_blocks=8)
     slots = queue.admission.reserve(4)
     with pytest.raises(BadRequest, match="has 4 prompts, of which at most 3 can"):

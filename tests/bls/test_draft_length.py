@@ -269,7 +269,7 @@ def test_drafts_that_stop_earning_rest_and_are_tried_again():
     assert length.plan(1) == DraftPlan(1)
 
 
-def test_decisions_are_told():
+def test_decisions_are_recorded():
     world = World(even(0.7), SMALL)
     settings = with_engines(SETTINGS, draft={"stops_when_unsure": True})
     request = Request(

@@ -19,8 +19,8 @@ from scripted import (
 
 from tandem.bls import effects
 from tandem.bls.draft_length import DraftStatistics, FixedLength
-from tandem.bls.drafters import SEEDED_LENGTH, drafter_of
-from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.draft_model import SEEDED_LENGTH, DraftModel
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.request import Request, Sampling
@@ -267,9 +267,9 @@ def test_a_draft_has_no_end_of_sequence_while_tokens_are_owed():
     play(
         decoding_of(request_of("draft_model", min_tokens=8, max_tokens=30)), Target(ENDLESS), draft
     )
-    owed = [len(call.context) - len(draft.calls[0].context) < 8 for call in draft.calls]
-    assert {True, False} == set(owed)
-    assert [call.ban_end_ids for call in draft.calls] == owed
+    below_min = [len(call.context) - len(draft.calls[0].context) < 8 for call in draft.calls]
+    assert {True, False} == set(below_min)
+    assert [call.ban_end_ids for call in draft.calls] == below_min
 
 
 def test_a_draft_of_the_last_token_that_the_target_has_is_kept():

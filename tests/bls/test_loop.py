@@ -397,24 +397,24 @@ def test_the_engines_own_seconds_are_added_up():
 
 
 def test_kept_logits_hold_no_memory_of_an_answer():
-    width, lent = 8, []
+    width, sent = 8, []
 
-    class Lends(Target):
+    class SendsLogits(Target):
         def answers(self, call):
             for answer in super().answers(call):
                 logits = np.repeat(answer.tokens[:, np.newaxis].astype(np.float32), width, axis=1)
                 context = np.ones((len(call.context), width), np.float32)
-                lent.extend([logits, context])
+                sent.extend([logits, context])
                 yield answer._replace(logits=logits, context_logits=context)
 
     decoding = decoding_of(request_of(wants_generation_logits=True, max_tokens=30))
-    play(decoding, Lends(Says(at=17)), Draft(Says(at=17), (True, False)))
+    play(decoding, SendsLogits(Says(at=17)), Draft(Says(at=17), (True, False)))
     kept = decoding.generation_logits
     assert np.concatenate(kept)[:, 0].tolist() == decoding.sequence.output.tolist()
     assert decoding.context_logits.shape[1] == width
     for array in (*kept, decoding.context_logits):
         assert array.base is None
-        assert not any(np.shares_memory(array, other) for other in lent)
+        assert not any(np.shares_memory(array, other) for other in sent)
 
 
 def test_log_probs_line_up_with_the_tokens():

@@ -256,8 +256,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             (
-                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: a lookup "
-                "has no logits"
+                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: "
+                "'prompt_lookup' has no logits"
             ),
         ),
         (
@@ -648,7 +648,7 @@ def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
     )
 
 
-def test_a_stop_is_told_from_a_request():
+def test_a_stop_is_distinguished_from_a_request():
     stop = {"stop": np.array([[True]])}
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop

@@ -323,8 +323,8 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
     """What the target alone says, token by token: tokens, text, finish reason."""
     context, new = list(request.prompt_ids), []
     while len(new) < request.max_tokens:
-        owed = len(new) < request.min_tokens
-        token = language.next(context, request.end_ids if owed else ())
+        below_min = len(new) < request.min_tokens
+        token = language.next(context, request.end_ids if below_min else ())
         if token in request.end_ids:
             return new, text_of(new), "stop"
         context.append(token)

@@ -101,7 +101,7 @@ def test_scalar_input_is_reshaped_to_nothing(rendered):
     assert inputs["input_ids"].optional
 
 
-def test_loop_is_told_what_the_profile_says(planned, rendered):
+def test_loop_settings_are_those_of_the_profile(planned, rendered):
     told = settings(LoopSettings, rendered / "streaming")
     assert told == planned.loop_settings()
     assert (told.target.model, told.draft.model) == ("large", "small")
@@ -109,7 +109,7 @@ def test_loop_is_told_what_the_profile_says(planned, rendered):
     assert told.target.max_seq_len == 512
 
 
-def test_forwarders_are_told_where_the_loop_is(rendered):
+def test_forwarders_know_where_the_loop_is(rendered):
     told = settings(ForwarderSettings, rendered / "control")
     assert (told.stream_model, told.drafter) == ("streaming", "none")
     assert settings(ForwarderSettings, rendered / "tensorrt_llm_bls").drafter is None

@@ -112,7 +112,7 @@ def test_engine_needs_no_code_of_ours(shipped, tmp_path):
     assert list((tmp_path / "repository" / "target" / "1").iterdir()) == []
 
 
-def test_loop_is_told_what_the_engines_are(changed):
+def test_loop_knows_the_capabilities_of_the_engines(changed):
     settings = deployment.load(
         changed(LARGE, {"engines.draft.run.exclude_input_in_output": False})
     ).loop_settings()
@@ -121,7 +121,7 @@ def test_loop_is_told_what_the_engines_are(changed):
     assert target.capabilities == draft.capabilities == capabilities.TENSORRTLLM
     assert (target.max_seq_len, target.max_draft_len) == (131072, 10)
     assert (target.kv_cache_tokens, target.kv_block_tokens) == (131072, 32)
-    assert not settings.logits_on_loan
+    assert not settings.shared_logits
     assert settings.drafter == "draft_model"
 
 

@@ -1,17 +1,18 @@
-"""A profile that was checked against its checkpoints: what each model of it will be told."""
+"""A profile that was checked against its checkpoints: the settings of each of its models."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import (
     MAX_HELPERS,
-    DrafterName,
+    DrafterModule,
     EngineSettings,
     ForwarderSettings,
     LoopSettings,
@@ -26,6 +27,7 @@ from tandem.tools.profiles.checkpoint import (
     has_tokenizer,
     read_tokenizer,
 )
+from tandem.tools.profiles.drafters import OwnDrafter, own_drafters
 from tandem.tools.profiles.engines.base import EnginePlan, EngineSection, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.pair import check_pair
@@ -47,6 +49,7 @@ class Deployment:
     pad_id: int
     target: EnginePlan
     draft: EnginePlan | None
+    own_drafters: tuple[OwnDrafter, ...] = ()
 
     @property
     def thread_pool_size(self) -> int:
@@ -82,7 +85,12 @@ class Deployment:
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
         """What can draft here, best first."""
-        return _drafters(self.target, self.draft)
+        return tuple(self.drafter_kinds)
+
+    @cached_property
+    def drafter_kinds(self) -> Mapping[DrafterName, DrafterKind]:
+        """The rows of what can draft here."""
+        return _drafters(self.target, self.draft, self.own_drafters)
 
     @cached_property
     def stream_entry(self) -> EntrySection:
@@ -90,7 +98,7 @@ class Deployment:
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
     def tokenizer_settings(self) -> TokenizerSettings:
-        """Return what `preprocessing` is told."""
+        """Return the settings of `preprocessing`."""
         return TokenizerSettings(
             tokenizer_dir=TOKENIZER,
             add_special_tokens=self.profile.tokenizer.add_special_tokens,
@@ -102,7 +110,7 @@ class Deployment:
         )
 
     def detokenizer_settings(self) -> DetokenizerSettings:
-        """Return what `postprocessing` is told."""
+        """Return the settings of `postprocessing`."""
         return DetokenizerSettings(
             tokenizer_dir=TOKENIZER,
             skip_special_tokens=self.profile.tokenizer.skip_special_tokens,
@@ -110,7 +118,7 @@ class Deployment:
         )
 
     def loop_settings(self) -> LoopSettings:
-        """Return what the stream entry is told."""
+        """Return the settings of the stream entry."""
         profile, models, timeouts = self.profile, self.profile.models, self.profile.timeouts
         decoding, limits = profile.decoding, profile.limits
         draft = self.draft
@@ -122,6 +130,10 @@ class Deployment:
             end_ids=self.end_ids,
             engines_share_device=_share_device(profile),
             drafters=self.drafters,
+            drafter_modules=tuple(
+                DrafterModule(file=own.file.name, settings=own.settings)
+                for own in self.own_drafters
+            ),
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
             **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
             **decoding.prompt_lookup.settings,
@@ -135,7 +147,7 @@ class Deployment:
         )
 
     def forwarder_settings(self, entry: EntrySection) -> ForwarderSettings:
-        """Return what a forward entry is told."""
+        """Return the settings of a forward entry."""
         return ForwarderSettings(
             stream_model=self.stream_entry.name,
             drafter=entry.drafter,
@@ -207,15 +219,17 @@ def check(profile: Profile) -> Deployment:
         target = profile.engines.target.adjusted_to_draft(draft, target)
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
         # Its control would be a second engine, so there is no entry for it.
-        entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
+        entries = tuple(entry for entry in profile.entries if entry.drafter != CONTROL.name)
         profile = profile.model_copy(update={"entries": entries})
     check_pair(
         profile.engines.target,
         profile.engines.draft,
         use_draft_logits=profile.decoding.use_draft_logits,
     )
-    _check_drafters(profile, target, draft)
-    _check_draft_lengths(profile, target, draft)
+    own = own_drafters(profile.drafters)
+    known = _drafters(target, draft, own)
+    _check_drafters(profile, known, own)
+    _check_draft_lengths(profile, known, target)
     _check_draft_ahead(profile, draft)
     _check_limits(profile)
     tokenizer = _tokenizer(profile)
@@ -229,6 +243,7 @@ def check(profile: Profile) -> Deployment:
         pad_id=_pad_id(target, tokenizer, default=end_ids[0]),
         target=target,
         draft=draft,
+        own_drafters=own,
     )
 
 
@@ -250,14 +265,21 @@ def _check_names(profile: Profile) -> None:
         )
 
 
-def _drafters(target: EnginePlan, draft: EnginePlan | None) -> tuple[DrafterName, ...]:
+def _drafters(
+    target: EnginePlan, draft: EnginePlan | None, own: tuple[OwnDrafter, ...]
+) -> dict[DrafterName, DrafterKind]:
+    """The rows of what can draft, the preferred one first and the control last."""
     if target.capabilities.drafts_itself:
-        return ("engine",)
-    if not target.capabilities.verifies_drafts or not target.max_draft_len:
-        return ("none",)
-    return (
-        ("draft_model", "prompt_lookup", "hybrid", "none") if draft else ("prompt_lookup", "none")
-    )
+        return {kind.name: kind for kind in DRAFTERS.values() if kind.in_engine}
+    rows = []
+    if target.capabilities.verifies_drafts and target.max_draft_len:
+        rows = [kind for kind in _all_rows(own) if kind.drafts_in_loop]
+    fit = [kind for kind in rows if draft or not kind.samples_from_draft_model]
+    return {kind.name: kind for kind in (*fit, CONTROL)}
+
+
+def _all_rows(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:
+    return [*DRAFTERS.values(), *(drafter.kind for drafter in own)]
 
 
 def _check_languages(profile: Profile) -> None:
@@ -269,34 +291,43 @@ def _check_languages(profile: Profile) -> None:
         raise ProfileError((*DRAFT, "language"), "differs from the target's; give both the same")
 
 
-def _check_drafters(profile: Profile, target: EnginePlan, draft: EnginePlan | None) -> None:
+def _check_drafters(
+    profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[OwnDrafter, ...]
+) -> None:
     """Refuse a default drafter that the engines do not allow."""
-    known = _drafters(target, draft)
     drafters: dict[KeyPath, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
     for index, entry in enumerate(profile.entries):
         drafters[("entries", index, "drafter")] = entry.drafter
+    sampling = {kind.name for kind in _all_rows(own) if kind.samples_from_draft_model}
     for key_path, drafter in drafters.items():
         if drafter is None or drafter in known:
             continue
-        if drafter in ("draft_model", "hybrid") and draft is None:
+        if drafter in sampling and profile.engines.draft is None:
             raise ProfileError(
-                key_path, f"'{drafter}' needs engines.draft, which is missing; add it or say 'none'"
+                key_path,
+                f"'{drafter}' needs engines.draft, which is missing; add it or say "
+                f"'{CONTROL.name}'",
             )
         raise ProfileError(key_path, f"'{drafter}' given, these engines allow {', '.join(known)}")
 
 
-def _check_draft_lengths(profile: Profile, target: EnginePlan, draft: EnginePlan | None) -> None:
+def _check_draft_lengths(
+    profile: Profile, known: Mapping[DrafterName, DrafterKind], target: EnginePlan
+) -> None:
     """Refuse default drafts that the target won't verify."""
-    decoding, known = profile.decoding, _drafters(target, draft)
-    lengths: dict[KeyPath, tuple[str, int]] = {
-        ("decoding", "draft_len"): ("draft_model", decoding.draft_len),
+    decoding, drafting = profile.decoding, [k for k in known.values() if k.drafts_in_loop]
+    lengths: dict[KeyPath, tuple[bool, int]] = {
+        ("decoding", "draft_len"): (
+            any(not kind.only_looks_up for kind in drafting),
+            decoding.draft_len,
+        ),
         ("decoding", "prompt_lookup", "prompt_lookup_num_tokens"): (
-            "prompt_lookup",
+            any(kind.looks_up for kind in drafting),
             decoding.prompt_lookup.prompt_lookup_num_tokens,
         ),
     }
-    for key_path, (drafter, length) in lengths.items():
-        if drafter in known and length > target.max_draft_len:
+    for key_path, (matters, length) in lengths.items():
+        if matters and length > target.max_draft_len:
             raise ProfileError(
                 key_path,
                 f"{length} is over engines.target.max_draft_len, which is "

@@ -69,7 +69,7 @@ class EnginePlan:
 
     parameters: of its model. files: subfolder of its version folder -> the files in it.
     vocab_size: width of its logits, padding included. kv_cache_tokens: what its KV cache holds.
-    end_ids: every token that ends an answer, the one that engines are told first; may be empty.
+    end_ids: every token that ends an answer, the one that engines get first; may be empty.
     excludes_input: its answers hold new tokens only. logits_dtype: Triton's name of it.
     fast_logits: it takes a handle to the draft's logits instead of these. decoupled: it may stream.
     """
