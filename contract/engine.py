@@ -161,16 +161,12 @@ SHARED_LOGITS_HANDLE = INPUTS.declare("shared_logits_handle", "UINT64", (3,), op
 # Per accepted length j = 0..k: how many next tokens to draft behind, the likeliest first. At j < k
 # none is d_(j+1). One that ends the answer takes a place but has no branch; nothing is drafted
 # behind a d_j that ends it. Without free memory there are fewer branches, even none.
-BRANCH_COUNTS = INPUTS.declare(
-    "branch_counts", "INT32", (-1,), optional=True, ragged=True
-)  # [k + 1]
+BRANCH_COUNTS = INPUTS.declare("branch_counts", "INT32", (-1,), optional=True, ragged=True)
 # Per accepted length: the most tokens behind x; 0: no branch. `request_output_len` counts nothing.
 BRANCH_OUTPUT_LEN = INPUTS.declare("branch_output_len", "INT32", (-1,), optional=True, ragged=True)
 # Per accepted length: the seed of a plain call there. Left out: `seed`, whose noise by position
 # draft and target share, so that the next tokens are chosen by it too; otherwise by probability.
-BRANCH_SEEDS = INPUTS.declare(
-    "branch_seeds", "UINT64", (-1,), optional=True, ragged=True
-)  # [k + 1]
+BRANCH_SEEDS = INPUTS.declare("branch_seeds", "UINT64", (-1,), optional=True, ragged=True)
 
 NVIDIA_OUTPUTS = Tensors()
 OUTPUT_IDS = NVIDIA_OUTPUTS.declare("output_ids", "INT32", (-1, -1))
@@ -199,13 +195,10 @@ OUTPUTS = Tensors(NVIDIA_OUTPUTS)  # of our own engines
 OUT_SHARED_LOGITS_HANDLE = OUTPUTS.declare(SHARED_LOGITS_HANDLE, "UINT64", (3,))
 # What a call with `branch_counts` answers, besides `output_ids` without tokens: b branches, by
 # accepted length, then the likeliest next token first. K is the length of the longest.
-BRANCH_OUTCOMES = OUTPUTS.declare(
-    "branch_outcomes", "INT32", (-1, 2)
-)  # [b, 2]: accepted length, next token
-BRANCH_IDS = OUTPUTS.declare(
-    "branch_ids", "INT32", (-1, -1)
-)  # [b, K]: what follows it; zeros behind
-BRANCH_LENGTHS = OUTPUTS.declare("branch_lengths", "INT32", (-1,))  # [b]: how many do
+# [b, 2]: accepted length, next token.
+BRANCH_OUTCOMES = OUTPUTS.declare("branch_outcomes", "INT32", (-1, 2))
+BRANCH_IDS = OUTPUTS.declare("branch_ids", "INT32", (-1, -1))  # [b, K]: behind it; then zeros
+BRANCH_LENGTHS = OUTPUTS.declare("branch_lengths", "INT32", (-1,))  # [b]
 # [b, K]: as `output_log_probs`, where `return_log_probs` asks for them.
 BRANCH_LOG_PROBS = OUTPUTS.declare("branch_log_probs", "FP32", (-1, -1))
 
