@@ -89,7 +89,9 @@ class RealLoops(Loops):
             drafter = drafter_of(
                 asked, self.settings, Well(), self._draft_statistics, self._ahead_statistics
             )
-            decoding = Decoding(asked, self.settings, drafter)
+            decoding = Decoding(
+                asked, self.settings, drafter, clock=lambda: self.timer.now_ns() / 1e9
+            )
             yield from self._decoded(decoding)
             self.statistics.append(decoding.statistics)
             self.rounds += decoding.statistics.num_rounds

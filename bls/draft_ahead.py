@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.draft_length import LatencyModel
 from tandem.bls.drafter_registry import DRAFT_MODEL
-from tandem.bls.effects import Branch, Branching, Draft, EngineAnswer
+from tandem.bls.effects import Branch, Branching, Draft, EngineAnswer, StepSeconds
 from tandem.bls.request import Request, TokenIds
+from tandem.bls.round_times import LatencyModel
 from tandem.bls.seeds import lengths_decide_text
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import MAX_HELPERS, LoopSettings
@@ -266,12 +266,13 @@ class AheadStatistics:
             self._accepted[draft.drafter] = MEMORY * known + (num_accepted, decided)
             self._rounds += 1
 
-    def timed(self, draft: Draft, seconds: float) -> None:
-        """Learn what a round's calls took; ``seconds`` is the target's."""
+    def timed(self, draft: Draft, seconds: StepSeconds) -> None:
+        """Learn what a round took. What its draft did not take is time to draft ahead in."""
+        answer = draft.answer
         with self._lock:
-            self._target.add(len(draft), seconds)
-            if draft.answer is not None and len(draft.answer.tokens):
-                self._add_call(draft.answer, len(draft.answer.tokens), 1)
+            self._target.add(len(draft), seconds.whole - (answer.seconds if answer else 0.0))
+            if answer is not None and len(answer.tokens):
+                self._add_call(answer, len(answer.tokens), 1)
 
     def timed_branches(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
         """Learn what a call took that was to draft so many branches of so many tokens.
@@ -312,18 +313,13 @@ class AheadStatistics:
         """Return what calls take; None where nobody knows yet."""
         if not (self._target.known and self._step.known):
             return None
-        costs = Costs(_floats(self._target), _floats(self._step), _floats(self._way)[0])
+        costs = Costs(self._target.fit(), self._step.fit(), self._way.fit()[0])
         return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
 
     def _add_call(self, answer: EngineAnswer, steps: int, num_branches: int) -> None:
         working = answer.engine_seconds or answer.seconds
         self._step.add(num_branches, working / steps)
         self._way.add(1, max(0.0, answer.seconds - working))
-
-
-def _floats(model: LatencyModel) -> tuple[float, float]:
-    fixed, each = model.fit()
-    return float(fixed), float(each)
 
 
 class DraftAhead:
@@ -350,7 +346,7 @@ class DraftAhead:
         plan = self.plan
         return 0.0 if plan is None else self.statistics.seconds(plan.on_miss)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Learn from a round; the first one's times are those of the prompt."""
         self._rounds += 1
         self.statistics.verified(draft, num_accepted)

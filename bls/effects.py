@@ -61,6 +61,7 @@ class Draft:
     logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
     drafter: DrafterName = CONTROL.name
     plain_tokens: int = 1
+    num_matching: int = 0  # of a copy: the tokens that led to it
     plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
     answer: EngineAnswer | None = None
     num_branches: int = 0  # drafted ahead for this round; it is one of them if
@@ -155,6 +156,16 @@ class Settle(NamedTuple):
     """
 
     patience: float
+
+
+class StepSeconds(NamedTuple):
+    """What a round, or a call without drafts, took.
+
+    whole: from the end of one emit to the end of the next. target: the target's part of it.
+    """
+
+    whole: float
+    target: float
 
 
 class TextCall(NamedTuple):

@@ -21,7 +21,7 @@ from tandem.bls.drafters.drafter import (
     Proposal,
     StepsAhead,
 )
-from tandem.bls.effects import Draft, EngineCall, Settle
+from tandem.bls.effects import Draft, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text, proposal_seed
@@ -125,14 +125,18 @@ class DraftModel(Drafter):
         )
         return self._steps_ahead(self._ahead, call, sum(branching.counts))
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+    def copy(self, copied: Draft, limit: int) -> int:
+        """How much of a copy is worth being verified, instead of asking the draft engine."""
+        return self._length.copy(copied, limit)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it; a branch says nothing of what a call costs."""
         if self._ahead is not None:
             self._ahead.verified(draft, num_accepted, seconds)
-        if draft.drafter == DRAFT_MODEL.name and not draft.drafted_ahead:
+        if not draft.drafted_ahead:
             self._length.verified(draft, num_accepted, seconds)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""
         self._length.observe_plain_step(num_tokens, seconds)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tandem.bls.draft_ahead import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
-from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle
+from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -62,11 +62,11 @@ class Drafter:
         """
         return None
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Note how many tokens of a draft were accepted, and how long the target took."""
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+        """Note how many tokens of a draft were accepted, and what the round took."""
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Note how long the target took for tokens without drafts."""
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+        """Note what the target took for tokens without drafts."""
 
     def failed(self, error: EngineCallError) -> None:
         """Note that an engine call made by ``propose`` failed."""

@@ -35,7 +35,7 @@ from tandem.bls.draft_ahead import (
     split,
 )
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.effects import Draft, EngineAnswer
+from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, MAX_HELPERS
@@ -410,7 +410,9 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
         tokens = 3 + number % 3
         answer = EngineAnswer(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
         draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
-        ahead.verified(draft, min(accepted, tokens), 0.021 + 0.0001 * tokens)
+        verification = 0.021 + 0.0001 * tokens
+        seconds = StepSeconds(answer.seconds + verification, verification)
+        ahead.verified(draft, min(accepted, tokens), seconds)
         branches = step * (1 + 0.003 * 64) * 11
         answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
         ahead.statistics.timed_branches(answer, 10, 64)
