@@ -145,7 +145,9 @@ def test_without_a_thread_there_is_no_helper_and_its_place_stays_free(threads):
 
 
 def test_drafts_come_back_though_the_probe_found_no_thread(threads):
-    health = DraftHealth(type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 1e6)  # the probe sleeps on
+    health = DraftHealth(
+        type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 1e6
+    )  # the probe sleeps on
     threads.left = 0
     health.failed(EngineCallError("draft", "it fell over"))
     assert health.available
