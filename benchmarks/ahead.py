@@ -247,7 +247,7 @@ def _branch_behind(
     return found.ids[hit[0], : found.lengths[hit[0]]] if len(hit) else None
 
 
-class Bench:
+class AheadBench:
     """Measures one pair."""
 
     def __init__(self, profile: str, options: argparse.Namespace) -> None:
@@ -331,7 +331,7 @@ def main() -> None:
     for heading in (*columns, "of alone", "of in turns", "hits"):
         table.add_column(heading, justify="left" if heading == "profile" else "right")
     for name, streams in itertools.product(options.profiles.split(","), options.streams):
-        bench = Bench(name, options)
+        bench = AheadBench(name, options)
         alone, (turns, best) = bench.alone(streams), bench.sequential(streams)
         for most in options.branches:
             (ahead, hits), how = max(
