@@ -16,10 +16,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """What the gateway wants to know of the model that holds the loop; lengths are tokens.
-
-    request_timeout: seconds that the loop gives a request.
-    """
+    """What the gateway wants to know of the model that holds the loop; lengths are tokens."""
 
     preprocessing_model: str
     postprocessing_model: str
@@ -27,7 +24,6 @@ class LoopFacts:
     max_seq_len: int
     max_draft_len: int
     max_requests: int = 64
-    request_timeout: float = 600.0
 
 
 @dataclass(frozen=True)

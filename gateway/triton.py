@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -16,6 +15,7 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
+from tandem.contract.errors import ErrorClass, class_of
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import ServedModels, served_models
@@ -26,7 +26,13 @@ Inputs: TypeAlias = Mapping[Tensor, Value]
 
 # Without it Triton puts an error's text into a response, and its code nowhere.
 WITH_CODES = {"triton_grpc_error": "true"}
-STATUSES = {
+CLASSES: dict[ErrorClass, HTTPStatus] = {
+    "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
+    "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "model_timeout": HTTPStatus.GATEWAY_TIMEOUT,
+    "deadline_exceeded": HTTPStatus.GATEWAY_TIMEOUT,
+}
+CODES = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.NOT_FOUND: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -127,16 +133,14 @@ class Triton:
                 "outputs": [InferRequestedOutput(name) for name in OUTPUTS],
             }
 
-        began = time.monotonic()
         responses = self._connection.stream_infer(request(), headers=WITH_CODES)
         try:
             async for result, error in responses:
                 if error is not None:  # a Triton that does not know the header
-                    raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, _line(error.message()))
+                    raise _error(grpc.StatusCode.UNKNOWN, error.message())
                 yield _chunk(result.get_response())
         except grpc.RpcError as error:
-            seconds = time.monotonic() - began
-            raise await self._failure(error, seconds) from error
+            raise self._failure(error) from error
         finally:
             responses.cancel()
 
@@ -157,28 +161,14 @@ class Triton:
         ]
         return [answer["config"] for answer in answers]
 
-    async def _failure(self, error: grpc.RpcError, seconds: float) -> ApiError:
-        """Return what a client is told of an error's code.
-
-        Triton has none for a request whose time was up: that it has taken as long must do.
-        """
-        code, message = error.code(), _line(error.details() or "")
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return await self._unavailable(message)
+    def _failure(self, error: grpc.RpcError) -> ApiError:
+        """Return what a client is told of an error."""
+        code, told = error.code(), _error(error.code(), error.details() or "")
         if code is grpc.StatusCode.NOT_FOUND:
             self._models = None  # another deployment than was asked about
-        spent = self._models is not None and seconds >= self._models.loop.request_timeout
-        if spent and code is grpc.StatusCode.INTERNAL:
-            code = grpc.StatusCode.DEADLINE_EXCEEDED
-        status = STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
-        kind = "timeout" if status is HTTPStatus.GATEWAY_TIMEOUT else None
-        return ApiError(status, message, code=kind)
-
-    async def _unavailable(self, message: str) -> ApiError:
-        """Tell a server that has too much to do from one that is not there."""
-        if await self.ready():
-            return ApiError(HTTPStatus.TOO_MANY_REQUESTS, message, code="overloaded")
-        return self._no_server(message)
+        if code is grpc.StatusCode.UNAVAILABLE and told.code is None:
+            return self._no_server(told.message)
+        return told
 
     def _no_server(self, message: str) -> ApiError:
         self._models = None
@@ -187,6 +177,14 @@ class Triton:
             f"no Triton answers at {self._url}: {_line(message)}",
             code="no_server",
         )
+
+
+def _error(code: grpc.StatusCode, line: str) -> ApiError:
+    """Return the error of a line: by its class, or else by its code."""
+    error_class, message = class_of(_line(line))
+    if error_class is not None:
+        return ApiError(CLASSES[error_class], message, code=error_class)
+    return ApiError(CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), message)
 
 
 def _chunk(response: ModelInferResponse) -> Chunk:

@@ -91,11 +91,11 @@ class _Forwarded:
         except Abandoned:
             return
         except EngineUnavailable as error:
-            self._sender.refuse(str(error), error.code)
+            self._sender.refuse(error.line, error.code)
         except EngineCallError as error:
             self._sender.refuse(error.what, error.code)  # what `bls_stream` said, as it said it
         except ServingError as error:
-            self._sender.refuse(str(error), error.code)
+            self._sender.refuse(error.line, error.code)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be forwarded", error)
             self._sender.refuse("internal error while forwarding; see the server's log")
@@ -110,7 +110,7 @@ class _Forwarded:
         call = self._wait.abandon_if_overdue(now)
         if call is not None:
             timeout = EngineTimeout(call.model, call.timeout)
-            self._sender.refuse(str(timeout), timeout.code)
+            self._sender.refuse(timeout.line, timeout.code)
 
     def _call(self) -> Any:
         refuse_unknown(self._request.parameters())

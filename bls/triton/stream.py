@@ -78,7 +78,7 @@ class StreamEntry:
             try:
                 self._take(request, sender)
             except ServingError as error:
-                sender.refuse(str(error), error.code)
+                sender.refuse(error.line, error.code)
             except Exception as error:  # noqa: BLE001  the client must not wait for ever
                 log_exception("a request could not be read", error)
                 sender.refuse("internal error while reading the request; see the server's log")

@@ -20,7 +20,6 @@ LOOP = {
     "vocab_size": "3072",
     "max_seq_len": "1024",
     "max_draft_len": "16",
-    "request_timeout": "600.0",
     "drafters": '["none"]',
 }
 CONFIGS = {
@@ -39,6 +38,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self):
         self.code = None
+        self.line = "why\nit failed"
         self.ready = True
         self.configs = CONFIGS
         self.requests = []
@@ -65,7 +65,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             self.requests.append(request)
             yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]]})
             if self.code is not None:
-                await context.abort(self.code, "why\nit failed")
+                await context.abort(self.code, self.line)
             last = {entry.FINISH_REASON: b"length", entry.SPEC_DECODE_STATISTICS: b'{"x": 1}'}
             yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[9]]], **last})
 
@@ -144,48 +144,61 @@ async def test_chunks_are_read():
     assert service.metadata["triton_grpc_error"] == "true"
 
 
+async def failure(service):
+    """What a client is told of the service's error."""
+    async with connected(service) as triton:
+        await triton.models()
+        with pytest.raises(ApiError) as failed:
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+    return failed.value.status, failed.value.code, failed.value.message
+
+
 @pytest.mark.parametrize(
-    ("code", "status", "kind"),
+    ("code", "status"),
     [
-        (grpc.StatusCode.INVALID_ARGUMENT, 400, None),
-        (grpc.StatusCode.UNIMPLEMENTED, 400, None),
-        (grpc.StatusCode.UNAVAILABLE, 429, "overloaded"),
-        (grpc.StatusCode.NOT_FOUND, 503, None),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, 413, None),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, 504, "timeout"),
-        (grpc.StatusCode.INTERNAL, 500, None),
-        (grpc.StatusCode.UNKNOWN, 500, None),
+        (grpc.StatusCode.INVALID_ARGUMENT, 400),
+        (grpc.StatusCode.UNIMPLEMENTED, 400),
+        (grpc.StatusCode.NOT_FOUND, 503),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 413),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, 504),
+        (grpc.StatusCode.INTERNAL, 500),
+        (grpc.StatusCode.UNKNOWN, 500),
     ],
 )
-async def test_codes_become_statuses(code, status, kind):
+async def test_codes_become_statuses(code, status):
     service = Service()
     service.code = code
-    async with connected(service) as triton:
-        await triton.models()
-        with pytest.raises(ApiError, match=r"^why it failed$") as failed:
-            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-    assert (failed.value.status, failed.value.code) == (status, kind)
+    assert await failure(service) == (status, None, "why it failed")
 
 
-async def test_a_server_that_is_not_ready_has_not_too_much_to_do():
+@pytest.mark.parametrize(
+    ("code", "error", "status"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "overloaded", 429),
+        (grpc.StatusCode.UNAVAILABLE, "model_unavailable", 503),
+        (grpc.StatusCode.INTERNAL, "model_timeout", 504),
+        (grpc.StatusCode.INTERNAL, "deadline_exceeded", 504),
+    ],
+)
+async def test_classes_become_statuses(code, error, status):
     service = Service()
-    service.code, service.ready = grpc.StatusCode.UNAVAILABLE, False
+    service.code, service.line = code, f"{error}: why"
+    assert await failure(service) == (status, error, "why")
+
+
+async def test_what_is_unavailable_without_a_class_is_the_server():
+    service = Service()
+    service.code = grpc.StatusCode.UNAVAILABLE
+    status, code, message = await failure(service)
+    assert (status, code) == (503, "no_server")
+    assert message.endswith(": why it failed")
+
+
+async def test_a_server_that_is_not_ready_is_not():
+    service = Service()
+    service.ready = False
     async with connected(service) as triton:
-        with pytest.raises(ApiError) as failed:
-            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-        assert (failed.value.status, failed.value.code) == (503, "no_server")
         assert not await triton.ready()
-
-
-async def test_a_request_that_took_its_whole_time_is_a_timeout():
-    service = Service()
-    service.code = grpc.StatusCode.INTERNAL
-    service.configs = CONFIGS | {"bls_stream": LOOP | {"request_timeout": "0.0"}}
-    async with connected(service) as triton:
-        await triton.models()
-        with pytest.raises(ApiError) as failed:
-            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-    assert (failed.value.status, failed.value.code) == (504, "timeout")
 
 
 async def test_a_triton_without_the_loop_says_so():
