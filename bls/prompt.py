@@ -40,6 +40,13 @@ class Tokens(NamedTuple):
     embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
 
 
+class LogitBias(NamedTuple):
+    """What is added to the logits of some tokens; one that comes twice gets both."""
+
+    ids: tuple[int, ...]
+    values: tuple[float, ...]
+
+
 class Drafting(NamedTuple):
     """Who drafts, how much, and how its drafts are verified."""
 
@@ -67,14 +74,21 @@ class Prompt(NamedTuple):
     frequency_penalty: float | None
     end_id: int | None
     drafting: Drafting
+    logit_bias: LogitBias | None = None
 
 
 class Options(NamedTuple):
-    """What holds for all prompts of a request."""
+    """What holds for all prompts of a request.
+
+    tells_text_lengths: the client named that output.
+    """
 
     stream: bool = False
+    tells_text_lengths: bool = False
     exclude_input_in_output: bool = True
     return_log_probs: bool = False
+    return_prompt_log_probs: bool = False
+    num_top_log_probs: int = 0
     return_context_logits: bool = False
     return_generation_logits: bool = False
     return_perf_metrics: bool = False
@@ -98,7 +112,7 @@ def request_of(prompt: Prompt, tokens: Tokens, options: Options, settings: LoopS
             presence_penalty=prompt.presence_penalty,
             frequency_penalty=prompt.frequency_penalty,
             bad_words=tokens.bad_words,
-            embedding_bias=tokens.embedding_bias,
+            embedding_bias=_bias(prompt, tokens, settings),
         ),
         end_ids=_end_ids(prompt, tokens, settings),
         seeded=prompt.seed is not None,
@@ -106,7 +120,10 @@ def request_of(prompt: Prompt, tokens: Tokens, options: Options, settings: LoopS
         **prompt.drafting._asdict(),
         max_draft_len=settings.max_draft_len,
         streams_text=options.stream,
+        wants_text_lengths=options.tells_text_lengths,
         wants_log_probs=options.return_log_probs,
+        wants_prompt_log_probs=options.return_prompt_log_probs,
+        num_top_log_probs=options.num_top_log_probs,
         wants_context_logits=options.return_context_logits,
         wants_generation_logits=options.return_generation_logits,
         wants_kv_blocks=options.return_perf_metrics,
@@ -144,6 +161,17 @@ def check_logits(
             f"({len(max_tokens)} prompts of {rows} rows of {settings.vocab_size}), an answer holds "
             f"at most {settings.max_logits_bytes}; ask for fewer tokens or prompts"
         )
+
+
+def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.float32] | None:
+    """What is added to all logits, [vocab_size]: that of words and that of ids."""
+    if prompt.logit_bias is None:
+        return tokens.embedding_bias
+    bias = np.zeros(settings.vocab_size, np.float32)
+    if tokens.embedding_bias is not None:
+        bias[: len(tokens.embedding_bias)] = tokens.embedding_bias
+    np.add.at(bias, list(prompt.logit_bias.ids), prompt.logit_bias.values)
+    return bias
 
 
 def _end_ids(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> tuple[int, ...]:

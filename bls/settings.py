@@ -57,6 +57,8 @@ class LoopSettings(RequestLimits):
     target_excludes_input: bool = True  # engine answers hold new tokens only
     draft_excludes_input: bool = True
     target_log_probs_with_drafts: bool = True
+    target_top_log_probs: bool = False  # it tells the likeliest tokens beside those it emits
+    target_prompt_log_probs: bool = False
     target_warps_draft_logits: bool = True  # takes them raw, in the draft's width
     target_compares_ids_exactly: bool = True  # sampled ids without logits
     target_top_p_with_drafts: bool = True

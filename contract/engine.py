@@ -100,6 +100,10 @@ RETURN_NUM_INPUT_TOKENS = Tensor(
 RETURN_NUM_OUTPUT_TOKENS = Tensor(
     "return_num_output_tokens", "BOOL", (1,), optional=True, scalar=True
 )
+NUM_TOP_LOG_PROBS = Tensor("num_top_log_probs", "INT32", (1,), optional=True, scalar=True)
+RETURN_PROMPT_LOG_PROBS = Tensor(
+    "return_prompt_log_probs", "BOOL", (1,), optional=True, scalar=True
+)
 DRAFT_STOP_PROBABILITY = Tensor("draft_stop_probability", "FP32", (1,), optional=True, scalar=True)
 # Between our own engines: where the draft's logits lie, instead of them; see
 # `engines.shared_logits`.
@@ -126,6 +130,13 @@ TOTAL_ACCEPTED_DRAFT_TOKENS = Tensor("total_accepted_draft_tokens", "INT32", (1,
 TOTAL_DRAFT_TOKENS = Tensor("total_draft_tokens", "INT32", (1,))
 NUM_INPUT_TOKENS = Tensor("num_input_tokens", "INT32", (1,))
 NUM_OUTPUT_TOKENS = Tensor("num_output_tokens", "INT32", (1,))
+# The likeliest tokens at each place of the answer, [1, 1, n, k], and of the context, [1, 1, n]
+# and [1, 1, n, k]; nothing precedes the context's first token, whose row is zeros.
+OUTPUT_TOP_IDS = Tensor("output_top_ids", "INT32", (-1, -1, -1))
+OUTPUT_TOP_LOG_PROBS = Tensor("output_top_log_probs", "FP32", (-1, -1, -1))
+PROMPT_LOG_PROBS = Tensor("prompt_log_probs", "FP32", (-1, -1))
+PROMPT_TOP_IDS = Tensor("prompt_top_ids", "INT32", (-1, -1, -1))
+PROMPT_TOP_LOG_PROBS = Tensor("prompt_top_log_probs", "FP32", (-1, -1, -1))
 
 NVIDIA_INPUTS = (
     INPUT_IDS,
@@ -191,7 +202,13 @@ NVIDIA_INPUTS = (
     RETURN_NUM_INPUT_TOKENS,
     RETURN_NUM_OUTPUT_TOKENS,
 )
-INPUTS = (*NVIDIA_INPUTS, DRAFT_STOP_PROBABILITY, LOGITS_LOAN)  # of our own engines
+INPUTS = (  # of our own engines
+    *NVIDIA_INPUTS,
+    NUM_TOP_LOG_PROBS,
+    RETURN_PROMPT_LOG_PROBS,
+    DRAFT_STOP_PROBABILITY,
+    LOGITS_LOAN,
+)
 LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # of the deployment's type
 
 NVIDIA_OUTPUTS = (
@@ -217,4 +234,12 @@ NVIDIA_OUTPUTS = (
     NUM_INPUT_TOKENS,
     NUM_OUTPUT_TOKENS,
 )
-OUTPUTS = (*NVIDIA_OUTPUTS, LOGITS_LOAN)  # of our own engines
+OUTPUTS = (  # of our own engines
+    *NVIDIA_OUTPUTS,
+    OUTPUT_TOP_IDS,
+    OUTPUT_TOP_LOG_PROBS,
+    PROMPT_LOG_PROBS,
+    PROMPT_TOP_IDS,
+    PROMPT_TOP_LOG_PROBS,
+    LOGITS_LOAN,
+)

@@ -1,6 +1,13 @@
 """Tensors of the text entries: NVIDIA's `tensorrt_llm_bls`, and what Tandem adds."""
 
+from typing import Final, Literal, TypeAlias, get_args
+
 from tandem.contract.tensor import Tensor
+
+# Where a token of an answer came from: an index of these in `output_kinds`. An engine that drafts
+# by itself does not tell.
+Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 TEXT_INPUT = Tensor("text_input", "STRING", (1,), optional=True)
 DECODER_TEXT_INPUT = Tensor("decoder_text_input", "STRING", (1,), optional=True)
@@ -24,6 +31,8 @@ PRESENCE_PENALTY = Tensor("presence_penalty", "FP32", (1,), optional=True)
 FREQUENCY_PENALTY = Tensor("frequency_penalty", "FP32", (1,), optional=True)
 SEED = Tensor("seed", "UINT64", (1,), optional=True)
 RETURN_LOG_PROBS = Tensor("return_log_probs", "BOOL", (1,), optional=True, scalar=True)
+NUM_TOP_LOG_PROBS = Tensor("num_top_log_probs", "INT32", (1,), optional=True)
+RETURN_PROMPT_LOG_PROBS = Tensor("return_prompt_log_probs", "BOOL", (1,), optional=True)
 RETURN_CONTEXT_LOGITS = Tensor("return_context_logits", "BOOL", (1,), optional=True, scalar=True)
 RETURN_GENERATION_LOGITS = Tensor(
     "return_generation_logits", "BOOL", (1,), optional=True, scalar=True
@@ -36,6 +45,8 @@ PROMPT_VOCAB_SIZE = Tensor("prompt_vocab_size", "INT32", (1,), optional=True)
 PROMPT_TABLE_EXTRA_ID = Tensor("prompt_table_extra_id", "UINT64", (1,), optional=True)
 EMBEDDING_BIAS_WORDS = Tensor("embedding_bias_words", "STRING", (-1,), optional=True)
 EMBEDDING_BIAS_WEIGHTS = Tensor("embedding_bias_weights", "FP32", (-1,), optional=True)
+LOGIT_BIAS_IDS = Tensor("logit_bias_ids", "INT32", (-1,), optional=True)
+LOGIT_BIAS_VALUES = Tensor("logit_bias_values", "FP32", (-1,), optional=True)
 NUM_DRAFT_TOKENS = Tensor("num_draft_tokens", "INT32", (1,), optional=True)
 USE_DRAFT_LOGITS = Tensor("use_draft_logits", "BOOL", (1,), optional=True, scalar=True)
 LORA_TASK_ID = Tensor("lora_task_id", "UINT64", (1,), optional=True, scalar=True)
@@ -57,6 +68,13 @@ STOP = Tensor("stop", "BOOL", (1,), optional=True)
 TEXT_OUTPUT = Tensor("text_output", "STRING", (-1,))
 CUM_LOG_PROBS = Tensor("cum_log_probs", "FP32", (-1,))
 OUTPUT_LOG_PROBS = Tensor("output_log_probs", "FP32", (-1, -1))
+# The likeliest tokens at the place of each of the output ids, [b, 1, n, k], best first.
+OUTPUT_TOP_IDS = Tensor("output_top_ids", "INT32", (-1, -1, -1))
+OUTPUT_TOP_LOG_PROBS = Tensor("output_top_log_probs", "FP32", (-1, -1, -1))
+# The same of the prompt; nothing precedes its first token, whose row is zeros.
+PROMPT_LOG_PROBS = Tensor("prompt_log_probs", "FP32", (-1, -1))
+PROMPT_TOP_IDS = Tensor("prompt_top_ids", "INT32", (-1, -1, -1))
+PROMPT_TOP_LOG_PROBS = Tensor("prompt_top_log_probs", "FP32", (-1, -1, -1))
 CONTEXT_LOGITS = Tensor("context_logits", "FP32", (-1, -1))
 GENERATION_LOGITS = Tensor("generation_logits", "FP32", (-1, -1, -1))
 BATCH_INDEX = Tensor("batch_index", "INT32", (1,))
@@ -75,6 +93,10 @@ NUM_INPUT_TOKENS = Tensor("num_input_tokens", "INT32", (1,))
 NUM_OUTPUT_TOKENS = Tensor("num_output_tokens", "INT32", (1,))
 OUTPUT_IDS = Tensor("output_ids", "INT32", (-1, -1))
 SEQUENCE_LENGTH = Tensor("sequence_length", "INT32", (-1,))
+# Of each of the output ids: its round, its kind, and the characters of text that it completes.
+OUTPUT_ROUNDS = Tensor("output_rounds", "INT32", (-1, -1))
+OUTPUT_KINDS = Tensor("output_kinds", "UINT8", (-1, -1))
+OUTPUT_TEXT_LENGTHS = Tensor("output_text_lengths", "INT32", (-1, -1))
 FINISH_REASON = Tensor("finish_reason", "STRING", (-1,))
 NUM_ROUNDS = Tensor("num_rounds", "INT32", (1,))
 # A JSON object a prompt, with the keys of vLLM's per-request statistics, in all and by drafter.
@@ -103,6 +125,8 @@ INPUTS = (
     FREQUENCY_PENALTY,
     SEED,
     RETURN_LOG_PROBS,
+    NUM_TOP_LOG_PROBS,
+    RETURN_PROMPT_LOG_PROBS,
     RETURN_CONTEXT_LOGITS,
     RETURN_GENERATION_LOGITS,
     NUM_RETURN_SEQUENCES,
@@ -113,6 +137,8 @@ INPUTS = (
     PROMPT_TABLE_EXTRA_ID,
     EMBEDDING_BIAS_WORDS,
     EMBEDDING_BIAS_WEIGHTS,
+    LOGIT_BIAS_IDS,
+    LOGIT_BIAS_VALUES,
     NUM_DRAFT_TOKENS,
     USE_DRAFT_LOGITS,
     LORA_TASK_ID,
@@ -136,6 +162,11 @@ OUTPUTS = (
     TEXT_OUTPUT,
     CUM_LOG_PROBS,
     OUTPUT_LOG_PROBS,
+    OUTPUT_TOP_IDS,
+    OUTPUT_TOP_LOG_PROBS,
+    PROMPT_LOG_PROBS,
+    PROMPT_TOP_IDS,
+    PROMPT_TOP_LOG_PROBS,
     CONTEXT_LOGITS,
     GENERATION_LOGITS,
     BATCH_INDEX,
@@ -154,6 +185,9 @@ OUTPUTS = (
     NUM_OUTPUT_TOKENS,
     OUTPUT_IDS,
     SEQUENCE_LENGTH,
+    OUTPUT_ROUNDS,
+    OUTPUT_KINDS,
+    OUTPUT_TEXT_LENGTHS,
     FINISH_REASON,
     NUM_ROUNDS,
     SPEC_DECODE_STATISTICS,

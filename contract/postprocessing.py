@@ -7,6 +7,8 @@ SEQUENCE_LENGTH = Tensor("SEQUENCE_LENGTH", "INT32", (-1,))
 CONTEXT_LENGTH = Tensor("CONTEXT_LENGTH", "INT32", (1,), optional=True, scalar=True)
 
 OUTPUT = Tensor("OUTPUT", "STRING", (-1,))
+# Of each id behind the context, the characters that it completes; shorter rows end in zeros.
+TEXT_LENGTHS = Tensor("TEXT_LENGTHS", "INT32", (-1,))
 
 INPUTS = (
     TOKENS_BATCH,
@@ -14,4 +16,7 @@ INPUTS = (
     CONTEXT_LENGTH,
 )
 
-OUTPUTS = (OUTPUT,)
+OUTPUTS = (
+    OUTPUT,
+    TEXT_LENGTHS,
+)

@@ -15,6 +15,8 @@ class Capabilities:
         that a seed gives one text however it is cut into calls.
     draft_logits: verifies against `draft_logits` too; its `generation_logits` can be sent as such.
     log_probs_with_drafts: returns log-probabilities of what a verification emits.
+    top_log_probs: tells the likeliest tokens beside those that it emits.
+    prompt_log_probs: returns log-probabilities of a context's tokens.
     stop: a second call with `stop` and the same request id ends a running one.
     streaming: answers token by token when asked to.
     stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
@@ -31,6 +33,8 @@ class Capabilities:
     keyed_randomness: bool
     draft_logits: bool
     log_probs_with_drafts: bool
+    top_log_probs: bool
+    prompt_log_probs: bool
     stop: bool
     streaming: bool
     stops_when_unsure: bool
@@ -47,6 +51,8 @@ TORCH = Capabilities(
     keyed_randomness=True,
     draft_logits=True,
     log_probs_with_drafts=True,
+    top_log_probs=True,
+    prompt_log_probs=True,
     stop=True,
     streaming=True,
     stops_when_unsure=True,
@@ -62,6 +68,8 @@ TENSORRTLLM = replace(
     TORCH,
     keyed_randomness=False,
     log_probs_with_drafts=False,
+    top_log_probs=False,
+    prompt_log_probs=False,
     stops_when_unsure=False,
     logits_tell_all=False,
     shares_logits=False,
@@ -69,12 +77,19 @@ TENSORRTLLM = replace(
     compares_ids_exactly=False,
     top_p_with_drafts=False,
 )
-EMULATED = TORCH
+# A synthetic language knows how likely the tokens are that it says.
+EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
 TORCH_LOOKUP = replace(
     TORCH, verifies_drafts=False, drafts_itself=True, draft_logits=False, shares_logits=False
 )
 # TensorRT-LLM's Python interface: its sampler draws from one generator for all requests.
 LLMAPI = replace(
-    TORCH, verifies_drafts=False, keyed_randomness=False, draft_logits=False, shares_logits=False
+    TORCH,
+    verifies_drafts=False,
+    keyed_randomness=False,
+    draft_logits=False,
+    top_log_probs=False,
+    prompt_log_probs=False,
+    shares_logits=False,
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)

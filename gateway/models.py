@@ -19,7 +19,6 @@ class LoopFacts:
     """What the gateway wants to know of the model that holds the loop; lengths are tokens."""
 
     preprocessing_model: str
-    postprocessing_model: str
     vocab_size: int
     max_seq_len: int
     max_draft_len: int
@@ -42,13 +41,6 @@ class PreprocessingFacts:
 
 
 @dataclass(frozen=True)
-class PostprocessingFacts:
-    """Whether special tokens make text."""
-
-    skip_special_tokens: bool = True
-
-
-@dataclass(frozen=True)
 class ServedModel:
     """An entry that clients may name. drafter: of requests that name none; None leaves it open."""
 
@@ -64,7 +56,6 @@ class ServedModels:
     models: tuple[ServedModel, ...]
     loop: LoopFacts
     add_special_tokens: bool
-    skip_special_tokens: bool
     created: int = field(default_factory=lambda: int(time.time()))  # when the server was asked
 
     @property
@@ -115,7 +106,6 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         if _has(config, "stream_model")
     }
     before = _read(PreprocessingFacts, by_name.get(loop.preprocessing_model, {}))
-    after = _read(PostprocessingFacts, by_name.get(loop.postprocessing_model, {}))
     return ServedModels(
         models=(
             ServedModel(stream, stream, None),
@@ -127,7 +117,6 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         ),
         loop=loop,
         add_special_tokens=before.add_special_tokens,
-        skip_special_tokens=after.skip_special_tokens,
     )
 
 

@@ -21,7 +21,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.schema import FinishReason
 
-Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
+Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
 # Without it Triton puts an error's text into a response, and its code nowhere.
@@ -58,12 +58,29 @@ OUTPUTS = (
     tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
     tensors.SPEC_DECODE_STATISTICS,
 )
+# Outputs that come where they are asked for, [1, 1, n, ...], and their types.
+EXTRAS = {
+    tensor: triton_to_np_dtype(tensor.dtype)
+    for tensor in (
+        tensors.OUTPUT_ROUNDS,
+        tensors.OUTPUT_KINDS,
+        tensors.OUTPUT_TEXT_LENGTHS,
+        tensors.OUTPUT_LOG_PROBS,
+        tensors.OUTPUT_TOP_IDS,
+        tensors.OUTPUT_TOP_LOG_PROBS,
+        tensors.PROMPT_LOG_PROBS,
+        tensors.PROMPT_TOP_IDS,
+        tensors.PROMPT_TOP_LOG_PROBS,
+    )
+}
+OF_THE_PROMPT = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
 
 
 class Chunk(NamedTuple):
     """Part of an answer, or all of it. The totals are of the request so far.
 
-    finish_reason, statistics: None while more will come.
+    finish_reason, statistics: None while more will come. extras: the further outputs that were
+    asked for, as far as they came; a row for each token, of the answer or of the prompt.
     """
 
     text: str
@@ -73,6 +90,14 @@ class Chunk(NamedTuple):
     num_accepted_tokens: int
     finish_reason: FinishReason | None = None
     statistics: Mapping[str, Any] | None = None
+    extras: Mapping[str, Sequence[Any]] = {}
+
+
+def without_tokens(chunk: Chunk) -> Chunk:
+    """Return a chunk that tells of the prompt alone."""
+    extras = {name: rows if name in OF_THE_PROMPT else [] for name, rows in chunk.extras.items()}
+    reason: FinishReason | None = None if chunk.finish_reason is None else "length"
+    return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
 
 
 class Engine(Protocol):
@@ -84,8 +109,13 @@ class Engine(Protocol):
     async def models(self) -> ServedModels:
         """What is served; raises ApiError where nothing answers."""
 
-    def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[Chunk, None]:
-        """Send a prompt and yield its answer; closing the iterator cancels the request."""
+    def generate(
+        self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
+    ) -> AsyncGenerator[Chunk, None]:
+        """Send a prompt and yield its answer; closing the iterator cancels the request.
+
+        extras: further outputs that are wanted.
+        """
 
     async def close(self) -> None:
         """End the connection."""
@@ -123,14 +153,16 @@ class Triton:
                 raise self._no_server(error.message()) from error
         return self._models
 
-    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[Chunk, None]:
+    async def generate(
+        self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
+    ) -> AsyncGenerator[Chunk, None]:
         """Send a prompt to the entry that holds the loop; yield the chunks of its answer."""
 
         async def request() -> AsyncIterator[dict[str, Any]]:
             yield {
                 "model_name": model,
                 "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
-                "outputs": [InferRequestedOutput(name) for name in OUTPUTS],
+                "outputs": [InferRequestedOutput(name) for name in (*OUTPUTS, *extras)],
             }
 
         responses = self._connection.stream_infer(request(), headers=WITH_CODES)
@@ -189,13 +221,8 @@ def _error(code: grpc.StatusCode, line: str) -> ApiError:
 
 def _chunk(response: ModelInferResponse) -> Chunk:
     """Read a response from its raw bytes: by tritonclient's arrays it takes 4 times as long."""
-    raw = dict(
-        zip(
-            (output.name for output in response.outputs),
-            response.raw_output_contents,
-            strict=True,
-        )
-    )
+    shapes = {output.name: output.shape for output in response.outputs}
+    raw = dict(zip(shapes, response.raw_output_contents, strict=True))
     length = _number(raw[tensors.SEQUENCE_LENGTH])
     reason = raw.get(tensors.FINISH_REASON)
     statistics = raw.get(tensors.SPEC_DECODE_STATISTICS)
@@ -207,6 +234,11 @@ def _chunk(response: ModelInferResponse) -> Chunk:
         num_accepted_tokens=_number(raw[tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]),
         finish_reason=None if reason is None else _finish_reason(_string(reason)),
         statistics=None if statistics is None else json.loads(_string(statistics)),
+        extras={
+            name: np.frombuffer(raw[name], dtype).reshape(shapes[name][2:]).tolist()
+            for name, dtype in EXTRAS.items()
+            if name in raw
+        },
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tandem.bls.effects import (
     Chunk,
+    DecodedText,
     Effect,
     EngineAnswer,
     EngineCall,
@@ -139,7 +140,7 @@ class Driver:
         )
         return requests.read(call, response, time.monotonic() - began)
 
-    def _text(self, call: TextCall) -> str:
+    def _text(self, call: TextCall) -> DecodedText:
         settings = self._clients.settings
         model = settings.postprocessing_model
         response = self._await(model, "", settings.target_timeout, text_request(model, call))

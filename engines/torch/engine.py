@@ -172,8 +172,8 @@ class TorchEngine:
 
     def _advance(self, sequence: TorchSequence, segment: Segment, rows: torch.Tensor) -> None:
         try:
-            if sequence.request.return_context_logits:
-                sequence.keep_context_logits(rows, segment.start)
+            if sequence.wants_all_rows:
+                sequence.keep_context(rows, segment.start)
             if sequence.pending == 0 and sequence.advance(rows[len(rows) - sequence.tail :]):
                 self._release(sequence)
         except RequestError as error:
@@ -206,7 +206,7 @@ def _segment(sequence: TorchSequence, count: int) -> Segment:
     """The next `count` tokens of a call: logits for its tail, or for all of a context."""
     assert sequence.entry is not None
     rows = sequence.tail if count == sequence.pending else 0
-    if sequence.request.return_context_logits:
+    if sequence.wants_all_rows:
         rows = count
     return Segment(sequence.entry, count, rows)
 

@@ -10,6 +10,7 @@ from scripted import SETTINGS, ids
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import (
     Drafting,
+    LogitBias,
     Options,
     Prompt,
     TokenizerInputs,
@@ -149,3 +150,21 @@ def test_an_answer_holds_so_many_logits(options, lengths, max_tokens, size):
         return
     with pytest.raises(BadRequest, match=f"up to {size * ROW} bytes of logits .* at most 320"):
         check_logits(lengths, max_tokens, options, LIMITED)
+
+
+def test_a_bias_of_ids_adds_to_that_of_words():
+    biased = PROMPT._replace(logit_bias=LogitBias((1, 1, 3), (1, 2, -5)))
+    words = np.ones(SETTINGS.vocab_size, np.float32)
+    for given, others in ((None, 0), (words, 1)):
+        request = request_of(biased, TOKENS._replace(embedding_bias=given), Options(), LIMITED)
+        expected = np.full(SETTINGS.vocab_size, others, np.float32)
+        expected[[1, 3]] += [3, -5]
+        assert request.sampling.embedding_bias.tolist() == expected.tolist()
+    assert words.tolist() == [1] * SETTINGS.vocab_size
+
+
+def test_log_probabilities_that_are_wanted_reach_the_loop():
+    options = Options(return_log_probs=True, return_prompt_log_probs=True, num_top_log_probs=3)
+    request = request_of(PROMPT, TOKENS, options._replace(tells_text_lengths=True), LIMITED)
+    assert (request.wants_log_probs, request.wants_prompt_log_probs) == (True, True)
+    assert (request.num_top_log_probs, request.wants_text_lengths) == (3, True)

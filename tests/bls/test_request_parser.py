@@ -36,6 +36,8 @@ SETTINGS = LoopSettings(
     max_words=3,
     max_words_bytes=20,
     max_logits_bytes=100 * 4 * 12,  # 12 rows
+    target_top_log_probs=True,
+    target_prompt_log_probs=True,
 )
 NUMPY = {"BOOL": np.bool_, "FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
 INPUTS = {tensor: tensor for tensor in entry.INPUTS}
@@ -227,6 +229,22 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             "input 'embedding_bias_weights' must be finite numbers",
         ),
         (
+            {"logit_bias_ids": [3, 4], "logit_bias_values": [1.0]},
+            "input 'logit_bias_values': 1 values for 2 'logit_bias_ids'; send one an id",
+        ),
+        (
+            {"logit_bias_ids": [3], "logit_bias_values": [float("nan")]},
+            "input 'logit_bias_values' must be finite numbers",
+        ),
+        (
+            {"logit_bias_ids": [3, -1], "logit_bias_values": [1.0, 1.0]},
+            "input 'logit_bias_ids': ids must lie in 0..99, -1..3 given",
+        ),
+        (
+            {"logit_bias_ids": [3] * 101, "logit_bias_values": [1.0] * 101},
+            "input 'logit_bias_ids': 101 ids given, the vocabulary has 100",
+        ),
+        (
             {"drafter": "magic"},
             (
                 "input 'drafter': 'magic' given, this deployment has draft_model, prompt_lookup, "
@@ -364,6 +382,7 @@ FLAGS = (
     "stream",
     "exclude_input_in_output",
     "return_log_probs",
+    "return_prompt_log_probs",
     "return_context_logits",
     "return_generation_logits",
     "return_perf_metrics",
@@ -384,6 +403,36 @@ def test_a_flag_that_differs_within_a_batch_is_refused(flag):
         BadRequest, match=f"^input '{flag}' must be the same for all prompts of a request$"
     ):
         batch({flag: True}, {flag: False}).options()
+
+
+def test_alternatives_are_those_of_the_whole_request():
+    asked = {"return_log_probs": True, "num_top_log_probs": 5}
+    assert request_parser(**asked).options().num_top_log_probs == 5
+    assert request_parser(num_top_log_probs=0).options().num_top_log_probs == 0
+    other = {**asked, "num_top_log_probs": 4}
+    for rows, line in (
+        ([{"num_top_log_probs": 1}], " needs 'return_log_probs' or 'return_prompt_log_probs' to"),
+        ([{**asked, "num_top_log_probs": 21}], ": 21 given, must lie in 0..20"),
+        ([asked, other], " must be the same for all prompts of a request"),
+    ):
+        with pytest.raises(BadRequest, match=f"^input 'num_top_log_probs'{line}"):
+            batch(*rows).options()
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked"),
+    [
+        ("target_prompt_log_probs", {"return_prompt_log_probs": True}),
+        ("target_top_log_probs", {"num_top_log_probs": 1, "return_log_probs": True}),
+    ],
+)
+def test_what_the_target_does_not_tell_is_refused(setting, asked):
+    silent = replace(SETTINGS, **{setting: False})
+    name = next(iter(asked))
+    line = f"^input '{name}' is not supported by this deployment: its target engine does not tell"
+    with pytest.raises(BadRequest, match=line):
+        request_parser(settings=silent, **asked).options()
+    assert request_parser(settings=silent).options()
 
 
 def test_whether_the_prompt_is_shown_is_the_deployments_choice():
@@ -417,6 +466,8 @@ HARMLESS = {
     "bad_words": "b",
     "embedding_bias_words": "c",
     "embedding_bias_weights": 1.0,
+    "logit_bias_ids": 5,
+    "logit_bias_values": 1.0,
     "drafter": "hybrid",
     "num_draft_tokens": 2,
     "prompt_lookup_num_tokens": 2,
@@ -443,6 +494,8 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         "bad_words": "e",
         "embedding_bias_words": "f",
         "embedding_bias_weights": 2.0,
+        "logit_bias_ids": 6,
+        "logit_bias_values": 2.0,
         "num_draft_tokens": 3,
         "prompt_lookup_num_tokens": 4,
         "max_matching_ngram_size": 3,

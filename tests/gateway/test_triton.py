@@ -16,7 +16,6 @@ from tandem.gateway.triton import OUTPUTS, Triton
 pytestmark = pytest.mark.anyio
 LOOP = {
     "preprocessing_model": "preprocessing",
-    "postprocessing_model": "postprocessing",
     "vocab_size": "3072",
     "max_seq_len": "1024",
     "max_draft_len": "16",
@@ -27,7 +26,6 @@ CONFIGS = {
     "bls": {"stream_model": "bls_stream"},
     "ensemble": {"stream_model": "bls_stream", "drafter": "none"},
     "preprocessing": {"add_special_tokens": "false"},
-    "postprocessing": {"skip_special_tokens": "false"},
     "target": {"vocab_size": "3072"},
 }
 INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
@@ -40,6 +38,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.code = None
         self.line = "why\nit failed"
         self.ready = True
+        self.more = {}
         self.configs = CONFIGS
         self.requests = []
         self.metadata = {}
@@ -63,7 +62,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.metadata = dict(context.invocation_metadata())
         async for request in requests:
             self.requests.append(request)
-            yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]]})
+            yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]], **self.more})
             if self.code is not None:
                 await context.abort(self.code, self.line)
             last = {entry.FINISH_REASON: b"length", entry.SPEC_DECODE_STATISTICS: b'{"x": 1}'}
@@ -124,7 +123,6 @@ async def test_models_are_read_from_configurations():
         ]
         assert models.room == 1008
         assert not models.add_special_tokens
-        assert not models.skip_special_tokens
         assert await triton.ready()
 
 
@@ -132,8 +130,8 @@ async def test_chunks_are_read():
     service = Service()
     async with connected(service) as triton:
         first, last = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-    assert first == ("a", [7, 8], 1, 1, 1, None, None)
-    assert last == ("b", [9], 1, 1, 1, "length", {"x": 1})
+    assert first == ("a", [7, 8], 1, 1, 1, None, None, {})
+    assert last == ("b", [9], 1, 1, 1, "length", {"x": 1}, {})
     (request,) = service.requests
     assert {i.name: list(i.shape) for i in request.inputs} == {
         "input_ids": [1, 3],
@@ -151,6 +149,15 @@ async def failure(service):
         with pytest.raises(ApiError) as failed:
             _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
     return failed.value.status, failed.value.code, failed.value.message
+
+
+async def test_further_outputs_are_read_where_they_are_asked_for():
+    service = Service()
+    service.more = {entry.OUTPUT_ROUNDS: [[[3, 4]]]}
+    async with connected(service) as triton:
+        chunks = triton.generate("bls_stream", INPUTS, [entry.OUTPUT_ROUNDS])
+        assert (await anext(chunks)).extras == {entry.OUTPUT_ROUNDS: [3, 4]}
+    assert service.requests[0].outputs[-1].name == "output_rounds"
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,23 @@ def test_a_target_that_failed_is_an_internal_error(server, entry):
             assert line.startswith("model 'target' failed: ")
 
 
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ({"return_prompt_log_probs": True}, "return_prompt_log_probs"),
+        ({"return_log_probs": True, "num_top_log_probs": 2}, "num_top_log_probs"),
+    ],
+)
+def test_log_probs_that_the_target_does_not_tell_are_refused_by_name(
+    server, gateway_url, asked, name
+):
+    line = (
+        f"input '{name}' is not supported by this deployment: its target engine does not tell them"
+    )
+    assert over_grpc(server, "bls", **asked) == ("INVALID_ARGUMENT", line)
+    assert through_the_gateway(gateway_url, logprobs=2) == (400, None, None)
+
+
 def test_what_the_target_never_does_is_unimplemented(server):
     """The emulated language has no penalties."""
     for entry in ENTRIES:

@@ -7,7 +7,14 @@ import numpy as np
 
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
-from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, NextChunk, TextCall
+from tandem.bls.effects import (
+    Chunk,
+    DecodedText,
+    EngineAnswer,
+    EngineCall,
+    NextChunk,
+    TextCall,
+)
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
@@ -40,6 +47,13 @@ def ids(*tokens: int) -> np.ndarray:
 
 def text_of(tokens) -> str:
     return "".join(PIECES[token % len(PIECES)] for token in tokens)
+
+
+def decoded(call: TextCall) -> DecodedText:
+    """What a tokenizer whose ids are pieces answers."""
+    tokens = call.window[call.context_length or 0 :]
+    lengths = [len(text_of([token])) for token in tokens]
+    return DecodedText(text_of(tokens), np.array(lengths, np.int32) if call.wants_lengths else None)
 
 
 @dataclass(frozen=True)
@@ -154,7 +168,8 @@ def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list
     """Do all that the decoding asks for; return the chunks that it handed out, with their text."""
     chunks = perform(decoding.decode(), {"target": target, "draft": draft})
     if decoding.request.detokenizes_off_path:
-        return perform(detokenize_stream(), chunks_in=chunks)
+        steps = detokenize_stream(tells_lengths=decoding.request.wants_text_lengths)
+        return perform(steps, chunks_in=chunks)
     return chunks
 
 
@@ -172,7 +187,7 @@ def perform(steps, engines=None, chunks_in=()) -> list[Chunk]:
             if isinstance(effect, EngineCall):
                 answer = next(engines[effect.engine].answers(effect))
             elif isinstance(effect, TextCall):
-                answer = text_of(effect.window[effect.context_length or 0 :])
+                answer = decoded(effect)
             elif isinstance(effect, NextChunk):
                 answer = next(chunks_in)
             else:

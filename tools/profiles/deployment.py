@@ -117,6 +117,8 @@ class Deployment:
             target_excludes_input=target.excludes_input,
             draft_excludes_input=draft is None or draft.excludes_input,
             target_log_probs_with_drafts=target.capabilities.log_probs_with_drafts,
+            target_top_log_probs=target.capabilities.top_log_probs,
+            target_prompt_log_probs=target.capabilities.prompt_log_probs,
             target_warps_draft_logits=target.capabilities.warps_draft_logits,
             target_compares_ids_exactly=target.capabilities.compares_ids_exactly,
             target_top_p_with_drafts=target.capabilities.top_p_with_drafts,
