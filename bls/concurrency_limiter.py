@@ -28,6 +28,10 @@ class Permit:
         """Let the next one go, whether the work is done or was abandoned."""
         self._limiter.end(self)
 
+    def give_back(self) -> None:
+        """Leave it to the next one, from within ``work``, which could not begin."""
+        self._limiter.give_back(self)
+
 
 class ConcurrencyLimiter:
     """At most so many permits at once; others wait in the order of arrival. Thread-safe.
@@ -70,10 +74,14 @@ class ConcurrencyLimiter:
 
     def end(self, permit: Permit) -> None:
         """Let the next one go, once for each permit."""
+        self.give_back(permit)
+        self._go_on()
+
+    def give_back(self, permit: Permit) -> None:
+        """Free a permit; whoever called its work sees to the next one."""
         with self._lock:
             self._free += not permit.over
             permit.over = True
-        self._go_on()
 
     def _go_on(self) -> None:
         while (permit := self._next()) is not None:

@@ -1,20 +1,25 @@
 """Randomness keyed by (seed, absolute position, purpose).
 
-A counter-based generator (Philox, Salmon et al. 2011) makes the noise of a token a pure function of
-its key: whatever call computes it, in whatever batch, on whatever device, it is the same.
+The noise of a token is a pure function of its key and its index: whatever call computes it, in
+whatever batch, on whatever device, it is the same, and what nobody asks for costs nothing. The
+function is SplitMix64 (Steele, Lea, Flood 2014), whose n-th output is a mixed n-th multiple of a
+constant: any of them can be had without those before.
 """
 
 from __future__ import annotations
 
-import threading
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.engines.request import Floats
 
+_MASK = 2**64 - 1
+_STEP = 0x9E3779B97F4A7C15  # SplitMix64's own constants, from here on
+_FIRST_FACTOR = 0xBF58476D1CE4E5B9
+_SECOND_FACTOR = 0x94D049BB133111EB
+_SHIFTS = (30, 27, 31)
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
@@ -31,49 +36,53 @@ def exponentials(seed: int, position: int, purpose: Purpose, width: int) -> Floa
 
     argmax(p / draws) is then a sample of p: the Gumbel trick.
     """
-    return _single(_generator(seed, position, purpose).standard_exponential(width))
+    return exponentials_at(seed, position, purpose, np.arange(width))
 
 
 def exponentials_at(
     seed: int, position: int, purpose: Purpose, indices: NDArray[np.int64]
 ) -> Floats:
-    """Return what `exponentials` has at these indices [n], which rise."""
-    draws = _generator(seed, position, purpose).standard_exponential(int(indices[-1]) + 1)
-    return _single(draws[indices])
+    """Return what `exponentials` has at these indices [n]."""
+    bits = _bits(_key(seed, position, purpose), indices)
+    draws = (bits >> np.uint64(11)).astype(np.float64)
+    draws += 0.5  # 0 has no logarithm
+    draws *= 2.0**-53
+    np.log(draws, out=draws)
+    return _single(np.negative(draws, out=draws))
 
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:
     """Return one draw from [0, 1)."""
-    return _generator(seed, position, purpose).random()
+    return (_mixed(_key(seed, position, purpose) + _STEP) >> 11) * 2.0**-53
 
 
-class _Thread(threading.local):
-    """A thread's generator, which is moved from key to key: making one costs four times as much."""
-
-    def __init__(self) -> None:
-        self.bits = np.random.Philox()
-        self.generator = np.random.Generator(self.bits)
-        self.key = np.zeros(2, np.uint64)
-        self.counter = np.zeros(4, np.uint64)
-        self.state: Any = {
-            "bit_generator": "Philox",
-            "state": {"key": self.key, "counter": self.counter},
-            "buffer": np.zeros(4, np.uint64),
-            "buffer_pos": 4,  # nothing is left of another key's numbers
-            "has_uint32": 0,
-            "uinteger": 0,
-        }
+def _key(seed: int, position: int, purpose: Purpose) -> int:
+    """Return 64 bits that differ wholly where the key differs a little."""
+    key = _mixed(seed + _STEP)
+    for part in (position, purpose):
+        key = _mixed(key + (part + 1) * _STEP)
+    return key
 
 
-_thread = _Thread()
+def _mixed(bits: int) -> int:
+    """Return SplitMix64's finalizer of one number."""
+    bits &= _MASK
+    bits = (bits ^ (bits >> _SHIFTS[0])) * _FIRST_FACTOR & _MASK
+    bits = (bits ^ (bits >> _SHIFTS[1])) * _SECOND_FACTOR & _MASK
+    return bits ^ (bits >> _SHIFTS[2])
 
 
-def _generator(seed: int, position: int, purpose: Purpose) -> np.random.Generator:
-    """Return this thread's generator, about to draw that key's numbers."""
-    _thread.key[0], _thread.key[1] = seed, purpose
-    _thread.counter[2] = position  # the draws advance the first word
-    _thread.bits.state = _thread.state
-    return _thread.generator
+def _bits(key: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the outputs [n] of SplitMix64, begun at ``key``, at these indices [n]."""
+    bits = indices.astype(np.uint64)
+    bits += np.uint64(1)
+    bits *= np.uint64(_STEP)
+    bits += np.uint64(key)
+    for shift, factor in zip(_SHIFTS, (_FIRST_FACTOR, _SECOND_FACTOR), strict=False):
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    bits ^= bits >> np.uint64(_SHIFTS[2])
+    return bits
 
 
 def _single(draws: NDArray[np.float64]) -> Floats:

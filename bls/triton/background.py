@@ -9,10 +9,24 @@ from collections.abc import Callable
 
 import triton_python_backend_utils as pb_utils
 
+from tandem.bls.errors import Overloaded
 
-def in_background(work: Callable[[], None]) -> None:
-    """Run ``work`` on a new thread that does not keep the process alive."""
-    threading.Thread(target=work, daemon=True).start()
+
+def in_background(
+    work: Callable[[], None], refused: Callable[[Overloaded], None] | None = None
+) -> None:
+    """Run ``work`` on a new thread that does not keep the process alive.
+
+    Where the system has no more threads, ``refused`` is called instead, by the calling thread: that
+    one often works for somebody else, who is not to suffer. Without ``refused``, it is raised.
+    """
+    try:
+        threading.Thread(target=work, daemon=True).start()
+    except RuntimeError as error:
+        overloaded = Overloaded("the server can start no more threads; try again later")
+        if refused is None:
+            raise overloaded from error
+        refused(overloaded)
 
 
 def log_exception(what: str, error: BaseException) -> None:

@@ -15,7 +15,14 @@ from tandem.bls.effects import (
     EngineRole,
     TextCall,
 )
-from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout, Failure, ServingError
+from tandem.bls.errors import (
+    Cancelled,
+    EngineCallError,
+    EngineTimeout,
+    Failure,
+    Overloaded,
+    ServingError,
+)
 from tandem.bls.request import Request
 from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception
@@ -41,7 +48,8 @@ class Driver:
     """Performs the effects of one sequence's steps, on a thread of its own.
 
     When a call is overdue, its thread is abandoned; a new one goes on, with EngineTimeout for an
-    answer. next_chunk: performs the effect ``NextChunk``, for steps that ask for it.
+    answer. Where the system has no thread left, the next check asks for it again.
+    next_chunk: performs the effect ``NextChunk``, for steps that ask for it.
     """
 
     def __init__(
@@ -62,10 +70,11 @@ class Driver:
         self._calls_made = 0
         self._wait = CallSlot(clients.abandoned)
         self._interruption: Failure | None = None
+        self._resume: Callable[[], Effect] | None = None  # what waits for a thread
 
     def start(self) -> None:
         """Begin on a new thread."""
-        in_background(lambda: self._drive(lambda: next(self._steps)))
+        self._go_on(lambda: next(self._steps))
 
     def interrupt(self, reason: Failure) -> None:
         """End the decoding with ``reason`` at the next moment, and stop the call under way.
@@ -82,12 +91,23 @@ class Driver:
 
     def check(self, now: float) -> None:
         """Abandon the call under way if it is overdue, and let another thread go on."""
+        if self._resume is not None:
+            self._go_on(self._resume)
         call = self._wait.abandon_if_overdue(now)
         if call is None:
             return
         self._clients.stop(call.model, call.request_id)
         reason = self._interruption or EngineTimeout(call.model, call.timeout)
-        in_background(lambda: self._drive(lambda: self._steps.throw(reason)))
+        self._go_on(lambda: self._steps.throw(reason))
+
+    def _go_on(self, resume: Callable[[], Effect]) -> None:
+        """Drive the steps on a new thread; where there is none to be had, at a later check."""
+
+        def remember(_: Overloaded) -> None:
+            self._resume = resume
+
+        self._resume = None
+        in_background(lambda: self._drive(resume), remember)
 
     def _drive(self, resume: Callable[[], Effect]) -> None:
         """Perform effects until the steps end; ``resume`` returns the first one."""

@@ -57,7 +57,7 @@ class ForwardEntry:
         for request in requests:
             forwarded = _Forwarded(request, self._settings, self._calls, self._abandoned)
             self._watcher.add(forwarded)
-            in_background(forwarded.run)
+            in_background(forwarded.run, forwarded.refuse)
 
     def finalize(self) -> None:
         """End what the instance started."""
@@ -91,14 +91,18 @@ class _Forwarded:
         except Abandoned:
             return
         except EngineUnavailable as error:
-            self._sender.refuse(error.line, error.code)
+            self.refuse(error)
         except EngineCallError as error:
             self._sender.refuse(error.what, error.code)  # what `bls_stream` said, as it said it
         except ServingError as error:
-            self._sender.refuse(error.line, error.code)
+            self.refuse(error)
         except Exception as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be forwarded", error)
             self._sender.refuse("internal error while forwarding; see the server's log")
+
+    def refuse(self, error: ServingError) -> None:
+        """Tell the client why there is no answer."""
+        self._sender.refuse(error.line, error.code)
 
     def check(self, now: float) -> None:
         """Pass a cancellation on; abandon the call if its deadline was ignored."""
@@ -106,11 +110,10 @@ class _Forwarded:
         if due and self._sender.is_cancelled():
             self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._stopping = True
-            in_background(self._stop)
+            in_background(self._stop, self._stop_later)
         call = self._wait.abandon_if_overdue(now)
         if call is not None:
-            timeout = EngineTimeout(call.model, call.timeout)
-            self._sender.refuse(timeout.line, timeout.code)
+            self.refuse(EngineTimeout(call.model, call.timeout))
 
     def _call(self) -> Any:
         refuse_unknown(self._request.parameters())
@@ -151,6 +154,9 @@ class _Forwarded:
     def _answer(self, response: Any) -> None:
         answer = pb_utils.InferenceResponse(output_tensors=response.output_tensors())
         self._sender.send(answer, final=True)
+
+    def _stop_later(self, _: ServingError) -> None:
+        self._stopping = False
 
     def _stop(self) -> None:
         """Have ``bls_stream`` end this request, whose client has gone."""

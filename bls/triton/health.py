@@ -8,7 +8,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.errors import EngineCallError, EngineRefused, Overloaded
 from tandem.bls.triton.background import in_background
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.engine_client import EngineClient
@@ -37,13 +37,17 @@ class DraftHealth:
                 return
             self.available = False
         pb_utils.Logger.log_warn(f"tandem: answers go on without drafts: {error}")
-        in_background(self._probe_until_well)
+        in_background(self._probe_until_well, self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
         """Say once in the log why a request goes on without drafts; others keep theirs."""
         if self._last_refusal != str(error):
             self._last_refusal = str(error)
             pb_utils.Logger.log_warn(f"tandem: a request goes on without drafts: {error}")
+
+    def _probe_later(self, _: Overloaded) -> None:
+        """Let the next failure start the probe: this one found no thread for it."""
+        self.available = True
 
     def _probe_until_well(self) -> None:
         while True:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -88,7 +89,8 @@ class Sender:
 
     def _end_soon(self, response: Any) -> None:
         if not self._closed and self._ending.acquire(blocking=False):
-            in_background(lambda: self._end_when_possible(response))
+            end = partial(self._end_when_possible, response)
+            in_background(end, lambda _: end())  # nobody else would
 
     def _end_when_possible(self, response: Any) -> None:
         while not self._closed:

@@ -123,7 +123,10 @@ class StreamEntry:
         """Let a request begin; one that needs the tokenizer waits for a permit."""
 
         def begin(permit: Permit | None = None) -> None:
-            in_background(lambda: self._begin(state, prompts, permit))
+            in_background(
+                lambda: self._begin(state, prompts, permit),
+                lambda error: _give_up(state, permit, error),
+            )
 
         try:
             if any(_needs_tokenizer(prompt, state.options) for prompt in prompts):
@@ -244,6 +247,13 @@ class StreamEntry:
             kv_reserved=self._admission.kv_reserved,
             abandoned={**none_abandoned, **self._clients.abandoned.by_model},
         )
+
+
+def _give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
+    """End a request that cannot begin."""
+    if permit is not None:
+        permit.give_back()
+    state.fail(error)
 
 
 def _needs_tokenizer(prompt: Prompt, options: Options) -> bool:

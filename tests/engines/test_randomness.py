@@ -20,22 +20,22 @@ LENGTH = 60
 
 
 class Ledger:
-    """Every draw of noise since it was last emptied: whose it was, and its first number."""
+    """Every draw of noise since it was last emptied: whose it was, and what it begins with."""
 
-    def __init__(self, generator) -> None:
-        self._generator = generator
+    def __init__(self, key) -> None:
+        self._key = key
         self.draws: list[tuple[int, int, Purpose]] = []
 
     def __call__(self, seed, position, purpose):
         self.draws.append((seed, position, purpose))
-        return self._generator(seed, position, purpose)
+        return self._key(seed, position, purpose)
 
     def take(self) -> list[tuple[int, int, Purpose]]:
         taken, self.draws = self.draws, []
         return taken
 
-    def number(self, key) -> float:
-        return self._generator(*key).random()
+    def number(self, key) -> int:
+        return self._key(*key)
 
 
 class Watched(Played):
@@ -54,8 +54,8 @@ class Watched(Played):
 
 @pytest.fixture
 def ledger(monkeypatch):
-    made = Ledger(noise._generator)
-    monkeypatch.setattr(noise, "_generator", made)
+    made = Ledger(noise._key)
+    monkeypatch.setattr(noise, "_key", made)
     return made
 
 

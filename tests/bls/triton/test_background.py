@@ -1,0 +1,140 @@
+"""A system without another thread: everybody hears of it, and nobody else suffers."""
+
+import threading
+
+import pytest
+from live_triton import eventually
+
+from tandem.bls.concurrency_limiter import ConcurrencyLimiter
+from tandem.bls.effects import Chunk
+from tandem.bls.errors import EngineCallError, Overloaded
+from tandem.bls.settings import ForwarderSettings
+from tandem.bls.triton.background import in_background
+from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.forward import ForwardEntry
+from tandem.bls.triton.health import DraftHealth
+from tandem.bls.triton.pending_call import AbandonedCalls
+from tandem.bls.triton.sender import Sender
+from tandem.bls.triton.stream import _give_up
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """threads.left is how many may still start; as many as asked for at first."""
+
+    class Threads:
+        left = 1000
+
+    start = threading.Thread.start
+
+    def start_one(thread):
+        if Threads.left <= 0:
+            raise RuntimeError("can't start new thread")
+        Threads.left -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    return Threads
+
+
+class Request:
+    def __init__(self, sender):
+        self.get_response_sender = lambda: sender
+
+
+class Receiver:
+    def __init__(self):
+        self.chunks, self.ends = [], []
+
+    def deliver(self, chunk):
+        self.chunks.append(chunk)
+
+    def ended(self, error):
+        self.ends.append(error)
+
+
+class Clients:
+    """No engine is called here."""
+
+    abandoned = AbandonedCalls()
+
+
+def test_whoever_asks_for_a_thread_is_told_that_there_is_none(threads):
+    threads.left = 0
+    refusals, worked = [], []
+    in_background(lambda: worked.append(1), refusals.append)
+    assert [type(error) for error in refusals] == [Overloaded]
+    with pytest.raises(Overloaded):
+        in_background(lambda: worked.append(1))
+    assert not worked
+
+
+def test_decoding_begins_once_there_is_a_thread(threads):
+    def steps():
+        yield chunk
+
+    chunk, receiver = Chunk([7], "", None, None, None), Receiver()
+    driver = Driver(Clients, steps(), None, receiver)
+    threads.left = 0
+    driver.start()
+    driver.check(now=1.0)
+    assert receiver.chunks == receiver.ends == []
+    threads.left = 1
+    driver.check(now=2.0)
+    assert eventually(lambda: receiver.ends == [None])
+    assert receiver.chunks == [chunk]
+    driver.check(now=3.0)  # it asks for none, and none is left
+    assert receiver.ends == [None]
+
+
+def test_a_forwarded_request_is_refused(threads, pb):
+    entry = ForwardEntry()
+    entry._settings = ForwarderSettings(stream_model="s", drafter=None, request_timeout=60.0)
+    entry._calls, entry._abandoned = Calls(), AbandonedCalls()
+    entry._watcher = type("Watcher", (), {"add": lambda self, watched: None})()
+    senders = [pb.ResponseSender(), pb.ResponseSender()]
+    threads.left = 0
+    entry.execute([Request(sender) for sender in senders])
+    for sender in senders:
+        [sent] = sender.sent
+        assert "can start no more threads" in sent.response.error().message()
+        assert sent.response.error().code() == pb.TritonError.UNAVAILABLE
+
+
+def test_a_refusal_needs_no_thread(threads, pb):
+    triton = pb.ResponseSender()
+    threads.left = 0
+    Sender(Request(triton), decoupled=True).refuse("no", "INVALID_ARG")
+    [sent] = triton.sent
+    assert sent.response.error().message() == "no"
+
+
+def test_a_permit_that_cannot_be_used_goes_to_the_next_one(threads):
+    failures, served, limiter = [], [], ConcurrencyLimiter(1, 100)
+
+    class State:
+        fail = staticmethod(failures.append)
+
+    first = limiter.acquire(lambda permit: None, 1)
+
+    def unlucky(permit):
+        in_background(lambda: None, lambda error: _give_up(State, permit, error))
+
+    for _ in range(2000):  # more than calls can nest
+        limiter.acquire(unlucky, 0)
+    limiter.acquire(served.append, 1)
+    threads.left = 0
+    first.end()
+    assert len(failures) == 2000
+    assert len(served) == 1
+
+
+def test_drafts_come_back_though_the_probe_found_no_thread(threads):
+    health = DraftHealth(type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 60.0)
+    threads.left = 0
+    health.failed(EngineCallError("draft", "it fell over"))
+    assert health.available
+    threads.left = 1
+    health.failed(EngineCallError("draft", "it fell over"))
+    assert not health.available

@@ -1,0 +1,58 @@
+"""Noise is SplitMix64's, the same by whatever way it is had, and as random as it has to be."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tandem.engines import noise
+from tandem.engines.noise import Purpose, exponentials, exponentials_at, uniform
+
+KEYS = [(seed, position) for seed in range(40) for position in range(50)]
+
+
+def test_the_bits_are_splitmix64s():
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert noise._bits(1234567, np.arange(3)).tolist() == published
+    assert [noise._mixed(1234567 + n * noise._STEP) for n in (1, 2, 3)] == published
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**31),
+    st.sampled_from(Purpose),
+    st.lists(st.integers(0, 300), min_size=1),
+)
+def test_some_are_what_all_have_there(seed, position, purpose, indices):
+    some = exponentials_at(seed, position, purpose, np.array(indices))
+    assert (some == exponentials(seed, position, purpose, 301)[indices]).all()
+    assert (some > 0).all()
+    assert 0 <= uniform(seed, position, purpose) < 1
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_draws_are_exponential_within_a_row_and_from_key_to_key(purpose):
+    row = exponentials(7, 11, purpose, 20_000)
+    column = [exponentials(seed, at, purpose, 4)[3] for seed, at in KEYS]
+    for draws in (row, column):
+        assert stats.kstest(draws, "expon").pvalue > 1e-4
+    uniforms = [uniform(seed, at, purpose) for seed, at in KEYS]
+    assert stats.kstest(uniforms, "uniform").pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    "neighbour",
+    [
+        lambda seed, at, purpose: (seed + 1, at, purpose),
+        lambda seed, at, purpose: (seed, at + 1, purpose),
+        lambda seed, at, purpose: (seed, at, Purpose((purpose + 1) % 3)),
+        lambda seed, at, purpose: (at, seed, purpose),
+    ],
+)
+def test_neighbours_know_nothing_of_each_other(neighbour):
+    key = (3, 17, Purpose.SAMPLE)
+    mine, theirs = (exponentials(*each, 20_000) for each in (key, neighbour(*key)))
+    for shift in (0, 1, 2):
+        pair = mine[: len(mine) - shift], theirs[shift:]
+        assert abs(stats.spearmanr(*pair).statistic) < 0.03  # four standard deviations
