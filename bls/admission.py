@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 
-from tandem.bls.drafters.draft_model import DrafterHealth
+from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.errors import BadRequest, EngineCallError, EngineRefused, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -228,12 +228,9 @@ class DraftKvAvailability:
 def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
     """Return the KV blocks that a request may come to need in the target, and in the draft."""
     tokens = len(request.prompt_ids) + request.max_tokens + request.longest_draft
-    asks_the_model = request.drafter in ("draft_model", "hybrid")
-    draft_tokens = min(tokens, settings.draft_max_seq_len) if asks_the_model else 0
-    return (
-        -(-tokens // settings.kv_block_tokens),
-        -(-draft_tokens // settings.draft_kv_block_tokens),
-    )
+    draft = settings.draft if request.kind.samples_from_draft_model else None
+    draft_blocks = draft.kv_blocks_of(min(tokens, draft.max_seq_len)) if draft else 0
+    return settings.target.kv_blocks_of(tokens), draft_blocks
 
 
 def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:

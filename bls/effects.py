@@ -23,8 +23,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.drafter_registry import CONTROL, DrafterName
 from tandem.bls.request import TokenIds
-from tandem.bls.settings import DrafterName
 from tandem.bls.statistics import Totals
 from tandem.bls.token_details import Counts, TokenDetails, TopLogProbs
 
@@ -57,7 +57,7 @@ class Draft:
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
     logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
-    drafter: DrafterName = "none"
+    drafter: DrafterName = CONTROL.name
     plain_tokens: int = 1
     plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
     answer: EngineAnswer | None = None

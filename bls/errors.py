@@ -1,4 +1,4 @@
-"""What can go wrong in the loop, who is told, and under which code and class (contract.errors).
+"""What can go wrong in the loop, who gets an error, and its code and class (contract.errors).
 
 TandemError                  INTERNAL     one line that a client may read
 ├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
@@ -10,7 +10,8 @@ TandemError                  INTERNAL     one line that a client may read
     ├── EngineTimeout        INTERNAL     model_timeout: an engine did not answer in time
     ├── EngineUnavailable    UNAVAILABLE  model_unavailable: an engine is not called any more
     └── EngineRefused        INVALID_ARG  an engine will not take this call, now or later
-Cancelled                    CANCELLED    the client has gone; nobody is told
+        └── DrafterFailed    INVALID_ARG  a deployment's own drafter has a fault: drafts end
+Cancelled                    CANCELLED    the client has gone; nobody gets it
 
 UNAVAILABLE is what balancers and clients send again by themselves: so it means that nothing was
 begun. Triton has no code for a deadline. A request that used its time up is INTERNAL, because
@@ -92,6 +93,14 @@ class EngineRefused(EngineCallError):
 
     def __init__(self, model: str, what: str, code: ErrorCode = "INVALID_ARG") -> None:
         super().__init__(model, what, code)
+
+
+class DrafterFailed(EngineRefused):
+    """A drafter raised, or proposed what cannot be verified: its request goes on without drafts."""
+
+    def __init__(self, drafter: str, what: str) -> None:
+        super().__init__(drafter, what)
+        self.args = (f"drafter '{drafter}' failed: {what}",)
 
 
 class Cancelled(Exception):

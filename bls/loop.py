@@ -63,7 +63,7 @@ class Decoding:
         )
         self._chunk_size = ChunkSize(
             steady=request.streams_text or request.needs_text_each_round,
-            whole=request.drafter == "engine",
+            whole=request.kind.in_engine,
             timed=not lengths_decide_text(request, settings),
         )
         self._plain_tokens_due = 0  # before it is worth asking the drafter again
@@ -124,14 +124,14 @@ class Decoding:
             seed=verification_seed(
                 self.request.sampling.seed,
                 len(context),
-                keyed=self._settings.target_keyed_randomness,
+                keyed=self._settings.target.capabilities.keyed_randomness,
             ),
             draft=draft,
             end_id=ends[0] if ends else None,
             stop_ids=() if below_min else ends[1:],
             ban_end_ids=below_min,
             wants_logits=self.request.wants_generation_logits,
-            whole=self.request.drafter == "engine",
+            whole=self.request.kind.in_engine,
         )
 
     def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
@@ -142,7 +142,7 @@ class Decoding:
         count = len(answer.tokens)
         if not 1 <= count <= len(draft) + 1:
             raise EngineCallError(
-                self._settings.target_model,
+                self._settings.target.model,
                 f"it verified {len(draft)} draft tokens and answered {count} tokens, "
                 f"where 1 to {len(draft) + 1} are possible",
             )
@@ -253,7 +253,7 @@ class Decoding:
         if answer.kv_blocks is not None:
             self.prompt_kv_blocks = self.prompt_kv_blocks or answer.kv_blocks
             self.kv_blocks = answer.kv_blocks
-            block = self._settings.kv_block_tokens
+            block = self._settings.target.kv_block_tokens
             missing = self._reusable_tokens // block - answer.kv_blocks.reused
             self.statistics.num_recomputed_tokens += max(0, missing) * block
         self._reusable_tokens = len(self.sequence) - 1

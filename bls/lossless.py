@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.drafter_registry import CONTROL, DRAFT_MODEL
 from tandem.bls.effects import Draft
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import LoopSettings
@@ -34,7 +35,7 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
 
     One with a draft_acceptance_threshold accepts a loss.
     """
-    if request.drafter in ("none", "engine"):
+    if not request.kind.drafts_in_loop:
         return request
     if not _brings_all(request, settings):
         return _without_drafts(request)
@@ -43,9 +44,9 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     if request.sampling.greedy:
         # A token is right or wrong: logits would cost their way and decide nothing.
         return replace(request, use_draft_logits=False)
-    if request.sampling.top_p < 1.0 and not settings.target_top_p_with_drafts:
+    if request.sampling.top_p < 1.0 and not settings.target.capabilities.top_p_with_drafts:
         return _without_drafts(request)
-    return _by_handle(request) if settings.fast_logits else request
+    return _by_handle(request) if settings.target.fast_logits else request
 
 
 def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
@@ -69,19 +70,20 @@ def verification_logits(
     logits: the draft engine's own [1, n, width], or the handle of fast logits, which stays as it
     is.
     """
-    if settings.fast_logits:
+    target = settings.target
+    if target.fast_logits:
         return logits
     if logits is not None:
         logits = logits[:, : len(draft)]
-        if settings.target_warps_draft_logits:
+        if target.capabilities.warps_draft_logits:
             return logits
-        scores = warped(logits, draft_sampling(request, settings), settings.vocab_size)
-    elif request.sampling.greedy or settings.target_compares_ids_exactly:
+        scores = warped(logits, draft_sampling(request, settings), target.vocab_size)
+    elif request.sampling.greedy or target.capabilities.compares_ids_exactly:
         return None
     else:
-        scores = certain(draft.tokens, settings.vocab_size)
+        scores = certain(draft.tokens, target.vocab_size)
     with np.errstate(over="ignore"):  # below half precision's range is -inf
-        return scores.astype(LOGITS_TYPES[settings.target_logits_dtype])
+        return scores.astype(LOGITS_TYPES[target.logits_dtype])
 
 
 def _brings_all(request: Request, settings: LoopSettings) -> bool:
@@ -90,12 +92,15 @@ def _brings_all(request: Request, settings: LoopSettings) -> bool:
     The prompt's logits come from a prefill only, and some engines compute no log-probabilities
     when they verify.
     """
-    rated = not request.wants_log_probs or settings.target_log_probs_with_drafts
+    rates = settings.target.capabilities.log_probs_with_drafts
+    rated = not request.wants_log_probs or rates
     return rated and not request.wants_context_logits
 
 
 def _without_drafts(request: Request) -> Request:
-    return replace(request, drafter="none", use_draft_logits=False, draft_acceptance_threshold=None)
+    return replace(
+        request, drafter=CONTROL.name, use_draft_logits=False, draft_acceptance_threshold=None
+    )
 
 
 def _by_handle(request: Request) -> Request:
@@ -105,5 +110,5 @@ def _by_handle(request: Request) -> Request:
     """
     as_they_are = request.sampling.temperature == 1.0 and request.sampling.top_k == 0
     if request.use_draft_logits and as_they_are:
-        return replace(request, drafter="draft_model")
+        return replace(request, drafter=DRAFT_MODEL.name)
     return _without_drafts(request)

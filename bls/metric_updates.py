@@ -6,12 +6,29 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tandem.bls.settings import DrafterName
+from tandem.bls.drafter_registry import DRAFTERS, DrafterName
+from tandem.bls.metric_names import (
+    ACCEPTED_TOKENS,
+    ACCEPTED_TOKENS_PER_POS,
+    DRAFT_TOKENS,
+    DRAFTER_FAILURES,
+    DRAFTS,
+    INTER_TOKEN_LATENCY,
+    OUTPUT_TOKENS,
+    RECOMPUTED_TOKENS,
+    ROUND_PART_SECONDS,
+    ROUND_PART_SECONDS_TOTAL,
+    ROUND_SECONDS,
+    ROUNDS,
+    TIME_TO_FIRST_TOKEN,
+    UNVERIFIED_DRAFT_TOKENS,
+)
 from tandem.bls.statistics import Drafted, Statistics
 from tandem.bls.timeline import Timeline
+from tandem.contract.metric import Metric
 
 Labels = frozenset[tuple[str, str]]
-Key = tuple[str, Labels]
+Key = tuple[Metric, Labels]
 
 
 @dataclass
@@ -27,74 +44,72 @@ class MetricUpdates:
             self.counts[key] += value
         self.observations += other.observations
 
-    def count(self, name: str, value: float, **labels: str) -> None:
+    def count(self, name: Metric, value: float, **labels: str) -> None:
         """Let a counter grow; by 0, it is there at least."""
         self.counts[key_of(name, **labels)] += value
 
-    def observe(self, name: str, value: float | None, **labels: str) -> None:
+    def observe(self, name: Metric, value: float | None, **labels: str) -> None:
         """Observe a value where there is one."""
         if value is not None:
             self.observations.append((key_of(name, **labels), value))
 
 
-def key_of(name: str, **labels: str) -> Key:
+def key_of(name: Metric, **labels: str) -> Key:
     """Return the key of a metric."""
     return name, frozenset(labels.items())
 
 
 def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> MetricUpdates:
     """Return what a sequence did that asked for ``drafter``."""
-    figures = MetricUpdates()
+    updates = MetricUpdates()
     for source, drafted in statistics.by_drafter.items():
-        _count_drafts(figures, source, drafted)
-    _count_time(figures, drafter, statistics, timeline)
+        _count_drafts(updates, source, drafted)
+    _count_time(updates, drafter, statistics, timeline)
     for name, value in (
-        ("tandem_output_tokens_total", timeline.num_tokens),
-        ("tandem_drafter_failures_total", statistics.num_drafter_failures),
-        ("tandem_unverified_draft_tokens_total", statistics.num_unverified_draft_tokens),
-        ("tandem_recomputed_tokens_total", statistics.num_recomputed_tokens),
+        (OUTPUT_TOKENS, timeline.num_tokens),
+        (DRAFTER_FAILURES, statistics.num_drafter_failures),
+        (UNVERIFIED_DRAFT_TOKENS, statistics.num_unverified_draft_tokens),
+        (RECOMPUTED_TOKENS, statistics.num_recomputed_tokens),
     ):
-        figures.count(name, value, drafter=drafter)
-    return figures
+        updates.count(name, value, drafter=drafter)
+    return updates
 
 
 def zeros(drafter: DrafterName) -> MetricUpdates:
-    """Return figures that name every counter of a drafter and count nothing."""
-    chooses = drafter in ("hybrid", "none")  # of others, or nobody: it proposes nothing itself
+    """Return updates that name every counter of a drafter and count nothing."""
     statistics = Statistics()
-    if not chooses:
+    if DRAFTERS[drafter].proposes:
         statistics.by_drafter[drafter] = Drafted()
     return updates_of(drafter, statistics, Timeline(arrival=0))
 
 
-def _count_drafts(figures: MetricUpdates, source: DrafterName, drafted: Drafted) -> None:
+def _count_drafts(updates: MetricUpdates, source: DrafterName, drafted: Drafted) -> None:
     for name, value in (
-        ("spec_decode_num_drafts_total", drafted.num_spec_steps),
-        ("spec_decode_num_draft_tokens_total", drafted.num_draft_tokens),
-        ("spec_decode_num_accepted_tokens_total", drafted.num_accepted_draft_tokens),
+        (DRAFTS, drafted.num_spec_steps),
+        (DRAFT_TOKENS, drafted.num_draft_tokens),
+        (ACCEPTED_TOKENS, drafted.num_accepted_draft_tokens),
     ):
-        figures.count(name, value, drafter=source)
+        updates.count(name, value, drafter=source)
     for position, accepted in enumerate(_per_position(drafted.acceptance_histogram)):
-        name = "spec_decode_num_accepted_tokens_per_pos_total"
-        figures.count(name, accepted, drafter=source, position=str(position))
+        updates.count(ACCEPTED_TOKENS_PER_POS, accepted, drafter=source, position=str(position))
 
 
 def _count_time(
-    figures: MetricUpdates, drafter: DrafterName, statistics: Statistics, timeline: Timeline
+    updates: MetricUpdates, drafter: DrafterName, statistics: Statistics, timeline: Timeline
 ) -> None:
     rounds, parts = statistics.num_rounds, dict(_parts(statistics, timeline))
-    figures.count("tandem_rounds_total", rounds, drafter=drafter)
+    updates.count(ROUNDS, rounds, drafter=drafter)
     for part, seconds in parts.items():
-        figures.count("tandem_round_part_seconds_total", seconds, drafter=drafter, part=part)
+        updates.count(ROUND_PART_SECONDS_TOTAL, seconds, drafter=drafter, part=part)
     for name, value in (
-        ("tandem_time_to_first_token_seconds", timeline.time_to_first_token),
-        ("tandem_inter_token_latency_seconds", timeline.inter_token_latency),
-        ("tandem_round_seconds", sum(parts.values()) / rounds if rounds else None),
+        (TIME_TO_FIRST_TOKEN, timeline.time_to_first_token),
+        (INTER_TOKEN_LATENCY, timeline.inter_token_latency),
+        (ROUND_SECONDS, sum(parts.values()) / rounds if rounds else None),
     ):
-        figures.observe(name, value, drafter=drafter)
+        updates.observe(name, value, drafter=drafter)
     for part, seconds in parts.items():
         mean = seconds / rounds if rounds else None
-        figures.observe("tandem_round_part_seconds", mean, drafter=drafter, part=part)
+        updates.observe(ROUND_PART_SECONDS, mean, drafter=drafter, part=part)
 
 
 def _parts(statistics: Statistics, timeline: Timeline) -> Iterator[tuple[str, float]]:

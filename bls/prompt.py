@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.drafter_registry import DrafterName
 from tandem.bls.errors import BadRequest
 from tandem.bls.lossless import lossless
 from tandem.bls.request import Request, Sampling, TokenIds
-from tandem.bls.settings import DrafterName, LoopSettings
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
 
 LOGITS_BYTES = 4  # answers hold them as FP32
@@ -98,7 +99,7 @@ class Options(NamedTuple):
 
 def request_of(prompt: Prompt, tokens: Tokens, options: Options, settings: LoopSettings) -> Request:
     """Return what the loop decodes; raise BadRequest where it cannot fit the engine."""
-    _check_length(len(tokens.prompt_ids), prompt.max_tokens, settings)
+    _check_length(len(tokens.prompt_ids), prompt.max_tokens, settings.target)
     request = Request(
         prompt_ids=tokens.prompt_ids,
         max_tokens=prompt.max_tokens,
@@ -118,7 +119,7 @@ def request_of(prompt: Prompt, tokens: Tokens, options: Options, settings: LoopS
         seeded=prompt.seed is not None,
         stop_strings=_stop_strings(prompt, tokens),
         **prompt.drafting._asdict(),
-        max_draft_len=settings.max_draft_len,
+        max_draft_len=settings.target.max_draft_len,
         streams_text=options.stream,
         wants_text_lengths=options.tells_text_lengths,
         wants_log_probs=options.return_log_probs,
@@ -146,7 +147,8 @@ def check_logits(
         rows += max(context_lengths)
     if options.return_generation_logits:
         rows += max(max_tokens)
-    size = len(max_tokens) * rows * settings.vocab_size * LOGITS_BYTES
+    width = settings.target.vocab_size
+    size = len(max_tokens) * rows * width * LOGITS_BYTES
     if size > settings.max_logits_bytes:
         wanted = [
             f"'{tensor}'"
@@ -158,7 +160,7 @@ def check_logits(
         ]
         raise BadRequest(
             f"input{'s' * (len(wanted) > 1)} {' and '.join(wanted)}: up to {size} bytes of logits "
-            f"({len(max_tokens)} prompts of {rows} rows of {settings.vocab_size}), an answer holds "
+            f"({len(max_tokens)} prompts of {rows} rows of {width}), an answer holds "
             f"at most {settings.max_logits_bytes}; ask for fewer tokens or prompts"
         )
 
@@ -167,7 +169,7 @@ def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.
     """What is added to all logits, [vocab_size]: that of words and that of ids."""
     if prompt.logit_bias is None:
         return tokens.embedding_bias
-    bias = np.zeros(settings.vocab_size, np.float32)
+    bias = np.zeros(settings.target.vocab_size, np.float32)
     if tokens.embedding_bias is not None:
         bias[: len(tokens.embedding_bias)] = tokens.embedding_bias
     np.add.at(bias, list(prompt.logit_bias.ids), prompt.logit_bias.values)
@@ -189,14 +191,14 @@ def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
     return tuple(w for w, token_id in zip(words, special, strict=True) if token_id is None)
 
 
-def _check_length(prompt_length: int, max_tokens: int, settings: LoopSettings) -> None:
+def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -> None:
     """Engines cut what is too long in silence; so it is refused at the door."""
-    limit = settings.max_seq_len - settings.max_draft_len
+    limit = target.max_seq_len - target.max_draft_len
     if prompt_length < 1:
         raise BadRequest(f"input '{tensors.TEXT_INPUT}' gives no tokens; send some text")
     if prompt_length + max_tokens > limit:
         raise BadRequest(
             f"input '{tensors.MAX_TOKENS}': {prompt_length} prompt tokens and {max_tokens} new "
-            f"ones exceed {limit}, which is max_seq_len {settings.max_seq_len} less room for "
-            f"{settings.max_draft_len} draft tokens"
+            f"ones exceed {limit}, which is max_seq_len {target.max_seq_len} less room for "
+            f"{target.max_draft_len} draft tokens"
         )

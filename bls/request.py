@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.settings import AUTO, DrafterName
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.settings import AUTO
 
 TokenIds = NDArray[np.int32]
 
@@ -46,8 +47,8 @@ class Request:
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
-    drafter: DrafterName = "none"
-    draft_len: int = 0  # of a draft model's drafts, or AUTO
+    drafter: DrafterName = CONTROL.name
+    draft_len: int = 0  # of all drafts but those that are only looked up; or AUTO
     max_draft_len: int = 0  # the longest that the target verifies
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1
@@ -63,14 +64,21 @@ class Request:
     wants_generation_logits: bool = False
     wants_kv_blocks: bool = False  # how many its context holds; those reused are always counted
 
+    @property
+    def kind(self) -> DrafterKind:
+        """The drafter's row in the registry."""
+        return DRAFTERS[self.drafter]
+
     @cached_property
     def longest_draft(self) -> int:
         """The most draft tokens that a round of this request may verify."""
-        by_model = self.max_draft_len if self.draft_len == AUTO else self.draft_len
-        asks_the_model = self.drafter in ("draft_model", "hybrid")
-        looks_up = self.drafter in ("prompt_lookup", "hybrid")
+        kind = self.kind
+        if not kind.drafts_in_loop:
+            return 0
+        proposed = self.max_draft_len if self.draft_len == AUTO else self.draft_len
         return max(
-            by_model if asks_the_model else 0, self.prompt_lookup_num_tokens if looks_up else 0
+            0 if kind.only_looks_up else proposed,
+            self.prompt_lookup_num_tokens if kind.looks_up else 0,
         )
 
     @cached_property

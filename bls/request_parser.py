@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import (
     Drafting,
@@ -25,7 +26,7 @@ from tandem.bls.prompt import (
     check_logits,
 )
 from tandem.bls.request import TokenIds
-from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
+from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
@@ -63,8 +64,6 @@ WORD_LISTS = (tensors.STOP_WORDS, tensors.BAD_WORDS, tensors.EMBEDDING_BIAS_WORD
 MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 MAX_PARAMETERS_BYTES = 64 * 1024  # none of them is an input, so none is long
 LONGEST_QUOTE = 40  # characters of a client's own text in an error
-ASK_THE_MODEL: tuple[DrafterName, ...] = ("draft_model", "hybrid")
-LOOK_UP: tuple[DrafterName, ...] = ("prompt_lookup", "hybrid")
 
 
 Asked = TypeVar("Asked", bool, int)
@@ -121,7 +120,7 @@ class RequestParser:
             return_log_probs=flag(tensors.RETURN_LOG_PROBS),
             return_prompt_log_probs=self._told(
                 flag(tensors.RETURN_PROMPT_LOG_PROBS),
-                self._settings.target_prompt_log_probs,
+                self._settings.target.capabilities.prompt_log_probs,
                 tensors.RETURN_PROMPT_LOG_PROBS,
             ),
             num_top_log_probs=self._num_top_log_probs(),
@@ -143,7 +142,7 @@ class RequestParser:
         flags = (tensors.RETURN_LOG_PROBS, tensors.RETURN_PROMPT_LOG_PROBS)
         if count and not any(self._flag(flag, row) for flag in flags for row in rows):
             raise BadRequest(f"input '{tensor}' needs '{flags[0]}' or '{flags[1]}' to be true")
-        return self._told(count, self._settings.target_top_log_probs, tensor)
+        return self._told(count, self._settings.target.capabilities.top_log_probs, tensor)
 
     def _told(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
         """Return what was asked for; refuse it where the target does not tell it."""
@@ -169,7 +168,7 @@ class RequestParser:
     def _prompt(self, row: int) -> Prompt:
         settings = self._settings
         self._refuse_beams(row)
-        max_tokens = self._integer(tensors.MAX_TOKENS, row, 1, settings.max_seq_len)
+        max_tokens = self._integer(tensors.MAX_TOKENS, row, 1, settings.target.max_seq_len)
         if max_tokens is None:
             raise BadRequest(
                 f"input '{tensors.MAX_TOKENS}' is missing; send how many tokens to add"
@@ -187,7 +186,7 @@ class RequestParser:
             repetition_penalty=self._number(tensors.REPETITION_PENALTY, row, above=0.0),
             presence_penalty=self._number(tensors.PRESENCE_PENALTY, row),
             frequency_penalty=self._number(tensors.FREQUENCY_PENALTY, row),
-            end_id=self._integer(tensors.END_ID, row, -1, settings.vocab_size - 1),
+            end_id=self._integer(tensors.END_ID, row, -1, settings.target.vocab_size - 1),
             drafting=self._drafting(row),
             logit_bias=self._logit_bias(row),
         )
@@ -235,10 +234,10 @@ class RequestParser:
             )
         if not len(ids):
             return None
-        if len(ids) > self._settings.vocab_size:
+        if len(ids) > self._settings.target.vocab_size:
             raise BadRequest(
                 f"input '{tensors.LOGIT_BIAS_IDS}': {len(ids)} ids given, the vocabulary has "
-                f"{self._settings.vocab_size}"
+                f"{self._settings.target.vocab_size}"
             )
         self._check_ids(tensors.LOGIT_BIAS_IDS, ids)
         if not np.isfinite(values).all():
@@ -246,9 +245,10 @@ class RequestParser:
         return LogitBias(tuple(ids.tolist()), tuple(values.tolist()))
 
     def _check_ids(self, tensor: Tensor, ids: TokenIds) -> None:
-        if ids.view(np.uint32).max() >= self._settings.vocab_size:  # a negative one is huge there
+        vocab_size = self._settings.target.vocab_size
+        if ids.view(np.uint32).max() >= vocab_size:  # a negative one is huge there
             raise BadRequest(
-                f"input '{tensor}': ids must lie in 0..{self._settings.vocab_size - 1}, "
+                f"input '{tensor}': ids must lie in 0..{vocab_size - 1}, "
                 f"{ids.min()}..{ids.max()} given"
             )
 
@@ -256,13 +256,13 @@ class RequestParser:
         array = self._arrays.get(tensors.INPUT_IDS)
         if array is None:
             return None
-        settings = self._settings
+        target = self._settings.target
         if not array[row].size:
             raise BadRequest(f"input '{tensors.INPUT_IDS}' is empty; send at least one id")
-        if array[row].size > settings.max_seq_len:
+        if array[row].size > target.max_seq_len:
             raise BadRequest(
                 f"input '{tensors.INPUT_IDS}': {array[row].size} ids given for a prompt, which are "
-                f"more than max_seq_len, {settings.max_seq_len}"
+                f"more than max_seq_len, {target.max_seq_len}"
             )
         ids: TokenIds = array[row].reshape(-1).astype(np.int32)
         self._check_ids(tensors.INPUT_IDS, ids)
@@ -294,22 +294,22 @@ class RequestParser:
     def _drafting(self, row: int) -> Drafting:
         settings = self._settings
         drafter = self._drafter(row)
-        longest = settings.max_draft_len
+        longest = settings.target.max_draft_len
         asked = self._integer(tensors.NUM_DRAFT_TOKENS, row, AUTO, longest)
         looked_up = self._integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
         ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size)
         threshold = self._threshold(row)
-        if drafter == "none" or asked == 0:
-            return Drafting("none")
+        if drafter is CONTROL or asked == 0:
+            return Drafting(CONTROL.name)
         self._refuse_unless(
-            drafter in LOOK_UP,
+            drafter.looks_up,
             row,
             (tensors.PROMPT_LOOKUP_NUM_TOKENS, tensors.MAX_MATCHING_NGRAM_SIZE),
-            f"needs '{tensors.DRAFTER}' to be {' or '.join(LOOK_UP)}",
+            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
         )
         use_logits = self._uses_logits(row, drafter)
         return Drafting(
-            drafter,
+            drafter.name,
             draft_len=settings.draft_len if asked is None else asked,
             prompt_lookup_num_tokens=self._lookup_length(looked_up, asked),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
@@ -325,30 +325,35 @@ class RequestParser:
             return self._settings.prompt_lookup_num_tokens
         return asked
 
-    def _drafter(self, row: int) -> DrafterName:
+    def _drafter(self, row: int) -> DrafterKind:
         names = self._strings(tensors.DRAFTER, row)
         name = names[0] if names and names[0] else self._settings.drafter
-        known = {drafter: drafter for drafter in self._settings.drafters}
+        known = self._settings.drafters
         if name not in known:
             raise BadRequest(
                 f"input '{tensors.DRAFTER}': {_quoted(name)} given, this deployment has "
                 f"{', '.join(known)}"
             )
+        drafter = DRAFTERS[name]
         self._refuse_unless(
-            name != "engine", row, DRAFTING, "cannot be honoured: the target drafts by itself"
+            not drafter.in_engine,
+            row,
+            DRAFTING,
+            "cannot be honoured: the target drafts by itself",
         )
-        return known[name]
+        return drafter
 
-    def _uses_logits(self, row: int, drafter: DrafterName) -> bool:
+    def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
         """Whether drafts come with the logits that they were drawn from."""
-        asks_the_model = drafter in ASK_THE_MODEL
+        samples = drafter.samples_from_draft_model
         self._refuse_unless(
-            asks_the_model,
+            samples,
             row,
             (tensors.USE_DRAFT_LOGITS,),
-            f"needs '{tensors.DRAFTER}' to be {' or '.join(ASK_THE_MODEL)}: a lookup has no logits",
+            f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.samples_from_draft_model)}"
+            f": '{drafter.name}' has no logits",
         )
-        return asks_the_model and self._flag(
+        return samples and self._flag(
             tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits
         )
 
@@ -483,6 +488,11 @@ def check_sizes(inputs: Mapping[str, NDArray[Any]], limits: RequestLimits) -> No
             f"input{'s' * (len(lists) > 1)} {names}: {size} bytes given in all, at most "
             f"{limits.max_words_bytes} are taken"
         )
+
+
+def _those(fit: Callable[[DrafterKind], bool]) -> str:
+    """Name the drafters of some kind."""
+    return " or ".join(kind.name for kind in DRAFTERS.values() if fit(kind))
 
 
 def _quoted(text: str) -> str:

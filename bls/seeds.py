@@ -44,5 +44,6 @@ def lengths_decide_text(request: Request, settings: LoopSettings) -> bool:
     """
     if request.sampling.greedy or not request.seeded:
         return False
-    drafts = request.drafter not in ("none", "engine")
-    return not settings.target_keyed_randomness or (drafts and request.use_draft_logits)
+    drafts = request.kind.drafts_in_loop
+    keyed = settings.target.capabilities.keyed_randomness
+    return not keyed or (drafts and request.use_draft_logits)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-# "engine" is a target that drafts by itself: what a deployment has, not what a request chooses.
-DrafterName = Literal["draft_model", "prompt_lookup", "hybrid", "engine", "none"]
+from tandem.bls.drafter_registry import CONTROL, DrafterName
+from tandem.contract.capabilities import Capabilities
 
+LogitsType = Literal["FP32", "FP16"]
 
 AUTO = -1  # a draft length that follows from what drafts cost and earn
 
@@ -27,50 +29,67 @@ class RequestLimits:
     max_words_bytes: int = 64 * 1024
 
 
-@dataclass(frozen=True)
-class LoopSettings(RequestLimits):
-    """Settings of ``bls_stream``, the model that holds the loop.
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """One engine, as the loop calls it. Lengths are tokens.
 
-    Lengths are tokens, times are seconds. ``max_seq_len`` is what a prompt, its answer and the
-    longest draft must fit in together; ``kv_tokens`` and ``draft_kv_tokens`` are what each engine's
-    KV cache holds.
+    model: its name in Triton. vocab_size: padded width of its logits. max_seq_len: what a context,
+    its answer and the longest draft must fit in together. max_draft_len: the longest draft that it
+    verifies. kv_cache_tokens: what its KV cache holds, in blocks of ``kv_block_tokens``. timeout:
+    seconds for one call. excludes_input: its answers hold new tokens only. fast_logits: it takes a
+    handle to the draft's logits instead of these.
+    """
+
+    model: str
+    vocab_size: int
+    max_seq_len: int
+    kv_cache_tokens: int
+    kv_block_tokens: int
+    timeout: float
+    max_draft_len: int = 0
+    decoupled: bool = False
+    excludes_input: bool = True
+    logits_dtype: LogitsType = "FP32"
+    fast_logits: bool = False
+    capabilities: Capabilities
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks in the KV cache."""
+        return self.kv_cache_tokens // self.kv_block_tokens
+
+    def kv_blocks_of(self, num_tokens: int) -> int:
+        """Return how many blocks so many tokens of one sequence fill."""
+        return -(-num_tokens // self.kv_block_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterModule:
+    """A drafter of the deployment's own: its Python file, and what changes in its settings."""
+
+    file: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings(RequestLimits):
+    """Settings of ``bls_stream``, the model that holds the loop. Lengths are tokens, times seconds.
+
+    Each field is a parameter in its ``config.pbtxt``.
     """
 
     # The models it calls
-    target_model: str
+    target: EngineSettings
+    draft: EngineSettings | None = None
     preprocessing_model: str
     postprocessing_model: str
-    draft_model: str | None = None
 
-    # What the engines are
-    vocab_size: int = 0  # padded width of the target's logits
-    draft_vocab_size: int = 0
-    draft_max_seq_len: int = 0
     end_ids: tuple[int, ...] = ()  # the first one is what an engine is given as end_id
-    max_seq_len: int = 0
-    max_draft_len: int = 0  # the longest draft the target verifies
-    target_keyed_randomness: bool = False  # a seed names the same noise at the same position
-    draft_keyed_randomness: bool = False
-    draft_stops_when_unsure: bool = False  # it honours `draft_stop_probability` and rates tokens
-    target_decoupled: bool = False
-    draft_decoupled: bool = False
-    target_excludes_input: bool = True  # engine answers hold new tokens only
-    draft_excludes_input: bool = True
-    target_log_probs_with_drafts: bool = True
-    target_top_log_probs: bool = False  # it tells the likeliest tokens beside those it emits
-    target_prompt_log_probs: bool = False
-    target_warps_draft_logits: bool = True  # takes them raw, in the draft's width
-    target_compares_ids_exactly: bool = True  # sampled ids without logits
-    target_top_p_with_drafts: bool = True
-    target_logits_dtype: str = "FP32"  # or FP16
-    draft_logits_tell_all: bool = True  # warped, they are what it draws from
-    fast_logits: bool = False  # instead of logits, engines exchange handles
-    logits_on_loan: bool = False  # the same by Tandem's own engines, which lose nothing by it
-
-    drafters: tuple[DrafterName, ...] = ("none",)  # what a request may choose from
+    drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # what a request may choose from
+    drafter_modules: tuple[DrafterModule, ...] = ()  # the deployment's own drafters
 
     # Defaults of a request
-    drafter: DrafterName = "none"
+    drafter: DrafterName = CONTROL.name
     draft_len: int = 0  # or AUTO
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
@@ -84,10 +103,6 @@ class LoopSettings(RequestLimits):
     hybrid_min_ngram_size: int = 2  # below it, `hybrid` prefers the draft model
 
     # Admission
-    kv_tokens: int = 0
-    kv_block_tokens: int = 32
-    draft_kv_tokens: int = 0
-    draft_kv_block_tokens: int = 32
     max_requests: int = 64  # sequences decoding at once
     max_queue: int = 64  # sequences waiting for KV blocks
     max_queue_bytes: int = 64 * 2**20  # of texts waiting to be tokenized
@@ -96,11 +111,30 @@ class LoopSettings(RequestLimits):
     max_ngram_size: int = 8  # each size costs the index memory for every token of the context
     max_logits_bytes: int = 64 * 2**20  # of all context and generation logits in an answer
 
-    # Patience
-    target_timeout: float = 60.0  # one engine call
-    draft_timeout: float = 5.0
+    # Patience; an engine's is its own
     request_timeout: float = 600.0  # a whole request, also where a client sets none
     drafter_pause: float = 5.0  # rest after a drafter failed
+
+    @property
+    def draft_kv_blocks(self) -> int:
+        """Blocks in the draft's KV cache; 0 without a draft."""
+        return self.draft.kv_blocks if self.draft else 0
+
+    @property
+    def draft_stops_when_unsure(self) -> bool:
+        """Whether the draft honours `draft_stop_probability` and rates its tokens."""
+        return self.draft is not None and self.draft.capabilities.stops_when_unsure
+
+    @property
+    def draft_logits_tell_all(self) -> bool:
+        """Whether the draft's logits, warped, are what it draws from."""
+        return self.draft is None or self.draft.capabilities.logits_tell_all
+
+    @property
+    def shared_logits(self) -> bool:
+        """Whether the draft's logits are handed over in shared memory, which loses nothing."""
+        engines = (self.target, self.draft)
+        return all(e is not None and e.capabilities.shares_logits for e in engines)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tandem.bls.settings import DrafterName
+from tandem.bls.drafter_registry import CONTROL, ENGINE, DrafterName
 
 
 class Round(NamedTuple):
-    """One round's figures; or those of ``num_plain_tokens`` plain steps of the target at once.
+    """One round's statistics; or those of ``num_plain_tokens`` plain steps of the target at once.
 
     planned_tokens, stop_probability: what a draft model was asked for. Seconds are the engines'
     own, as they worked.
@@ -18,7 +18,7 @@ class Round(NamedTuple):
 
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    drafter: DrafterName = "none"
+    drafter: DrafterName = CONTROL.name
     num_plain_tokens: int = 0
     planned_tokens: int = 0
     stop_probability: float = 0.0
@@ -48,7 +48,7 @@ class Drafted:
         self.acceptance_histogram[round_.num_accepted_tokens] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures under vLLM's keys."""
+        """Return the statistics under vLLM's keys."""
         return {
             "num_spec_steps": self.num_spec_steps,
             "num_draft_tokens": self.num_draft_tokens,
@@ -74,7 +74,7 @@ class Drafted:
 
 
 class Totals(NamedTuple):
-    """A request's figures at one moment."""
+    """A request's statistics at one moment."""
 
     num_rounds: int
     num_draft_tokens: int
@@ -84,7 +84,7 @@ class Totals(NamedTuple):
 
 @dataclass
 class Statistics(Drafted):
-    """Figures of one request; ``by_drafter`` says which drafter earned what."""
+    """Statistics of one request; ``by_drafter`` says which drafter earned what."""
 
     num_rounds: int = 0
     num_drafter_failures: int = 0
@@ -98,7 +98,7 @@ class Statistics(Drafted):
     rounds: list[Round] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures of all drafts, those of each drafter, and every round."""
+        """Return the statistics of all drafts, of each drafter, and every round."""
         by_drafter = {name: earned.as_dict() for name, earned in self.by_drafter.items()}
         return {
             **super().as_dict(),
@@ -117,22 +117,22 @@ class Statistics(Drafted):
         num_emitted: the tokens of its answer, and the end of sequence where the engine dropped one.
 
         Each round emits one token more than it accepts. The engine does not say how many it
-        accepted in which round, so there is no histogram. Its figures are not trusted, because a
+        accepted in which round, so there is no histogram. Its counts are not trusted, because a
         counter must not fall: it accepted no more than it drafted and no more than it emitted, and
         a call is at least one round.
         """
         drafted = max(0, num_draft_tokens)
         accepted = min(max(0, num_accepted), drafted, num_emitted)
         rounds = max(1, num_emitted - accepted)
-        for figures in (self, self.by_drafter["engine"]):
-            figures.num_spec_steps += rounds
-            figures.num_draft_tokens += drafted
-            figures.num_accepted_draft_tokens += accepted
+        for counted in (self, self.by_drafter[ENGINE.name]):
+            counted.num_spec_steps += rounds
+            counted.num_draft_tokens += drafted
+            counted.num_accepted_draft_tokens += accepted
         self.num_rounds += rounds
 
     @property
     def totals(self) -> Totals:
-        """The figures so far."""
+        """The statistics so far."""
         return Totals(
             self.num_rounds,
             self.num_draft_tokens,

@@ -1,4 +1,5 @@
-"""The tensor contract: where the decoding loop, the engines and the tokenizer models meet.
+"""The contract: where the decoding loop, the engines and the tokenizer models meet.
 
-Nothing here imports anything of ours, and no tensor is named anywhere else.
+Nothing here imports anything of ours. No tensor is declared anywhere else; metrics are declared by
+whoever counts them, with `contract.metric`.
 """

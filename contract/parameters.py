@@ -1,7 +1,8 @@
 """How a model's settings travel through ``config.pbtxt``.
 
 Triton keeps a model's parameters as strings. A settings dataclass becomes one parameter a field,
-each value as JSON (a plain string stays itself, so that ``tokenizer_dir`` reads as NVIDIA's does).
+each value as JSON: a dataclass within it is an object. A plain string stays itself, so that
+``tokenizer_dir`` reads as NVIDIA's does.
 """
 
 from __future__ import annotations
@@ -9,10 +10,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Settings = TypeVar("Settings")
+
+KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a string", (str,)),
+    Mapping: ("an object", (dict,)),
+}
 
 
 class ParameterError(ValueError):
@@ -21,40 +30,46 @@ class ParameterError(ValueError):
 
 def encode(settings: Any) -> dict[str, str]:
     """Return the parameters that stand for a settings dataclass; fields that are None stay out."""
-    fields = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
     return {
         name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in fields.items()
-        if value is not None
+        for name, value in _plain(settings).items()
     }
 
 
-def decode(kind: type[Settings], model_config: Mapping[str, Any]) -> Settings:
+def decode(
+    kind: type[Settings], model_config: Mapping[str, Any], *, ignore_unknown: bool = False
+) -> Settings:
     """Build ``kind`` (a dataclass) from the ``parameters`` of a parsed model configuration.
 
-    Raises ParameterError with the model's name and the field.
+    ignore_unknown: for a reader that wants only some of them. Raises ParameterError with the
+    model's name and the field; a field of an object is named with a dot.
     """
-    model = model_config.get("name", "?")
-    given = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
-    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
-    unknown = sorted(set(given) - set(fields))
-    if unknown:
-        raise ParameterError(
-            f"model '{model}': unknown parameter '{unknown[0]}'; known are {', '.join(fields)}"
-        )
-    values = {}
-    for name, text in given.items():
-        try:
-            values[name] = text if _is_text(hints[name]) else _from_json(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise ParameterError(
-                f"model '{model}': parameter '{name}' is not JSON: {text!r}"
-            ) from error
+    given = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
     try:
-        return kind(**values)
-    except TypeError as error:
-        raise ParameterError(f"model '{model}': {error}") from error
+        values = {name: _parsed(name, text, hints.get(name, str)) for name, text in given.items()}
+        return _settings(kind, values, "", ignore_unknown=ignore_unknown)
+    except ParameterError as error:
+        raise ParameterError(f"model '{model_config.get('name', '?')}': {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return settings as JSON has them, without fields that are None."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return {name: _plain(field) for name, field in fields.items() if field is not None}
+
+
+def _parsed(name: str, text: str, hint: Any) -> Any:
+    if _is_text(hint):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ParameterError(f"parameter '{name}' is not JSON: {text!r}") from error
 
 
 def _is_text(hint: Any) -> bool:
@@ -64,6 +79,54 @@ def _is_text(hint: Any) -> bool:
     return hint is str or get_origin(hint) is Literal
 
 
-def _from_json(value: Any) -> Any:
-    """JSON has lists only; settings are frozen, so they hold tuples."""
-    return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
+def _settings(
+    kind: type[Settings], given: Mapping[str, Any], within: str, *, ignore_unknown: bool
+) -> Settings:
+    """Build a dataclass from values by field. within: what precedes their names in an error."""
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(given) - set(fields))
+    if unknown and not ignore_unknown:
+        raise ParameterError(
+            f"unknown parameter '{within}{unknown[0]}'; known are {', '.join(fields)}"
+        )
+    missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in given]
+    if missing:
+        raise ParameterError(f"parameter '{within}{missing[0]}' is missing")
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            name: _value(hints[name], given[name], within + name, ignore_unknown=ignore_unknown)
+            for name in fields
+            if name in given
+        }
+    )
+
+
+def _value(hint: Any, value: Any, name: str, *, ignore_unknown: bool) -> Any:
+    """Return a field's value as its type wants it: settings are frozen, so a list is a tuple."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        if value is None:
+            return None
+        [hint] = [part for part in parts if part is not NoneType]
+        return _value(hint, value, name, ignore_unknown=ignore_unknown)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise _refusal(name, value, "an object")
+        return _settings(hint, value, f"{name}.", ignore_unknown=ignore_unknown)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise _refusal(name, value, "a list")
+        return tuple(_value(parts[0], item, name, ignore_unknown=ignore_unknown) for item in value)
+    if origin is Literal:
+        if value not in parts:
+            raise _refusal(name, value, f"one of {', '.join(parts)}")
+        return value
+    wanted, types = KINDS[origin or hint]
+    if not isinstance(value, types) or (isinstance(value, bool) and hint is not bool):
+        raise _refusal(name, value, wanted)
+    return value
+
+
+def _refusal(name: str, value: Any, wanted: str) -> ParameterError:
+    return ParameterError(f"parameter '{name}': {json.dumps(value)} given, must be {wanted}")

@@ -51,3 +51,22 @@ class Tensor(str):
             scalar=self.scalar,
             ragged=self.ragged,
         )
+
+
+class Tensors(list[Tensor]):
+    """The inputs of a model, or its outputs, in the order of its configuration."""
+
+    def declare(
+        self,
+        name: str,
+        dtype: str,
+        dims: tuple[int, ...],
+        *,
+        optional: bool = False,
+        scalar: bool = False,
+        ragged: bool = False,
+    ) -> Tensor:
+        """Add a tensor and return it."""
+        tensor = Tensor(name, dtype, dims, optional=optional, scalar=scalar, ragged=ragged)
+        self.append(tensor)
+        return tensor

@@ -1,49 +1,10 @@
-"""What an engine can do, declared; the entries refuse by name what its capabilities exclude."""
+"""What our kinds of engines can do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-
-@dataclass(frozen=True)
-class Capabilities:
-    """Abilities of an engine kind.
-
-    verifies_drafts: takes `draft_input_ids` and verifies them in one step.
-    drafts_itself: speculates inside; the loop must not draft for it.
-    keyed_randomness: the noise of a token depends on (seed, absolute position, purpose) alone, so
-        that a seed gives one text however it is cut into calls.
-    draft_logits: verifies against `draft_logits` too; its `generation_logits` can be sent as such.
-    log_probs_with_drafts: returns log-probabilities of what a verification emits.
-    top_log_probs: tells the likeliest tokens beside those that it emits.
-    prompt_log_probs: returns log-probabilities of a context's tokens.
-    stop: a second call with `stop` and the same request id ends a running one.
-    streaming: answers token by token when asked to.
-    stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
-    logits_tell_all: its `generation_logits`, warped as transformers does, are what it draws from:
-        bias, penalties and bans are in them.
-    shares_logits: as a draft it offers `logits_loan`, as a target it takes one for `draft_logits`.
-    warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.
-    compares_ids_exactly: without `draft_logits`, its own sample that differs is the correction.
-    top_p_with_drafts: draws under top-p from the same distribution, verifying or not.
-    """
-
-    verifies_drafts: bool
-    drafts_itself: bool
-    keyed_randomness: bool
-    draft_logits: bool
-    log_probs_with_drafts: bool
-    top_log_probs: bool
-    prompt_log_probs: bool
-    stop: bool
-    streaming: bool
-    stops_when_unsure: bool
-    logits_tell_all: bool
-    shares_logits: bool
-    warps_draft_logits: bool
-    compares_ids_exactly: bool
-    top_p_with_drafts: bool
-
+from tandem.contract.capabilities import Capabilities
 
 TORCH = Capabilities(
     verifies_drafts=True,

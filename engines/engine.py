@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from tandem.engines.capabilities import Capabilities
+from tandem.contract.capabilities import Capabilities
 from tandem.engines.request import EngineRequest, EngineResponse
 
 Respond: TypeAlias = Callable[[EngineResponse], None]

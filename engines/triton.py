@@ -21,6 +21,7 @@ from tandem.engines.encoding import encode, nothing
 from tandem.engines.engine import Engine, Preparing, Send
 from tandem.engines.errors import EngineError, RequestError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
+from tandem.engines.metric_names import COMPUTED_TOKENS
 from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
 from tandem.engines.response_memory import ResponseError, check_response_memory
 from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
@@ -77,7 +78,7 @@ class EngineModel:
                 self._stop(request.request_id())
                 way.send(_response(nothing(wanted)), final=True)
                 return way
-            if tensors.LOGITS_LOAN in arrays:
+            if tensors.SHARED_LOGITS_HANDLE in arrays:
                 self._take_shared_logits(arrays, way)
             call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
             self._check_streaming(call)
@@ -95,7 +96,7 @@ class EngineModel:
 
         If they are gone, the draft is verified by its ids, which is as exact.
         """
-        shared = self._logits_reader.read(arrays.pop(tensors.LOGITS_LOAN))
+        shared = self._logits_reader.read(arrays.pop(tensors.SHARED_LOGITS_HANDLE))
         if shared is None:
             arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
             return
@@ -167,8 +168,10 @@ class _Responder(Preparing):
 
     def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
-        if tensors.LOGITS_LOAN in self._wanted and answer.generation_logits is not None:
-            arrays[tensors.LOGITS_LOAN] = self._logits_writer.write(answer.generation_logits)[None]
+        if tensors.SHARED_LOGITS_HANDLE in self._wanted and answer.generation_logits is not None:
+            arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(
+                answer.generation_logits
+            )[None]
         return arrays
 
     def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:
@@ -236,7 +239,7 @@ class _WayBack:
 
 
 class _ComputedTokens:
-    """The counter `tandem_engine_computed_tokens_total`.
+    """The counter of the tokens that an engine ran through its model.
 
     Setting a metric costs a round trip to the server, during which no other thread here gets far:
     so it is done by a thread of its own, and not after every call.
@@ -246,8 +249,8 @@ class _ComputedTokens:
 
     def __init__(self, model: str, count: Callable[[], int]) -> None:
         family = pb_utils.MetricFamily(
-            name="tandem_engine_computed_tokens_total",
-            description="Tokens that went through the model",
+            name=COMPUTED_TOKENS,
+            description=COMPUTED_TOKENS.help,
             kind=pb_utils.MetricFamily.COUNTER,
         )
         self._family = family  # a metric dies with its family

@@ -17,13 +17,13 @@ from starlette.staticfiles import StaticFiles
 
 from tandem.gateway import metrics as prometheus
 from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, ClientGone, invalid
-from tandem.gateway.metrics import Metrics
+from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
 from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.triton import Engine, Triton
+from tandem.gateway.triton import Backend, Triton
 
 PAGE = Path(__file__).parent / "page"
 # The page asks nobody but its own gateway, and nobody shows it in a frame.
@@ -33,14 +33,14 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(settings: GatewaySettings, connect: Callable[[str], Engine] = Triton) -> FastAPI:
+def create_app(settings: GatewaySettings, connect: Callable[[str], Backend] = Triton) -> FastAPI:
     """Return the gateway as an ASGI application.
 
     connect: makes the connection to Triton, inside the event loop. Raises what a tokenizer's folder
     that cannot be read raises.
     """
     tokenizer = ChatTokenizer(settings.tokenizer, settings.chat_template)
-    metrics = Metrics()
+    metrics = GatewayMetrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

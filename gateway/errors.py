@@ -1,6 +1,6 @@
 """Errors as OpenAI's clients read them.
 
-ApiError                what a client is told: status, message, type, param, code
+ApiError                what a client gets: status, message, type, param, code
 ClientGone              the client has closed the connection; nobody hears of it
 """
 
@@ -26,7 +26,7 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """A request that is not answered; ``message`` is one line that says what and how to mend it.
+    """A request that is not answered; ``message`` is one line that says what and how to fix it.
 
     param: the field that is wrong. code: what a program may act on.
     """
@@ -64,13 +64,13 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """The JSON object that a client reads."""
-        told = {
+        error = {
             "message": self.message,
             "type": self.type,
             "param": self.param,
             "code": self.code,
         }
-        return {"error": told}
+        return {"error": error}
 
     def response(self) -> JSONResponse:
         """Return the answer to the request."""
@@ -86,8 +86,8 @@ def bad_request(message: str, *, param: str | None = None, code: str | None = No
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 
-def told(error: Exception) -> ApiError:
-    """Return what a client is told of an error: of one that is ours, nothing but that."""
+def api_error(error: Exception) -> ApiError:
+    """Return the error that a client gets. One of our own says nothing but that."""
     if isinstance(error, ApiError):
         return error
     LOG.error("a request failed", exc_info=error)
@@ -98,7 +98,7 @@ def invalid(error: RequestValidationError) -> ApiError:
     """Return the error of a body that is not what the endpoint takes: the first thing wrong."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return bad_request(f"the body is no JSON: {first['ctx']['error']}", code="invalid_json")
+        return bad_request(f"the body is not JSON: {first['ctx']['error']}", code="invalid_json")
     context: Mapping[str, Any] = first.get("ctx", {})
     param = context.get("field") or _path(first["loc"])
     if first["type"] == "missing":

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tandem.gateway.answers import Answer
 from tandem.gateway.generation import Numbered
-from tandem.gateway.metrics import Metrics
+from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.stream import DONE, event
 from tandem.gateway.triton import without_tokens
@@ -25,7 +25,7 @@ class Exchange:
         body: GenerationRequest,
         answers: list[Answer],
         writer: Writer,
-        metrics: Metrics,
+        metrics: GatewayMetrics,
     ) -> None:
         self._body = body
         self._answers = answers
@@ -47,8 +47,8 @@ class Exchange:
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
                 addition = self._answers[number].addition(chunk)
-                told = self._writer.chunk(number, addition, with_usage=body.streams_usage_always)
-                yield event(told.json_bytes())
+                written = self._writer.chunk(number, addition, with_usage=body.streams_usage_always)
+                yield event(written.json_bytes())
         if body.streams_usage:
             yield event(self._writer.end().json_bytes())
         yield DONE
@@ -56,7 +56,7 @@ class Exchange:
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]
     ) -> AsyncGenerator[Numbered, None]:
-        """Keep the figures of what passes, also of a request that is cut short."""
+        """Keep the statistics of what passes, also of a request that is cut short."""
         metrics = self._metrics
         metrics.running.add(1)
         first = True

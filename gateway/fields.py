@@ -37,7 +37,7 @@ REFUSED: dict[str, Refused] = {
     "min_p": Refused("engines do not sample with it", (0,)),
     "modalities": Refused("answers are text", (["text"],)),
     "prompt_logprobs": Refused("send echo and logprobs to /v1/completions"),
-    "reasoning_effort": Refused("models are not told how long to think", ("none",)),
+    "reasoning_effort": Refused("the length of reasoning cannot be set", ("none",)),
     "response_format": Refused(_GUIDES, ({"type": "text"},)),
     "skip_special_tokens": Refused("the deployment decides it", (True,)),
     "stop_token_ids": Refused("send stop strings", ([],)),
@@ -47,20 +47,20 @@ REFUSED: dict[str, Refused] = {
     "tools": Refused(_TOOLS, ([],)),
     "top_logprobs": Refused("a completion takes their number as logprobs", (0,)),
     "use_beam_search": Refused("speculative decoding verifies one continuation", (False,)),
-    "verbosity": Refused("models are not told how much to say"),
+    "verbosity": Refused("the length of answers is set by max_tokens alone"),
     "web_search_options": Refused("nothing is searched"),
 }
 
 IGNORED: dict[str, str] = {
     "metadata": "nothing is stored",
-    "parallel_tool_calls": "there are no tool calls",
+    "parallel_tool_calls": "tool calls are not supported",
     "prediction": "it only speeds up OpenAI's answers; drafts do that here",
     "prompt_cache_key": "a prompt's KV cache is reused by its content",
     "prompt_cache_retention": "a prompt's KV cache is reused while it is there",
-    "safety_identifier": "users are not told apart",
+    "safety_identifier": "users are not distinguished",
     "service_tier": "there is one",
     "store": "nothing is stored",
-    "user": "users are not told apart",
+    "user": "users are not distinguished",
 }
 
 
@@ -79,13 +79,13 @@ def accepted(body: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
 
 
 def _refuse_halves(field: str, value: Any) -> None:
-    """Refuse half of a surrogate pair anywhere in a field: JSON can spell it, but it is no text."""
+    """Refuse half of a surrogate pair in a field: JSON can spell it, but it is not text."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
             shown = field.encode(errors="replace").decode()
-            message = f"{shown}: holds half of a surrogate pair, which is no character"
+            message = f"{shown}: holds half of a surrogate pair, which is not a character"
             raise _error(shown, message, "invalid_text") from None
     elif isinstance(value, dict):
         _refuse_halves(field, [*value, *value.values()])

@@ -8,13 +8,13 @@ from contextlib import aclosing
 from typing import TypeAlias
 
 from tandem.contract.tensor import Tensor
-from tandem.gateway.triton import Chunk, Engine, Inputs
+from tandem.gateway.triton import Backend, Chunk, Inputs
 
 Numbered: TypeAlias = tuple[int, Chunk]
 
 
 async def generate(
-    engine: Engine,
+    engine: Backend,
     model: str,
     requests: Sequence[Inputs],
     extras: Sequence[Tensor] = (),

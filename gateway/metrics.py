@@ -67,7 +67,7 @@ class Histogram:
         yield f"{self.name}_count {total}"
 
 
-class Metrics:
+class GatewayMetrics:
     """The metrics of one gateway. Those of speculation have vLLM's names, one series each."""
 
     def __init__(self) -> None:

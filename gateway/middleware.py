@@ -11,8 +11,8 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, told
-from tandem.gateway.metrics import Metrics
+from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, LOG, ApiError, api_error
+from tandem.gateway.metrics import GatewayMetrics
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
@@ -126,13 +126,13 @@ class Failures:
         except Exception as error:
             if answered or scope["type"] != "http":
                 raise
-            await told(error).response()(scope, receive, send)
+            await api_error(error).response()(scope, receive, send)
 
 
 class RequestCounts:
     """Counts requests by endpoint and status; 499 is a client that left."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, endpoints: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, endpoints: frozenset[str]) -> None:
         self._app = app
         self._metrics = metrics
         self._endpoints = endpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -15,13 +15,20 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
-class LoopFacts:
-    """What the gateway wants to know of the model that holds the loop; lengths are tokens."""
+class TargetFacts:
+    """What the gateway wants to know of the target engine; lengths are tokens."""
 
-    preprocessing_model: str
     vocab_size: int
     max_seq_len: int
     max_draft_len: int
+
+
+@dataclass(frozen=True)
+class LoopFacts:
+    """What the gateway wants to know of the model that holds the loop."""
+
+    target: TargetFacts
+    preprocessing_model: str
     max_requests: int = 64
 
 
@@ -61,7 +68,7 @@ class ServedModels:
     @property
     def room(self) -> int:
         """Tokens that a prompt and its answer may have together."""
-        return self.loop.max_seq_len - self.loop.max_draft_len
+        return self.loop.target.max_seq_len - self.loop.target.max_draft_len
 
     def described(self, model: ServedModel) -> dict[str, Any]:
         """Return OpenAI's object for an entry."""
@@ -126,6 +133,4 @@ def _has(config: Mapping[str, Any], parameter: str) -> bool:
 
 def _read(kind: type[Kind], config: Mapping[str, Any]) -> Kind:
     """Read those of a model's parameters that ``kind`` has fields for."""
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    known = {k: v for k, v in config.get("parameters", {}).items() if k in names}
-    return decode(kind, {"name": config.get("name", "?"), "parameters": known})
+    return decode(kind, config, ignore_unknown=True)

@@ -32,7 +32,7 @@ class Body(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside the text."""
+    """What a stream sends beside the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -42,8 +42,8 @@ class GenerationRequest(Body):
     """What a chat and a completion have in common.
 
     temperature: 0 is greedy. max_tokens: as many as fit when left out. The fields from ``top_k`` on
-    are not OpenAI's. top_k: -1 and 0 leave the distribution whole. num_draft_tokens: 0 is no
-    drafts. return_token_details: tell each token's round and kind.
+    are not OpenAI's. top_k: -1 and 0 leave the distribution whole. num_draft_tokens: 0 turns drafts
+    off. return_token_details: send each token's round and kind.
     """
 
     model: str | None = None
@@ -106,7 +106,7 @@ class GenerationRequest(Body):
 
     @property
     def streams_usage_always(self) -> bool:
-        """Whether every chunk of a stream tells the usage so far."""
+        """Whether every chunk of a stream has the usage so far."""
         return self.streams_usage and bool(
             self.stream_options and self.stream_options.continuous_usage_stats
         )
@@ -272,7 +272,7 @@ class Usage(Answered):
 
 
 class SpeculativeDecoding(Answered):
-    """What speculation did for a request, as vLLM tells it."""
+    """What speculation did for a request, in vLLM's words."""
 
     num_spec_steps: int
     num_draft_tokens: int
@@ -283,7 +283,7 @@ class SpeculativeDecoding(Answered):
 
 
 class RequestMetrics(Answered):
-    """Figures of a request."""
+    """Statistics of a request."""
 
     speculative_decoding: SpeculativeDecoding
 

@@ -18,7 +18,7 @@ from tandem.gateway.exchange import Exchange
 from tandem.gateway.generation import generate
 from tandem.gateway.inputs import extras_for, inputs_for
 from tandem.gateway.log_probs import LogProbs
-from tandem.gateway.metrics import Metrics
+from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
 from tandem.gateway.schema import (
     MOST_CHOICES,
@@ -31,7 +31,7 @@ from tandem.gateway.shapes import CHAT, COMPLETION, Shape
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import begun, stream_response
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.triton import Engine
+from tandem.gateway.triton import Backend
 from tandem.gateway.writer import Writer
 
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ LONG_TEXT = 20_000  # characters: more would hold up everybody's chunks while th
 class Serving:
     """Answers requests; it holds no state but a connection and counters."""
 
-    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, metrics: Metrics) -> None:
+    def __init__(self, engine: Backend, tokenizer: ChatTokenizer, metrics: GatewayMetrics) -> None:
         self.tokenizer = tokenizer
         self.metrics = metrics
         self._engine = engine
@@ -58,11 +58,11 @@ class Serving:
     async def models(self) -> ServedModels:
         """What is served; raises ApiError where this gateway's tokenizer is not the models'."""
         models = await self._engine.models()
-        if self.tokenizer.size > models.loop.vocab_size:
+        if self.tokenizer.size > models.loop.target.vocab_size:
             raise ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"the gateway's tokenizer has {self.tokenizer.size} tokens, the model "
-                f"{models.loop.vocab_size}; start the gateway with the model's --tokenizer",
+                f"{models.loop.target.vocab_size}; start the gateway with the model's --tokenizer",
             )
         return models
 
@@ -85,9 +85,10 @@ class Serving:
             for prompt in body.prompts
         ]
         largest = max(map(max, prompts))
-        if largest >= models.loop.vocab_size:
+        vocab_size = models.loop.target.vocab_size
+        if largest >= vocab_size:
             raise bad_request(
-                f"token id {largest} is not below {models.loop.vocab_size}, the vocabulary's size",
+                f"token id {largest} is not below {vocab_size}, the vocabulary's size",
                 param="prompt",
             )
         echoes = [
@@ -123,10 +124,10 @@ class Serving:
             ids = await self.text_ids(body.prompt, body.add_special_tokens)
         else:
             ids = await self.chat_ids(body)
-        told = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
+        tokenized = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
         if body.return_token_strs:
-            told["token_strs"] = [self.tokenizer.token(token) for token in ids]
-        return told
+            tokenized["token_strs"] = [self.tokenizer.token(token) for token in ids]
+        return tokenized
 
     async def _answer(
         self,

@@ -1,4 +1,4 @@
-"""What speculation did for a request: its figures, and where each token came from."""
+"""What speculation did for a request: its statistics, and where each token came from."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> Speculative
 
 
 class TokenOrigins:
-    """Tells, for each token of one answer, its text, its round and its kind.
+    """Finds, for each token of one answer, its text, its round and its kind.
 
     A token is told of when all its text has come: what may be the beginning of a stop string comes
     later than the token. Together the texts are the answer's.

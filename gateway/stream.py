@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from sse_starlette import EventSourceResponse
 
-from tandem.gateway.errors import told
+from tandem.gateway.errors import api_error
 
 DONE = b"data: [DONE]\n\n"
 SECONDS_BETWEEN_PINGS = 15
@@ -32,7 +32,7 @@ async def _after(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGene
         async for more in events:
             yield more
     except Exception as error:  # noqa: BLE001  the status was said already: only an event is left
-        yield event(json.dumps(told(error).body).encode())
+        yield event(json.dumps(api_error(error).body).encode())
         yield DONE
     finally:
         await events.aclose()

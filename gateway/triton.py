@@ -47,7 +47,7 @@ CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 ]
-SECONDS_TO_ANSWER = 5.0  # what is no request for text
+SECONDS_TO_ANSWER = 5.0  # for what is not a request for text
 OUTPUTS = (
     tensors.TEXT_OUTPUT,
     tensors.OUTPUT_IDS,
@@ -100,7 +100,7 @@ def without_tokens(chunk: Chunk) -> Chunk:
     return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """What answers requests: a Triton, or a test's script."""
 
     async def ready(self) -> bool:

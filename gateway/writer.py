@@ -48,8 +48,8 @@ class Writer:
     @property
     def metrics(self) -> RequestMetrics:
         """What speculation did."""
-        told = [a.statistics for a in self._answers if a.statistics is not None]
-        return RequestMetrics(speculative_decoding=speculative_decoding(told))
+        counted = [a.statistics for a in self._answers if a.statistics is not None]
+        return RequestMetrics(speculative_decoding=speculative_decoding(counted))
 
     def whole(self) -> Completion:
         """Return the complete answers."""
@@ -75,13 +75,13 @@ class Writer:
                 num_draft_tokens=chunk.num_draft_tokens,
                 num_accepted_draft_tokens=chunk.num_accepted_tokens,
             )
-        told = self._object(self._shape.chunk, choices=[choice])
+        made = self._object(self._shape.chunk, choices=[choice])
         if with_usage:
-            told.usage = self.usage
-        return told
+            made.usage = self.usage
+        return made
 
     def end(self) -> Completion:
-        """Return what a stream tells last: no choices, but the figures of all of them."""
+        """Return the last chunk of a stream: no choices, but the statistics of all of them."""
         return self._object(self._shape.chunk, choices=[], usage=self.usage, metrics=self.metrics)
 
     def _tell(self, choice: Choice, rows: list[Row] | None) -> None:

@@ -172,7 +172,7 @@ class PieceDetokenizer:
         self._byte_fallback = "ByteFallback" in _decoder_steps(tokenizer)
 
     def whole(self, ids: Sequence[int]) -> str:
-        """Return the text of all ids; bytes that are no character are U+FFFD each."""
+        """Return the text of all ids; bytes that are not a character are U+FFFD each."""
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens)
 
     def complete(self, ids: Sequence[int]) -> str:

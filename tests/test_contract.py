@@ -29,7 +29,7 @@ def declared_as(ours):
     return f"TYPE_{ours.dtype}", list(ours.dims), ours.scalar, ours.ragged
 
 
-def test_contract_names_no_model_that_we_lack():
+def test_every_model_of_the_contract_has_a_module():
     assert set(MODELS) == set(MODULES)
 
 

@@ -2,4 +2,4 @@
 
 
 class TandemError(Exception):
-    """Something the user can mend; the text is one line that says what, where and how."""
+    """Something the user can fix; the text is one line that says what, where and how."""

@@ -12,4 +12,4 @@ class Finding:
     subject: str
     found: str
     good: bool | None
-    mend: str = ""
+    fix: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hops import Rounds
+from hops import BareRounds
 
 
 class TritonPythonModel:
@@ -15,7 +15,7 @@ class TritonPythonModel:
         return [await self._play(request) for request in requests]
 
     async def _play(self, request: Any) -> Any:
-        rounds = Rounds(request).play()
+        rounds = BareRounds(request).play()
         call = next(rounds)
         try:
             while True:

@@ -45,7 +45,7 @@ class Hop:
         return np.diff(self._stations) / 1e9
 
 
-class Rounds:
+class BareRounds:
     """So many rounds of draft and target, and what they took."""
 
     def __init__(self, request: Any) -> None:

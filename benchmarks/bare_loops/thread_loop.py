@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
-from hops import Rounds
+from hops import BareRounds
 
 
 class TritonPythonModel:
@@ -22,7 +22,7 @@ class TritonPythonModel:
         sender.send(self._play(request), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _play(self, request: Any) -> Any:
-        rounds = Rounds(request).play()
+        rounds = BareRounds(request).play()
         call = next(rounds)
         try:
             while True:

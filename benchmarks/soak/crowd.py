@@ -12,10 +12,12 @@ from typing import Any
 
 from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, Outcome, Request, ask
 from benchmarks.soak.questions import Question
+from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
 
 ENTRIES = (STREAM, STREAM, "bls", CONTROL)
-DRAFTERS = (None, None, "draft_model", "prompt_lookup", "hybrid", "none")
+IN_LOOP = [row.name for row in drafter_registry.DRAFTERS.values() if not row.in_engine]
+DRAFTERS = (None, None, *IN_LOOP)
 DRAFT_LENGTHS = (None, 1, 4, 8, 16, -1)
 SHARE_LEAVING = 1 / 3
 SHARE_BAD, SHARE_HURRIED = 0.05, 0.05
@@ -149,6 +151,6 @@ def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:
         values[tensors.DRAFTER] = drafter
     if length is not None:
         values[tensors.NUM_DRAFT_TOKENS] = length
-    if drafter == "draft_model" and question.greedy and rng.random() < 0.5:
+    if drafter == drafter_registry.DRAFT_MODEL.name and question.greedy and rng.random() < 0.5:
         values[tensors.USE_DRAFT_LOGITS] = True
     return values

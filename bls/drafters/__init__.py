@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from tandem.bls.draft_length import AdaptiveLength, DraftLength, DraftStatistics, FixedLength
-from tandem.bls.drafters.draft_model import DrafterHealth, DraftModel
-from tandem.bls.drafters.drafter import Drafter, NoDrafter
-from tandem.bls.drafters.hybrid import Hybrid
-from tandem.bls.drafters.prompt_lookup import PromptLookup
+from tandem.bls.draft_length import DraftStatistics
+from tandem.bls.drafter_registry import BUILT_IN, CONTROL, DRAFTERS
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
+from tandem.bls.drafters.guarded import GuardedDrafter
 from tandem.bls.request import Request
-from tandem.bls.seeds import lengths_decide_text
-from tandem.bls.settings import AUTO, LoopSettings
-
-# Instead of AUTO, where a seed has to repeat a text and lengths would change it: see `bls.seeds`.
-SEEDED_LENGTH = 5
+from tandem.bls.settings import LoopSettings
 
 
 def drafter_of(
@@ -25,22 +20,10 @@ def drafter_of(
 
     health, draft_statistics: of the draft model, shared by all requests.
     """
-    if request.drafter == "prompt_lookup":
-        return PromptLookup(request, settings)
-    if request.drafter not in ("draft_model", "hybrid"):
-        return NoDrafter()
-    length = _length_of(request, settings, draft_statistics)
-    draft_model = DraftModel(settings, health, length)
-    if request.drafter == "hybrid":
-        return Hybrid(PromptLookup(request, settings), draft_model, settings)
-    return draft_model
-
-
-def _length_of(
-    request: Request, settings: LoopSettings, draft_statistics: DraftStatistics
-) -> DraftLength:
-    if request.draft_len != AUTO:
-        return FixedLength(request.draft_len)
-    if lengths_decide_text(request, settings):
-        return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
-    return AdaptiveLength(draft_statistics)
+    kind = DRAFTERS[request.drafter]
+    if kind.samples_from_draft_model and settings.draft is None:
+        kind = CONTROL
+    context = DrafterContext(settings, health, draft_statistics, kind.settings)
+    if kind.name in BUILT_IN:
+        return kind.make(request, context)
+    return GuardedDrafter(kind, request, context)

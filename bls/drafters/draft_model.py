@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from tandem.bls.draft_length import DraftLength
-from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.draft_length import AdaptiveLength, DraftLength, FixedLength
+from tandem.bls.drafter_registry import DRAFT_MODEL
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
 from tandem.bls.effects import Draft, EngineCall
 from tandem.bls.errors import EngineCallError, EngineRefused
-from tandem.bls.request import TokenIds
-from tandem.bls.seeds import proposal_seed
+from tandem.bls.request import Request, TokenIds
+from tandem.bls.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import LoopSettings
+from tandem.bls.settings import AUTO, EngineSettings
 
-
-class DrafterHealth(Protocol):
-    """Remembers over all requests whether the draft model answers."""
-
-    @property
-    def available(self) -> bool:
-        """Whether the draft model may be asked."""
-
-    def failed(self, error: EngineCallError) -> None:
-        """Let the draft model rest."""
-
-    def refused(self, error: EngineRefused) -> None:
-        """Note that it refused one request's call; the engine itself is well."""
+# Instead of AUTO, where a seed has to repeat a text and lengths would change it: see `bls.seeds`.
+SEEDED_LENGTH = 5
 
 
 class DraftModel(Drafter):
     """A small model that shares the target's vocabulary (Leviathan et al., arXiv:2211.17192)."""
 
-    def __init__(self, settings: LoopSettings, health: DrafterHealth, length: DraftLength) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        draft: EngineSettings,
+        target: EngineSettings,
+        health: DrafterHealth,
+        length: DraftLength,
+    ) -> None:
+        self._engine = draft
+        self._target = target
         self._health = health
         self._length = length
         self._can_serve = True  # this request: what it cannot take once it never can
@@ -71,7 +66,7 @@ class DraftModel(Drafter):
             seed=proposal_seed(
                 request.sampling.seed,
                 len(sequence),
-                keyed=self._settings.draft_keyed_randomness,
+                keyed=self._engine.capabilities.keyed_randomness,
                 use_draft_logits=request.use_draft_logits,
             ),
             stop_ids=self._stop_ids(sequence),
@@ -81,13 +76,11 @@ class DraftModel(Drafter):
             stop_probability=plan.stop_probability,
         )
         if request.use_draft_logits and answer.logits is None:
-            raise EngineRefused(
-                self._settings.draft_model or "", "generation_logits are missing from its answer"
-            )
+            raise EngineRefused(self._engine.model, "generation_logits are missing from its answer")
         tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
         if not request.use_draft_logits:
             tokens, logits = sequence.up_to_end(tokens), None
-        return Draft(tokens, logits, drafter="draft_model", plan=plan, answer=answer)
+        return Draft(tokens, logits, drafter=DRAFT_MODEL.name, plan=plan, answer=answer)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Let the next lengths follow from it."""
@@ -107,18 +100,35 @@ class DraftModel(Drafter):
 
     def _takes_context_of(self, sequence: Sequence) -> bool:
         """Whether the draft engine has every id of the context; looks at new ones only."""
-        if self._settings.draft_vocab_size < self._settings.vocab_size:
+        if self._engine.vocab_size < self._target.vocab_size:
             new = sequence.context[self._num_checked :]
             self._num_checked = len(sequence)
-            self._can_serve &= bool((new < self._settings.draft_vocab_size).all())
+            self._can_serve &= bool((new < self._engine.vocab_size).all())
         return self._can_serve
 
     def _within_vocabulary(self, tokens: TokenIds) -> TokenIds:
         """``tokens`` up to the first id that the target does not have: the draft's own padding."""
-        if self._settings.draft_vocab_size <= self._settings.vocab_size:
+        if self._engine.vocab_size <= self._target.vocab_size:
             return tokens
-        unknown = (tokens >= self._settings.vocab_size).nonzero()[0]
+        unknown = (tokens >= self._target.vocab_size).nonzero()[0]
         return tokens[: unknown[0]] if len(unknown) else tokens
 
     def _room(self, sequence: Sequence) -> int:
-        return self._settings.draft_max_seq_len - len(sequence)
+        return self._engine.max_seq_len - len(sequence)
+
+
+def make(request: Request, context: DrafterContext) -> DraftModel:
+    """Return the drafter of one request; raise ValueError where there is no draft engine."""
+    settings = context.settings
+    if settings.draft is None:
+        raise ValueError("there is no draft engine")
+    length = _length_of(request, context)
+    return DraftModel(settings.draft, settings.target, context.health, length)
+
+
+def _length_of(request: Request, context: DrafterContext) -> DraftLength:
+    if request.draft_len != AUTO:
+        return FixedLength(request.draft_len)
+    if lengths_decide_text(request, context.settings):
+        return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
+    return AdaptiveLength(context.draft_statistics)

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any, NamedTuple, Protocol
 
+from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.effects import Draft, EngineAnswer, EngineCall
-from tandem.bls.errors import EngineCallError
+from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
+from tandem.bls.settings import LoopSettings
 
 Proposal = Generator[EngineCall, EngineAnswer, Draft]
+
+
+class DrafterHealth(Protocol):
+    """Remembers over all requests whether the draft model answers."""
+
+    @property
+    def available(self) -> bool:
+        """Whether the draft model may be asked."""
+
+    def failed(self, error: EngineCallError) -> None:
+        """Let the draft model rest."""
+
+    def refused(self, error: EngineRefused) -> None:
+        """Note that it refused one request's call; the engine itself is well."""
+
+
+class DrafterContext(NamedTuple):
+    """What a drafter is made of, beside the request.
+
+    health, draft_statistics: of the draft model, shared by all requests. own: the drafter's own
+    settings, those of its row with what the profile changes in them.
+    """
+
+    settings: LoopSettings
+    health: DrafterHealth
+    draft_statistics: DraftStatistics
+    own: Any = None
 
 
 class Drafter:
@@ -30,16 +60,3 @@ class Drafter:
 
     def failed(self, error: EngineCallError) -> None:
         """Note that an engine call made by ``propose`` failed."""
-
-
-class NoDrafter(Drafter):
-    """The target alone: the control, or an engine that drafts by itself."""
-
-    def can_draft(self, sequence: Sequence) -> bool:  # noqa: ARG002
-        """Never."""
-        return False
-
-    def propose(self, sequence: Sequence, limit: int) -> Proposal:  # noqa: ARG002
-        """Propose nothing."""
-        return Draft()
-        yield  # a generator, as every drafter is

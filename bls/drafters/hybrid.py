@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from tandem.bls.drafter_registry import DRAFT_MODEL
+from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import Draft
 from tandem.bls.errors import EngineCallError
+from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 
@@ -14,11 +17,9 @@ from tandem.bls.settings import LoopSettings
 class Hybrid(Drafter):
     """Copies are free and often long; what is new the draft model guesses better."""
 
-    def __init__(
-        self, prompt_lookup: PromptLookup, draft_model: DraftModel, settings: LoopSettings
-    ) -> None:
-        self._prompt_lookup = prompt_lookup
-        self._draft_model = draft_model
+    def __init__(self, lookup: PromptLookup, model: DraftModel, settings: LoopSettings) -> None:
+        self._prompt_lookup = lookup
+        self._draft_model = model
         self._min_ngram_size = settings.hybrid_min_ngram_size
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
@@ -32,7 +33,7 @@ class Hybrid(Drafter):
 
     def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
         """Pass on to the draft model what became of its drafts."""
-        if draft.drafter == "draft_model":
+        if draft.drafter == DRAFT_MODEL.name:
             self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
@@ -42,3 +43,12 @@ class Hybrid(Drafter):
     def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest."""
         self._draft_model.failed(error)
+
+
+def make(request: Request, context: DrafterContext) -> Hybrid:
+    """Return the drafter of one request."""
+    return Hybrid(
+        prompt_lookup.make(request, context),
+        draft_model.make(request, context),
+        context.settings,
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.drafter_registry import PROMPT_LOOKUP
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.effects import Draft
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -45,4 +46,9 @@ class PromptLookup(Drafter):
             return Draft(plain_tokens=min(self._misses, MOST_PLAIN_TOKENS))
         self._misses = 0
         tokens = sequence.up_to_end(np.array(match.tokens, np.int32))
-        return Draft(tokens, drafter="prompt_lookup")
+        return Draft(tokens, drafter=PROMPT_LOOKUP.name)
+
+
+def make(request: Request, context: DrafterContext) -> PromptLookup:
+    """Return the drafter of one request."""
+    return PromptLookup(request, context.settings)

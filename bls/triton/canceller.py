@@ -28,11 +28,11 @@ class Canceller:
         self._request_ids.put(request_id)
 
     def _send(self) -> None:
-        engine = self._engine
+        settings = self._engine.settings
         while True:
-            request = engine.stop_request(self._request_ids.get())
+            request = self._engine.stop_request(self._request_ids.get())
             try:
-                self._calls.infer(engine.model, request, decoupled=engine.decoupled)
+                self._calls.infer(settings.model, request, decoupled=settings.decoupled)
             except EngineCallError:
                 continue  # the call has ended before, or will run into its time-out
             except Exception as error:  # noqa: BLE001  the next call is to be stopped all the same

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.bls.effects import EngineRole
-from tandem.bls.settings import LoopSettings
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.canceller import Canceller
 from tandem.bls.triton.engine_client import EngineClient
@@ -17,10 +17,16 @@ class EngineClients:
         self.settings = settings
         self.calls = Calls()
         self.abandoned = AbandonedCalls()
-        self.engines: dict[EngineRole, EngineClient] = {"target": EngineClient("target", settings)}
-        if settings.draft_model is not None:
-            self.engines["draft"] = EngineClient("draft", settings)
-        self._cancellers = {e.model: Canceller(e, self.calls) for e in self.engines.values()}
+        roles: dict[EngineRole, EngineSettings | None] = {
+            "target": settings.target,
+            "draft": settings.draft,
+        }
+        self.engines = {
+            role: EngineClient(role, engine, settings) for role, engine in roles.items() if engine
+        }
+        self._cancellers = {
+            engine.settings.model: Canceller(engine, self.calls) for engine in self.engines.values()
+        }
 
     def stop(self, model: str, request_id: str) -> None:
         """Have a model stop a call, if it is an engine."""

@@ -155,15 +155,14 @@ class Driver:
         timeout = engine.timeout_of(call)
         began = time.monotonic()
         request = requests.build(call, request_id)
-        response = self._await(
-            engine.model, request_id, timeout, request, decoupled=engine.decoupled
-        )
+        model, decoupled = engine.settings.model, engine.settings.decoupled
+        response = self._await(model, request_id, timeout, request, decoupled=decoupled)
         return requests.read(call, response, time.monotonic() - began)
 
     def _text(self, call: TextCall) -> DecodedText:
         settings = self._clients.settings
         model = settings.postprocessing_model
-        response = self._await(model, "", settings.target_timeout, text_request(model, call))
+        response = self._await(model, "", settings.target.timeout, text_request(model, call))
         return text_of(model, response)
 
     def _requests_to(self, role: EngineRole) -> EngineRequests:

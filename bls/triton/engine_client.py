@@ -19,7 +19,7 @@ from tandem.bls.effects import (
 from tandem.bls.errors import EngineCallError
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.request import Request, Sampling, TokenIds
-from tandem.bls.settings import LoopSettings
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.token_details import TopLogProbs
 from tandem.bls.word_lists import joined, known, one_token_words
 from tandem.contract import engine as tensors
@@ -29,27 +29,21 @@ REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
 
 
 class EngineClient:
-    """One of the two engines, as the loop calls it: model, width of logits, time-outs."""
+    """One of the two engines, and how long the loop waits for it."""
 
-    def __init__(self, role: EngineRole, settings: LoopSettings) -> None:
-        draft = role == "draft"
+    def __init__(self, role: EngineRole, settings: EngineSettings, loop: LoopSettings) -> None:
         self.settings = settings
-        self.is_draft = draft
-        self.model = (settings.draft_model or "") if draft else settings.target_model
-        self.vocab_size = settings.draft_vocab_size if draft else settings.vocab_size
-        self.timeout = settings.draft_timeout if draft else settings.target_timeout
-        self.decoupled = settings.draft_decoupled if draft else settings.target_decoupled
-        self.excludes_input = (
-            settings.draft_excludes_input if draft else settings.target_excludes_input
-        )
+        self.loop = loop
+        self.is_draft = role == "draft"
 
     def timeout_of(self, call: EngineCall) -> float:
         """How long to wait for a call's answer, in seconds."""
         if call.whole:
-            return self.settings.request_timeout
+            return self.loop.request_timeout
         if not self.is_draft:
-            return self.timeout
-        return draft_timeout(len(call.context), self.timeout, at_most=self.settings.target_timeout)
+            return self.settings.timeout
+        at_most = self.loop.target.timeout
+        return draft_timeout(len(call.context), self.settings.timeout, at_most=at_most)
 
     def stop_request(self, request_id: str) -> Any:
         """The call that makes the engine stop ``request_id``; required inputs are dummies."""
@@ -61,7 +55,7 @@ class EngineClient:
 
     def _smallest_request(self, request_id: str, purpose: Any) -> Any:
         return pb_utils.InferenceRequest(
-            model_name=self.model,
+            model_name=self.settings.model,
             request_id=request_id,
             requested_output_names=REQUIRED,
             inputs=[
@@ -81,23 +75,25 @@ class EngineRequests:
         self._request = request
         sampling, self._gets_bans = request.sampling, True
         if engine.is_draft:
-            sampling = draft_sampling(request, engine.settings)
-            self._gets_bans = draft_gets_bans(request, engine.settings)
-        self._sampling = _sampling_tensors(sampling, engine.vocab_size)
-        bad_words = known(sampling.bad_words, engine.vocab_size)
+            sampling = draft_sampling(request, engine.loop)
+            self._gets_bans = draft_gets_bans(request, engine.loop)
+        self._sampling = _sampling_tensors(sampling, engine.settings.vocab_size)
+        bad_words = known(sampling.bad_words, engine.settings.vocab_size)
         ends = self._one_token_words(request.end_ids if self._gets_bans else ())
         self._bad_words = _words(tensors.BAD_WORDS_LIST, bad_words)
         self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}
         self._stop_words: dict[tuple[int, ...], list[Any]] = {}
-        shares_logits = engine.is_draft and engine.settings.logits_on_loan
-        self._logits_output = tensors.LOGITS_LOAN if shares_logits else tensors.GENERATION_LOGITS
+        shares_logits = engine.is_draft and engine.loop.shared_logits
+        self._logits_output = (
+            tensors.SHARED_LOGITS_HANDLE if shares_logits else tensors.GENERATION_LOGITS
+        )
         self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
         if not engine.is_draft:
             self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
             if request.wants_kv_blocks:
                 self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
-        if request.drafter == "engine":
+        if request.kind.in_engine:
             self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
         # Without it TensorRT-LLM returns neither its times nor the KV blocks.
         self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
@@ -110,7 +106,7 @@ class EngineRequests:
     def build(self, call: EngineCall, request_id: str) -> Any:
         """Return the BLS request that makes ``call``."""
         return pb_utils.InferenceRequest(
-            model_name=self._engine.model,
+            model_name=self._engine.settings.model,
             request_id=request_id,
             requested_output_names=self._outputs(call),
             inputs=[
@@ -128,11 +124,11 @@ class EngineRequests:
         outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
         if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
             raise EngineCallError(
-                self._engine.model, f"'{tensors.OUTPUT_IDS}' is missing from its answer"
+                self._engine.settings.model, f"'{tensors.OUTPUT_IDS}' is missing from its answer"
             )
         length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
         tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
-        if not self._engine.excludes_input:
+        if not self._engine.settings.excludes_input:
             tokens = tokens[len(call.context) :]
         log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
         answer = EngineAnswer(
@@ -146,7 +142,7 @@ class EngineRequests:
             kv_blocks=_kv_blocks(outputs),
             engine_seconds=_engine_seconds(outputs),
         )
-        if self._request.drafter != "engine":
+        if not self._request.kind.in_engine:
             return answer
         return answer._replace(
             num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
@@ -160,7 +156,7 @@ class EngineRequests:
 
     def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
         """Those of the ids that the engine has."""
-        return known(one_token_words(token_ids), self._engine.vocab_size)
+        return known(one_token_words(token_ids), self._engine.settings.vocab_size)
 
     def _stop_words_of(self, call: EngineCall) -> list[Any]:
         """A call's stop ids; they come again, and a tensor that was sent before is cheaper."""
@@ -227,8 +223,8 @@ class EngineRequests:
 
     def _draft_logits(self, call: EngineCall) -> Any:
         """The tensor that the target verifies the draft against; None: ids alone."""
-        settings = self._engine.settings
-        if settings.logits_on_loan:
+        settings = self._engine.loop
+        if settings.shared_logits:
             return call.draft.logits
         logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)
         return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -27,7 +26,7 @@ class DraftHealth:
         self._calls = calls
         self._pause = pause
         self._lock = threading.Lock()
-        self._last_refusal = ""
+        self._refusals = RefusalLog()
         self.available = True
 
     def failed(self, error: EngineCallError) -> None:
@@ -41,9 +40,7 @@ class DraftHealth:
 
     def refused(self, error: EngineRefused) -> None:
         """Say once in the log why a request goes on without drafts; others keep theirs."""
-        if self._last_refusal != str(error):
-            self._last_refusal = str(error)
-            pb_utils.Logger.log_warn(f"tandem: a request goes on without drafts: {error}")
+        self._refusals.add(error)
 
     def _probe_later(self, _: Overloaded) -> None:
         """Let the next failure start the probe: this one found no thread for it."""
@@ -57,15 +54,16 @@ class DraftHealth:
                 self._probe()
             except EngineCallError:
                 continue
-            if time.monotonic() - began < self._engine.timeout:
+            if time.monotonic() - began < self._engine.settings.timeout:
                 break
         self.available = True
-        pb_utils.Logger.log_info(f"tandem: model '{self._engine.model}' answers; drafts are back")
+        model = self._engine.settings.model
+        pb_utils.Logger.log_info(f"tandem: model '{model}' answers; drafts are back")
 
     def _probe(self) -> None:
-        engine = self._engine
-        request = engine.probe_request("tandem-probe")
-        self._calls.infer(engine.model, request, decoupled=engine.decoupled)
+        settings = self._engine.settings
+        request = self._engine.probe_request("tandem-probe")
+        self._calls.infer(settings.model, request, decoupled=settings.decoupled)
 
 
 class NoDraftEngine:
@@ -73,8 +71,25 @@ class NoDraftEngine:
 
     available = False
 
-    def failed(self, error: Any) -> None:
+    def __init__(self) -> None:
+        self._refusals = RefusalLog()
+
+    def failed(self, error: EngineCallError) -> None:
         """Nothing was called."""
 
-    def refused(self, error: Any) -> None:
-        """Nothing was called."""
+    def refused(self, error: EngineRefused) -> None:
+        """Say once in the log why a request goes on without drafts: its drafter has a fault."""
+        self._refusals.add(error)
+
+
+class RefusalLog:
+    """Why requests went on without drafts; the same line is not logged twice in a row."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def add(self, error: EngineRefused) -> None:
+        """Log an error, unless it is the last one."""
+        if self._last != str(error):
+            self._last = str(error)
+            pb_utils.Logger.log_warn(f"tandem: a request goes on without drafts: {error}")

@@ -18,18 +18,26 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from tandem.bls.drafter_registry import DrafterName
+from tandem.bls.metric_names import (
+    ABANDONED_CALLS,
+    HEARTBEAT,
+    KV_RESERVED,
+    METRICS,
+    REQUESTS_RUNNING,
+    REQUESTS_WAITING,
+)
 from tandem.bls.metric_updates import Key, MetricUpdates, key_of, updates_of, zeros
-from tandem.bls.settings import DrafterName
 from tandem.bls.statistics import Statistics
 from tandem.bls.timeline import Timeline
 from tandem.bls.triton.background import log_exception
-from tandem.bls.triton.metric_names import COUNTERS, GAUGES, HEARTBEAT, HISTOGRAMS
+from tandem.contract.metric import Metric
 
 HEARTBEAT_SECONDS = 1.0
 
 
 class Metrics:
-    """Figures of one model. Sequences are counted when they end.
+    """Metrics of one model. Sequences are counted when they end.
 
     The counters of ``drafters`` are there, at 0, before the first sequence ends: Prometheus takes
     no notice of what a series begins with.
@@ -37,7 +45,7 @@ class Metrics:
 
     def __init__(self, model: str, drafters: Iterable[DrafterName]) -> None:
         self._model = model
-        self._families = dict(_families())
+        self._families = {metric: _family(metric) for metric in METRICS}
         self._metrics: dict[Key, Any] = {}
         self._shown: dict[Key, float] = {}
         self._unpublished = MetricUpdates()
@@ -59,24 +67,23 @@ class Metrics:
         Raises the first error that it met, after all that could be published.
         """
         with self._lock:
-            figures, self._unpublished = self._unpublished, MetricUpdates()
+            updates, self._unpublished = self._unpublished, MetricUpdates()
         gauges = {
-            key_of("tandem_requests_running"): running,
-            key_of("tandem_requests_waiting"): waiting,
-            key_of("tandem_kv_reserved_ratio"): kv_reserved,
+            key_of(REQUESTS_RUNNING): running,
+            key_of(REQUESTS_WAITING): waiting,
+            key_of(KV_RESERVED): kv_reserved,
             **{
-                key_of("tandem_abandoned_calls", engine=engine): calls
-                for engine, calls in abandoned.items()
+                key_of(ABANDONED_CALLS, engine=engine): calls for engine, calls in abandoned.items()
             },
         }
-        errors = [*self._publish(figures), *self._show(gauges)]
+        errors = [*self._publish(updates), *self._show(gauges)]
         if errors:
             raise errors[0]
 
-    def _publish(self, figures: MetricUpdates) -> Iterator[Exception]:
+    def _publish(self, updates: MetricUpdates) -> Iterator[Exception]:
         """Let counters and histograms grow; what did not get through is kept. Yield the errors."""
         left = MetricUpdates()
-        for key, value in figures.counts.items():
+        for key, value in updates.counts.items():
             if not _grows(key, value):
                 continue
             try:
@@ -85,7 +92,7 @@ class Metrics:
             except Exception as error:  # noqa: BLE001  the others are not concerned
                 left.counts[key] = value
                 yield error
-        for key, value in figures.observations:
+        for key, value in updates.observations:
             if not _grows(key, value):
                 continue
             try:
@@ -111,7 +118,7 @@ class Metrics:
     def _metric(self, key: Key) -> Any:
         if key not in self._metrics:
             name, labels = key
-            more = {"buckets": list(HISTOGRAMS[name].buckets)} if name in HISTOGRAMS else {}
+            more = {"buckets": list(name.buckets)} if name.buckets else {}
             of_model = {"model": self._model, **dict(labels)}
             self._metrics[key] = self._families[name].Metric(labels=of_model, **more)
         return self._metrics[key]
@@ -121,10 +128,7 @@ class Heartbeat:
     """When a model's watcher was last at work: what a liveness probe asks."""
 
     def __init__(self, model: str) -> None:
-        name, text = HEARTBEAT
-        kind = pb_utils.MetricFamily.GAUGE
-        # A metric dies with its family.
-        self._family = pb_utils.MetricFamily(name=name, description=text, kind=kind)
+        self._family = _family(HEARTBEAT)  # a metric dies with its family
         self._metric = self._family.Metric(labels={"model": model})
         self._next = 0.0
 
@@ -144,13 +148,6 @@ def _grows(key: Key, value: float) -> bool:
     return False
 
 
-def _families() -> Iterator[tuple[str, Any]]:
-    family = pb_utils.MetricFamily
-    observed = {name: histogram.text for name, histogram in HISTOGRAMS.items()}
-    for texts, kind in (
-        (COUNTERS, family.COUNTER),
-        (GAUGES, family.GAUGE),
-        (observed, family.HISTOGRAM),
-    ):
-        for name, text in texts.items():
-            yield name, family(name=name, description=text, kind=kind)
+def _family(metric: Metric) -> Any:
+    kind = getattr(pb_utils.MetricFamily, metric.kind.upper())
+    return pb_utils.MetricFamily(name=metric, description=metric.help, kind=kind)

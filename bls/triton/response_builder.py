@@ -133,11 +133,11 @@ def _statistics(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
 
 
 def _statistics_in_json(parts: Sequence[SequenceOutput]) -> NDArray[Any]:
-    figures = [
+    summaries = [
         {**p.decoding.statistics.as_dict(), "decoding_seconds": p.times.decoding_seconds}
         for p in parts
     ]
-    return np.array([json.dumps(f).encode() for f in figures], dtype=object)
+    return np.array([json.dumps(f).encode() for f in summaries], dtype=object)
 
 
 def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:

@@ -131,7 +131,7 @@ class SequenceState:
         """Release the reservation; an error ends the whole request."""
         decoding = self._decoding
         self._metrics.count(decoding.request.drafter, decoding.statistics, self._timeline)
-        self._ended = True  # from now on the watcher may forget it, with its figures published
+        self._ended = True  # from now on the watcher may forget it, with its metrics published
         if self._admission is not None and self._reservation is not None:
             self._admission.leave(self._reservation)
         if error is not None:

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -13,8 +14,10 @@ import triton_python_backend_utils as pb_utils
 from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_length import DraftStatistics
+from tandem.bls.drafter_registry import join
 from tandem.bls.drafters import drafter_of
-from tandem.bls.drafters.draft_model import DrafterHealth
+from tandem.bls.drafters.drafter import DrafterHealth
+from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.effects import TextCall
 from tandem.bls.errors import Cancelled, EngineCallError, ServingError
 from tandem.bls.loop import Decoding
@@ -50,17 +53,20 @@ class StreamEntry:
         pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
+        folder = Path(args["model_repository"], args["model_version"], FOLDER)
+        for own in settings.drafter_modules:
+            join(with_settings(read_kind(folder / own.file), own.settings))
         self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
         self._draft_statistics = DraftStatistics(
-            settings.max_draft_len, rated=settings.draft_stops_when_unsure
+            settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
         )
         self._metrics = Metrics(args["model_name"], settings.drafters)
         self._admission = Admission(
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
-            kv_blocks=settings.kv_tokens // settings.kv_block_tokens,
-            draft_kv_blocks=settings.draft_kv_tokens // settings.draft_kv_block_tokens,
+            kv_blocks=settings.target.kv_blocks,
+            draft_kv_blocks=settings.draft_kv_blocks,
         )
         self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._states: dict[str, RequestState] = {}
@@ -220,7 +226,7 @@ class StreamEntry:
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
         """Make a call for a request that has no sequences yet."""
-        call = state.wait.begin(model, "", self._settings.target_timeout)
+        call = state.wait.begin(model, "", self._settings.target.timeout)
         try:
             return self._clients.calls.infer(model, request)
         finally:
@@ -240,7 +246,8 @@ class StreamEntry:
         sender.close()
 
     def _publish(self) -> None:
-        none_abandoned = {engine.model: 0 for engine in self._clients.engines.values()}
+        engines = self._clients.engines.values()
+        none_abandoned = {engine.settings.model: 0 for engine in engines}
         self._metrics.publish(
             running=self._admission.running,
             waiting=self._admission.waiting,

@@ -1,8 +1,8 @@
 """The one thread that looks after all requests: gone clients, deadlines, overdue engine calls.
 
-Triton tells nobody that a client has left; a model has to ask, and each question costs a trip to
+Triton does not say that a client has left; a model has to ask, and each question costs a trip to
 the server process. One thread asks for all. Without it nobody is cancelled, nothing is overdue and
-no figure grows: so it outlives every error, and waits for nobody.
+no metric grows: so it outlives every error, and waits for nobody.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Watcher:
         for watched in everybody:
             self._try("looking after a request failed", partial(self._check, watched, now))
         for due in self._after_each_look:
-            self._try("publishing figures failed", due)
+            self._try("publishing metrics failed", due)
         return len(everybody)
 
     def _check(self, watched: Watched, now: float) -> None:

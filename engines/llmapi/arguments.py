@@ -68,7 +68,7 @@ def sampling_arguments(request: EngineRequest) -> dict[str, Any]:
 def stops_by_itself(request: EngineRequest) -> bool:
     """Whether TensorRT-LLM can end the answer wherever the request wants it ended.
 
-    It is told words of one token, a few, for it compares every token with each of them. It looks at
+    It gets words of one token, a few, for it compares every token with each of them. It looks at
     no `min_tokens` where it finds one.
     """
     words = request.stop_words

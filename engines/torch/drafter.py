@@ -33,9 +33,9 @@ class LookupDrafter:
 
     def knows_beginning_of(self, context: Ids) -> bool:
         """Whether all that it knows is how `context` begins."""
-        known, told = np.frombuffer(self._row, np.int32), context[: len(self._row)]
+        known, given = np.frombuffer(self._row, np.int32), context[: len(self._row)]
         # Nearly all that differ do so at their end: look there first.
-        return np.array_equal(known[-64:], told[-64:]) and np.array_equal(known, told)
+        return np.array_equal(known[-64:], given[-64:]) and np.array_equal(known, given)
 
     def begin(self, request: EngineRequest) -> None:
         """Take in what it does not know yet of a call's context."""

@@ -33,7 +33,7 @@ class TemperatureLogitsWarper(LogitsProcessor):
 
     So none of them grows without bounds, and the lower the temperature, the nearer is the
     distribution to the best token alone, as it should be. transformers' own gives inf - inf, which
-    is no number.
+    is not a number.
     """
 
     def __init__(self, temperature: float) -> None:

@@ -103,7 +103,7 @@ def _at_width(q: Row, vocab_size: int) -> Row:
     """Probabilities [vocab_size] from those of a draft that is padded differently.
 
     They are warped as the draft warped them, padding included. A token that it drew lies in what
-    both have; so what it gives to padding that the target lacks is shared out among the others.
+    both have; what it gives to padding of its own is shared out among the others.
     """
     missing = vocab_size - q.shape[-1]
     if missing >= 0:

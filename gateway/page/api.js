@@ -40,9 +40,9 @@ export async function* stream(path, body, key, signal) {
       if (!line.startsWith("data: ")) continue;
       const data = line.slice("data: ".length);
       if (data === "[DONE]") return;
-      const told = JSON.parse(data);
-      if (told.error) throw new ApiError(told.error.message);
-      yield told;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ApiError(chunk.error.message);
+      yield chunk;
     }
   }
 }

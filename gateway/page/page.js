@@ -11,7 +11,7 @@ let running = null; // what stops the answers that are coming
 const mode = () => form.elements.mode.value;
 const key = () => at("key").value;
 
-function tell(text, wrong = false) {
+function showStatus(text, wrong = false) {
   note.textContent = text;
   note.classList.toggle("wrong", wrong);
 }
@@ -39,9 +39,9 @@ async function answer(panel, body, signal) {
   const path = body.messages ? "/v1/chat/completions" : "/v1/completions";
   panel.element.setAttribute("aria-busy", "true");
   panel.began = performance.now();
-  panel.showFigures();
+  panel.showStatistics();
   try {
-    for await (const told of stream(path, body, key(), signal)) panel.add(told);
+    for await (const chunk of stream(path, body, key(), signal)) panel.add(chunk);
   } finally {
     panel.end();
   }
@@ -96,7 +96,7 @@ async function send() {
   const body = { ...fields(), ...(chat ? { messages: asked } : { prompt: text }) };
   running = new AbortController();
   at("stop").disabled = false;
-  tell("Answering…");
+  showStatus("Answering…");
   say(text);
   try {
     let panel;
@@ -109,10 +109,10 @@ async function send() {
     }
     if (chat) messages = [...asked, { role: "assistant", content: panel.said }];
     if (chat) promptBox.value = "";
-    tell(`${panel.numTokens} tokens in ${panel.seconds.toFixed(1)} s; ended by ${panel.finishReason}.`);
+    showStatus(`${panel.numTokens} tokens in ${panel.seconds.toFixed(1)} s; ended by ${panel.finishReason}.`);
   } catch (error) {
-    if (error.name === "AbortError") tell("Stopped.");
-    else tell(error instanceof ApiError ? error.message : `The gateway cannot be reached: ${error.message}`, true);
+    if (error.name === "AbortError") showStatus("Stopped.");
+    else showStatus(error instanceof ApiError ? error.message : `The gateway cannot be reached: ${error.message}`, true);
   } finally {
     running = null;
     at("send").disabled = false;
@@ -134,7 +134,7 @@ async function look() {
     chat.disabled = !tokenizer.chat_template;
     if (chat.disabled) {
       completion.checked = true;
-      tell("This model has no chat template: it completes texts.");
+      showStatus("This model has no chat template: it completes texts.");
     }
   } catch (error) {
     at("server").textContent = error.message;
@@ -155,7 +155,7 @@ at("clear").addEventListener("click", () => {
   messages = [];
   answers.replaceChildren();
   at("round").textContent = "";
-  tell("");
+  showStatus("");
   promptBox.focus();
 });
 at("key").addEventListener("change", () => {

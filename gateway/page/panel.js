@@ -1,15 +1,15 @@
-// One answer on the page: its text, a token a span, and its figures.
+// One answer on the page: its text, a token a span, and its statistics.
 
 const KINDS = {
   accepted: "accepted", correction: "correction", bonus: "bonus", plain: "without a draft",
   unknown: "drafted in the engine or not",
 };
-const FIGURES = {
+const STATISTICS = {
   speed: "tokens/s", acceptance: "acceptance", perRound: "tokens per round", first: "first token",
 };
 
 export class Panel {
-  #told = 0; // characters whose tokens are told
+  #placed = 0; // characters whose tokens have come
   #rest = null; // shows those behind them
   #shown = 0; // the round that is marked
 
@@ -23,8 +23,8 @@ export class Panel {
     this.text.tabIndex = 0;
     this.text.setAttribute("role", "group");
     this.text.setAttribute("aria-label", `${title}: arrow keys go from round to round`);
-    this.figures = document.createElement("dl");
-    this.element.append(heading, this.text, this.figures);
+    this.statistics = document.createElement("dl");
+    this.element.append(heading, this.text, this.statistics);
     this.tellRound = tellRound;
     this.said = "";
     this.numTokens = 0;
@@ -42,8 +42,8 @@ export class Panel {
   }
 
   // Take in a chunk of the stream.
-  add(told) {
-    const [choice] = told.choices;
+  add(chunk) {
+    const [choice] = chunk.choices;
     if (!choice) return;
     const text = choice.delta ? choice.delta.content : choice.text;
     const tokens = choice.token_details ?? [];
@@ -53,13 +53,13 @@ export class Panel {
     this.finishReason = choice.finish_reason ?? this.finishReason;
     this.said += text;
     this.#show(tokens);
-    this.showFigures();
+    this.showStatistics();
   }
 
   end() {
     this.ended = performance.now();
     this.element.removeAttribute("aria-busy");
-    this.showFigures();
+    this.showStatistics();
   }
 
   get seconds() {
@@ -70,7 +70,7 @@ export class Panel {
     return this.numTokens / this.seconds;
   }
 
-  showFigures() {
+  showStatistics() {
     const { num_rounds: rounds, num_draft_tokens: drafted, num_accepted_draft_tokens: accepted } =
       this.totals ?? {};
     const values = {
@@ -79,23 +79,23 @@ export class Panel {
       perRound: rounds ? (this.numTokens / rounds).toFixed(2) : "–",
       first: this.first ? `${Math.round(this.first - this.began)} ms` : "–",
     };
-    if (!this.figures.children.length) {
-      for (const [name, label] of Object.entries(FIGURES)) {
+    if (!this.statistics.children.length) {
+      for (const [name, label] of Object.entries(STATISTICS)) {
         const pair = document.createElement("div");
         const term = document.createElement("dt");
         const value = document.createElement("dd");
         term.textContent = label;
-        value.dataset.figure = name;
+        value.dataset.statistic = name;
         pair.append(term, value);
-        this.figures.append(pair);
+        this.statistics.append(pair);
       }
     }
-    for (const value of this.figures.querySelectorAll("dd")) {
-      value.textContent = values[value.dataset.figure];
+    for (const value of this.statistics.querySelectorAll("dd")) {
+      value.textContent = values[value.dataset.statistic];
     }
   }
 
-  // Mark all tokens of a round, and tell what it brought; 0 marks none.
+  // Mark all tokens of a round, and show what it brought; 0 marks none.
   mark(round) {
     if (round === this.#shown) return;
     this.#shown = round;
@@ -127,9 +127,9 @@ export class Panel {
       span.className = `token ${token.kind}`;
       span.dataset.round = token.round;
       span.dataset.kind = token.kind;
-      this.#told += token.text.length;
+      this.#placed += token.text.length;
     }
-    const rest = this.said.slice(this.#told);
+    const rest = this.said.slice(this.#placed);
     this.#rest = rest ? this.#append(rest) : null;
   }
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scripted import SETTINGS, Health, ids
+from scripted import SETTINGS, Health, ids, with_engines
 
 from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
@@ -160,7 +160,7 @@ def test_places_are_used_once():
     assert queue.present == (1, 0)
 
 
-def test_a_batch_that_no_idle_server_could_take_is_not_told_to_try_again():
+def test_a_batch_that_no_idle_server_could_take_is_not_asked_to_try_again():
     queue = Waiting()
     with pytest.raises(
         BadRequest,
@@ -171,7 +171,7 @@ def test_a_batch_that_no_idle_server_could_take_is_not_told_to_try_again():
     assert queue.present == (0, 0)
 
 
-def test_a_batch_whose_contexts_could_never_wait_is_not_told_to_try_again():
+def test_a_batch_whose_contexts_could_never_wait_is_not_asked_to_try_again():
     queue = Waiting(max_running=9, kv_blocks=8)
     slots = queue.admission.reserve(4)
     with pytest.raises(BadRequest, match="has 4 prompts, of which at most 3 can"):
@@ -248,7 +248,9 @@ def test_a_draft_model_is_available_to_who_has_room_in_its_cache():
 
 
 REQUEST = Request(prompt_ids=ids(*range(5)), max_tokens=7, draft_len=3, prompt_lookup_num_tokens=2)
-BLOCKS = replace(SETTINGS, kv_block_tokens=4, draft_kv_block_tokens=8, draft_max_seq_len=100)
+BLOCKS = with_engines(
+    SETTINGS, target={"kv_block_tokens": 4}, draft={"kv_block_tokens": 8, "max_seq_len": 100}
+)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_blocks_are_counted_for_each_engine_that_is_asked(drafter, blocks):
 
 
 def test_a_draft_engine_holds_no_more_than_it_reaches():
-    settings = replace(BLOCKS, draft_max_seq_len=8)
+    settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
     assert blocks_of(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)
 
 

@@ -1,9 +1,7 @@
 """How many tokens the target is asked for at once, so that a reader never waits long."""
 
-from dataclasses import replace
-
 import pytest
-from scripted import SETTINGS, Health, ids, play
+from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import Text, Times, World
 
 from tandem.bls.chunk_size import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
@@ -78,7 +76,7 @@ class Notes(World):
 def play_auto(times, **changes):
     world = Notes(Text.of((0.3,), (1.0,)), times)
     world.plain = []
-    settings = replace(SETTINGS, max_seq_len=10**6, draft_max_seq_len=10**6)
+    settings = with_engines(SETTINGS, target={"max_seq_len": 10**6}, draft={"max_seq_len": 10**6})
     request = Request(
         prompt_ids=ids(1),
         max_tokens=600,
@@ -114,7 +112,7 @@ def test_a_seeded_stream_of_an_unkeyed_engine_has_pieces_of_one_size():
 
     world = Streams(Text.of((0.3,), (1.0,)), Times(0.01, 0.1, 0.01))
     world.plain = []
-    settings = replace(SETTINGS, target_keyed_randomness=False)
+    settings = with_engines(SETTINGS, target={"keyed_randomness": False})
     request = Request(
         prompt_ids=ids(1),
         max_tokens=20,

@@ -27,7 +27,7 @@ def test_as_many_go_to_work_as_may_and_the_rest_in_order():
     assert kitchen.at_work == ["a", "b", "c", "d"]
 
 
-def test_work_is_told_its_own_turn():
+def test_work_gets_its_own_turn():
     told = []
     limiter = ConcurrencyLimiter(1, 0)
     permit = limiter.acquire(told.append, 1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import SETTINGS, Health, ids, play
+from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
 from tandem.bls.draft_length import (
@@ -93,7 +93,7 @@ def test_each_request_finds_its_own_length():
 
 
 def seconds_of(text, draft_len, draft_statistics):
-    settings = replace(SETTINGS, max_seq_len=10**6, draft_max_seq_len=10**6)
+    settings = with_engines(SETTINGS, target={"max_seq_len": 10**6}, draft={"max_seq_len": 10**6})
     request = Request(
         prompt_ids=ids(1),
         max_tokens=256,
@@ -269,9 +269,9 @@ def test_drafts_that_stop_earning_rest_and_are_tried_again():
     assert length.plan(1) == DraftPlan(1)
 
 
-def test_decisions_are_told():
+def test_decisions_are_recorded():
     world = World(even(0.7), SMALL)
-    settings = replace(SETTINGS, draft_stops_when_unsure=True)
+    settings = with_engines(SETTINGS, draft={"stops_when_unsure": True})
     request = Request(
         prompt_ids=ids(1), max_tokens=60, drafter="draft_model", draft_len=AUTO, max_draft_len=16
     )
@@ -293,8 +293,10 @@ def test_decisions_are_told():
 def test_hybrid_goes_on_asking_the_model_once_the_target_alone_was_timed():
     world = World(even(0.9), SMALL)
     # No match is long enough here: every draft is the model's.
-    settings = replace(
-        SETTINGS, max_seq_len=10**6, draft_max_seq_len=10**6, hybrid_min_ngram_size=2
+    settings = with_engines(
+        replace(SETTINGS, hybrid_min_ngram_size=2),
+        target={"max_seq_len": 10**6},
+        draft={"max_seq_len": 10**6},
     )
     request = Request(
         prompt_ids=ids(1),

@@ -4,12 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import SETTINGS, Draft, Health, Language, Target, decoding_of, expected, ids, play
+from scripted import (
+    SETTINGS,
+    Draft,
+    Health,
+    Language,
+    Target,
+    decoding_of,
+    expected,
+    ids,
+    play,
+    with_engines,
+)
 
 from tandem.bls import effects
 from tandem.bls.draft_length import DraftStatistics, FixedLength
-from tandem.bls.drafters import SEEDED_LENGTH, drafter_of
-from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.draft_model import SEEDED_LENGTH, DraftModel
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.request import Request, Sampling
@@ -199,7 +210,7 @@ def test_hybrid_copies_where_the_model_refused():
     assert decoding.statistics.by_drafter.keys() == {"prompt_lookup"}
 
 
-SMALL_DRAFT = replace(SETTINGS, draft_vocab_size=4)
+SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
 @pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
@@ -235,7 +246,7 @@ def test_only_new_ids_of_a_context_are_compared_with_the_drafts_vocabulary():
 
     sequence = Sequence(request_of("draft_model"))
     sequence._row = sequence._row.view(Row)
-    drafter = DraftModel(SMALL_DRAFT, Health(), FixedLength(3))
+    drafter = DraftModel(SMALL_DRAFT.draft, SMALL_DRAFT.target, Health(), FixedLength(3))
     for _ in range(3):
         assert drafter.can_draft(sequence)
         sequence.append(ids(1, 2))
@@ -243,7 +254,8 @@ def test_only_new_ids_of_a_context_are_compared_with_the_drafts_vocabulary():
 
 
 def test_the_model_is_asked_only_where_it_has_room():
-    drafter = DraftModel(replace(SETTINGS, draft_max_seq_len=4), Health(), FixedLength(3))
+    short = replace(SETTINGS.draft, max_seq_len=4)
+    drafter = DraftModel(short, SETTINGS.target, Health(), FixedLength(3))
     sequence = Sequence(request_of("draft_model"))
     assert drafter.can_draft(sequence)
     sequence.append(ids(1))
@@ -255,13 +267,13 @@ def test_a_draft_has_no_end_of_sequence_while_tokens_are_owed():
     play(
         decoding_of(request_of("draft_model", min_tokens=8, max_tokens=30)), Target(ENDLESS), draft
     )
-    owed = [len(call.context) - len(draft.calls[0].context) < 8 for call in draft.calls]
-    assert {True, False} == set(owed)
-    assert [call.ban_end_ids for call in draft.calls] == owed
+    below_min = [len(call.context) - len(draft.calls[0].context) < 8 for call in draft.calls]
+    assert {True, False} == set(below_min)
+    assert [call.ban_end_ids for call in draft.calls] == below_min
 
 
 def test_a_draft_of_the_last_token_that_the_target_has_is_kept():
-    settings = replace(SETTINGS, vocab_size=6)
+    settings = with_engines(SETTINGS, target={"vocab_size": 6})
 
     class Strays(Draft):
         def answers(self, call):

@@ -19,6 +19,7 @@ from scripted import (
     perform,
     play,
     text_of,
+    with_engines,
 )
 
 from tandem.bls.effects import EngineAnswer, KvBlocks, PromptLogProbs
@@ -353,7 +354,7 @@ def test_an_impossible_verification_is_named():
 
 def test_the_draft_stops_where_its_own_engine_has_no_more_room():
     language = Language(end_every=10**9)
-    settings_ = replace(SETTINGS, draft_max_seq_len=10)
+    settings_ = with_engines(SETTINGS, draft={"max_seq_len": 10})
     target, draft = Target(language), Draft(language)
     decoding = decoding_of(request_of(max_tokens=30), settings_)
     play(decoding, target, draft)
@@ -381,7 +382,9 @@ def test_a_first_call_has_nothing_to_reuse_whatever_the_blocks_hold():
             for answer in super().answers(call):
                 yield answer._replace(kv_blocks=KvBlocks(0))
 
-    decoding = decoding_of(request_of(max_tokens=2), replace(SETTINGS, kv_block_tokens=1))
+    decoding = decoding_of(
+        request_of(max_tokens=2), with_engines(SETTINGS, target={"kv_block_tokens": 1})
+    )
     play(decoding, Fresh(ENDLESS), Draft(ENDLESS))
     assert decoding.statistics.num_rounds == 1
     assert decoding.statistics.num_recomputed_tokens == 0
@@ -434,24 +437,24 @@ def test_the_engines_own_seconds_are_added_up():
 
 
 def test_kept_logits_hold_no_memory_of_an_answer():
-    width, lent = 8, []
+    width, sent = 8, []
 
-    class Lends(Target):
+    class SendsLogits(Target):
         def answers(self, call):
             for answer in super().answers(call):
                 logits = np.repeat(answer.tokens[:, np.newaxis].astype(np.float32), width, axis=1)
                 context = np.ones((len(call.context), width), np.float32)
-                lent.extend([logits, context])
+                sent.extend([logits, context])
                 yield answer._replace(logits=logits, context_logits=context)
 
     decoding = decoding_of(request_of(wants_generation_logits=True, max_tokens=30))
-    play(decoding, Lends(Says(at=17)), Draft(Says(at=17), (True, False)))
+    play(decoding, SendsLogits(Says(at=17)), Draft(Says(at=17), (True, False)))
     kept = decoding.generation_logits
     assert np.concatenate(kept)[:, 0].tolist() == decoding.sequence.output.tolist()
     assert decoding.context_logits.shape[1] == width
     for array in (*kept, decoding.context_logits):
         assert array.base is None
-        assert not any(np.shares_memory(array, other) for other in lent)
+        assert not any(np.shares_memory(array, other) for other in sent)
 
 
 def test_log_probs_line_up_with_the_tokens():
@@ -489,7 +492,8 @@ def test_the_prompts_log_probs_are_those_of_the_first_call():
 def test_seeds_repeat_only_where_the_engine_keys_its_noise_by_position(keyed):
     language = Language(end_every=10**9)
     target, draft = Target(language), Draft(language)
-    settings_ = replace(SETTINGS, target_keyed_randomness=keyed, draft_keyed_randomness=keyed)
+    noise = {"keyed_randomness": keyed}
+    settings_ = with_engines(SETTINGS, target=noise, draft=noise)
     request = request_of(sampling=Sampling(top_k=0, seed=9), max_tokens=25)
     play(decoding_of(request, settings_), target, draft)
     seeds = [call.seed for call in target.calls] + [call.seed for call in draft.calls]

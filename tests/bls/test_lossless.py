@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import SETTINGS, VOCAB, Draft, Language, Target, decoding_of, ids, play
+from scripted import SETTINGS, VOCAB, Draft, Language, Target, decoding_of, ids, play, with_engines
 
 from tandem.bls import effects
 from tandem.bls.effects import EngineAnswer
@@ -14,15 +14,17 @@ from tandem.bls.lossless import draft_gets_bans, draft_sampling, lossless, verif
 from tandem.bls.request import Request, Sampling
 
 # As NVIDIA's C++ backend verifies
-RAW = replace(
+RAW = with_engines(
     SETTINGS,
-    draft_logits_tell_all=False,
-    target_warps_draft_logits=False,
-    target_compares_ids_exactly=False,
-    target_top_p_with_drafts=False,
-    target_log_probs_with_drafts=False,
+    target={
+        "warps_draft_logits": False,
+        "compares_ids_exactly": False,
+        "top_p_with_drafts": False,
+        "log_probs_with_drafts": False,
+    },
+    draft={"logits_tell_all": False},
 )
-FAST = replace(RAW, fast_logits=True)
+FAST = with_engines(RAW, target={"fast_logits": True})
 SAMPLED = Sampling(temperature=0.7, top_k=3)
 PLAIN = Sampling(temperature=1.0, top_k=0)
 TOP_P = Sampling(temperature=1.0, top_k=0, top_p=0.9)
@@ -55,7 +57,7 @@ def test_logits_stay_as_they_are_where_the_target_warps_them():
 @pytest.mark.parametrize(("dtype", "expected"), [("FP32", np.float32), ("FP16", np.float16)])
 @pytest.mark.parametrize("width", [VOCAB - 2, VOCAB, VOCAB + 3])
 def test_target_that_takes_them_raw_is_shown_what_they_were_drawn_from(width, dtype, expected):
-    settings = replace(RAW, vocab_size=width, target_logits_dtype=dtype)
+    settings = with_engines(RAW, target={"vocab_size": width, "logits_dtype": dtype})
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
     assert (found.shape, found.dtype) == ((1, 2, width), expected)
     assert found.flags.c_contiguous
@@ -65,7 +67,7 @@ def test_target_that_takes_them_raw_is_shown_what_they_were_drawn_from(width, dt
 
 
 def test_draft_whose_logits_tell_all_is_warped_by_the_whole_request():
-    settings = replace(RAW, draft_logits_tell_all=True)
+    settings = with_engines(RAW, draft={"logits_tell_all": True})
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
     assert np.isfinite(found).all()
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
@@ -89,7 +91,7 @@ def test_logits_of_tokens_that_were_cut_are_cut():
 
 
 def test_logits_below_half_precision_are_impossible():
-    settings = replace(RAW, target_logits_dtype="FP16")
+    settings = with_engines(RAW, target={"logits_dtype": "FP16"})
     request = request_of(sampling=Sampling(temperature=1e-5, top_k=0))
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request, settings)
     assert found.max() <= 0
@@ -181,7 +183,7 @@ def test_what_no_verification_brings_is_answered_without_drafts(wanted):
 
 
 def test_draft_ends_before_a_token_that_the_target_lacks():
-    settings = replace(SETTINGS, vocab_size=VOCAB - 2)
+    settings = with_engines(SETTINGS, target={"vocab_size": VOCAB - 2})
 
     class Strays(Draft):
         def answers(self, call):

@@ -32,51 +32,51 @@ def statistics():
     return made
 
 
-def counts(figures, name, **labels):
-    return figures.counts[key_of(name, **labels)]
+def counts(updates, name, **labels):
+    return updates.counts[key_of(name, **labels)]
 
 
-def observed(figures, name, **labels):
-    return [value for key, value in figures.observations if key == key_of(name, **labels)]
+def observed(updates, name, **labels):
+    return [value for key, value in updates.observations if key == key_of(name, **labels)]
 
 
 def test_parts_of_the_time_are_the_engines_own_and_the_rest(statistics):
-    figures = updates_of("draft_model", statistics, TIMELINE)
+    updates = updates_of("draft_model", statistics, TIMELINE)
     parts = {
-        part: counts(figures, "tandem_round_part_seconds_total", drafter="draft_model", part=part)
+        part: counts(updates, "tandem_round_part_seconds_total", drafter="draft_model", part=part)
         for part in ("draft", "target", "orchestration")
     }
     assert parts == pytest.approx({"draft": 0.03, "target": 0.05, "orchestration": 0.02})
 
 
 def test_histograms_observe_a_sequences_means(statistics):
-    figures = updates_of("draft_model", statistics, TIMELINE)
+    updates = updates_of("draft_model", statistics, TIMELINE)
 
     def of(name, **labels):
-        return observed(figures, name, drafter="draft_model", **labels)
+        return observed(updates, name, drafter="draft_model", **labels)
 
     assert of("tandem_time_to_first_token_seconds") == [pytest.approx(0.045)]
     assert of("tandem_inter_token_latency_seconds") == [pytest.approx(0.03)]
     assert of("tandem_round_seconds") == [pytest.approx(0.05)]
     assert of("tandem_round_part_seconds", part="target") == [pytest.approx(0.025)]
-    assert len(figures.observations) == 6
+    assert len(updates.observations) == 6
 
 
 def test_accepted_tokens_are_counted_by_position(statistics):
-    figures = updates_of("draft_model", statistics, TIMELINE)
+    updates = updates_of("draft_model", statistics, TIMELINE)
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     assert [
-        counts(figures, name, drafter="draft_model", position=position) for position in "01"
+        counts(updates, name, drafter="draft_model", position=position) for position in "01"
     ] == [2, 1]
-    assert key_of(name, drafter="draft_model", position="2") not in figures.counts
+    assert key_of(name, drafter="draft_model", position="2") not in updates.counts
 
 
 def test_what_is_counted_by_sequence_has_the_name_of_who_was_asked_for():
     statistics = Statistics(
         num_drafter_failures=2, num_unverified_draft_tokens=3, num_recomputed_tokens=4
     )
-    figures = updates_of("hybrid", statistics, TIMELINE)
-    assert {key: value for key, value in figures.counts.items() if value in (5, 2, 3, 4)} == {
+    updates = updates_of("hybrid", statistics, TIMELINE)
+    assert {key: value for key, value in updates.counts.items() if value in (5, 2, 3, 4)} == {
         key_of(f"tandem_{name}_total", drafter="hybrid"): value
         for name, value in {
             "output_tokens": 5,
@@ -88,9 +88,9 @@ def test_what_is_counted_by_sequence_has_the_name_of_who_was_asked_for():
 
 
 def test_what_is_counted_by_draft_has_the_name_of_who_proposed_it(statistics):
-    figures = updates_of("hybrid", statistics, TIMELINE)
+    updates = updates_of("hybrid", statistics, TIMELINE)
     assert {
-        name: counts(figures, f"spec_decode_num_{name}_total", drafter="draft_model")
+        name: counts(updates, f"spec_decode_num_{name}_total", drafter="draft_model")
         for name in ("drafts", "draft_tokens", "accepted_tokens")
     } == {"drafts": 2, "draft_tokens": 8, "accepted_tokens": 3}
 
@@ -102,18 +102,18 @@ def test_who_proposes_nothing_itself_has_no_counters_of_drafts(drafter):
 
 
 def test_drafts_of_a_hybrid_are_those_of_who_proposed_them(statistics):
-    figures = updates_of("hybrid", statistics, TIMELINE)
-    assert counts(figures, "spec_decode_num_drafts_total", drafter="draft_model") == 2
-    assert counts(figures, "tandem_rounds_total", drafter="hybrid") == 2
+    updates = updates_of("hybrid", statistics, TIMELINE)
+    assert counts(updates, "spec_decode_num_drafts_total", drafter="draft_model") == 2
+    assert counts(updates, "tandem_rounds_total", drafter="hybrid") == 2
 
 
 def test_nothing_is_observed_of_a_sequence_that_failed_before_its_first_token():
     timeline = Timeline(arrival=1 * MS)
     timeline.scheduled()
-    figures = updates_of("none", Statistics(num_drafter_failures=1), timeline)
-    assert figures.observations == []
-    assert counts(figures, "tandem_drafter_failures_total", drafter="none") == 1
-    assert sum(figures.counts.values()) == 1
+    updates = updates_of("none", Statistics(num_drafter_failures=1), timeline)
+    assert updates.observations == []
+    assert counts(updates, "tandem_drafter_failures_total", drafter="none") == 1
+    assert sum(updates.counts.values()) == 1
 
 
 def test_a_sequence_that_ended_at_once_has_a_round_but_no_first_token():
@@ -122,9 +122,9 @@ def test_a_sequence_that_ended_at_once_has_a_round_but_no_first_token():
     timeline = Timeline(arrival=1)
     timeline.scheduled()
     timeline.delivered(0)  # the end of sequence alone
-    figures = updates_of("draft_model", statistics, timeline)
-    assert len(observed(figures, "tandem_round_seconds", drafter="draft_model")) == 1
-    assert not observed(figures, "tandem_time_to_first_token_seconds", drafter="draft_model")
+    updates = updates_of("draft_model", statistics, timeline)
+    assert len(observed(updates, "tandem_round_seconds", drafter="draft_model")) == 1
+    assert not observed(updates, "tandem_time_to_first_token_seconds", drafter="draft_model")
 
 
 def test_tokens_that_came_all_at_once_have_no_inter_token_latency():
@@ -140,12 +140,12 @@ def test_tokens_that_came_all_at_once_have_no_inter_token_latency():
 
 def test_no_time_is_negative_when_a_clock_was_set_back(statistics):
     timeline = Timeline(9 * MS, 8 * MS, 7 * MS, 6 * MS, 5 * MS, 1, 2)
-    figures = updates_of("draft_model", statistics, timeline)
-    assert min(figures.counts.values()) >= 0
-    assert min(value for _, value in figures.observations) >= 0
+    updates = updates_of("draft_model", statistics, timeline)
+    assert min(updates.counts.values()) >= 0
+    assert min(value for _, value in updates.observations) >= 0
 
 
-def test_figures_add_up(statistics):
+def test_updates_add_up(statistics):
     both = zeros("draft_model")
     assert not any(both.counts.values())
     assert both.observations == []

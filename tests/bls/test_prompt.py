@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import SETTINGS, ids
+from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import (
@@ -19,7 +19,10 @@ from tandem.bls.prompt import (
     request_of,
 )
 
-LIMITED = replace(SETTINGS, max_seq_len=30, max_draft_len=5, end_ids=(7, 6), max_logits_bytes=320)
+LIMITED = with_engines(
+    replace(SETTINGS, end_ids=(7, 6), max_logits_bytes=320),
+    target={"max_seq_len": 30, "max_draft_len": 5},
+)
 DRAFTING = Drafting("hybrid", 4, 3, 2, True, 0.5)
 PROMPT = Prompt(
     words=TokenizerInputs("hello", ("END", "<|eot|>", "stop")),
@@ -154,13 +157,13 @@ def test_an_answer_holds_so_many_logits(options, lengths, max_tokens, size):
 
 def test_a_bias_of_ids_adds_to_that_of_words():
     biased = PROMPT._replace(logit_bias=LogitBias((1, 1, 3), (1, 2, -5)))
-    words = np.ones(SETTINGS.vocab_size, np.float32)
+    words = np.ones(SETTINGS.target.vocab_size, np.float32)
     for given, others in ((None, 0), (words, 1)):
         request = request_of(biased, TOKENS._replace(embedding_bias=given), Options(), LIMITED)
-        expected = np.full(SETTINGS.vocab_size, others, np.float32)
+        expected = np.full(SETTINGS.target.vocab_size, others, np.float32)
         expected[[1, 3]] += [3, -5]
         assert request.sampling.embedding_bias.tolist() == expected.tolist()
-    assert words.tolist() == [1] * SETTINGS.vocab_size
+    assert words.tolist() == [1] * SETTINGS.target.vocab_size
 
 
 def test_log_probabilities_that_are_wanted_reach_the_loop():

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scripted
+from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import Drafting, Options, TokenizerInputs
@@ -14,18 +16,14 @@ from tandem.bls.request_parser import (
     RequestParser,
     check_sizes,
 )
-from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
+from tandem.bls.settings import AUTO, RequestLimits
 from tandem.contract import entry
 
-SETTINGS = LoopSettings(
-    target_model="target",
-    preprocessing_model="preprocessing",
-    postprocessing_model="postprocessing",
-    draft_model="draft",
-    vocab_size=100,
+SETTINGS = replace(
+    with_engines(
+        scripted.SETTINGS, target={"vocab_size": 100, "max_seq_len": 64, "max_draft_len": 16}
+    ),
     end_ids=(7,),
-    max_seq_len=64,
-    max_draft_len=16,
     drafters=("draft_model", "prompt_lookup", "hybrid", "none"),
     drafter="draft_model",
     draft_len=4,
@@ -36,8 +34,6 @@ SETTINGS = LoopSettings(
     max_words=3,
     max_words_bytes=20,
     max_logits_bytes=100 * 4 * 12,  # 12 rows
-    target_top_log_probs=True,
-    target_prompt_log_probs=True,
 )
 NUMPY = {"BOOL": np.bool_, "FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
 INPUTS = {tensor: tensor for tensor in entry.INPUTS}
@@ -276,8 +272,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         (
             {"drafter": "prompt_lookup", "use_draft_logits": True},
             (
-                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: a lookup "
-                "has no logits"
+                "input 'use_draft_logits' needs 'drafter' to be draft_model or hybrid: "
+                "'prompt_lookup' has no logits"
             ),
         ),
         (
@@ -422,12 +418,12 @@ def test_alternatives_are_those_of_the_whole_request():
 @pytest.mark.parametrize(
     ("setting", "asked"),
     [
-        ("target_prompt_log_probs", {"return_prompt_log_probs": True}),
-        ("target_top_log_probs", {"num_top_log_probs": 1, "return_log_probs": True}),
+        ("prompt_log_probs", {"return_prompt_log_probs": True}),
+        ("top_log_probs", {"num_top_log_probs": 1, "return_log_probs": True}),
     ],
 )
 def test_what_the_target_does_not_tell_is_refused(setting, asked):
-    silent = replace(SETTINGS, **{setting: False})
+    silent = with_engines(SETTINGS, target={setting: False})
     name = next(iter(asked))
     line = f"^input '{name}' is not supported by this deployment: its target engine does not tell"
     with pytest.raises(BadRequest, match=line):
@@ -674,7 +670,7 @@ def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
     )
 
 
-def test_a_stop_is_told_from_a_request():
+def test_a_stop_is_distinguished_from_a_request():
     stop = {"stop": np.array([[True]])}
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scripted import SETTINGS, ids
+from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.request import Request, Sampling
 from tandem.bls.seeds import derived_seed, lengths_decide_text, proposal_seed, verification_seed
@@ -16,7 +16,7 @@ SAMPLED = Request(
     drafter="draft_model",
     use_draft_logits=True,
 )
-UNKEYED = replace(SETTINGS, target_keyed_randomness=False)
+UNKEYED = with_engines(SETTINGS, target={"keyed_randomness": False})
 
 
 def test_derived_seeds_fit_63_bits_and_follow_from_all_of_the_key():

@@ -1,4 +1,4 @@
-"""Words of token ids in NVIDIA's layout: joined, and without those that an engine lacks."""
+"""Words of token ids in NVIDIA's layout: joined, and without those that an engine does not know."""
 
 import numpy as np
 from hypothesis import given

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.bls.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
-from tandem.bls.triton.metric_names import HEARTBEAT
+from tandem.bls.metric_names import HEARTBEAT
 
 ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
 
@@ -148,7 +148,7 @@ def test_a_server_that_does_not_answer_says_nothing_about_its_watchers(program):
 
 
 def test_the_metric_of_the_probe_is_the_watchers(program):
-    assert HEARTBEAT[0] == program("health").LAST_LOOK
+    assert HEARTBEAT == program("health").LAST_LOOK
 
 
 def test_drained_waits_for_what_runs_and_what_waits(program, triton):

@@ -75,7 +75,7 @@ def llm(package):
     return package.LLM.made[-1]
 
 
-def test_llm_is_told_what_the_settings_say(start, package, tmp_path):
+def test_llm_gets_what_the_settings_say(start, package, tmp_path):
     start(
         tensor_parallel_size="4",
         dtype="bfloat16",
@@ -355,7 +355,7 @@ def test_an_llm_that_does_not_start_says_why_in_one_line(start, tmp_path):
         start(model=str(tmp_path / "nothing"))
 
 
-def test_a_missing_package_is_told_with_the_remedy(tmp_path):
+def test_the_error_for_a_missing_package_says_how_to_fix_it(tmp_path):
     config = {"model": "x", "vocab_size": "9", "max_seq_len": "9", "kv_cache_tokens": "9"}
     parameters = {name: {"string_value": value} for name, value in config.items()}
     with pytest.raises(LoadError, match=r"cannot be imported .*pip install tensorrt-llm"):

@@ -60,7 +60,7 @@ def writer(clock):
     writer.close()
 
 
-def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(writer):
+def test_another_process_reads_the_logits_and_their_page_is_reused(writer):
     logits = np.arange(10, dtype=np.float32).reshape(2, 5)
     first = writer.write(logits)
     logits[:] = 0  # what is shared is a copy
@@ -72,7 +72,7 @@ def test_another_process_reads_what_was_lent_and_its_memory_is_lent_anew(writer)
     assert read_elsewhere(second) == str(rows(7).tolist())
 
 
-def test_a_loan_is_read_once(writer):
+def test_a_handle_is_read_once(writer):
     reader = SharedLogitsReader()
     handle = writer.write(rows(1))
     shared = reader.read(handle)
@@ -81,7 +81,7 @@ def test_a_loan_is_read_once(writer):
     assert reader.read(handle) is None
 
 
-def test_what_somebody_reads_is_not_lent_anew_however_long_that_takes(writer, clock):
+def test_a_page_is_not_reused_while_somebody_reads_it(writer, clock):
     reader = SharedLogitsReader()
     shared = reader.read(writer.write(rows(1)))
     clock.now = 100 * SECONDS_TO_TAKE
@@ -90,7 +90,7 @@ def test_what_somebody_reads_is_not_lent_anew_however_long_that_takes(writer, cl
     assert shared.logits.tolist() == rows(1).tolist()
 
 
-def test_what_nobody_takes_is_lent_anew_in_the_end(writer, clock):
+def test_a_page_that_nobody_reads_is_reused_in_the_end(writer, clock):
     old = writer.write(rows(1))
     writer.write(rows(2))
     assert writer.num_pages == 2
@@ -100,7 +100,7 @@ def test_what_nobody_takes_is_lent_anew_in_the_end(writer, clock):
     assert SharedLogitsReader().read(old) is None
 
 
-def test_loans_that_nobody_takes_fill_no_more_than_so_many_pages(writer):
+def test_logits_that_nobody_reads_fill_a_limited_number_of_pages(writer):
     handles = [writer.write(rows(n)) for n in range(3 * MOST_PAGES)]
     assert writer.num_pages == MOST_PAGES
     reader = SharedLogitsReader()
@@ -111,7 +111,7 @@ def test_loans_that_nobody_takes_fill_no_more_than_so_many_pages(writer):
     ]
 
 
-def test_what_was_given_back_is_lent_before_a_loan_ends_sooner(writer):
+def test_a_page_given_back_is_reused_before_one_that_nobody_has_read(writer):
     reader = SharedLogitsReader()
     handles = [writer.write(rows(n)) for n in range(MOST_PAGES)]
     reader.read(handles[-1]).give_back()
@@ -149,7 +149,7 @@ def test_only_pages_are_opened():
     assert SharedLogitsReader().read(np.zeros(2, np.uint64)) is None
 
 
-def test_nothing_is_left_of_a_lender_that_ended():
+def test_nothing_is_left_of_a_writer_that_ended():
     program = (
         "import numpy as np; from tandem.engines.shared_logits import SharedLogitsWriter;"
         "print(*SharedLogitsWriter().write(np.ones((1, 4), np.float32)))"
@@ -160,7 +160,7 @@ def test_nothing_is_left_of_a_lender_that_ended():
     assert SharedLogitsReader().read(np.array(ended.stdout.split(), np.uint64)) is None
 
 
-def test_a_failure_to_borrow_is_logged_once(caplog):
+def test_logits_that_cannot_be_read_are_logged_once(caplog):
     reader = SharedLogitsReader()
     for _ in range(3):
         assert reader.read(np.ones(3, np.uint64)) is None
@@ -173,12 +173,12 @@ def test_a_failure_to_borrow_is_logged_once(caplog):
 @given(st.lists(st.tuples(st.sampled_from(["write", "take", "return"]), st.integers(0, 7))))
 def test_whoever_reads_reads_his_own_in_any_order(steps):
     writer, reader = SharedLogitsWriter(), SharedLogitsReader()
-    lent, taken = [], []
+    written, taken = [], []
     for number, (step, which) in enumerate(steps):
         if step == "write":
-            lent.append((number, writer.write(rows(number, which + 1))))
-        elif step == "take" and lent:
-            mine, handle = lent.pop(which % len(lent))
+            written.append((number, writer.write(rows(number, which + 1))))
+        elif step == "take" and written:
+            mine, handle = written.pop(which % len(written))
             taken.append((mine, reader.read(handle)))
         elif step == "return" and taken:
             taken.pop(which % len(taken))[1].give_back()

@@ -156,7 +156,7 @@ def test_what_an_unused_tensor_says_is_refused(given):
         request(**given)
 
 
-def test_a_long_list_that_is_wrong_is_told_in_one_short_line():
+def test_a_long_list_that_is_wrong_is_refused_in_one_short_line():
     table = np.zeros((2, 100_000), np.int32)
     table[1, :2] = 2, 1
     with pytest.raises(RequestError) as error:

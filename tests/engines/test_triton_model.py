@@ -235,12 +235,14 @@ def test_a_small_answer_asks_nobody(begin, free):
 @pytest.mark.parametrize(
     ("spoilt", "decoupled"), [("made", False), ("made", True), ("sent", True), (None, False)]
 )
-def test_a_loan_comes_back_however_its_call_ends(begin, monkeypatch, triton, spoilt, decoupled):
+def test_shared_logits_are_given_back_however_the_call_ends(
+    begin, monkeypatch, triton, spoilt, decoupled
+):
     writer, engine = SharedLogitsWriter(), Scripted()
     model = begin(engine, decoupled=decoupled)
     handle = writer.write(np.zeros((2, 131), np.float32))
     sender = ResponseSender(all_fit_but(0 if spoilt == "sent" else None), decoupled=decoupled)
-    ask(model, sender=sender, draft_input_ids=[7, 8], logits_loan=handle)
+    ask(model, sender=sender, draft_input_ids=[7, 8], shared_logits_handle=handle)
     request, respond = engine.calls[0]
     assert request.draft_logits.shape == (2, 131)
     page = writer._written[0][2]

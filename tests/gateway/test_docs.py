@@ -26,7 +26,7 @@ def test_table_is_that_of_the_code(name):
     assert found[1].strip() == table(TABLES[name])
 
 
-def test_every_field_that_is_taken_is_told():
+def test_every_accepted_field_is_documented():
     taken = {*ChatRequest.model_fields, *CompletionRequest.model_fields}
     text = PAGE.read_text().partition("**Refused**")[0]
     assert not [name for name in taken if f"`{name}`" not in text]

@@ -98,9 +98,9 @@ async def test_a_chat_without_a_template_says_so(post, tmp_path, tokenizer_folde
 async def test_a_tokenizer_of_another_model_is_noticed(post, triton):
     from dataclasses import replace
 
-    triton.models_served = replace(
-        triton.models_served, loop=replace(triton.models_served.loop, vocab_size=100)
-    )
+    served = triton.models_served
+    target = replace(served.loop.target, vocab_size=100)
+    triton.models_served = replace(served, loop=replace(served.loop, target=target))
     response = await post("/v1/completions", PROMPT)
     assert response.status_code == 503
     assert "the gateway's tokenizer has 3072 tokens, the model 100" in response.text

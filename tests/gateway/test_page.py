@@ -62,7 +62,7 @@ def send(page, text="say it", mode="Chat"):
 
 
 @pytest.mark.parametrize("mode", ["Chat", "Completion"])
-def test_answer_is_streamed_and_its_tokens_are_told_apart(page, mode):
+def test_answer_is_streamed_and_its_tokens_are_marked_by_kind(page, mode):
     send(page, mode=mode)
     text = page.locator(".text")
     expect(text).to_have_text("def main():\n#", use_inner_text=True)
@@ -86,7 +86,7 @@ def test_answer_is_streamed_and_its_tokens_are_told_apart(page, mode):
     expect(page.locator("#note")).to_contain_text("6 tokens in")
 
 
-def test_rounds_are_told_on_hover_and_by_keys(page):
+def test_rounds_are_shown_on_hover_and_by_keys(page):
     send(page)
     expect(page.locator(".text span")).to_have_count(6)
     page.get_by_text(" ma", exact=True).hover()

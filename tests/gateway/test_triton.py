@@ -16,9 +16,7 @@ from tandem.gateway.triton import OUTPUTS, Triton
 pytestmark = pytest.mark.anyio
 LOOP = {
     "preprocessing_model": "preprocessing",
-    "vocab_size": "3072",
-    "max_seq_len": "1024",
-    "max_draft_len": "16",
+    "target": '{"model": "target", "vocab_size": 3072, "max_seq_len": 1024, "max_draft_len": 16}',
     "drafters": '["none"]',
 }
 CONFIGS = {

@@ -209,7 +209,7 @@ def limited(**limits):
     return Preprocessor(byte_level(), settings)
 
 
-def test_a_stop_word_that_is_one_special_token_is_told_apart(preprocessor):
+def test_a_stop_word_that_is_one_special_token_is_marked(preprocessor):
     words = strings([b"</s>", b"fox", b"<s>"], [b"</s></s>", b"<tool call>", b""])
     outputs = preprocessor.answer(
         request(b"a", b"b", STOP_WORDS_DICT=words), [tensors.SPECIAL_STOP_IDS]

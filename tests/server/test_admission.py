@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from crowd import Crowd, ask, controls, eventually, metric, prompts_of, told, wrong
+from crowd import Crowd, answers_of, ask, controls, eventually, metric, prompts_of, wrong
 from metrics import Change, computed
 
 PROMPTS = prompts_of(40)
@@ -46,7 +46,7 @@ def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):
             assert eventually(lambda: sum(future.done() for future in asked) == REFUSED)
             assert eventually(lambda: waiting(small) == QUEUE)
             assert metric(small, "tandem_requests_running") == 8
-        answers = told(asked)
+        answers = answers_of(asked)
     errors = [answer.error for answer in answers if answer.error]
     assert len(errors) == REFUSED
     assert all(error.startswith("overloaded: ") and "\n" not in error for error in errors)
@@ -83,12 +83,12 @@ def test_a_request_that_waits_ends_at_its_time_out(small):
     with Crowd(small, 9) as crowd, small.faults.of("target", "hold"):
         running = crowd.ask(PROMPTS[:8], max_tokens=24)
         assert eventually(lambda: metric(small, "tandem_requests_running") == 8)
-        [late] = told(crowd.ask(PROMPTS[8:9], timeout=200_000))
+        [late] = answers_of(crowd.ask(PROMPTS[8:9], timeout=200_000))
         line = "the request took longer than 0.2 s, which is its time-out"
         assert late.error == f"deadline_exceeded: {line}"
         assert eventually(lambda: waiting(small) == 0)
         small.faults.end("target")
-        assert not any(answer.error for answer in told(running))
+        assert not any(answer.error for answer in answers_of(running))
 
 
 def test_a_small_draft_cache_keeps_nobody_waiting(fallible):
@@ -99,6 +99,6 @@ def test_a_small_draft_cache_keeps_nobody_waiting(fallible):
             asked = crowd.ask(PROMPTS[:4], max_tokens=200)
             assert eventually(lambda: metric(server, "tandem_requests_running") == 4)
             server.faults.end("target")
-            answers = told(asked)
+            answers = answers_of(asked)
         assert wrong(answers, expected) == []
         assert any(answer.draft_tokens for answer in answers)

@@ -10,7 +10,7 @@ from pathlib import Path
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, ask, controls, eventually, idle, prompts_of, streaming, told, wrong
+from crowd import Crowd, answers_of, ask, controls, eventually, idle, prompts_of, streaming, wrong
 from live_triton import leftovers
 from metrics import computed, computed_so_far, settle
 
@@ -110,7 +110,7 @@ def test_others_go_on_when_many_clients_leave(server):
         crowd.wait_until_all_talk()
         for leave in LEAVE * 3:
             leave(server)
-        assert wrong(told(streams), expected) == []
+        assert wrong(answers_of(streams), expected) == []
 
 
 def test_nothing_grows_when_300_clients_have_left(server):

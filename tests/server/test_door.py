@@ -9,7 +9,7 @@ import tritonclient.grpc as client
 import yaml
 from benchmarks import faulty
 from crowd import Crowd as Clients
-from crowd import ask, controls, eventually, idle, metric, streaming, told
+from crowd import answers_of, ask, controls, eventually, idle, metric, streaming
 from entries import ask_one, inputs, read, refusal, tensor
 from live_triton import memory_bytes
 
@@ -78,7 +78,7 @@ def test_huge_texts_and_a_hanging_tokenizer_beside_streams(server):
         crowd.wait_until_all_talk()
         server.faults.begin("preprocessing", "hold")
         lines = list(strangers.map(lambda model: line_of(server, huge, model), ["bls"] * 20))
-        answers = told(good)
+        answers = answers_of(good)
     assert all(
         line.startswith(f"input 'text_input': {len(HUGE)} bytes given, at most ") for line in lines
     )
@@ -98,19 +98,19 @@ def test_a_full_queue_refuses_while_the_tokenizer_hangs(server):
         ids = [tensor("input_ids", [[5, 6, 7]]), tensor("max_tokens", 4)]
         assert line_of(server, ids).startswith("overloaded: ")
         server.faults.end("preprocessing")
-        assert not any(answer.error for answer in told(waiting))
+        assert not any(answer.error for answer in answers_of(waiting))
 
 
 def test_a_request_that_waits_for_the_tokenizer_ends_at_its_time_out(server):
     with Clients(server, CALLS + 2) as crowd, server.faults.of("preprocessing", "hold"):
         held = crowd.ask(STREAMS[: CALLS + 1])
         assert eventually(lambda: metric(server, "tandem_requests_waiting") == CALLS + 1)
-        [late] = told(crowd.ask(["late"], timeout=200_000))
+        [late] = answers_of(crowd.ask(["late"], timeout=200_000))
         line = "the request took longer than 0.2 s, which is its time-out"
         assert late.error == f"deadline_exceeded: {line}"
         assert eventually(lambda: metric(server, "tandem_requests_waiting") == CALLS + 1)
         server.faults.end("preprocessing")
-        assert not any(answer.error for answer in told(held))
+        assert not any(answer.error for answer in answers_of(held))
 
 
 def test_clients_that_leave_the_tokenizers_queue_leave_no_trace(server):

@@ -26,7 +26,7 @@ TYPES = {
     engine.RETURN_GENERATION_LOGITS: bool,
     engine.TEMPERATURE: np.float32,
     engine.SEED: np.uint64,
-    engine.LOGITS_LOAN: np.uint64,
+    engine.SHARED_LOGITS_HANDLE: np.uint64,
 }
 BY_LOGITS = {"temperature": 0.8, "top_p": 1.0, "seed": 3, "use_draft_logits": True}
 
@@ -93,8 +93,8 @@ def test_a_refusal_says_by_its_code_that_the_engine_is_well(server, wrong, code)
     assert error.value.status() == code
 
 
-def test_a_draft_sends_its_logits_or_lends_them(server):
-    outputs = (engine.GENERATION_LOGITS, engine.LOGITS_LOAN)
+def test_a_draft_sends_its_logits_or_a_handle_to_them(server):
+    outputs = (engine.GENERATION_LOGITS, engine.SHARED_LOGITS_HANDLE)
     with grpc.InferenceServerClient(server.grpc_url) as client:
         result = client.infer(
             "draft",
@@ -102,32 +102,32 @@ def test_a_draft_sends_its_logits_or_lends_them(server):
             outputs=[grpc.InferRequestedOutput(name) for name in outputs],
         )
     sent = result.as_numpy(engine.GENERATION_LOGITS)[0, 0]
-    loan = SharedLogitsReader().read(result.as_numpy(engine.LOGITS_LOAN))
-    assert loan.logits.shape[0] == 3
-    assert loan.logits.tolist() == sent.tolist()
-    loan.give_back()
+    shared = SharedLogitsReader().read(result.as_numpy(engine.SHARED_LOGITS_HANDLE))
+    assert shared.logits.shape[0] == 3
+    assert shared.logits.tolist() == sent.tolist()
+    shared.give_back()
 
 
-def test_a_loan_that_is_over_leaves_the_ids_to_verify(server):
+def test_a_handle_to_nothing_leaves_the_ids_to_verify(server):
     draft = {"draft_input_ids": [41, 42], "temperature": [1.0], "seed": [5]}
     with grpc.InferenceServerClient(server.grpc_url) as client:
         by_ids = tokens_of(client.infer("target", request(**draft)))
-        over = request(**draft, logits_loan=[os.getpid(), 1, 2])
-        assert tokens_of(client.infer("target", over)) == by_ids
+        gone = request(**draft, shared_logits_handle=[os.getpid(), 1, 2])
+        assert tokens_of(client.infer("target", gone)) == by_ids
 
 
-def test_what_a_draft_lends_comes_back(server):
+def test_pages_of_draft_logits_are_reused(server):
     """As many pages as there were drafts at once, however many rounds each had."""
     with ThreadPoolExecutor(8) as threads:
         answers = threads.map(
             lambda n: ask_one(server, "bls", f"def f{n}(", max_tokens=100, **BY_LOGITS), range(32)
         )
     assert all(answer.number("num_rounds") > 8 for answer in answers)
-    assert 0 < pages_lent(server) <= 8
+    assert 0 < pages_of_logits(server) <= 8
 
 
-def pages_lent(server):
-    """Pages of lent logits that the server's processes have, by the descriptors they hold open."""
+def pages_of_logits(server):
+    """Pages of shared logits of the server, by the descriptors its processes hold open."""
     pages = set()
     for process in server.processes:
         with suppress(FileNotFoundError):

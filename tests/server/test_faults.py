@@ -7,7 +7,7 @@ from functools import wraps
 from pathlib import Path
 
 import pytest
-from crowd import Crowd, ask, controls, eventually, idle, metric, prompts_of, told, wrong
+from crowd import Crowd, answers_of, ask, controls, eventually, idle, metric, prompts_of, wrong
 from metrics import Change, computed, settle
 
 from tandem.tools.triton import server as servers
@@ -90,7 +90,7 @@ class TritonDied(Exception):
 
 def told_alive(streams):
     """All answers. Triton's own death under a kill (boost's lock_exception) is no fault of ours."""
-    answers = told(streams)
+    answers = answers_of(streams)
     if any("Socket closed" in str(answer.error) for answer in answers):
         raise TritonDied
     return answers
@@ -144,7 +144,7 @@ def test_requests_end_at_their_time_out_when_the_target_is_killed(doomed):
 
 def test_answers_go_on_and_drafts_come_back_when_the_draft_failed(healthy, long_answers):
     with healthy.faults.of("draft", "raise"), Crowd(healthy, 8) as crowd:
-        answers = told(crowd.ask(PROMPTS, max_tokens=LONG))
+        answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
     assert not any(answer.draft_tokens for answer in answers)
     assert eventually(lambda: drafts(healthy))
@@ -155,7 +155,7 @@ def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers):
         streams = crowd.ask(PROMPTS, max_tokens=LONG)
         crowd.wait_until_all_talk()
         with healthy.faults.of("draft", "hold"):
-            assert wrong(told(streams), long_answers) == []
+            assert wrong(answers_of(streams), long_answers) == []
 
 
 def test_drafts_that_come_late_are_not_waited_for_twice(impatient):
@@ -185,7 +185,7 @@ def test_one_request_ends_with_its_line_when_the_target_fails(healthy, long_answ
         streams = crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter)
         crowd.wait_until_all_talk()
         healthy.faults.begin("target", "raise once")
-        answers = told(streams)
+        answers = answers_of(streams)
     [failed] = [answer for answer in answers if answer.error]
     assert_one_line(failed.error, "model 'target'", "the call failed: RuntimeError")
     assert failed.ids
@@ -197,7 +197,7 @@ def test_one_request_ends_with_its_line_when_the_target_fails(healthy, long_answ
 def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long_answers, drafter):
     with Crowd(healthy, 8) as crowd:
         healthy.faults.begin("target", "lose once")
-        answers = told(crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter))
+        answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter))
     [failed] = [answer for answer in answers if answer.error]
     assert_one_line(failed.error, "model_timeout: model 'target' failed: no answer within 4 s")
     for answer, expected in zip(answers, long_answers, strict=True):
@@ -209,9 +209,9 @@ def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers
     lost = metric(healthy, "tandem_abandoned_calls")
     with Crowd(healthy, 8) as crowd:
         with healthy.faults.of("target", "hold"):
-            for answer in told(crowd.ask(PROMPTS, max_tokens=LONG)):
+            for answer in answers_of(crowd.ask(PROMPTS, max_tokens=LONG)):
                 assert_one_line(answer.error, "model_timeout: model 'target' failed: no answer")
-        answers = told(crowd.ask(PROMPTS, max_tokens=LONG))
+        answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
     assert eventually(lambda: metric(healthy, "tandem_abandoned_calls") == lost)  # they came back
 
@@ -268,6 +268,6 @@ def test_target_stops_when_the_text_of_a_long_answer_fails(healthy):
         [stream] = crowd.ask(["x = 1"], max_tokens=LONG, drafter="none")
         crowd.wait_until_all_talk()
         with healthy.faults.of("postprocessing", "raise"):
-            [answer] = told([stream])
+            [answer] = answers_of([stream])
     assert_one_line(answer.error, "model 'postprocessing' failed")
     assert computed(healthy) - before < LONG

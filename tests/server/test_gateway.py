@@ -81,7 +81,7 @@ def test_raw_response_has_the_request_id(client):
     assert raw.parse().usage.completion_tokens <= 2
 
 
-def test_usage_and_speculation_are_told(client):
+def test_usage_and_speculation_are_in_the_answer(client):
     answer = complete(client, "def main():")
     assert answer.usage.completion_tokens == 24
     figures = answer.metrics["speculative_decoding"]

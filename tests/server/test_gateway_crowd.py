@@ -94,7 +94,7 @@ def test_slow_readers_hold_up_nobody(crowded):
     assert eventually(lambda: running(port) == 0 and idle(server), 10)
 
 
-def test_too_many_are_told_to_come_again(crowded):
+def test_too_many_requests_are_asked_to_come_again(crowded):
     server, port = crowded
 
     async def scene():

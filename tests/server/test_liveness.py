@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import small
 import tritonclient.grpc as client
-from crowd import Crowd, ask, eventually, idle, metric, told
+from crowd import Crowd, answers_of, ask, eventually, idle, metric
 from entries import ask_one, inputs, streaming
 from metrics import scrape, total, until
 from tritonclient.utils import InferenceServerException
@@ -95,12 +95,12 @@ def test_clients_that_leave_during_long_steps_are_no_lost_calls(server):
     with Crowd(server, ROOM + 1) as crowd:
         with server.faults.of("target", "hold"):
             leaving = crowd.ask(["x"] * ROOM, drafter="none", timeout=300_000)
-            for answer in told(leaving):
+            for answer in answers_of(leaving):
                 assert "took longer than 0.3 s" in answer.error
             [other] = crowd.ask(["x"], drafter="none")
             assert not wait([other], timeout=4).done
             assert metric(server, "tandem_abandoned_calls") == 0
-        [answer] = told([other])
+        [answer] = answers_of([other])
     assert (answer.error, len(answer.ids)) == ("", 24)
     assert eventually(lambda: idle(server))
 

@@ -1,4 +1,4 @@
-"""The figures on /metrics are those of all requests, through either entry."""
+"""The metrics on /metrics are those of all requests, through either entry."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -74,7 +74,7 @@ def test_entry_that_is_not_there_is_answered_with_those_that_are(server, capsys,
     )
 
 
-def test_generate_names_the_entries_when_it_is_told_a_wrong_one(server, capsys):
+def test_generate_names_the_entries_when_it_gets_a_wrong_one(server, capsys):
     assert generate(capsys, server.grpc_url, "--model", "blss") == (
         f"no entry 'blss'; {server.grpc_url} has bls, bls_stream, ensemble"
     )
@@ -93,13 +93,13 @@ def test_generate_shows_the_whole_answer_of_an_entry_that_does_not_stream(server
     assert said[0] == said[1]
 
 
-def test_http_port_is_told_from_the_grpc_port(server, capsys):
+def test_http_port_is_distinguished_from_the_grpc_port(server, capsys):
     assert generate(capsys, server.http_url) == (
         f"{server.http_url} is Triton's HTTP port; say its gRPC port: --url {server.grpc_url}"
     )
 
 
-def test_metrics_port_is_told_from_the_grpc_port(server, capsys):
+def test_metrics_port_is_distinguished_from_the_grpc_port(server, capsys):
     url = server.metrics_url.removeprefix("http://").partition("/")[0]
     assert generate(capsys, url) == (
         f"{url} is an HTTP port, not Triton's gRPC port; say its gRPC port: --url {server.grpc_url}"
@@ -112,7 +112,7 @@ def test_server_on_another_port_is_named(server, capsys):
     assert server.grpc_url in text
 
 
-def test_error_of_a_server_that_answers_is_told(server):
+def test_error_of_a_server_that_answers_is_reported(server):
     """A status that also stands for a lost connection does not make it one."""
     with Client(server.grpc_url) as client:
         lost = type("Lost", (), {"status": lambda _: "StatusCode.UNAVAILABLE"})

@@ -5,7 +5,7 @@ import threading
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, controls, eventually, idle, metric, prompts_of, told, wrong
+from crowd import Crowd, answers_of, controls, eventually, idle, metric, prompts_of, wrong
 from metrics import settle
 
 PROMPTS = prompts_of(64)
@@ -26,7 +26,7 @@ def expected(server):
 def test_64_streams_are_right_again_and_again(server, expected, drafter, times):
     with Crowd(server, 64) as crowd:
         for _ in range(times):
-            assert wrong(told(crowd.ask(PROMPTS, drafter=drafter)), expected) == []
+            assert wrong(answers_of(crowd.ask(PROMPTS, drafter=drafter)), expected) == []
     assert server.running
     settle(server)
     assert metric(server, "tandem_abandoned_calls") == 0
@@ -42,15 +42,15 @@ def test_streams_and_plain_requests_with_and_without_drafts_do_not_disturb_each_
                 model = ("bls_stream", "bls")[number % 2]
                 drafter = ("draft_model", "none")[number // 2 % 2]
                 asked += crowd.ask([prompt], model=model, drafter=drafter)
-            assert wrong(told(asked), expected) == []
+            assert wrong(answers_of(asked), expected) == []
 
 
 def test_bad_requests_do_not_disturb_good_ones(server, expected):
     with Crowd(server, 64) as crowd:
         good = crowd.ask(PROMPTS[:32])
         bad = [*crowd.ask(["x"] * 64, model="bls", top_p=7.0), *crowd.ask(["x"] * 64, top_p=7.0)]
-        assert wrong(told(good), expected[:32]) == []
-        assert {answer.error for answer in told(bad)} == {
+        assert wrong(answers_of(good), expected[:32]) == []
+        assert {answer.error for answer in answers_of(bad)} == {
             "input 'top_p': 7 given, must be at least 0 and at most 1 and finite"
         }
 
@@ -75,7 +75,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(server, expected):
             "bls_stream", sent, outputs=wanted, enable_empty_final_response=True
         )
         for _ in range(3):
-            assert wrong(told(crowd.ask(PROMPTS[:16])), expected[:16]) == []
+            assert wrong(answers_of(crowd.ask(PROMPTS[:16])), expected[:16]) == []
         assert eventually(lambda: idle(server))  # the slow one's own decoding has ended too
         assert not chunks
         reads.set()

@@ -17,7 +17,7 @@ def run(*arguments):
 @pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
 def test_columns_agree_on_a_running_server(server, tmp_path, capsys, drafter):
     options = ["--url", server.grpc_url, "--drafter", drafter, "--max-output-len", 16]
-    written = tmp_path / "figures.json"
+    written = tmp_path / "results.json"
     assert run(*options, "--json", written) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["none", drafter]
     figures = json.loads(written.read_text())
@@ -35,7 +35,7 @@ def test_accuracy_under_a_threshold_fails(server, capsys):
 
 def test_documents_command_serves_and_agrees_with_hugging_face(tmp_path, capsys):
     write_pair(tmp_path)
-    written = tmp_path / "figures.json"
+    written = tmp_path / "results.json"
     status = run(
         *("--test_hf", "--test_trt_llm", "--hf_model_dir", tmp_path / "target"),
         *("--engine_dir", tmp_path / "target", "--tokenizer_dir", tmp_path / "tokenizer"),

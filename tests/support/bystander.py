@@ -61,7 +61,7 @@ class Fare:
 
 
 class Bystander:
-    """The process, and what it told in the end."""
+    """The process, and what it printed in the end."""
 
     def __init__(self, url: str) -> None:
         root = Path(__file__).resolve().parents[2]
@@ -77,8 +77,8 @@ class Bystander:
 
     def stop(self) -> None:
         """End it and hear what it saw."""
-        told, _ = self._process.communicate(timeout=60)
-        seen = json.loads(told)
+        printed, _ = self._process.communicate(timeout=60)
+        seen = json.loads(printed)
         self.fare = Fare(**{**seen, "pauses": [tuple(pause) for pause in seen["pauses"]]})
 
 

@@ -19,7 +19,7 @@ from tandem.contract import entry as tensors
 TOTALS = (tensors.NUM_ROUNDS, tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS)
 
 
-class Told(NamedTuple):
+class Received(NamedTuple):
     """What one client got: an answer, or the line that it was refused with."""
 
     ids: tuple[int, ...]
@@ -43,7 +43,7 @@ def ask(
     timeout: int | None = None,
     on_chunk: Callable[[], None] = lambda: None,
     **values: Any,
-) -> Told:
+) -> Received:
     """Send a prompt and collect what comes back. No token ends it: it is as long as asked for.
 
     timeout: the client's own, in microseconds.
@@ -58,8 +58,8 @@ def ask(
                 totals = tuple(int(chunk.number(name)) for name in TOTALS)
                 on_chunk()
     except InferenceServerException as error:
-        return Told(tuple(ids), text, *totals, error=error.message())
-    return Told(tuple(ids), text, *totals)
+        return Received(tuple(ids), text, *totals, error=error.message())
+    return Received(tuple(ids), text, *totals)
 
 
 @contextmanager
@@ -103,7 +103,7 @@ class Crowd(AbstractContextManager["Crowd"]):
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown()
 
-    def ask(self, prompts: Iterable[str], **values: Any) -> list[Future[Told]]:
+    def ask(self, prompts: Iterable[str], **values: Any) -> list[Future[Received]]:
         """Send every prompt at once."""
         return [self._ask(prompt, values) for prompt in prompts]
 
@@ -115,7 +115,7 @@ class Crowd(AbstractContextManager["Crowd"]):
         """Wait until each client has had the beginning of its answer."""
         assert eventually(lambda: min(self._chunks) >= 3)
 
-    def _ask(self, prompt: str, values: dict[str, Any]) -> Future[Told]:
+    def _ask(self, prompt: str, values: dict[str, Any]) -> Future[Received]:
         number = len(self._chunks)
         self._chunks.append(0)
 
@@ -125,7 +125,7 @@ class Crowd(AbstractContextManager["Crowd"]):
         return self._threads.submit(ask, self._server, prompt, on_chunk=count, **values)
 
 
-def told(futures: Iterable[Future[Told]]) -> list[Told]:
+def answers_of(futures: Iterable[Future[Received]]) -> list[Received]:
     """What the clients got, once all of them have it."""
     return [future.result(timeout=120) for future in futures]
 
@@ -133,12 +133,12 @@ def told(futures: Iterable[Future[Told]]) -> list[Told]:
 def controls(server: Any, prompts: Iterable[str], **values: Any) -> list[tuple[Any, str]]:
     """What the target alone answers."""
     with Crowd(server, 8) as crowd:
-        answers = told(crowd.ask(prompts, **{"drafter": "none"} | values))
+        answers = answers_of(crowd.ask(prompts, **{"drafter": "none"} | values))
     assert not [answer.error for answer in answers if answer.error]
     return [answer.said for answer in answers]
 
 
-def wrong(answers: Iterable[Told], expected: Iterable[tuple[Any, str]]) -> list[str]:
+def wrong(answers: Iterable[Received], expected: Iterable[tuple[Any, str]]) -> list[str]:
     """What is not as it should be, a line a client."""
     return [
         answer.error or f"{answer.said} is not {said}"

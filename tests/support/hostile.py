@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ SHAPES = st.one_of(
 
 
 @st.composite
-def tensors(draw: Any, known: tuple[Tensor, ...] = entry.INPUTS) -> list:
+def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
     """A prompt and a length, then up to three things about them or beside them that are wrong."""
     batch = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 2, 3, 33]))
     made = {

@@ -1,7 +1,8 @@
 """Engines that follow a script, and a driver that plays a decoding with them."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,27 +19,68 @@ from tandem.bls.effects import (
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
-from tandem.bls.settings import LoopSettings
+from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text import detokenize_stream
+from tandem.contract.capabilities import Capabilities
 
 VOCAB = 8
 END = 7  # and 6: a checkpoint may have several
 PIECES = ("a", "b", "ab", "ba", " ", "é", "", "")
 
+CAPABILITIES = Capabilities(
+    verifies_drafts=True,
+    drafts_itself=False,
+    keyed_randomness=True,
+    draft_logits=True,
+    log_probs_with_drafts=True,
+    top_log_probs=True,
+    prompt_log_probs=True,
+    stop=True,
+    streaming=True,
+    stops_when_unsure=False,
+    logits_tell_all=True,
+    shares_logits=False,
+    warps_draft_logits=True,
+    compares_ids_exactly=True,
+    top_p_with_drafts=True,
+)
+TARGET = EngineSettings(
+    model="target",
+    capabilities=CAPABILITIES,
+    vocab_size=VOCAB,
+    max_seq_len=4096,
+    max_draft_len=16,
+    kv_cache_tokens=65536,
+    kv_block_tokens=4,
+    timeout=60.0,
+)
 SETTINGS = LoopSettings(
-    target_model="target",
-    draft_model="draft",
+    target=TARGET,
+    draft=replace(TARGET, model="draft", max_draft_len=0, timeout=5.0),
     preprocessing_model="preprocessing",
     postprocessing_model="postprocessing",
-    vocab_size=VOCAB,
-    draft_vocab_size=VOCAB,
-    max_seq_len=4096,
-    draft_max_seq_len=4096,
-    max_draft_len=16,
-    kv_block_tokens=4,
-    target_keyed_randomness=True,
-    draft_keyed_randomness=True,
 )
+
+
+def with_engines(
+    settings: LoopSettings,
+    *,
+    target: Mapping[str, Any] | None = None,
+    draft: Mapping[str, Any] | None = None,
+) -> LoopSettings:
+    """Change settings and capabilities of the engines, by name."""
+    return replace(
+        settings,
+        target=_changed(settings.target, target or {}),
+        draft=_changed(settings.draft, draft or {}),
+    )
+
+
+def _changed(engine: EngineSettings, changes: Mapping[str, Any]) -> EngineSettings:
+    names = {field.name for field in fields(Capabilities)}
+    able = {name: value for name, value in changes.items() if name in names}
+    own = {name: value for name, value in changes.items() if name not in names}
+    return replace(engine, capabilities=replace(engine.capabilities, **able), **own)
 
 
 def ids(*tokens: int) -> np.ndarray:
@@ -158,7 +200,7 @@ class Health:
 
 def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None) -> Decoding:
     draft_statistics = DraftStatistics(
-        settings.max_draft_len, rated=settings.draft_stops_when_unsure
+        settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
     )
     drafter = drafter_of(request, settings, health or Health(), draft_statistics)
     return Decoding(request, settings, drafter)
@@ -202,8 +244,8 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
     """What the target alone says, token by token: tokens, text, finish reason."""
     context, new = list(request.prompt_ids), []
     while len(new) < request.max_tokens:
-        owed = len(new) < request.min_tokens
-        token = language.next(context, request.end_ids if owed else ())
+        below_min = len(new) < request.min_tokens
+        token = language.next(context, request.end_ids if below_min else ())
         if token in request.end_ids:
             return new, text_of(new), "stop"
         context.append(token)

@@ -9,15 +9,13 @@ from typing import Any, TypeAlias
 from tandem.contract.entry import KINDS
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError
-from tandem.gateway.models import LoopFacts, ServedModel, ServedModels
+from tandem.gateway.models import LoopFacts, ServedModel, ServedModels, TargetFacts
 from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton import Chunk, Inputs
 
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",
-    vocab_size=4096,
-    max_seq_len=116,
-    max_draft_len=16,
+    target=TargetFacts(vocab_size=4096, max_seq_len=116, max_draft_len=16),
 )
 MODELS = ServedModels(
     models=(

@@ -1,9 +1,9 @@
 """Engines that take virtual time over a text whose every token is easy or hard to guess."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-from scripted import SETTINGS, Health, ids, play
+from scripted import SETTINGS, Health, ids, play, with_engines
 
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
@@ -87,7 +87,7 @@ class World:
 
 def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
     """Decode one long answer in virtual time; draft_len 0 is the target alone."""
-    settings = replace(SETTINGS, max_seq_len=10**6, draft_max_seq_len=10**6)
+    settings = with_engines(SETTINGS, target={"max_seq_len": 10**6}, draft={"max_seq_len": 10**6})
     request = Request(
         prompt_ids=ids(1),
         max_tokens=LENGTH,

@@ -9,6 +9,8 @@ from typing import ClassVar
 import pytest
 from rich.console import Console
 
+from tandem.bls import drafter_registry
+from tandem.bls.drafter_registry import DRAFT_MODEL, DRAFTERS, HYBRID, PROMPT_LOOKUP
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
@@ -133,7 +135,7 @@ def test_texts_that_differ_from_the_controls_are_counted():
 
 
 def test_ways_are_what_means_something():
-    variants = variants_of(["draft_model", "prompt_lookup", "hybrid"], [4, AUTO], [2])
+    variants = variants_of([DRAFT_MODEL, PROMPT_LOOKUP, HYBRID], [4, AUTO], [2])
     assert list(map(str, variants)) == [
         "none",
         "draft_model 4",
@@ -143,7 +145,7 @@ def test_ways_are_what_means_something():
         "hybrid auto n-gram 2",
     ]
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        variants_of(["prompt_lookup"], [AUTO], [2])
+        variants_of([PROMPT_LOOKUP], [AUTO], [2])
 
 
 def test_way_sends_what_it_says():
@@ -280,7 +282,7 @@ def test_plot_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--drafter", "magic"], "argument --drafter: no drafter 'magic'; known are draft_model"),
+        (["--drafter", "magic"], "--drafter magic: embedded does not have it; it has draft_model"),
         (["--num-draft-tokens", "4,x"], "argument --num-draft-tokens: 'x' is not a whole number"),
         (["--json", "absent/x.json"], "cannot write absent/x.json: no folder"),
         (["--url", "h:1", "--profile", "embedded"], "--url and --profile exclude each other"),
@@ -314,13 +316,14 @@ def test_plot_without_matplotlib_fails_before_anything_is_measured(monkeypatch, 
 def test_drafters_and_lengths_follow_the_deployment():
     planned = deployment.load(named_profile(Path("emulated-zero")))
     served = served_drafters(planned)
-    assert drafters_of(served, ()) == ["draft_model", "prompt_lookup", "hybrid"]
+    assert drafters_of(served, ()) == [DRAFT_MODEL, PROMPT_LOOKUP, HYBRID]
     assert lengths_of(served, None, (2, 64, AUTO)) == [2, AUTO]
 
 
 def test_drafter_that_is_not_served_is_refused_with_those_that_are():
-    served = ServedDrafters("here:1", ("prompt_lookup", "none"), "prompt_lookup", 16)
-    assert drafters_of(served, ()) == ["prompt_lookup"]
+    kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.CONTROL)}
+    served = ServedDrafters("here:1", kinds, "prompt_lookup", 16)
+    assert drafters_of(served, ()) == [PROMPT_LOOKUP]
     with pytest.raises(TandemError, match="draft_model: here:1 does not have it; it has prompt_l"):
         drafters_of(served, ["draft_model"])
 
@@ -335,7 +338,7 @@ def test_tune_names_the_fastest_and_what_comes_near():
         )
     )
     control = cell(CONTROL, repetition(2.0, 2.0), repetition(2.0, 2.0))
-    lines = tune.advice(statistics_of([control, slow, near, best]))
+    lines = tune.advice(statistics_of([control, slow, near, best]), DRAFTERS)
     assert lines[0].startswith("fastest: prompt_lookup 4 n-gram 3 2.02x (10-90%: 1.86-2.18)")
     assert lines[1] == "within its spread: draft_model 8 1.98x (10-90%: 1.98-1.98)"
     assert lines[-1] == (
@@ -359,7 +362,7 @@ def test_tune_names_the_fastest_and_what_comes_near():
     ],
 )
 def test_lines_to_paste(variant, lines):
-    assert tune.profile_lines(variant).splitlines() == [
+    assert tune.profile_lines(variant, DRAFTERS[variant.drafter]).splitlines() == [
         "decoding:",
         *(f"  {line}" for line in lines),
     ]
@@ -367,7 +370,7 @@ def test_lines_to_paste(variant, lines):
 
 def test_tune_says_none_when_nothing_pays():
     control, ours = cell(CONTROL, repetition(1.0, 1.0)), cell(DRAFTS, repetition(2.0, 1.0))
-    lines = tune.advice(statistics_of([control, ours]))
+    lines = tune.advice(statistics_of([control, ours]), DRAFTERS)
     assert lines[0] == "fastest: none: no drafts"
     assert lines[-1] == "decoding:\n  drafter: none"
 

@@ -96,7 +96,7 @@ def test_dry_run_prints_the_same_plan_where_no_checkpoint_is(name, capsys):
     printed = capsys.readouterr()
     check_golden(f"{name}/build.sh", printed.out)
     for line in printed.err.splitlines():
-        assert "lacks" not in line
+        assert "missing" not in line
     assert "no folder /models/Llama-" in printed.err
 
 
@@ -170,7 +170,7 @@ def test_the_larger_draft_fits_where_the_profile_says_so(shipped, changed):
 
 def failing(path, seen):
     return {
-        f.subject: f"{f.found}; {f.mend}"
+        f.subject: f"{f.found}; {f.fix}"
         for f in preflight.examine(engines_of(path), seen)
         if f.good is False
     }
@@ -239,7 +239,7 @@ def test_unknown_gpu_is_no_failure(shipped):
         ({"engines.target.build.max_num_tokens": 351}, 32, False),
     ],
 )
-def test_step_that_drops_drafts_in_silence_is_told(changed, settings, requests, good):
+def test_step_that_drops_drafts_in_silence_is_reported(changed, settings, requests, good):
     engines = engines_of(changed("llama-3.1-70b", settings))
     [finding] = preflight.examine_steps(engines, requests)
     assert finding.subject == "target: one step"

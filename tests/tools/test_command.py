@@ -201,10 +201,10 @@ def test_doctor_shows_the_version_of_the_server_not_of_the_wheel():
 def test_doctor_names_a_mend_when_something_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "GLIBC", (99, 0))
     assert run("doctor") == 1
-    assert "lacks" in capsys.readouterr().out
+    assert "missing" in capsys.readouterr().out
     glibc = next(finding for finding in doctor.examine() if finding.subject == "glibc")
     assert not glibc.good
-    assert glibc.mend == "needs 99.0: Debian 12, Ubuntu 22.04 or later"
+    assert glibc.fix == "needs 99.0: Debian 12, Ubuntu 22.04 or later"
 
 
 def test_doctor_asks_no_more_of_a_machine_that_is_no_linux(monkeypatch):
@@ -219,7 +219,7 @@ def test_doctor_only_notes_a_port_that_is_taken():
         finding = doctor.examine_port("http", number)
     assert finding.good is None
     assert finding.found == f"{number} is taken"
-    assert "--http-port 0" in finding.mend
+    assert "--http-port 0" in finding.fix
 
 
 def test_doctor_says_which_python_lacks_a_shared_library(monkeypatch):
@@ -227,4 +227,4 @@ def test_doctor_says_which_python_lacks_a_shared_library(monkeypatch):
         monkeypatch.setattr(module, "find_libpython", lambda: None)
     findings = {finding.subject: finding for finding in doctor.examine()}
     assert findings["Python"].good is False
-    assert "no shared libpython" in findings["Triton"].mend
+    assert "no shared libpython" in findings["Triton"].fix

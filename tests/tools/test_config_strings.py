@@ -49,10 +49,10 @@ def test_prompt_lookup_string_is_read_and_spelt(text, config):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' is no list in brackets"),
-        ("4", "'4' is no list in brackets"),
-        ("[4,[0],[1],True", "'[4,[0],[1],True' is no list in brackets"),
-        ("(4,[0],[1],True)", "is no list in brackets"),
+        ("", "'' is not a list in brackets"),
+        ("4", "'4' is not a list in brackets"),
+        ("[4,[0],[1],True", "'[4,[0],[1],True' is not a list in brackets"),
+        ("(4,[0],[1],True)", "is not a list in brackets"),
         ("[4,[0],[1]]", "3 parts in '[4,[0],[1]]', must be 4: draft_len, draft devices, target "),
         ("[x,[0],[1],True]", "part 1, draft_len, must be a whole number of at least 1, not x"),
         ("[0,[0],[1],True]", "part 1, draft_len, must be a whole number of at least 1, not 0"),

@@ -73,13 +73,13 @@ TOLD = {
 }
 
 
-def test_torch_target_is_told_how_to_look_up(plan):
+def test_torch_target_gets_the_lookup_settings(plan):
     planned = plan(prompt_lookup=LOOKUP)
     assert TOLD.items() <= told(planned).items()
     assert planned.target.capabilities == capabilities.TORCH_LOOKUP
 
 
-def test_torch_target_looks_nothing_up_unless_told_to(plan):
+def test_torch_target_looks_nothing_up_by_default(plan):
     planned = plan()
     assert told(planned)["prompt_lookup_num_tokens"] == 0
     assert planned.target.capabilities == capabilities.TORCH
@@ -93,11 +93,11 @@ def test_lookup_in_the_engine_has_the_documents_defaults(plan):
 
 
 @pytest.mark.parametrize("kind", ["torch", "llmapi"])
-def test_the_loop_is_told_that_the_engine_drafts(plan, kind):
+def test_the_loop_knows_that_the_engine_drafts(plan, kind):
     settings = plan(kind=kind, prompt_lookup={}).loop_settings()
     assert settings.drafter == "engine"
     assert settings.drafters == ("engine",)
-    assert settings.max_draft_len == 0
+    assert settings.target.max_draft_len == 0
 
 
 def test_longer_drafts_than_the_torch_target_verifies_are_refused(plan):
@@ -123,7 +123,7 @@ def test_draft_engine_looks_nothing_up(plan, folder):
         deployment.load(path)
 
 
-def test_llmapi_target_is_told_where_its_model_is_and_how_to_look_up(plan, folder):
+def test_llmapi_target_gets_its_model_and_the_lookup_settings(plan, folder):
     planned = plan(kind="llmapi", prompt_lookup=LOOKUP, max_batch_size=8)
     parameters = told(planned)
     assert {**TOLD, "lookup_is_public": False}.items() <= parameters.items()

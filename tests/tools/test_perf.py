@@ -92,7 +92,7 @@ def test_dry_run_names_no_program_that_is_not_there(capsys, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_aiperf_is_told_of_only_where_there_is_one(capsys, tmp_path, monkeypatch):
+def test_aiperf_is_mentioned_only_where_there_is_one(capsys, tmp_path, monkeypatch):
     arguments = ("--url", "h:1", "--folder", str(tmp_path))
     assert len(dry_run(capsys, *arguments)) == 2
     monkeypatch.setattr(perf.shutil, "which", lambda name: name if name == "aiperf" else None)
@@ -111,7 +111,7 @@ def test_aiperf_is_told_of_only_where_there_is_one(capsys, tmp_path, monkeypatch
     ("arguments", "message"),
     [
         (["--concurrency", "1:x"], "argument --concurrency: '1:x' is neither a number nor begin"),
-        (["--drafter", "magic"], "argument --drafter: no drafter 'magic'"),
+        (["--drafter", "magic"], "--drafter magic: embedded does not have it; it has draft_model"),
         (["--prompts", "absent.jsonl"], "--prompts absent.jsonl: no such file"),
         (["--dry-run"], "--dry-run needs --folder DIR: the printed commands read the requests"),
         (["--url", "127.0.0.1:1"], "no server answers at 127.0.0.1:1"),

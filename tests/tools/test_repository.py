@@ -101,15 +101,15 @@ def test_scalar_input_is_reshaped_to_nothing(rendered):
     assert inputs["input_ids"].optional
 
 
-def test_loop_is_told_what_the_profile_says(planned, rendered):
+def test_loop_settings_are_those_of_the_profile(planned, rendered):
     told = settings(LoopSettings, rendered / "streaming")
     assert told == planned.loop_settings()
-    assert (told.target_model, told.draft_model) == ("large", "small")
+    assert (told.target.model, told.draft.model) == ("large", "small")
     assert told.end_ids == (0, 7)
-    assert told.max_seq_len == 512
+    assert told.target.max_seq_len == 512
 
 
-def test_forwarders_are_told_where_the_loop_is(rendered):
+def test_forwarders_know_where_the_loop_is(rendered):
     told = settings(ForwarderSettings, rendered / "control")
     assert (told.stream_model, told.drafter) == ("streaming", "none")
     assert settings(ForwarderSettings, rendered / "tensorrt_llm_bls").drafter is None
@@ -218,7 +218,15 @@ def test_committed_repository_is_the_embedded_profile_rendered(tmp_path):
         ).read_text()
 
 
-def test_settings_survive_as_json():
+def test_settings_survive_as_json(planned):
     """Triton hands parameters over as strings; what is no string travels as JSON."""
-    told = LoopSettings("t", "pre", "post", end_ids=(1, 2))
-    assert json.loads(parameters.encode(told)["end_ids"]) == [1, 2]
+    told = parameters.encode(planned.loop_settings())
+    assert json.loads(told["end_ids"]) == [0, 7]
+    assert json.loads(told["draft"])["model"] == "small"
+
+
+def test_nested_settings_are_written_without_escapes(rendered):
+    """A parameter of JSON is to be changed by hand too."""
+    text = (rendered / "streaming" / "config.pbtxt").read_text()
+    assert """string_value: '{"model": "large", "vocab_size": 300, """ in text
+    assert """string_value: '["draft_model", "prompt_lookup", "hybrid", "none"]'""" in text

@@ -178,8 +178,8 @@ def test_built_engines_are_served_as_their_config_says(built):
     assert target.run.max_tokens_in_paged_kv_cache == 4800
     settings = planned.deployment.loop_settings()
     assert (settings.draft_len, settings.use_draft_logits) == (4, True)
-    assert (settings.vocab_size, settings.max_seq_len) == (300, 4800)
-    assert (settings.kv_block_tokens, settings.target_logits_dtype) == (64, "FP16")
+    assert (settings.target.vocab_size, settings.target.max_seq_len) == (300, 4800)
+    assert (settings.target.kv_block_tokens, settings.target.logits_dtype) == (64, "FP16")
 
 
 def test_built_engines_are_rendered_and_launched_like_a_profiles(built):

@@ -95,7 +95,7 @@ def test_server_that_does_not_listen_yet_is_worth_waiting_for(known):
     )
 
 
-def test_http_port_is_told_from_the_grpc_port(known, http_port):
+def test_http_port_is_distinguished_from_the_grpc_port(known, http_port):
     url = f"127.0.0.1:{http_port}"
     assert why_unreachable(url) == (
         f"{url} is Triton's HTTP port; say its gRPC port: --url 127.0.0.1:PORT (8001 unless it was "

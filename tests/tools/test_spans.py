@@ -1,4 +1,4 @@
-"""Accepted text and the target's own are told apart, whatever a chunk cuts through."""
+"""Accepted text and the target's own are distinguished, whatever a chunk cuts through."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -75,7 +75,7 @@ def test_command_of_the_documents_is_understood():
         ("--draft-engine-dir d", "--draft-engine-dir needs --engine-dir, the model that it drafts"),
         ("--num-beams 4", "--num-beams 4: beam search cannot verify drafts"),
         ("--dataset absent.jsonl", "absent.jsonl: No such file or directory"),
-        ("--drafter none", "argument --drafter: invalid choice: 'none'"),
+        ("--drafter none", "nothing to compare with drafter 'none'; say --drafter draft_model"),
         ("--url h:1 --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),
     ],
 )

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from llamas import TENSORRT_PROFILES
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from tandem.engines import capabilities
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository
@@ -111,15 +112,16 @@ def test_engine_needs_no_code_of_ours(shipped, tmp_path):
     assert list((tmp_path / "repository" / "target" / "1").iterdir()) == []
 
 
-def test_loop_is_told_what_the_engines_are(changed):
+def test_loop_knows_the_capabilities_of_the_engines(changed):
     settings = deployment.load(
         changed(LARGE, {"engines.draft.run.exclude_input_in_output": False})
     ).loop_settings()
-    assert (settings.target_excludes_input, settings.draft_excludes_input) == (True, False)
-    assert (settings.target_keyed_randomness, settings.draft_keyed_randomness) == (False, False)
-    assert not settings.target_log_probs_with_drafts
-    assert (settings.max_seq_len, settings.max_draft_len) == (131072, 10)
-    assert (settings.kv_tokens, settings.kv_block_tokens) == (131072, 32)
+    target, draft = settings.target, settings.draft
+    assert (target.excludes_input, draft.excludes_input) == (True, False)
+    assert target.capabilities == draft.capabilities == capabilities.TENSORRTLLM
+    assert (target.max_seq_len, target.max_draft_len) == (131072, 10)
+    assert (target.kv_cache_tokens, target.kv_block_tokens) == (131072, 32)
+    assert not settings.shared_logits
     assert settings.drafter == "draft_model"
 
 
@@ -132,7 +134,7 @@ def test_vocabulary_is_padded_to_the_ranks(changed, models):
             "llama-2-13b-prompt-lookup",
             {"engines.target.tp_size": 4, "engines.target.device_ids": [0, 1, 2, 3]},
         )
-        assert deployment.load(path).loop_settings().vocab_size == 32004
+        assert deployment.load(path).loop_settings().target.vocab_size == 32004
     finally:
         config.write_text(json.dumps(facts))
 
@@ -306,10 +308,11 @@ def wider_draft(models):
 def test_draft_logits_of_another_width_and_type_are_made_the_targets(changed):
     planned = deployment.load(changed(PAIR, {"engines.draft.build.logits_dtype": "float16"}))
     settings = planned.loop_settings()
-    assert (settings.vocab_size, settings.draft_vocab_size) == (32000, 32064)
-    assert settings.target_logits_dtype == "FP32"
-    assert not settings.target_warps_draft_logits
-    assert not settings.fast_logits
+    target = settings.target
+    assert (target.vocab_size, settings.draft.vocab_size) == (32000, 32064)
+    assert (target.logits_dtype, settings.draft.logits_dtype) == ("FP32", "FP16")
+    assert not target.capabilities.warps_draft_logits
+    assert not target.fast_logits
 
 
 @pytest.mark.usefixtures("wider_draft")

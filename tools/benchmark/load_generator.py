@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 class LoadPlan:
     """What is measured.
 
-    nums_streams: how many ask at once. repetitions: of whole answers, from which all figures but
+    nums_streams: how many ask at once. repetitions: of whole answers, from which all statistics but
     the latencies come; streamed: of answers in chunks, for the latencies. more: inputs that every
     request carries.
     """

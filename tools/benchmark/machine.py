@@ -1,4 +1,4 @@
-"""The machine that figures come from."""
+"""The machine that results come from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CPU_MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what a reader wants to know of this machine before believing a figure."""
+    """Return what a reader wants to know of this machine before believing a result."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -35,5 +35,5 @@ def _gpus() -> list[str]:
     if program is None:
         return []
     question = [program, "--query-gpu=name", "--format=csv,noheader"]
-    told = subprocess.run(question, capture_output=True, text=True, check=False)
-    return told.stdout.splitlines() if told.returncode == 0 else []
+    answered = subprocess.run(question, capture_output=True, text=True, check=False)
+    return answered.stdout.splitlines() if answered.returncode == 0 else []

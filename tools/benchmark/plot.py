@@ -19,7 +19,7 @@ DOTS_PER_INCH = 120
 
 
 class Curve(NamedTuple):
-    """Points of one drafter: draft length -> figures. auto: where the length was chosen for it."""
+    """Points of one drafter: draft length -> statistics. auto: with lengths chosen for it."""
 
     points: Mapping[int, VariantStatistics]
     auto: VariantStatistics | None

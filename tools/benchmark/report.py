@@ -68,7 +68,7 @@ class Report:
             raise TandemError(f"cannot write {path}: {error.strerror}") from error
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures, every repetition that they come from, and the machine."""
+        """Return the statistics, every repetition that they come from, and the machine."""
         return {
             "served": self.served,
             "machine": describe_machine(),

@@ -12,7 +12,7 @@ from tandem.contract import entry as tensors
 from tandem.tools.client.client import Inputs
 from tandem.tools.client.dataset import read_prompts_by_kind
 
-# Ids that every vocabulary has, and that are no special tokens in those that number these first.
+# Ids that every vocabulary has, and that are not special tokens in those that number these first.
 LOWEST_ID, HIGHEST_ID = 300, 1000
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tandem.tools.benchmark.trace import Repetition, Trace
 from tandem.tools.benchmark.variant import Variant
 
-LOW, HIGH = 10, 90  # percentiles between which the spread is told
+LOW, HIGH = 10, 90  # percentiles of the spread
 
 
 class Spread(NamedTuple):

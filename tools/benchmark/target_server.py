@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
 
-from tandem.bls.settings import DrafterName
+from tandem.bls.drafter_registry import DRAFTERS, DrafterKind, DrafterName
 from tandem.tools.client.client import Client
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
@@ -31,10 +30,10 @@ class TargetServer:
 
 @dataclass(frozen=True)
 class ServedDrafters:
-    """What requests to a server may choose. server: what it is called."""
+    """What requests to a server may choose. server: what it is called. kinds: their rows."""
 
     server: str
-    names: Sequence[DrafterName]
+    kinds: Mapping[DrafterName, DrafterKind]
     default: DrafterName
     max_draft_len: int
 
@@ -44,21 +43,26 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
     if isinstance(target, Deployment):
         default = target.loop_settings().drafter
         longest = target.target.max_draft_len
-        return ServedDrafters(target.profile.name, target.drafters, default, longest)
+        return ServedDrafters(target.profile.name, target.drafter_kinds, default, longest)
     with Client(target.url) as client:
         entry = client.entry(target.entry)
     try:
         return ServedDrafters(
             server=target.url,
-            names=tuple(json.loads(entry.parameters["drafters"])),
-            default=cast("DrafterName", entry.parameters["drafter"]),
-            max_draft_len=int(entry.parameters["max_draft_len"]),
+            kinds={name: _kind(name) for name in json.loads(entry.parameters["drafters"])},
+            default=entry.parameters["drafter"],
+            max_draft_len=json.loads(entry.parameters["target"])["max_draft_len"],
         )
     except KeyError as error:
         raise TandemError(
             f"entry '{entry.name}' at {target.url} has no parameter {error}, as Tandem's entries "
             "have; name one of these with --model"
         ) from error
+
+
+def _kind(name: DrafterName) -> DrafterKind:
+    """Return a drafter's row; of one that a deployment brought, a server tells the name alone."""
+    return DRAFTERS.get(name) or DrafterKind(name=name, description="the deployment's", module="")
 
 
 @contextmanager

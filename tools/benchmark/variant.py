@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from tandem.bls.settings import AUTO, DrafterName
+from tandem.bls import drafter_registry
+from tandem.bls.drafter_registry import DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
 from tandem.tools.errors import TandemError
-
-MODEL_DRAFTERS: tuple[DrafterName, ...] = ("draft_model", "hybrid")
-LOOKUP_DRAFTERS: tuple[DrafterName, ...] = ("prompt_lookup", "hybrid")
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Variant:
     @property
     def is_control(self) -> bool:
         """Whether this is the target alone."""
-        return self.drafter == "none"
+        return self.drafter == drafter_registry.CONTROL.name
 
     @property
     def length(self) -> str:
@@ -62,11 +61,11 @@ class Variant:
         return " ".join(part for part in parts if part)
 
 
-CONTROL = Variant("none")
+CONTROL = Variant(drafter_registry.CONTROL.name)
 
 
 def variants_of(
-    drafters: Sequence[DrafterName],
+    drafters: Sequence[DrafterKind],
     draft_lens: Sequence[int | None],
     ngram_sizes: Sequence[int | None],
     *,
@@ -79,18 +78,27 @@ def variants_of(
     """
     variants = {CONTROL: None}
     for drafter, draft_len, ngram_size in product(drafters, draft_lens, ngram_sizes):
-        if drafter == CONTROL.drafter:
+        if not drafter.drafts_in_loop:
             continue
-        if draft_len == AUTO and drafter not in MODEL_DRAFTERS:
+        if draft_len == AUTO and not drafter.samples_from_draft_model:
             continue
-        looks_up, asks = drafter in LOOKUP_DRAFTERS, drafter in MODEL_DRAFTERS
         variant = Variant(
-            drafter, draft_len, ngram_size if looks_up else None, use_draft_logits and asks
+            drafter.name,
+            draft_len,
+            ngram_size if drafter.looks_up else None,
+            use_draft_logits and drafter.samples_from_draft_model,
         )
         variants[variant] = None
     if len(variants) == 1:
         raise TandemError(
-            f"nothing to compare with drafter '{CONTROL.drafter}': say --drafter draft_model or "
-            "hybrid, or prompt_lookup with a --num-draft-tokens that is not auto"
+            f"nothing to compare with drafter '{CONTROL.drafter}': say --drafter "
+            f"{_drafters(samples=True)}, or {_drafters(samples=False)} with a --num-draft-tokens "
+            "that is not auto"
         )
     return [*variants]
+
+
+def _drafters(*, samples: bool) -> str:
+    """Name the drafters that sample from a draft model, or the others."""
+    kinds = [kind for kind in DRAFTERS.values() if kind.drafts_in_loop]
+    return " or ".join(k.name for k in kinds if k.samples_from_draft_model == samples)

@@ -189,7 +189,7 @@ class Client(AbstractContextManager["Client"]):
         return answer
 
     def _send(self, model: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
-        # A stream that has broken refuses the request, and tells why through its callback.
+        # A stream that has broken refuses the request, and says why through its callback.
         with suppress(InferenceServerException):
             self._connection.async_stream_infer(
                 model,
@@ -275,7 +275,7 @@ def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:
     """Return a value as a batch of one: [1, 1], or [1, n] for several strings or ids."""
     values = [value] if isinstance(value, str | int | float) else value
     if tensor.dtype == "STRING":
-        # What was no UTF-8 on the command line goes out as it came in: the server says so.
+        # What was not UTF-8 on the command line goes out as it came in: the server says so.
         texts = [str(text).encode(errors="surrogateescape") for text in values]
         return np.array([texts], dtype=object)
     return np.array([values], dtype=triton_to_np_dtype(tensor.dtype))

@@ -14,28 +14,28 @@ def explanation(statistics: Mapping[str, Any]) -> Table:
     """Return a row a round; ``statistics`` is an answer's `spec_decode_statistics`.
 
     plain: tokens that the target generated alone. asked, stop at: the length that was chosen, and
-    the probability at which the draft model was told to stop by itself. Times are the engines' own.
+    the probability at which the draft model stops by itself. Times are the engines' own.
     """
     table = Table(*COLUMNS, box=None, pad_edge=False, padding=(0, 2, 0, 0))  # within 80 columns
     for column in table.columns:
         column.justify = "left" if column.header == "drafter" else "right"
-    for number, figures in enumerate(statistics["rounds"], start=1):
-        table.add_row(str(number), *_cells(figures))
+    for number, round_ in enumerate(statistics["rounds"], start=1):
+        table.add_row(str(number), *_cells(round_))
     return table
 
 
-def _cells(figures: Mapping[str, Any]) -> tuple[str, ...]:
-    target = f"{1000 * figures['target_seconds']:.1f}"
-    if figures["num_plain_tokens"]:
-        alone = f"none: {figures['num_plain_tokens']} plain"
+def _cells(round_: Mapping[str, Any]) -> tuple[str, ...]:
+    target = f"{1000 * round_['target_seconds']:.1f}"
+    if round_["num_plain_tokens"]:
+        alone = f"none: {round_['num_plain_tokens']} plain"
         return (alone, "", "", "", "", "", target)
-    stop = figures["stop_probability"]
+    stop = round_["stop_probability"]
     return (
-        figures["drafter"],
-        str(figures["planned_tokens"] or figures["num_draft_tokens"]),
+        round_["drafter"],
+        str(round_["planned_tokens"] or round_["num_draft_tokens"]),
         f"{stop:g}" if stop else "",
-        str(figures["num_draft_tokens"]),
-        str(figures["num_accepted_tokens"]),
-        f"{1000 * figures['draft_seconds']:.1f}",
+        str(round_["num_draft_tokens"]),
+        str(round_["num_accepted_tokens"]),
+        f"{1000 * round_['draft_seconds']:.1f}",
         target,
     )

@@ -23,7 +23,7 @@ def console_of_width(width: int) -> Console:
 def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Console) -> None:
     """Print an answer as it comes, and keep it in ``answer``, however it ends.
 
-    On a terminal with colours, accepted draft tokens are told apart from the target's own.
+    On a terminal with colours, accepted draft tokens have another colour than the target's own.
     """
     tells_origins = coloured(console)
     chunks = client.stream(model, inputs, tells_origins=tells_origins)

@@ -54,9 +54,9 @@ def run(options: argparse.Namespace) -> int:
     scenarios = _scenarios(options)
     served = served_drafters(target)
     # Without a choice it is the profile's default alone: each further one takes its time.
-    drafters = options.drafter or drafters_of(served, ())[:1]
+    drafters = drafters_of(served, options.drafter)
     variants = variants_of(
-        drafters_of(served, drafters),
+        drafters if options.drafter else drafters[:1],
         lengths_of(served, options.num_draft_tokens, (None,)),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,

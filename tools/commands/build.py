@@ -22,7 +22,7 @@ from tandem.tools.trtllm import memory, preflight, stamp
 from tandem.tools.trtllm.engines import engines_to_plan, trt_engines, with_checkpoints
 from tandem.tools.trtllm.steps import EXAMPLES, Step, engine_steps, script
 
-MARKS = {True: "[green]ok[/]", False: "[red]lacks[/]", None: "[yellow]note[/]"}
+MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]note[/]"}
 LAST_LINES = 20
 TAIL_BYTES = 16384
 POLL_SECONDS = 0.2
@@ -130,6 +130,6 @@ def _print(sizes: Sequence[tuple[str, ...]], findings: Sequence[Finding]) -> Non
         table.add_row(*row)
     console.print(table)
     for finding in findings:
-        mend = "" if finding.good else f"; {finding.mend}"
-        line = f"{MARKS[finding.good]} {finding.subject}: {finding.found}{mend}"
+        fix = "" if finding.good else f"; {finding.fix}"
+        line = f"{MARKS[finding.good]} {finding.subject}: {finding.found}{fix}"
         console.print(line)

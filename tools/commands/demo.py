@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Answer, Client
 from tandem.tools.client.request import inputs_for
@@ -26,9 +27,9 @@ from tandem.tools.triton.serving import serving
 NUM_PROMPTS = 8
 MAX_TOKENS = 96
 REPEATS = 3
-CONTROL, DRAFTER = "none", "draft_model"
+CONTROL, DRAFTER = drafter_registry.CONTROL.name, drafter_registry.DRAFT_MODEL.name
 PROMPT_LINES = 8  # of a prompt, the last ones are shown
-WIDTH = 100  # where the output is no terminal
+WIDTH = 100  # where the output is not a terminal
 
 
 class DemoPrompt(NamedTuple):
@@ -75,7 +76,7 @@ class ComparisonRow:
 
     @classmethod
     def of(cls, comparison: PromptComparison) -> ComparisonRow:
-        """Return the figures of one prompt."""
+        """Return the measurements of one prompt."""
         answer = comparison.speculative[0]
         return cls(
             num_tokens=answer.num_tokens,
@@ -89,7 +90,7 @@ class ComparisonRow:
 
     @classmethod
     def total(cls, rows: Sequence[ComparisonRow]) -> ComparisonRow:
-        """Return the figures of all prompts together."""
+        """Return the measurements of all prompts together."""
         return cls(
             num_tokens=sum(row.num_tokens for row in rows),
             control_seconds=sum(row.control_seconds for row in rows),

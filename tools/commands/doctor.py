@@ -1,4 +1,4 @@
-"""`tandem doctor`: what this machine has and lacks to serve, each with its mend."""
+"""`tandem doctor`: what this machine has, what serving misses, and how to fix that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GLIBC = (2, 35)
 MEMORY_MB = 1536  # the embedded profile's bound
 SHARED_MEMORY_MB = 64  # a megabyte a model, and room for tensors
 INSTALL = "pip install 'tandem-triton[embedded]'"
-MARKS = {True: "[green]ok[/]", False: "[red]lacks[/]", None: "[yellow]optional[/]"}
+MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional[/]"}
 
 
 def add_options(_: argparse.ArgumentParser) -> None:
@@ -35,16 +35,16 @@ def add_options(_: argparse.ArgumentParser) -> None:
 def run(_: argparse.Namespace) -> int:
     """Print the table; return 1 where something required is missing."""
     findings = list(examine())
-    table = Table("", "what", "found", "mend", box=None, pad_edge=False)
+    table = Table("", "what", "found", "fix", box=None, pad_edge=False)
     for finding in findings:
-        mend = "" if finding.good else finding.mend
-        table.add_row(MARKS[finding.good], finding.subject, finding.found, mend)
+        fix = "" if finding.good else finding.fix
+        table.add_row(MARKS[finding.good], finding.subject, finding.found, fix)
     Console().print(table)
     return int(any(finding.good is False for finding in findings))
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything that serving needs, in the order in which to mend it."""
+    """Look at everything that serving needs, in the order in which to fix it."""
     system = _system()
     yield system
     if not system.good:
@@ -71,35 +71,35 @@ def _glibc() -> Finding:
     version = platform.libc_ver()[1]
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     needed = ".".join(map(str, GLIBC))
-    mend = f"needs {needed}: Debian 12, Ubuntu 22.04 or later"
-    return Finding("glibc", version or "none", numbers >= GLIBC, mend)
+    fix = f"needs {needed}: Debian 12, Ubuntu 22.04 or later"
+    return Finding("glibc", version or "none", numbers >= GLIBC, fix)
 
 
 def _libpython() -> Finding:
     library = find_libpython()
-    mend = "use a Python built with --enable-shared (the distribution's, conda's)"
+    fix = "use a Python built with --enable-shared (the distribution's, conda's)"
     found = f"{PYTHON}, {'shared' if library else 'without a shared libpython'}"
-    return Finding("Python", found, library is not None, mend)
+    return Finding("Python", found, library is not None, fix)
 
 
 def _triton() -> Finding:
     try:
         install = find_triton()
     except TandemError as error:
-        return Finding("Triton", "none", good=False, mend=str(error))
+        return Finding("Triton", "none", good=False, fix=str(error))
     source = f"{WHEEL} {install.wheel}" if install.wheel else str(install.binary)
     found = f"{install.version} ({source})"
     linked = install.stub_python
-    mend = f"its Python models run on Python {linked}: use that one, not {PYTHON}"
-    return Finding("Triton", found, linked == PYTHON, mend)
+    fix = f"its Python models run on Python {linked}: use that one, not {PYTHON}"
+    return Finding("Triton", found, linked == PYTHON, fix)
 
 
 def _package(name: str, *, optional: bool = False) -> Finding:
     try:
         return Finding(name, metadata.version(name), good=True)
     except metadata.PackageNotFoundError:
-        mend = f"pip install {name}" if optional else INSTALL
-        return Finding(name, "not installed", good=None if optional else False, mend=mend)
+        fix = f"pip install {name}" if optional else INSTALL
+        return Finding(name, "not installed", good=None if optional else False, fix=fix)
 
 
 def _memory() -> Finding:
@@ -113,28 +113,28 @@ def _shared_memory() -> Finding:
         size = shutil.disk_usage(SHARED_MEMORY).free // 2**20
     except OSError:
         size = 0
-    mend = f"needs {SHARED_MEMORY_MB} MB; in Docker: --shm-size=1g"
-    return Finding(str(SHARED_MEMORY), f"{size} MB free", size >= SHARED_MEMORY_MB, mend)
+    fix = f"needs {SHARED_MEMORY_MB} MB; in Docker: --shm-size=1g"
+    return Finding(str(SHARED_MEMORY), f"{size} MB free", size >= SHARED_MEMORY_MB, fix)
 
 
 def examine_port(name: str, port: int) -> Finding:
-    """Say whether a port is free; one that is taken is no obstacle."""
+    """Say whether a port is free; one that is taken does not stop serving."""
     try:
         claim_ports(Ports(**{"http": 0, "grpc": 0, "metrics": 0, name: port}), LOOPBACK)
     except TandemError:
-        mend = f"tandem up --{name}-port 0 picks a free one"
-        return Finding(f"{name} port", f"{port} is taken", good=None, mend=mend)
+        fix = f"tandem up --{name}-port 0 picks a free one"
+        return Finding(f"{name} port", f"{port} is taken", good=None, fix=fix)
     return Finding(f"{name} port", f"{port} is free", good=True)
 
 
 def _gpu() -> Finding:
     smi = shutil.which("nvidia-smi")
     if smi is None:
-        return Finding("GPU", "none", good=None, mend="engines run on the CPU")
+        return Finding("GPU", "none", good=None, fix="engines run on the CPU")
     listed = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         found = " ".join(listed.stdout.split()) or "nvidia-smi fails"
-        return Finding("GPU", found, good=None, mend="mend the driver, or serve on the CPU")
+        return Finding("GPU", found, good=None, fix="fix the driver, or serve on the CPU")
     return _gpu_in_torch(listed.stdout.strip().splitlines()[0])
 
 
@@ -142,5 +142,5 @@ def _gpu_in_torch(gpu: str) -> Finding:
     """Ask a PyTorch of its own process: importing it here takes seconds and memory."""
     question = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     answer = subprocess.run([sys.executable, "-c", question], capture_output=True, check=False)
-    mend = "this torch does not see it; install a CUDA build of torch"
-    return Finding("GPU", gpu, good=True if answer.returncode == 0 else None, mend=mend)
+    fix = "this torch does not see it; install a CUDA build of torch"
+    return Finding("GPU", gpu, good=True if answer.returncode == 0 else None, fix=fix)

@@ -38,7 +38,7 @@ def add_front(parser: Options) -> None:
 class Front:
     """The gateway that a verb starts beside its server.
 
-    Made before the server is started: a busy port, or a package that is missing, is told at once.
+    Made before the server is started: a busy port or a missing package is reported at once.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:

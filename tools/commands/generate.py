@@ -17,7 +17,7 @@ from tandem.tools.client.client import Answer, Client, Inputs
 from tandem.tools.client.explain import explanation
 from tandem.tools.client.request import MODEL, URL, inputs_for
 from tandem.tools.client.terminal import closing_line, show
-from tandem.tools.commands.options import add_url
+from tandem.tools.commands.options import add_url, drafter_names
 
 
 class Flag(NamedTuple):
@@ -30,7 +30,7 @@ class Flag(NamedTuple):
 
 GROUPS: Mapping[str, Sequence[Flag]] = {
     "drafts": (
-        Flag("--drafter", tensors.DRAFTER, "Who drafts: draft_model, prompt_lookup, hybrid, none."),
+        Flag("--drafter", tensors.DRAFTER, f"Who drafts: {drafter_names(control=True)}."),
         Flag(
             "--num-draft-tokens",
             tensors.NUM_DRAFT_TOKENS,
@@ -142,7 +142,7 @@ def given(options: argparse.Namespace) -> Inputs:
 
 
 def _prompt(argument: str) -> str:
-    """Return the prompt as Python spells an argument: bytes that are no UTF-8 as surrogates."""
+    """Return the prompt as Python spells an argument: bytes that are not UTF-8 as surrogates."""
     if argument != "-":
         return argument
     return sys.stdin.buffer.read().decode(errors="surrogateescape")

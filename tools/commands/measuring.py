@@ -11,7 +11,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tandem.bls.settings import AUTO, DrafterName
+from tandem.bls.drafter_registry import DrafterKind, DrafterName
+from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
@@ -30,12 +31,11 @@ from tandem.tools.client.client import Value
 from tandem.tools.client.request import MODEL
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.commands.chosen import add_server, planned_of
-from tandem.tools.commands.options import PROMPTS, Options, at_least_one
+from tandem.tools.commands.options import PROMPTS, Options, at_least_one, drafter_names
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 
-DRAFTERS: tuple[DrafterName, ...] = ("draft_model", "prompt_lookup", "hybrid")
-WIDTH = 132  # where the output is no terminal
+WIDTH = 132  # where the output is not a terminal
 Item = TypeVar("Item")
 
 
@@ -49,13 +49,6 @@ def draft_length(text: str) -> int:
     return AUTO if text == "auto" else at_least_one(text)
 
 
-def drafter(text: str) -> DrafterName:
-    """Return a drafter's name."""
-    if text not in DRAFTERS:
-        raise argparse.ArgumentTypeError(f"no drafter '{text}'; known are {', '.join(DRAFTERS)}")
-    return text
-
-
 def at_least_none(text: str) -> int:
     """Return a whole number of at least 0."""
     return 0 if text == "0" else at_least_one(text)
@@ -64,7 +57,7 @@ def at_least_none(text: str) -> int:
 def add_measuring(
     parser: argparse.ArgumentParser, *, max_tokens: int, repetitions: int, streamed: int
 ) -> Options:
-    """Add what every measurement may be told; return the group of the prompts.
+    """Add the options of every measurement; return the group of the prompts.
 
     The defaults are the verb's.
     """
@@ -126,7 +119,7 @@ def add_measuring(
     )
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--json", type=Path, metavar="FILE", help="The file to write all figures to."
+        "--json", type=Path, metavar="FILE", help="The file to write all statistics to."
     )
     output.add_argument(
         "--plot", type=Path, metavar="FILE", help="The file to draw speedup against length in."
@@ -145,10 +138,10 @@ def add_variants(
     group = parser.add_argument_group("what to compare")
     group.add_argument(
         "--drafter",
-        type=several(drafter),
+        type=several(str),
         default=(),
         metavar="NAME,NAME",
-        help=f"The drafters: {', '.join(DRAFTERS)} (default: {drafters}).",
+        help=f"The drafters: {drafter_names()} (default: {drafters}).",
     )
     group.add_argument(
         "--num-draft-tokens",
@@ -179,21 +172,28 @@ def check_outputs(options: argparse.Namespace) -> None:
             raise TandemError(f"cannot write {path}: no folder {path.absolute().parent}")
 
 
-def drafters_of(served: ServedDrafters, given: Sequence[DrafterName]) -> Sequence[DrafterName]:
-    """Return the given drafters, or all that can be measured, the default first.
+def drafters_of(served: ServedDrafters, given: Sequence[DrafterName]) -> Sequence[DrafterKind]:
+    """Return the rows of the given drafters, or all that can be measured, the default first.
 
     Raises TandemError for one that the server does not have, and where there is no control.
     """
-    if CONTROL.drafter not in served.names:
+    if CONTROL.drafter not in served.kinds:
         raise TandemError("the target drafts by itself, so no request can have the control")
-    own = [name for name in dict.fromkeys((served.default, *served.names)) if name in DRAFTERS]
+    names = dict.fromkeys((served.default, *served.kinds))
+    own = [served.kinds[name] for name in names if served.kinds[name].drafts_in_loop]
     if not own:
         raise TandemError(f"{served.server} has no drafter that could be measured")
-    if unknown := [name for name in given if name not in served.names]:
+    for name in given:
+        check_drafter(served, name)
+    return [served.kinds[name] for name in given] or own
+
+
+def check_drafter(served: ServedDrafters, name: DrafterName) -> None:
+    """Raise TandemError, with those that there are, for a drafter that the server does not have."""
+    if name not in served.kinds:
         raise TandemError(
-            f"--drafter {unknown[0]}: {served.server} does not have it; it has {', '.join(own)}"
+            f"--drafter {name}: {served.server} does not have it; it has {', '.join(served.kinds)}"
         )
-    return given or own
 
 
 def lengths_of(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 import tandem
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS
 from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError
 
@@ -71,6 +72,13 @@ def dashed(arguments: Sequence[str]) -> list[str]:
 def _dashed(argument: str) -> str:
     name, equals, value = argument.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument
+
+
+def drafter_names(*, control: bool = False) -> str:
+    """Name the drafters for a help text; control: the target alone is one of them."""
+    drafting = [kind.name for kind in DRAFTERS.values() if kind.drafts_in_loop]
+    also = [CONTROL.name] if control else []
+    return ", ".join((*drafting, *also, "or one that the deployment brings"))
 
 
 def at_least_one(text: str) -> int:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
+from tandem.tools.benchmark.target_server import TargetServer, served_drafters
 from tandem.tools.client.client import Client, Inputs, Value
 from tandem.tools.client.dataset import read_prompts
 from tandem.tools.client.request import MODEL, URL, inputs_for
 from tandem.tools.commands.chosen import add_deployment, planned_of
-from tandem.tools.commands.measuring import draft_length, drafter, prompts_file
+from tandem.tools.commands.measuring import check_drafter, draft_length, prompts_file
 from tandem.tools.commands.options import add_url, at_least_one
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
@@ -90,7 +91,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     requests.add_argument(
         "--drafter",
-        type=drafter_or_none,
         metavar="NAME",
         help="The drafter of every request (default: as served).",
     )
@@ -141,7 +141,7 @@ def run(options: argparse.Namespace) -> int:
         _print_commands(options, planned, loads)
         return 0
     if planned is None:
-        _check_entries(options.url, loads)
+        _check_entries(options, loads)
     with _folder(options) as folder:
         for load in loads:
             write_requests(load, folder)
@@ -150,11 +150,6 @@ def run(options: argparse.Namespace) -> int:
             statuses = [_generate(program, load, url, folder, options) for load in loads]
     _print_aiperf(loads, planned)
     return next((status for status in reversed(statuses) if status), 0)
-
-
-def drafter_or_none(text: str) -> str:
-    """Return a drafter's name, or that of the control."""
-    return text if text == "none" else drafter(text)
 
 
 def concurrency(text: str) -> str:
@@ -174,6 +169,8 @@ def loads_for(options: argparse.Namespace, planned: Deployment | None) -> list[L
         raise TandemError(f"no entry '{unknown[0]}'; the profile has {', '.join(streams)}")
     more: dict[Tensor, Value] = {}
     if options.drafter is not None:
+        if planned:
+            check_drafter(served_drafters(planned), options.drafter)
         more[tensors.DRAFTER] = options.drafter
     if options.num_draft_tokens is not None:
         more[tensors.NUM_DRAFT_TOKENS] = options.num_draft_tokens
@@ -276,11 +273,13 @@ def _print_commands(
     _print_aiperf(loads, planned)
 
 
-def _check_entries(url: str, loads: Sequence[Load]) -> None:
-    """Raise TandemError where no server answers, or one without these entries."""
-    with Client(url) as client:
-        for load in loads:
-            client.entry(load.entry)
+def _check_entries(options: argparse.Namespace, loads: Sequence[Load]) -> None:
+    """Raise TandemError where no server answers, or one without these entries or the drafter."""
+    with Client(options.url) as client:
+        streams = [load.entry for load in loads if client.entry(load.entry).streams]
+    if options.drafter is not None:
+        for entry in streams:
+            check_drafter(served_drafters(TargetServer(options.url, entry)), options.drafter)
 
 
 def _generate(
@@ -292,7 +291,7 @@ def _generate(
 
 
 def _print_aiperf(loads: Sequence[Load], planned: Deployment | None) -> None:
-    """Tell how aiperf would do it, where there is one."""
+    """Say how aiperf would do it, where there is one."""
     if shutil.which(AIPERF):
         tokenizer = planned.tokenizer.folder if planned else None
         print(f"\nwith {AIPERF}, while tandem up serves on its usual ports:")

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from tandem.bls import drafter_registry
+from tandem.bls.drafter_registry import CONTROL, DRAFT_MODEL, HYBRID
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value
@@ -56,8 +58,8 @@ class DraftingOptions:
     def drafter(self) -> str:
         """Look up first, then ask the draft model, where both are given."""
         if self.prompt_lookup is None:
-            return "draft_model" if self.draft_target else "none"
-        return "hybrid" if self.draft_target else "prompt_lookup"
+            return (DRAFT_MODEL if self.draft_target else CONTROL).name
+        return (HYBRID if self.draft_target else drafter_registry.PROMPT_LOOKUP).name
 
     @property
     def inputs(self) -> Inputs:
@@ -246,7 +248,7 @@ def _check_partners(options: argparse.Namespace, drafting: DraftingOptions) -> N
 
 def _check_lists(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None) -> None:
     """Device lists are as long as the engines' TP sizes, and drafts as long as the target takes."""
-    if target.max_draft_len == 0 and drafting.drafter != "none":
+    if target.max_draft_len == 0 and drafting.drafter != CONTROL.name:
         raise TandemError(
             f"{target.folder} verifies no drafts; build it with "
             "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"

@@ -12,20 +12,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
+from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
+from tandem.tools.benchmark.target_server import served_drafters
 from tandem.tools.client.client import Answer, Client, Inputs, Value
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.client.request import MODEL, inputs_for
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.commands import run_options
-from tandem.tools.commands.measuring import DRAFTERS
+from tandem.tools.commands.measuring import check_drafter
 from tandem.tools.commands.options import (
     DEMO,
     add_profile,
     add_url,
     at_least_one,
     chosen_profile,
+    drafter_names,
 )
 from tandem.tools.commands.run_options import DraftingOptions
 from tandem.tools.errors import TandemError
@@ -39,10 +42,10 @@ from tandem.tools.triton.serving import serving
 if TYPE_CHECKING:
     from tandem.tools.evaluation.hugging_face import HuggingFace
 
+CONTROL = drafter_registry.CONTROL.name  # the drafter that every other is compared with
 DATASET = DEMO / "summaries.jsonl"
-CONTROL = "none"  # the drafter that every other is compared with
-WIDTH = 100  # where the output is no terminal
-SERVERS_OWN = "default"  # the drafter of a server that is not told which
+WIDTH = 100  # where the output is not a terminal
+SERVERS_OWN = "default"  # the drafter of a request that names none
 HUGGING_FACE = "hugging_face"
 ROUGE1_THRESHOLD = 15.0  # percent, the documents'
 CONTROL_THRESHOLD = 95.0  # percent: greedy texts part only where two tokens tie
@@ -84,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_columns(parser)
     _add_accuracy(parser)
     parser.add_argument_group("output").add_argument(
-        "--json", type=Path, metavar="FILE", help="The file to write figures and texts to."
+        "--json", type=Path, metavar="FILE", help="The file to write statistics and texts to."
     )
 
 
@@ -128,10 +131,11 @@ def speculation_of(
             "the target drafts by itself, so a request cannot have the control; serve a second "
             "target that does not, and compare them by --url"
         )
+    if planned and drafter is not None:
+        check_drafter(served_drafters(planned), drafter)
     if name == CONTROL:
         raise TandemError(
-            f"nothing to compare with drafter '{CONTROL}': the profile drafts nothing; say "
-            f"--drafter {', '.join(DRAFTERS)}"
+            f"nothing to compare with drafter '{CONTROL}'; say --drafter {drafter_names()}"
         )
     return Speculation(name, inputs)
 
@@ -191,8 +195,8 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
     drafts = run_options.add_drafting(parser)
     drafts.add_argument(
         "--drafter",
-        choices=DRAFTERS,
-        help=f"The drafter to compare with '{CONTROL}' (default: as served).",
+        metavar="NAME",
+        help=f"The drafter to compare with '{CONTROL}': {drafter_names()} (default: as served).",
     )
     columns = parser.add_argument_group("further columns")
     columns.add_argument(

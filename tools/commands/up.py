@@ -101,23 +101,23 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
 
 
 def _choices(planned: Deployment) -> dict[str, str]:
-    """What the profile, or the lack of one, has decided."""
+    """What the profile has decided, or the defaults without one."""
     loop, engines = planned.loop_settings(), planned.profile.engines
     others = [name for name in loop.drafters if name != loop.drafter]
     also = f" (a request may choose {', '.join(others)})" if others else ""
     rows = {
-        "target": f"{_engine(engines.target)}, up to {loop.max_seq_len} tokens of context",
+        "target": f"{_engine(engines.target)}, up to {loop.target.max_seq_len} tokens of context",
         "draft": _engine(engines.draft) if engines.draft else "none",
         "drafter": f"{loop.drafter}{also}",
     }
-    if loop.max_draft_len:
+    if loop.target.max_draft_len:
         usual = "auto" if loop.draft_len == AUTO else str(loop.draft_len)
-        if loop.drafter == "prompt_lookup":
+        if planned.drafter_kinds[loop.drafter].only_looks_up:
             usual = str(loop.prompt_lookup_num_tokens)
-        rows["length"] = f"{usual} draft tokens per round, at most {loop.max_draft_len}"
+        rows["length"] = f"{usual} draft tokens per round, at most {loop.target.max_draft_len}"
     rows["limits"] = (
         f"{loop.max_requests} sequences at once, {loop.max_queue} waiting; "
-        f"KV cache of {loop.kv_tokens} tokens"
+        f"KV cache of {loop.target.kv_cache_tokens} tokens"
     )
     return rows
 

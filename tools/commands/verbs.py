@@ -67,7 +67,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             (
                 "tandem bench",
                 "tandem bench --url 127.0.0.1:8001 --num-draft-tokens 2,4,8,auto",
-                "tandem bench --profile emulated-70b-1b --concurrency 1,16 --json figures.json",
+                "tandem bench --profile emulated-70b-1b --concurrency 1,16 --json results.json",
             ),
         ),
         "tune": Verb(

@@ -102,7 +102,7 @@ class AccuracyComparison:
         ]
 
     def table(self) -> Table:
-        """Return the figures, a column for each who answered."""
+        """Return the statistics, a column for each who answered."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("")
         for column in self.columns:
@@ -154,9 +154,9 @@ class AccuracyComparison:
         """Add the scores of the columns, by name, against one other."""
         table.add_row(f"against {other}", style="bold")
         for measure, title in MEASURES.items():
-            figures = [scores[c.name][measure] if c.name in scores else None for c in self.columns]
-            table.add_row(f"  {title}", *(_shown(figure, ".2f") for figure in figures))
+            values = [scores[c.name][measure] if c.name in scores else None for c in self.columns]
+            table.add_row(f"  {title}", *(_shown(value, ".2f") for value in values))
 
 
-def _shown(figure: float | None, form: str) -> str:
-    return NOTHING if figure is None else format(figure, form)
+def _shown(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)

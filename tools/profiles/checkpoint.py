@@ -22,7 +22,7 @@ COPY = "; its config.json, generation_config.json and tokenizer*.json are read: 
 
 
 class CheckpointError(Exception):
-    """A folder is no usable checkpoint or tokenizer; the text says what it lacks."""
+    """A folder is not a usable checkpoint or tokenizer; the text says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Checkpoint:
     """A causal language model in a folder.
 
     vocab_size: width of its logits, padding included. max_positions: None where it has no limit.
-    end_ids: every token that ends an answer, the one that engines are told first; may be empty.
+    end_ids: every token that ends an answer, the one that engines get first; may be empty.
     """
 
     folder: Path
@@ -81,7 +81,7 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}{'' if with_weights else COPY}")
     if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} is no Hugging Face checkpoint: it has no config.json")
+        raise CheckpointError(f"{folder} is not a Hugging Face checkpoint: it has no config.json")
     if with_weights and not has_weights(folder):
         raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
     config = _read_json(folder / "config.json")
@@ -110,7 +110,7 @@ def read_tokenizer(folder: Path) -> TokenizerFolder:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # it raises nothing more special
-        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+        raise CheckpointError(f"{path} is not a tokenizer: {error}") from error
     return TokenizerFolder(
         folder, tokenizer.get_vocab(with_added_tokens=True), longest_token_bytes(tokenizer)
     )
@@ -138,7 +138,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
-        raise CheckpointError(f"{path} is no JSON: {error}") from error
+        raise CheckpointError(f"{path} is not JSON: {error}") from error
     return content
 
 

@@ -114,7 +114,7 @@ def _elements(text: str, example: str) -> list[ast.expr]:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         whole = None
     if not isinstance(whole, ast.List):
-        raise ConfigStringError(f'{text.strip()!r} is no list in brackets, as in "{example}"')
+        raise ConfigStringError(f'{text.strip()!r} is not a list in brackets, as in "{example}"')
     return whole.elts
 
 

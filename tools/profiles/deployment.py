@@ -1,14 +1,21 @@
-"""A profile that was checked against its checkpoints: what each model of it will be told."""
+"""A profile that was checked against its checkpoints: the settings of each of its models."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from tandem.bls.settings import DrafterName, ForwarderSettings, LoopSettings
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.settings import (
+    DrafterModule,
+    EngineSettings,
+    ForwarderSettings,
+    LoopSettings,
+)
 from tandem.contract.strings import MOST_STRINGS
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.settings import TokenizerSettings
@@ -19,6 +26,7 @@ from tandem.tools.profiles.checkpoint import (
     has_tokenizer,
     read_tokenizer,
 )
+from tandem.tools.profiles.drafters import OwnDrafter, own_drafters
 from tandem.tools.profiles.engines.base import EnginePlan, EngineSection, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.pair import check_pair
@@ -40,6 +48,7 @@ class Deployment:
     pad_id: int
     target: EnginePlan
     draft: EnginePlan | None
+    own_drafters: tuple[OwnDrafter, ...] = ()
 
     @property
     def thread_pool_size(self) -> int:
@@ -63,7 +72,12 @@ class Deployment:
     @property
     def drafters(self) -> tuple[DrafterName, ...]:
         """What can draft here, best first."""
-        return _drafters(self.target, self.draft)
+        return tuple(self.drafter_kinds)
+
+    @cached_property
+    def drafter_kinds(self) -> Mapping[DrafterName, DrafterKind]:
+        """The rows of what can draft here."""
+        return _drafters(self.target, self.draft, self.own_drafters)
 
     @cached_property
     def stream_entry(self) -> EntrySection:
@@ -71,7 +85,7 @@ class Deployment:
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
     def tokenizer_settings(self) -> TokenizerSettings:
-        """Return what `preprocessing` is told."""
+        """Return the settings of `preprocessing`."""
         return TokenizerSettings(
             tokenizer_dir=TOKENIZER,
             add_special_tokens=self.profile.tokenizer.add_special_tokens,
@@ -79,13 +93,11 @@ class Deployment:
             end_id=self.end_ids[0],
             pad_id=self.pad_id,
             max_seq_len=self.target.max_seq_len,
-            max_text_bytes=self.max_text_bytes,
-            max_words=self.profile.limits.max_words,
-            max_words_bytes=self.profile.limits.max_words_bytes,
+            **self._request_limits,
         )
 
     def detokenizer_settings(self) -> DetokenizerSettings:
-        """Return what `postprocessing` is told."""
+        """Return the settings of `postprocessing`."""
         return DetokenizerSettings(
             tokenizer_dir=TOKENIZER,
             skip_special_tokens=self.profile.tokenizer.skip_special_tokens,
@@ -93,78 +105,69 @@ class Deployment:
         )
 
     def loop_settings(self) -> LoopSettings:
-        """Return what the stream entry is told."""
-        profile, target, draft = self.profile, self.target, self.draft
-        engines = [engine for engine in (target, draft) if engine]
-        decoding = profile.decoding
-        lookup = decoding.prompt_lookup
+        """Return the settings of the stream entry."""
+        profile, models, timeouts = self.profile, self.profile.models, self.profile.timeouts
+        decoding, limits = profile.decoding, profile.limits
+        draft = self.draft
         return LoopSettings(
-            target_model=profile.models.target,
-            draft_model=profile.models.draft if draft else None,
-            preprocessing_model=profile.models.preprocessing,
-            postprocessing_model=profile.models.postprocessing,
-            vocab_size=target.vocab_size,
-            draft_vocab_size=draft.vocab_size if draft else 0,
-            draft_max_seq_len=draft.max_seq_len if draft else 0,
+            target=_engine_settings(models.target, self.target, timeouts.target),
+            draft=_engine_settings(models.draft, draft, timeouts.draft) if draft else None,
+            preprocessing_model=models.preprocessing,
+            postprocessing_model=models.postprocessing,
             end_ids=self.end_ids,
-            max_seq_len=target.max_seq_len,
-            max_draft_len=target.max_draft_len,
-            target_keyed_randomness=target.capabilities.keyed_randomness,
-            draft_keyed_randomness=draft is not None and draft.capabilities.keyed_randomness,
-            draft_stops_when_unsure=draft is not None and draft.capabilities.stops_when_unsure,
-            target_decoupled=target.decoupled,
-            draft_decoupled=draft is not None and draft.decoupled,
-            target_excludes_input=target.excludes_input,
-            draft_excludes_input=draft is None or draft.excludes_input,
-            target_log_probs_with_drafts=target.capabilities.log_probs_with_drafts,
-            target_top_log_probs=target.capabilities.top_log_probs,
-            target_prompt_log_probs=target.capabilities.prompt_log_probs,
-            target_warps_draft_logits=target.capabilities.warps_draft_logits,
-            target_compares_ids_exactly=target.capabilities.compares_ids_exactly,
-            target_top_p_with_drafts=target.capabilities.top_p_with_drafts,
-            target_logits_dtype=target.logits_dtype,
-            draft_logits_tell_all=draft is None or draft.capabilities.logits_tell_all,
-            fast_logits=target.fast_logits,
-            logits_on_loan=draft is not None and all(e.capabilities.shares_logits for e in engines),
             drafters=self.drafters,
+            drafter_modules=tuple(
+                DrafterModule(file=own.file.name, settings=own.settings)
+                for own in self.own_drafters
+            ),
             drafter=self.stream_entry.drafter or decoding.drafter or self.drafters[0],
-            draft_len=decoding.draft_len,
-            use_draft_logits=decoding.use_draft_logits,
-            draft_acceptance_threshold=decoding.draft_acceptance_threshold,
-            exclude_input_in_output=decoding.exclude_input_in_output,
-            prompt_lookup_num_tokens=lookup.prompt_lookup_num_tokens,
-            max_matching_ngram_size=lookup.max_matching_ngram_size,
-            lookup_keeps_all=lookup.is_keep_all,
-            lookup_uses_oldest=lookup.is_use_oldest,
-            hybrid_min_ngram_size=lookup.hybrid_min_ngram_size,
-            kv_tokens=target.kv_cache_tokens,
-            kv_block_tokens=target.kv_block_tokens,
-            draft_kv_tokens=draft.kv_cache_tokens if draft else 0,
-            draft_kv_block_tokens=(draft or target).kv_block_tokens,
-            max_requests=profile.admission.max_requests,
-            max_queue=profile.admission.max_queue,
-            max_queue_bytes=profile.admission.max_queue_bytes,
-            max_text_bytes=self.max_text_bytes,
-            max_words=profile.limits.max_words,
-            max_words_bytes=profile.limits.max_words_bytes,
-            max_ngram_size=profile.limits.max_ngram_size,
-            max_logits_bytes=profile.limits.max_logits_bytes,
-            target_timeout=profile.timeouts.target,
-            draft_timeout=profile.timeouts.draft,
-            request_timeout=profile.timeouts.request,
-            drafter_pause=profile.timeouts.drafter_pause,
+            **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
+            **decoding.prompt_lookup.settings,
+            hybrid_min_ngram_size=decoding.prompt_lookup.hybrid_min_ngram_size,
+            **profile.admission.model_dump(),
+            **self._request_limits,
+            max_ngram_size=limits.max_ngram_size,
+            max_logits_bytes=limits.max_logits_bytes,
+            request_timeout=timeouts.request,
+            drafter_pause=timeouts.drafter_pause,
         )
 
     def forwarder_settings(self, entry: EntrySection) -> ForwarderSettings:
-        """Return what a forward entry is told."""
+        """Return the settings of a forward entry."""
         return ForwarderSettings(
             stream_model=self.stream_entry.name,
             drafter=entry.drafter,
             request_timeout=self.profile.timeouts.request,
-            max_text_bytes=self.max_text_bytes,
-            max_words=self.profile.limits.max_words,
-            max_words_bytes=self.profile.limits.max_words_bytes,
+            **self._request_limits,
         )
+
+    @property
+    def _request_limits(self) -> dict[str, Any]:
+        """What every model that takes text is told alike, by the names of `RequestLimits`."""
+        limits = self.profile.limits
+        return {
+            "max_text_bytes": self.max_text_bytes,
+            "max_words": limits.max_words,
+            "max_words_bytes": limits.max_words_bytes,
+        }
+
+
+def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineSettings:
+    """Return what the loop is told of an engine. timeout: seconds."""
+    return EngineSettings(
+        model=model,
+        capabilities=planned.capabilities,
+        vocab_size=planned.vocab_size,
+        max_seq_len=planned.max_seq_len,
+        max_draft_len=planned.max_draft_len,
+        kv_cache_tokens=planned.kv_cache_tokens,
+        kv_block_tokens=planned.kv_block_tokens,
+        timeout=timeout,
+        decoupled=planned.decoupled,
+        excludes_input=planned.excludes_input,
+        logits_dtype=planned.logits_dtype,
+        fast_logits=planned.fast_logits,
+    )
 
 
 def load(path: Path) -> Deployment:
@@ -202,15 +205,17 @@ def check(profile: Profile) -> Deployment:
         target = profile.engines.target.adjusted_to_draft(draft, target)
     if target.capabilities.drafts_itself and "entries" not in profile.model_fields_set:
         # Its control would be a second engine, so there is no entry for it.
-        entries = tuple(entry for entry in profile.entries if entry.drafter != "none")
+        entries = tuple(entry for entry in profile.entries if entry.drafter != CONTROL.name)
         profile = profile.model_copy(update={"entries": entries})
     check_pair(
         profile.engines.target,
         profile.engines.draft,
         use_draft_logits=profile.decoding.use_draft_logits,
     )
-    _check_drafters(profile, target, draft)
-    _check_draft_lengths(profile, target, draft)
+    own = own_drafters(profile.drafters)
+    known = _drafters(target, draft, own)
+    _check_drafters(profile, known, own)
+    _check_draft_lengths(profile, known, target)
     _check_limits(profile)
     tokenizer = _tokenizer(profile)
     for key_path, section in _sections(profile):
@@ -223,6 +228,7 @@ def check(profile: Profile) -> Deployment:
         pad_id=_pad_id(target, tokenizer, default=end_ids[0]),
         target=target,
         draft=draft,
+        own_drafters=own,
     )
 
 
@@ -244,14 +250,21 @@ def _check_names(profile: Profile) -> None:
         )
 
 
-def _drafters(target: EnginePlan, draft: EnginePlan | None) -> tuple[DrafterName, ...]:
+def _drafters(
+    target: EnginePlan, draft: EnginePlan | None, own: tuple[OwnDrafter, ...]
+) -> dict[DrafterName, DrafterKind]:
+    """The rows of what can draft, the preferred one first and the control last."""
     if target.capabilities.drafts_itself:
-        return ("engine",)
-    if not target.capabilities.verifies_drafts or not target.max_draft_len:
-        return ("none",)
-    return (
-        ("draft_model", "prompt_lookup", "hybrid", "none") if draft else ("prompt_lookup", "none")
-    )
+        return {kind.name: kind for kind in DRAFTERS.values() if kind.in_engine}
+    rows = []
+    if target.capabilities.verifies_drafts and target.max_draft_len:
+        rows = [kind for kind in _all_rows(own) if kind.drafts_in_loop]
+    fit = [kind for kind in rows if draft or not kind.samples_from_draft_model]
+    return {kind.name: kind for kind in (*fit, CONTROL)}
+
+
+def _all_rows(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:
+    return [*DRAFTERS.values(), *(drafter.kind for drafter in own)]
 
 
 def _check_languages(profile: Profile) -> None:
@@ -263,34 +276,43 @@ def _check_languages(profile: Profile) -> None:
         raise ProfileError((*DRAFT, "language"), "differs from the target's; give both the same")
 
 
-def _check_drafters(profile: Profile, target: EnginePlan, draft: EnginePlan | None) -> None:
+def _check_drafters(
+    profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[OwnDrafter, ...]
+) -> None:
     """Refuse a default drafter that the engines do not allow."""
-    known = _drafters(target, draft)
     drafters: dict[KeyPath, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
     for index, entry in enumerate(profile.entries):
         drafters[("entries", index, "drafter")] = entry.drafter
+    sampling = {kind.name for kind in _all_rows(own) if kind.samples_from_draft_model}
     for key_path, drafter in drafters.items():
         if drafter is None or drafter in known:
             continue
-        if drafter in ("draft_model", "hybrid") and draft is None:
+        if drafter in sampling and profile.engines.draft is None:
             raise ProfileError(
-                key_path, f"'{drafter}' needs engines.draft, which is missing; add it or say 'none'"
+                key_path,
+                f"'{drafter}' needs engines.draft, which is missing; add it or say "
+                f"'{CONTROL.name}'",
             )
         raise ProfileError(key_path, f"'{drafter}' given, these engines allow {', '.join(known)}")
 
 
-def _check_draft_lengths(profile: Profile, target: EnginePlan, draft: EnginePlan | None) -> None:
+def _check_draft_lengths(
+    profile: Profile, known: Mapping[DrafterName, DrafterKind], target: EnginePlan
+) -> None:
     """Refuse default drafts that the target won't verify."""
-    decoding, known = profile.decoding, _drafters(target, draft)
-    lengths: dict[KeyPath, tuple[str, int]] = {
-        ("decoding", "draft_len"): ("draft_model", decoding.draft_len),
+    decoding, drafting = profile.decoding, [k for k in known.values() if k.drafts_in_loop]
+    lengths: dict[KeyPath, tuple[bool, int]] = {
+        ("decoding", "draft_len"): (
+            any(not kind.only_looks_up for kind in drafting),
+            decoding.draft_len,
+        ),
         ("decoding", "prompt_lookup", "prompt_lookup_num_tokens"): (
-            "prompt_lookup",
+            any(kind.looks_up for kind in drafting),
             decoding.prompt_lookup.prompt_lookup_num_tokens,
         ),
     }
-    for key_path, (drafter, length) in lengths.items():
-        if drafter in known and length > target.max_draft_len:
+    for key_path, (matters, length) in lengths.items():
+        if matters and length > target.max_draft_len:
             raise ProfileError(
                 key_path,
                 f"{length} is over engines.target.max_draft_len, which is "

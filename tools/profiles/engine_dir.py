@@ -57,27 +57,27 @@ def read_engine_dir(folder: Path) -> EngineDir:
     try:
         config = json.loads(path.read_text())
     except ValueError as error:
-        raise TandemError(f"{path} is no JSON: {error}") from error
+        raise TandemError(f"{path} is not JSON: {error}") from error
     if not any(section in config for section in BUILT):
         return EngineDir(folder, "torch", tp_size=1, max_draft_len=TORCH_DRAFT_LEN)
     mapping = _section(config, "pretrained_config", "mapping")
-    told = _told(config)
+    built = _build_config(config)
     return EngineDir(
         folder,
         "tensorrtllm",
         tp_size=mapping.get("tp_size", 1),
         pp_size=mapping.get("pp_size", 1),
-        max_draft_len=told.get("max_draft_len", 0) if _verifies_drafts(told) else 0,
-        build={name: told[name] for name in DECISIVE if told.get(name) is not None},
+        max_draft_len=built.get("max_draft_len", 0) if _verifies_drafts(built) else 0,
+        build={name: built[name] for name in DECISIVE if built.get(name) is not None},
     )
 
 
-def _verifies_drafts(told: Mapping[str, Any]) -> bool:
-    return told.get("speculative_decoding_mode") in EXTERNAL_DRAFTS
+def _verifies_drafts(built: Mapping[str, Any]) -> bool:
+    return built.get("speculative_decoding_mode") in EXTERNAL_DRAFTS
 
 
-def _told(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a built engine tells of itself; what is read of it stands in one section only."""
+def _build_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a built engine says of itself; what is read of it stands in one section only."""
     return {
         **_section(config, "pretrained_config"),
         **_section(config, "build_config"),

@@ -14,7 +14,7 @@ FAST = "speculative_decoding_fast_logits"
 def check_pair(
     target: EngineSection, draft: EngineSection | None, *, use_draft_logits: bool
 ) -> None:
-    """Raise ProfileError where an engine lacks what the other, or the decoding, asks of it.
+    """Raise ProfileError where an engine cannot do what the other, or the decoding, asks of it.
 
     Engines of other kinds ask nothing.
     """

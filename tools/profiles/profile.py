@@ -19,8 +19,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tandem.bls.settings import AUTO, DrafterName, LoopSettings, RequestLimits
+from tandem.bls.drafter_registry import CONTROL, DrafterName
+from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles.drafters import DrafterSection
 from tandem.tools.profiles.engines.base import ConfigSection, Folder, KeyPath, as_tuple
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.engines.llmapi import LlmApiTarget
@@ -161,7 +163,7 @@ class TimeoutsSection(ConfigSection):
 DEFAULT_ENTRIES = (
     EntrySection(name="bls_stream", kind="stream"),
     EntrySection(name="bls", kind="forward"),
-    EntrySection(name="ensemble", kind="forward", drafter="none"),
+    EntrySection(name="ensemble", kind="forward", drafter=CONTROL.name),
 )
 
 
@@ -172,6 +174,7 @@ class Profile(ConfigSection):
     engines: EnginesSection
     tokenizer: TokenizerSection = TokenizerSection()
     decoding: DecodingSection = DecodingSection()
+    drafters: Annotated[tuple[DrafterSection, ...], BeforeValidator(as_tuple)] = ()
     models: ModelsSection = ModelsSection()
     entries: Annotated[tuple[EntrySection, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
     max_batch_size: PositiveInt = 32

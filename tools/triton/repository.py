@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 import tandem
+from tandem.bls.drafter_registry import CONTROL
+from tandem.bls.drafters import module as drafter_module
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.parameters import encode
 from tandem.contract.tensor import Tensor
@@ -24,6 +27,10 @@ from tandem.tools.triton.rendered_readme import readme
 PACKAGE = Path(tandem.__file__).parent  # in a checkout its rooms are links
 MARKER = ".rendered-by-tandem"
 README = "README.md"
+QUOTE, ESCAPED_QUOTE = '"', '\\"'
+ESCAPED_JSON = re.compile(
+    r"""(?<=string_value: )"([\[{](?:[^\\"']|\\")*\\"(?:[^\\"']|\\")*)"$""", re.MULTILINE
+)
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
 ENGINE_PACKAGES = ("contract", "lookup", "engines")
 TOKENIZER_FILES = (
@@ -47,8 +54,8 @@ class Model:
     name: str
     source: str | None
     parameters: Mapping[str, str]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
     packages: tuple[str, ...]
     max_batch_size: int
     decoupled: bool = False
@@ -69,7 +76,7 @@ class Model:
             config.model_transaction_policy.decoupled = True
         for name, value in self.parameters.items():
             config.parameters[name].string_value = value
-        return f"{HEADER}{text_format.MessageToString(config)}"
+        return HEADER + _without_escapes(text_format.MessageToString(config))
 
 
 def models(deployment: Deployment) -> Iterator[Model]:
@@ -129,6 +136,11 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
         ) from error
 
 
+def _without_escapes(text: str) -> str:
+    """Put JSON into single quotes, which text format knows too: easier to read, and to change."""
+    return ESCAPED_JSON.sub(lambda found: f"'{found[1].replace(ESCAPED_QUOTE, QUOTE)}'", text)
+
+
 def _engine_models(deployment: Deployment) -> Iterator[Model]:
     names = deployment.profile.models
     for source, name, planned in (
@@ -151,7 +163,7 @@ def _engine_models(deployment: Deployment) -> Iterator[Model]:
             )
 
 
-def _typed(tensors: tuple[Tensor, ...], planned: EnginePlan) -> tuple[Tensor, ...]:
+def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]:
     """The tensors of an engine, its logits in the type that it makes and reads."""
     return tuple(
         tensor.of_type(planned.logits_dtype) if tensor in engine.LOGITS else tensor
@@ -162,7 +174,7 @@ def _typed(tensors: tuple[Tensor, ...], planned: EnginePlan) -> tuple[Tensor, ..
 def _entry_models(deployment: Deployment) -> Iterator[Model]:
     for listed in deployment.profile.entries:
         streams = listed.kind == "stream"
-        control = listed.drafter == "none"
+        control = listed.drafter == CONTROL.name
         settings = deployment.forwarder_settings(listed)
         yield Model(
             name=listed.name,
@@ -173,7 +185,13 @@ def _entry_models(deployment: Deployment) -> Iterator[Model]:
             packages=("contract", "lookup", "bls"),
             max_batch_size=deployment.profile.max_batch_size,
             decoupled=streams,
+            files=_drafter_files(deployment) if streams else {},
         )
+
+
+def _drafter_files(deployment: Deployment) -> Mapping[str, list[Path]]:
+    files = [drafter.file for drafter in deployment.own_drafters]
+    return {drafter_module.FOLDER: files} if files else {}
 
 
 def _input(tensor: Tensor) -> model_config_pb2.ModelInput:

@@ -22,7 +22,7 @@ def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
         try:
             config = json.loads(path.read_text())
         except ValueError as error:
-            raise TandemError(f"{name}: {path} is no JSON: {error}") from error
+            raise TandemError(f"{name}: {path} is not JSON: {error}") from error
         for setting, wanted, found in _compared(engine, config):
             if found is not None and found != wanted:
                 raise TandemError(

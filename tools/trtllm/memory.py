@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
-from tandem.tools.trtllm.shape import Shape, read_shape
+from tandem.tools.trtllm.shape import ModelShape, read_shape
 
 GIB = 2**30
 # CUDA context, activations and workspace of one engine on one GPU: a guess, not a measurement
@@ -101,7 +101,7 @@ def _share(name: str, engine: TensorRTLLMDraft, number: int) -> Share:
     )
 
 
-def _weights(shape: Shape, engine: TensorRTLLMDraft) -> float:
+def _weights(shape: ModelShape, engine: TensorRTLLMDraft) -> float:
     """Bytes of all weights; quantization leaves the embeddings alone."""
     narrow = BYTES.get(engine.convert.qformat or "", _wide(engine))
     return shape.linear_parameters * narrow + shape.embedding_parameters * _wide(engine)

@@ -117,8 +117,8 @@ def examine_quantizing(
             f"GPUs hold {on_gpus:.0f}, host memory must hold {left:.0f} ({has} free)"
         )
         fits = True if not left else None if host_gib is None else left <= host_gib
-        mend = "quantize.py needs that much, and is slow with weights off the GPUs; use more GPUs"
-        yield Finding(f"{name}: quantizing", found, fits, mend)
+        fix = "quantize.py needs that much, and is slow with weights off the GPUs; use more GPUs"
+        yield Finding(f"{name}: quantizing", found, fits, fix)
 
 
 def _said(engine: TensorRTLLMDraft) -> float:
@@ -138,15 +138,15 @@ def examine_tools(
 ) -> Iterator[Finding]:
     """Check what building needs on this machine: weights, NVIDIA's tools, GPUs."""
     for name, engine in engines.items():
-        found, mend = str(engine.checkpoint), "fetch its *.safetensors (git lfs pull)"
-        yield Finding(f"{name}: weights", found, has_weights(engine.checkpoint), mend)
+        found, fix = str(engine.checkpoint), "fetch its *.safetensors (git lfs pull)"
+        yield Finding(f"{name}: weights", found, has_weights(engine.checkpoint), fix)
         workers = engine.build.workers or 1
-        mend = f"trtllm-build wants {workers} to build at once; lower workers"
-        yield Finding(f"{name}: GPUs", f"{len(seen)} here", len(seen) >= workers, mend)
+        fix = f"trtllm-build wants {workers} to build at once; lower workers"
+        yield Finding(f"{name}: GPUs", f"{len(seen)} here", len(seen) >= workers, fix)
     for tool in sorted({_tool(step) for step in steps}):
         there = Path(tool).is_file() or shutil.which(tool) is not None
-        mend = "run in NVIDIA's image (docs/tensorrt-llm.md), or say --examples DIR"
-        yield Finding("tool", tool, there, mend)
+        fix = "run in NVIDIA's image (docs/tensorrt-llm.md), or say --examples DIR"
+        yield Finding("tool", tool, there, fix)
 
 
 def memory_of(engines: Mapping[str, TensorRTLLMDraft], seen: Mapping[int, SeenGpu]) -> list[Gpu]:
@@ -188,8 +188,8 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
         yield Finding(subject, "unknown", None, "say gpu_memory_gib, or build where the GPU is")
         return
     found = f"{gpu.used:.1f} of {gpu.memory:.1f} GiB"
-    mend = "lower max_tokens_in_paged_kv_cache, quantize, or raise tp_size"
-    yield Finding(subject, found, gpu.used <= gpu.memory, mend)
+    fix = "lower max_tokens_in_paged_kv_cache, quantize, or raise tp_size"
+    yield Finding(subject, found, gpu.used <= gpu.memory, fix)
     for share in gpu.shares:
         room = gpu.room_for_kv_cache(share)
         yield Finding(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Sizes of a model with gated MLPs and grouped heads, as Llama, Mistral and Qwen have them.
 
     embedding_parameters: of the token embedding and of the output layer; they stay unquantized.
@@ -22,7 +22,7 @@ class Shape:
     kv_values: int
 
 
-def read_shape(folder: Path) -> Shape:
+def read_shape(folder: Path) -> ModelShape:
     """Read config.json; what it leaves out counts as nothing."""
     config = json.loads((folder / "config.json").read_text())
     layers, width = (config.get(name, 0) for name in ("num_hidden_layers", "hidden_size"))
@@ -33,7 +33,7 @@ def read_shape(folder: Path) -> Shape:
     mlp = 3 * width * config.get("intermediate_size", 0)  # gate, up, down
     vocab_size = config.get("vocab_size", 0)
     tied = config.get("tie_word_embeddings", False)
-    return Shape(
+    return ModelShape(
         model_type=config.get("model_type", "?"),
         vocab_size=vocab_size,
         embedding_parameters=vocab_size * width * (1 if tied else 2),

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from tandem.bls.settings import LogitsType
 from tandem.contract import parameters
+from tandem.contract.capabilities import Capabilities
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
-from tandem.engines.capabilities import Capabilities
 from tandem.engines.load import KIND
 from tandem.tools.profiles.checkpoint import Checkpoint
 
@@ -68,7 +69,7 @@ class EnginePlan:
 
     parameters: of its model. files: subfolder of its version folder -> the files in it.
     vocab_size: width of its logits, padding included. kv_cache_tokens: what its KV cache holds.
-    end_ids: every token that ends an answer, the one that engines are told first; may be empty.
+    end_ids: every token that ends an answer, the one that engines get first; may be empty.
     excludes_input: its answers hold new tokens only. logits_dtype: Triton's name of it.
     fast_logits: it takes a handle to the draft's logits instead of these. decoupled: it may stream.
     """
@@ -83,7 +84,7 @@ class EnginePlan:
     end_ids: tuple[int, ...] = ()
     pad_id: int | None = None
     excludes_input: bool = True
-    logits_dtype: str = "FP32"
+    logits_dtype: LogitsType = "FP32"
     fast_logits: bool = False
     decoupled: bool = False
     backend: str = "python"

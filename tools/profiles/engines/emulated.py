@@ -1,4 +1,4 @@
-"""An engine without weights that keeps a real one's timing: every figure it gives is emulated."""
+"""An engine without weights that keeps a real one's timing: every measurement of it is emulated."""
 
 from __future__ import annotations
 

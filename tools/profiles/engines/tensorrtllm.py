@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from tandem.bls.settings import LogitsType
 from tandem.engines import capabilities
 from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint
 from tandem.tools.profiles.engines.base import (
@@ -23,7 +24,8 @@ from tandem.tools.profiles.engines.base import (
 )
 
 BACKEND = "tensorrtllm"
-LOGITS_DTYPES = {"float32": "FP32", "float16": "FP16"}  # trtllm-build's name -> Triton's
+# trtllm-build's name -> Triton's
+LOGITS_DTYPES: dict[str, LogitsType] = {"float32": "FP32", "float16": "FP16"}
 
 
 Ids = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(as_tuple)]

@@ -151,7 +151,7 @@ spec:
           - --limit={{ include "tandem.drainLimit" . }}
 {{- end -}}
 
-{{/* A pod that lends its GPUs to the leader of its group. */}}
+{{/* A pod whose GPUs the leader of its group uses. */}}
 {{- define "tandem.workerPod" -}}
 metadata:
   labels:

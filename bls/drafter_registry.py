@@ -1,0 +1,120 @@
+"""All drafters, one row each: its name, what it needs, and the module that makes it.
+
+Whatever asks who may draft reads this: the request parser, the metrics, profiles, the commands and
+their help. So nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from tandem.bls.drafters.drafter import Drafter, DrafterContext
+    from tandem.bls.request import Request
+
+DrafterName: TypeAlias = str  # of a row
+
+
+class DrafterExists(ValueError):
+    """A second drafter of a name; the text is one line that names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterKind:
+    """One row.
+
+    name: in the input `drafter`, in profiles, on the command line and in metrics.
+    description: what it does, for help texts; a noun with what follows, without a period.
+    module: the module whose function `make(request, context)` returns the drafter of one request.
+    samples_from_draft_model: it may call the draft engine, so it needs one, and KV blocks there.
+    looks_up: the inputs of prompt lookup shape its drafts.
+    in_engine: the target drafts by itself; the loop proposes nothing.
+    proposes: drafts carry this name; False: the names of other drafters, or there are none.
+    settings: its own settings, a dataclass with the defaults; a profile may change them.
+    """
+
+    name: DrafterName
+    description: str
+    module: str
+    samples_from_draft_model: bool = False
+    looks_up: bool = False
+    in_engine: bool = False
+    proposes: bool = True
+    settings: Any = None
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(f"'{self.name}' is not a drafter's name; use letters, digits and _")
+
+    def make(self, request: Request, context: DrafterContext) -> Drafter:
+        """Return the drafter of one request."""
+        drafter: Drafter = import_module(self.module).make(request, context)
+        return drafter
+
+    @property
+    def drafts_in_loop(self) -> bool:
+        """Whether the loop asks it for drafts. Otherwise the target is called alone."""
+        return not self.in_engine and self.name != CONTROL.name
+
+    @property
+    def only_looks_up(self) -> bool:
+        """Whether `prompt_lookup_num_tokens` alone is its draft length."""
+        return self.looks_up and not self.samples_from_draft_model
+
+
+DRAFT_MODEL = DrafterKind(
+    name="draft_model",
+    description="a small model that shares the target's vocabulary",
+    module="tandem.bls.drafters.draft_model",
+    samples_from_draft_model=True,
+)
+PROMPT_LOOKUP = DrafterKind(
+    name="prompt_lookup",
+    description="what followed the same tokens earlier, in the prompt or the answer",
+    module="tandem.bls.drafters.prompt_lookup",
+    looks_up=True,
+)
+HYBRID = DrafterKind(
+    name="hybrid",
+    description="prompt lookup, or the draft model if no match is long enough",
+    module="tandem.bls.drafters.hybrid",
+    samples_from_draft_model=True,
+    looks_up=True,
+    proposes=False,
+)
+ENGINE = DrafterKind(
+    name="engine",
+    description="the target itself, inside one call",
+    module="tandem.bls.drafters.no_drafter",
+    in_engine=True,
+)
+CONTROL = DrafterKind(
+    name="none",
+    description="nobody: the target alone",
+    module="tandem.bls.drafters.no_drafter",
+    proposes=False,
+)
+
+# By name, in the order in which a deployment prefers them.
+DRAFTERS: dict[DrafterName, DrafterKind] = {
+    kind.name: kind for kind in (DRAFT_MODEL, PROMPT_LOOKUP, HYBRID, ENGINE, CONTROL)
+}
+BUILT_IN = frozenset(DRAFTERS)
+
+
+def join(kind: DrafterKind) -> None:
+    """Add a deployment's own drafter; raise DrafterExists for a name that is taken."""
+    refuse_taken(kind, DRAFTERS)
+    DRAFTERS[kind.name] = kind
+
+
+def refuse_taken(kind: DrafterKind, names: Iterable[DrafterName]) -> None:
+    """Raise DrafterExists where the name is one of these."""
+    taken = list(names)
+    if kind.name in taken:
+        raise DrafterExists(
+            f"a drafter '{kind.name}' exists; choose a name other than {', '.join(taken)}"
+        )

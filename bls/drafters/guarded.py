@@ -1,0 +1,117 @@
+"""A deployment's own drafter, whose faults end its drafts and never a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from tandem.bls.drafter_registry import CONTROL, DrafterKind
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.module import described
+from tandem.bls.drafters.no_drafter import NoDrafter
+from tandem.bls.effects import Draft
+from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
+from tandem.bls.request import Request
+from tandem.bls.sequence import Sequence
+
+Made = TypeVar("Made")
+
+
+class GuardedDrafter(Drafter):
+    """Passes everything on to the drafter of a row, and checks what it proposes.
+
+    What it raises, and a draft that the target could not verify, goes to the log in one line. From
+    then on its request decodes by the target alone; other requests are not affected.
+    """
+
+    def __init__(self, kind: DrafterKind, request: Request, context: DrafterContext) -> None:
+        self._kind = kind
+        self._vocab_size = context.settings.target.vocab_size
+        self._health = context.health
+        nobody: Drafter = NoDrafter()
+        self._drafter = self._try(lambda: kind.make(request, context), nobody)
+
+    def can_draft(self, sequence: Sequence) -> bool:
+        """Whether it wants to be asked now."""
+        return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
+
+    def propose(self, sequence: Sequence, limit: int) -> Proposal:
+        """Propose what it proposes; raise DrafterFailed where the target could not verify that."""
+        with self._naming_it():
+            steps = self._drafter.propose(sequence, limit)
+            if self._kind.samples_from_draft_model:
+                draft = yield from steps
+            else:
+                draft = self._without_calls(steps)
+            return self._checked(draft, sequence, limit)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+        """Pass on what became of a draft."""
+        self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
+
+    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+        """Pass on what the target costs without drafts."""
+        self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
+
+    def failed(self, error: EngineCallError) -> None:
+        """Pass on that an engine call failed; after a fault of its own it is not asked again."""
+        if isinstance(error, DrafterFailed):
+            self._give_up(error)
+        else:
+            self._try(lambda: self._drafter.failed(error), None)
+
+    def _try(self, act: Callable[[], Made], instead: Made) -> Made:
+        """Return what ``act`` returns, or something instead where it raises."""
+        try:
+            with self._naming_it():
+                return act()
+        except DrafterFailed as error:
+            self._give_up(error)
+            return instead
+
+    def _give_up(self, error: DrafterFailed) -> None:
+        self._drafter = NoDrafter()
+        self._health.refused(error)
+
+    @contextmanager
+    def _naming_it(self) -> Iterator[None]:
+        """Make a DrafterFailed of whatever is not an engine's error, or the request's end."""
+        try:
+            yield
+        except (ServingError, Cancelled):
+            raise
+        except Exception as error:
+            raise self._fault(described(error)) from error
+
+    def _without_calls(self, steps: Proposal) -> Draft:
+        """Return what steps return that must not call an engine."""
+        try:
+            next(steps)
+        except StopIteration as returned:
+            draft: Draft = returned.value
+            return draft
+        raise self._fault("it calls an engine; its row has to say samples_from_draft_model")
+
+    def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:
+        """Return the draft under the drafter's name, up to an end of sequence."""
+        if not len(draft):
+            return draft
+        tokens = np.asarray(draft.tokens)
+        if len(tokens) > limit:
+            raise self._fault(f"it proposed {len(tokens)} tokens where {limit} may be verified")
+        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+            raise self._fault("its draft tokens are not one row of whole numbers")
+        if not ((tokens >= 0) & (tokens < self._vocab_size)).all():
+            raise self._fault(f"its draft tokens do not lie in 0..{self._vocab_size - 1}")
+        tokens = tokens.astype(np.int32)
+        if draft.logits is None:
+            tokens = sequence.up_to_end(tokens)
+        named = self._kind.name if draft.drafter == CONTROL.name else draft.drafter
+        return replace(draft, tokens=tokens, drafter=named)
+
+    def _fault(self, what: str) -> DrafterFailed:
+        return DrafterFailed(self._kind.name, what)

@@ -1,0 +1,76 @@
+"""A deployment's own drafter: one Python file with a row, ``DRAFTER``, and a function ``make``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tandem.bls.drafter_registry import DrafterKind
+
+ROW, MAKE = "DRAFTER", "make"
+FOLDER = "drafters"  # of the rendered model, beside its model.py
+
+
+class DrafterModuleError(ValueError):
+    """A file that brings no drafter; the text is one line that says why."""
+
+
+def read_kind(path: Path) -> DrafterKind:
+    """Import a file and return its row; raise DrafterModuleError."""
+    if not path.is_file():
+        raise DrafterModuleError(f"no file {path}")
+    module = _imported(path)
+    kind = getattr(module, ROW, None)
+    if not isinstance(kind, DrafterKind):
+        raise DrafterModuleError(f"{path} has no row; define {ROW} = DrafterKind(...)")
+    if not callable(getattr(module, MAKE, None)):
+        raise DrafterModuleError(f"{path} has no function {MAKE}(request, context)")
+    if kind.module != module.__name__:
+        raise DrafterModuleError(f"{path}: {ROW}: its module must be __name__")
+    if kind.in_engine:
+        raise DrafterModuleError(f"{path}: {ROW}: only an engine is in_engine; leave it out")
+    return kind
+
+
+def with_settings(kind: DrafterKind, given: Mapping[str, Any]) -> DrafterKind:
+    """Return the row with some of its own settings changed; raise DrafterModuleError."""
+    if not given:
+        return kind
+    known = [f.name for f in dataclasses.fields(kind.settings)] if kind.settings else []
+    for key in given:
+        if key not in known:
+            hint = f"known are {', '.join(known)}" if known else f"'{kind.name}' has none"
+            raise DrafterModuleError(f"unknown setting '{key}'; {hint}")
+    try:
+        return dataclasses.replace(kind, settings=dataclasses.replace(kind.settings, **given))
+    except Exception as error:
+        raise DrafterModuleError(described(error)) from error
+
+
+def described(error: BaseException) -> str:
+    """Return an error and where it was raised, on one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) or not frames:
+        return text
+    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+
+
+def _imported(path: Path) -> ModuleType:
+    spec = spec_from_file_location(f"tandem_drafter_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise DrafterModuleError(f"{path} is not a Python file; its name must end in .py")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # `make` is found there, and dataclasses look there for types
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
+        raise DrafterModuleError(f"{path} raises {described(error)}") from error
+    return module

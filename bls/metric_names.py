@@ -1,0 +1,78 @@
+"""The loop's metrics on ``/metrics``, declared. Speculation's are vLLM's, unprefixed."""
+
+from __future__ import annotations
+
+from tandem.contract.metric import MetricList
+
+
+def _decades(first: int, last: int, steps: tuple[float, ...]) -> tuple[float, ...]:
+    """Each step in every decade: (1, 2, 5) from 10**-1 to 10**0 is 0.1, 0.2, 0.5, 1, 2, 5."""
+    return tuple(float(f"{step}e{exp}") for exp in range(first, last + 1) for step in steps)
+
+
+FINE, COARSE = (1, 1.5, 2, 3, 5, 7), (1, 2, 5)
+
+METRICS = MetricList()
+
+DRAFTS = METRICS.counter("spec_decode_num_drafts_total", "Rounds with draft tokens")
+DRAFT_TOKENS = METRICS.counter("spec_decode_num_draft_tokens_total", "Draft tokens proposed")
+ACCEPTED_TOKENS = METRICS.counter("spec_decode_num_accepted_tokens_total", "Draft tokens accepted")
+ACCEPTED_TOKENS_PER_POS = METRICS.counter(
+    "spec_decode_num_accepted_tokens_per_pos_total", "Draft tokens accepted, by their position"
+)
+ROUNDS = METRICS.counter(
+    "tandem_rounds_total", "Rounds; a token that the target decoded alone is one"
+)
+OUTPUT_TOKENS = METRICS.counter("tandem_output_tokens_total", "Tokens of all answers")
+ROUND_PART_SECONDS_TOTAL = METRICS.counter(
+    "tandem_round_part_seconds_total",
+    "Seconds of decoding by part: draft and target by the engines' own clocks; orchestration is "
+    "the rest, from a sequence's start to its last token",
+)
+DRAFTER_FAILURES = METRICS.counter("tandem_drafter_failures_total", "Draft calls that failed")
+UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
+    "tandem_unverified_draft_tokens_total",
+    "Draft tokens that the target dropped without verifying them; at least so many",
+)
+RECOMPUTED_TOKENS = METRICS.counter(
+    "tandem_recomputed_tokens_total", "Context tokens computed again after an eviction"
+)
+
+REQUESTS_RUNNING = METRICS.gauge("tandem_requests_running", "Sequences decoding now")
+REQUESTS_WAITING = METRICS.gauge("tandem_requests_waiting", "Sequences waiting for KV blocks")
+KV_RESERVED = METRICS.gauge(
+    "tandem_kv_reserved_ratio", "Share of the KV cache that running sequences may come to need"
+)
+ABANDONED_CALLS = METRICS.gauge(
+    "tandem_abandoned_calls", "Engine calls abandoned without an answer"
+)
+
+# An observation is a trip to the server process (50 us). So a sequence makes one of its mean.
+TIME_TO_FIRST_TOKEN = METRICS.histogram(
+    "tandem_time_to_first_token_seconds",
+    "From a request's arrival to a sequence's first token, waiting included; one a sequence",
+    _decades(-3, 1, FINE),
+)
+INTER_TOKEN_LATENCY = METRICS.histogram(
+    "tandem_inter_token_latency_seconds",
+    "Time per token after the first delivery, the mean of a sequence; one a sequence",
+    _decades(-4, 0, FINE),
+)
+ROUND_SECONDS = METRICS.histogram(
+    "tandem_round_seconds",
+    "Time per round, the mean of a sequence; one a sequence",
+    _decades(-4, 1, COARSE),
+)
+ROUND_PART_SECONDS = METRICS.histogram(
+    "tandem_round_part_seconds",
+    "Time per round in draft, target and orchestration, the mean of a sequence; one a sequence",
+    _decades(-4, 1, COARSE),
+)
+
+# Of every model that has a watcher, not of the loop alone: cancellations, deadlines and these
+# metrics depend on it.
+WATCHER = MetricList()
+HEARTBEAT = WATCHER.gauge(
+    "tandem_watcher_last_look_timestamp_seconds",
+    "When the thread that watches over the model's requests was last at work, in Unix time",
+)

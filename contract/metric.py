@@ -1,0 +1,48 @@
+"""What a Prometheus metric is declared as."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+
+
+class Metric(str):
+    """A metric's name that also knows its kind and its help text.
+
+    It is a plain ``str`` wherever a name is wanted, as `contract.tensor.Tensor` is.
+
+    buckets: the upper bounds of a histogram, in seconds.
+    """
+
+    kind: Kind
+    help: str
+    buckets: tuple[float, ...]
+
+    def __new__(cls, name: str, kind: Kind, help_: str, buckets: tuple[float, ...] = ()) -> Metric:
+        """Name a metric and say what it means."""
+        metric = super().__new__(cls, name)
+        metric.kind = kind
+        metric.help = help_
+        metric.buckets = buckets
+        return metric
+
+
+class MetricList(list[Metric]):
+    """The metrics of one program."""
+
+    def counter(self, name: str, help_: str) -> Metric:
+        """Declare a counter."""
+        return self._declare(Metric(name, "counter", help_))
+
+    def gauge(self, name: str, help_: str) -> Metric:
+        """Declare a gauge."""
+        return self._declare(Metric(name, "gauge", help_))
+
+    def histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Metric:
+        """Declare a histogram of seconds."""
+        return self._declare(Metric(name, "histogram", help_, buckets))
+
+    def _declare(self, metric: Metric) -> Metric:
+        self.append(metric)
+        return metric

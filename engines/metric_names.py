@@ -1,0 +1,11 @@
+"""The engines' metrics on ``/metrics``, declared."""
+
+from __future__ import annotations
+
+from tandem.contract.metric import MetricList
+
+METRICS = MetricList()
+
+COMPUTED_TOKENS = METRICS.counter(
+    "tandem_engine_computed_tokens_total", "Tokens that went through the model"
+)

@@ -1,0 +1,166 @@
+"""Drafters that a profile brings: what is refused, who knows them, and where their files go."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tandem.tools import cli as command
+from tandem.tools.benchmark.target_server import served_drafters
+from tandem.tools.commands.measuring import drafters_of
+from tandem.tools.commands.up import greeting
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = (ROOT / "examples" / "drafters" / "repeat.py").read_text()
+EMULATED = {
+    "kind": "emulated",
+    "tokenizer": str(ROOT / "demo" / "tokenizer"),
+    "language": {"alpha": 0.8},
+}
+TARGET = EMULATED | {"max_draft_len": 16}
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """Write a profile with the example's drafter; return its file."""
+
+    def write(drafters=({"module": "repeat.py"},), engines=None, **sections):
+        (tmp_path / "repeat.py").write_text(EXAMPLE)
+        path = tmp_path / "profile.yaml"
+        profile = {
+            "name": "own",
+            "engines": engines or {"target": TARGET, "draft": EMULATED},
+            "drafters": list(drafters),
+        }
+        path.write_text(yaml.safe_dump(profile | sections))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def refusal(profile):
+    """Return the one line that a profile is refused with."""
+
+    def refuse(*drafters, **sections):
+        with pytest.raises(TandemError) as refused:
+            deployment.load(profile(drafters, **sections))
+        text = str(refused.value)
+        assert "\n" not in text
+        return text.partition(": ")[2]
+
+    return refuse
+
+
+def test_it_is_offered_before_the_control_and_may_be_the_default(profile):
+    planned = deployment.load(profile())
+    assert planned.drafters == ("draft_model", "prompt_lookup", "hybrid", "repeat", "none")
+    planned = deployment.load(profile(engines={"target": TARGET}, decoding={"drafter": "repeat"}))
+    assert planned.drafters == ("prompt_lookup", "repeat", "none")
+    assert planned.loop_settings().drafter == "repeat"
+
+
+def test_its_settings_are_what_the_profile_changes(profile):
+    planned = deployment.load(profile([{"module": "repeat.py", "settings": {"period": 2}}]))
+    [module] = planned.loop_settings().drafter_modules
+    assert (module.file, module.settings) == ("repeat.py", {"period": 2})
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_its_file_travels_into_the_model_that_holds_the_loop(profile, tmp_path, link):
+    planned = deployment.load(profile())
+    output = tmp_path / "repository"
+    repository.render(planned, output, link=link)
+    [copied] = output.glob("*/1/drafters/*")
+    assert copied == output / "bls_stream" / "1" / "drafters" / "repeat.py"
+    assert copied.read_text() == EXAMPLE
+    assert copied.is_symlink() == link
+
+
+def test_commands_know_it(profile, monkeypatch, capsys):
+    path = str(profile())
+    served = served_drafters(deployment.load(Path(path)))
+    assert [kind.name for kind in drafters_of(served, ["repeat"])] == ["repeat"]
+    for verb in ("bench", "tune", "perf", "summarize"):
+        assert command.main([verb, "--profile", path, "--drafter", "oracle"]) == 1
+        line = capsys.readouterr().err
+        assert "--drafter oracle: own does not have it; it has draft_model, prompt_loo" in line
+        assert "repeat, none" in line
+
+
+class ScriptedServer:
+    grpc_url = http_url = metrics_url = "here:1"
+    log = type("Log", (), {"path": "log"})
+
+
+def test_up_says_that_a_request_may_choose_it(profile):
+    shown = greeting(ScriptedServer(), deployment.load(profile()))
+    assert "(a request may choose prompt_lookup, hybrid, repeat, none)" in shown
+
+
+def test_a_module_that_is_missing_is_named_with_the_folder_it_was_sought_in(refusal, tmp_path):
+    assert refusal({"module": "nowhere.py"}) == (
+        f"drafters.0.module: no file {tmp_path}/nowhere.py; 'nowhere.py' is relative to the "
+        f"profile's folder, {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import nowhere_to_be_found", "raises ModuleNotFoundError: No module named 'nowhere_to"),
+        ("", "has no row; define DRAFTER = DrafterKind(...)"),
+        (EXAMPLE.replace('"repeat"', '"hybrid"'), "a drafter 'hybrid' exists; choose a name other"),
+    ],
+)
+def test_a_module_that_brings_no_new_drafter_is_refused(refusal, tmp_path, text, reason):
+    (tmp_path / "other.py").write_text(text)
+    line = refusal({"module": "other.py"})
+    assert line.startswith("drafters.0.module: ")
+    assert reason in line
+
+
+def test_two_of_one_name_are_refused(refusal, tmp_path):
+    (tmp_path / "again.py").write_text(EXAMPLE)
+    line = refusal({"module": "repeat.py"}, {"module": "again.py"})
+    assert line.startswith("drafters.1.module: a drafter 'repeat' exists")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "repeat.py").write_text(EXAMPLE.replace('"repeat"', '"other"'))
+    line = refusal({"module": "repeat.py"}, {"module": "sub/repeat.py"})
+    assert line.startswith("drafters.1.module: a second file named repeat.py; one folder")
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"perod": 2}, "drafters.0.settings: unknown setting 'perod'; known are period"),
+        (
+            {"period": "two"},
+            "drafters.0.settings.period: must be a valid integer, not 'two'",
+        ),
+        ({"period": 0}, "drafters.0.settings: ValueError: period must be at least 1, not 0"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(refusal, settings, line):
+    assert refusal({"module": "repeat.py", "settings": settings}).startswith(line)
+
+
+def test_one_that_samples_from_a_draft_model_needs_one(refusal, tmp_path):
+    samples = EXAMPLE.replace("module=__name__,", "module=__name__, samples_from_draft_model=True,")
+    (tmp_path / "samples.py").write_text(samples)
+    line = refusal(
+        {"module": "samples.py"}, engines={"target": TARGET}, decoding={"drafter": "repeat"}
+    )
+    assert line.startswith("decoding.drafter: 'repeat' needs engines.draft, which is missing")
+
+
+def test_settings_travel_as_one_parameter(profile, tmp_path):
+    planned = deployment.load(profile([{"module": "repeat.py", "settings": {"period": 2}}]))
+    [stream] = [m for m in repository.models(planned) if m.name == "bls_stream"]
+    assert json.loads(stream.parameters["drafter_modules"]) == [
+        {"file": "repeat.py", "settings": {"period": 2}}
+    ]

@@ -1,0 +1,76 @@
+"""A profile's part for drafters of the deployment's own: a Python file each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from tandem.bls.drafter_registry import DRAFTERS, DrafterExists, DrafterKind, refuse_taken
+from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
+from tandem.tools.profiles.engines.base import ConfigSection, Folder, KeyPath, ProfileError
+
+SECTION = "drafters"
+
+
+class DrafterSection(ConfigSection):
+    """One drafter.
+
+    module: its Python file, relative to the profile's. settings: what changes in its own settings.
+    """
+
+    module: Folder
+    settings: Mapping[str, JsonValue] = {}
+
+
+@dataclass(frozen=True)
+class OwnDrafter:
+    """A drafter that a deployment brings: its row, its file, and what the profile sets."""
+
+    kind: DrafterKind
+    file: Path
+    settings: Mapping[str, Any]
+
+
+def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
+    """Import the modules of a profile; raise ProfileError for one that cannot join the others."""
+    return tuple(_own_drafters(sections))
+
+
+def _own_drafters(sections: Sequence[DrafterSection]) -> Iterator[OwnDrafter]:
+    names, files = list(DRAFTERS), set[str]()
+    for index, section in enumerate(sections):
+        key_path: KeyPath = (SECTION, index)
+        try:
+            kind = read_kind(section.module)
+            refuse_taken(kind, names)
+        except (DrafterModuleError, DrafterExists) as error:
+            raise ProfileError((*key_path, "module"), str(error)) from error
+        if section.module.name in files:
+            raise ProfileError(
+                (*key_path, "module"),
+                f"a second file named {section.module.name}; one folder holds them all in the "
+                "rendered repository: rename one",
+            )
+        _check_settings(kind, section.settings, (*key_path, "settings"))
+        names.append(kind.name)
+        files.add(section.module.name)
+        yield OwnDrafter(kind, section.module, section.settings)
+
+
+def _check_settings(kind: DrafterKind, given: Mapping[str, Any], key_path: KeyPath) -> None:
+    """Refuse unknown settings, values of another type, and what the settings refuse themselves."""
+    hints = get_type_hints(type(kind.settings)) if kind.settings else {}
+    for key in given.keys() & hints.keys():
+        try:
+            TypeAdapter(hints[key]).validate_python(given[key], strict=True)
+        except ValidationError as error:
+            text = error.errors(include_url=False)[0]["msg"].replace("Input should be", "must be")
+            raise ProfileError((*key_path, key), f"{text}, not {given[key]!r}") from error
+    try:
+        with_settings(kind, given)
+    except DrafterModuleError as error:
+        raise ProfileError(key_path, str(error)) from error
