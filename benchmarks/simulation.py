@@ -54,8 +54,8 @@ class Loop:
         planned = deployment.load(profile)
         assert planned.draft is not None
         self._timer = VirtualTimer()
-        self._target = EmulatedEngine(_settings(planned.target), self._timer)
-        self._draft = EmulatedEngine(_settings(planned.draft), self._timer)
+        self._target = EmulatedEngine(engine_settings(planned.target), self._timer)
+        self._draft = EmulatedEngine(engine_settings(planned.draft), self._timer)
         self._orchestration_ns = round(orchestration_ms * MS)
 
     def run(
@@ -96,7 +96,7 @@ class Loop:
         return responses[0]
 
 
-def _settings(planned: EnginePlan) -> EmulatedSettings:
+def engine_settings(planned: EnginePlan) -> EmulatedSettings:
     """The settings that a model of this engine would be told."""
     given = {name: {"string_value": value} for name, value in planned.parameters.items()}
     return decode(EmulatedSettings, of_its_kind({"parameters": given}))

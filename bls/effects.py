@@ -59,6 +59,7 @@ class Draft:
     logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
     drafter: DrafterName = CONTROL.name
     plain_tokens: int = 1
+    num_matching: int = 0  # of a copy: the tokens that led to it
     plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
     answer: EngineAnswer | None = None
 
@@ -119,6 +120,16 @@ class EngineAnswer(NamedTuple):
     logits: Any = None
     context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
     kv_blocks: KvBlocks | None = None
+
+
+class StepSeconds(NamedTuple):
+    """What a round, or a call without drafts, took.
+
+    whole: from the end of one emit to the end of the next. target: the target's part of it.
+    """
+
+    whole: float
+    target: float
 
 
 class TextCall(NamedTuple):

@@ -10,7 +10,8 @@ arXiv:2211.17192; Chen et al., arXiv:2302.01318.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from tandem.bls.effects import (
     FinishReason,
     KvBlocks,
     PromptLogProbs,
+    StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
@@ -44,7 +46,13 @@ Steps = Generator[Effect, Any, None]
 class Decoding:
     """One request being decoded, and what is known about it at any moment."""
 
-    def __init__(self, request: Request, settings: LoopSettings, drafter: Drafter) -> None:
+    def __init__(
+        self,
+        request: Request,
+        settings: LoopSettings,
+        drafter: Drafter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.request = request
         self.sequence = Sequence(request)
         self.statistics = Statistics()
@@ -56,6 +64,7 @@ class Decoding:
         self.kv_blocks: KvBlocks | None = None  # of the last one
         self._settings = settings
         self._drafter = drafter
+        self._clock = clock  # seconds
         self._text = TextSoFar(
             request.stop_strings,
             each_round=request.needs_text_each_round,
@@ -78,6 +87,7 @@ class Decoding:
                 yield from self._round()
 
     def _round(self) -> Steps:
+        began = self._clock()
         draft = yield from self._propose()
         if not len(draft):
             self._plain_tokens_due = draft.plain_tokens
@@ -88,6 +98,11 @@ class Decoding:
         accepted = self._accept(draft, answer, end)
         details = of_round(self.statistics.num_rounds, len(answer.tokens), accepted, len(draft))
         yield from self._emit(answer, details, end)
+        self._drafter.verified(draft, accepted, self._since(began, answer))
+
+    def _since(self, began: float, answer: EngineAnswer) -> StepSeconds:
+        """What a step took that began then: between the ends of two emits, nobody else waits."""
+        return StepSeconds(self._clock() - began, answer.engine_seconds or answer.seconds)
 
     def _propose(self) -> Generator[EngineCall, EngineAnswer, Draft]:
         limit = self.sequence.draft_limit
@@ -147,7 +162,6 @@ class Decoding:
                 f"where 1 to {len(draft) + 1} are possible",
             )
         accepted = count - 1 if end is None else min(count - 1, end + 1)
-        self._drafter.verified(draft, accepted, answer.seconds)
         self.statistics.add(_round_of(draft, accepted, answer))
         self.statistics.num_unverified_draft_tokens += self._unverified(draft, answer)
         self._count_blocks(answer)
@@ -172,6 +186,7 @@ class Decoding:
         One streaming call for the whole answer would be cheaper, but Triton's Python backend
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
+        began = self._clock()
         wanted = min(self.sequence.tokens_left, self._chunk_size.tokens)
         for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
             wanted = min(wanted, bound) if bound else wanted
@@ -179,12 +194,12 @@ class Decoding:
         count = len(answer.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
         self._chunk_size.adapt(count, answer.seconds)
-        self._drafter.observe_plain_step(count, answer.seconds)
         self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
         ended = count < wanted
         details = self._count_alone(answer, end, ended=ended)
         yield from self._emit(answer, details, end, ended=ended)
+        self._drafter.observe_plain_step(count, self._since(began, answer))
 
     def _count_alone(self, answer: EngineAnswer, end: int | None, *, ended: bool) -> TokenDetails:
         """Count the target's own steps up to an end of sequence, or the rounds that it had.

@@ -22,9 +22,11 @@ TORCH = Capabilities(
     warps_draft_logits=True,
     compares_ids_exactly=True,
     top_p_with_drafts=True,
+    branches=True,
 )
 # NVIDIA's C++ backend starts a fresh random generator a call, and computes no log-probabilities
-# where it verifies drafts. What it does to sampled drafts, bls.lossless tells.
+# where it verifies drafts. What it does to sampled drafts, bls.lossless tells. It answers rows only
+# as several responses into one call, which deadlocks it, and tells no alternatives: no branches.
 TENSORRTLLM = replace(
     TORCH,
     keyed_randomness=False,
@@ -37,11 +39,17 @@ TENSORRTLLM = replace(
     warps_draft_logits=False,
     compares_ids_exactly=False,
     top_p_with_drafts=False,
+    branches=False,
 )
 # A synthetic language knows how likely the tokens are that it says.
 EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
 TORCH_LOOKUP = replace(
-    TORCH, verifies_drafts=False, drafts_itself=True, draft_logits=False, shares_logits=False
+    TORCH,
+    verifies_drafts=False,
+    drafts_itself=True,
+    draft_logits=False,
+    shares_logits=False,
+    branches=False,
 )
 # TensorRT-LLM's Python interface: its sampler draws from one generator for all requests.
 LLMAPI = replace(
@@ -52,5 +60,6 @@ LLMAPI = replace(
     top_log_probs=False,
     prompt_log_probs=False,
     shares_logits=False,
+    branches=False,
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)

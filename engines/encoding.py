@@ -77,6 +77,16 @@ def _context_logits(_request: EngineRequest, answer: EngineResponse) -> Array | 
     return None if answer.context_logits is None else answer.context_logits[None]
 
 
+def _branches(field: str) -> Encoder:
+    """[batch 1, ...] of a field of the branches."""
+
+    def encoder(_request: EngineRequest, answer: EngineResponse) -> Array | None:
+        array = None if answer.branches is None else getattr(answer.branches, field)
+        return None if array is None else array[None]
+
+    return encoder
+
+
 def _acceptance_rate(_request: EngineRequest, answer: EngineResponse) -> Array:
     usage = answer.usage
     return np.array([[usage.accepted_tokens / max(1, usage.draft_tokens)]], np.float32)
@@ -111,6 +121,10 @@ _ENCODERS: dict[str, Encoder] = {
     tensors.PROMPT_TOP_LOG_PROBS: _row(lambda answer: _top_log_probs(answer.prompt_top_log_probs)),
     tensors.CONTEXT_LOGITS: _context_logits,
     tensors.GENERATION_LOGITS: _row(lambda answer: answer.generation_logits),
+    tensors.BRANCH_OUTCOMES: _branches("outcomes"),
+    tensors.BRANCH_IDS: _branches("ids"),
+    tensors.BRANCH_LENGTHS: _branches("lengths"),
+    tensors.BRANCH_LOG_PROBS: _branches("log_probs"),
     **{name: lambda _request, _answer: _int32(0) for name in _ZERO_NAMES},
     tensors.KV_CACHE_REUSED_BLOCKS: _usage(lambda usage: usage.reused_blocks),
     tensors.KV_CACHE_ALLOC_NEW_BLOCKS: _usage(lambda usage: usage.new_blocks),

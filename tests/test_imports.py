@@ -43,6 +43,7 @@ TOOLS = (
     "profiles",
     "trtllm",
     "triton",
+    "models",
     "client",
     "evaluation",
     "benchmark",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandem.bls.draft_length import AdaptiveLength, DraftLength, FixedLength
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
-from tandem.bls.effects import Draft, EngineCall
+from tandem.bls.effects import Draft, EngineCall, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text, proposal_seed
@@ -82,11 +82,15 @@ class DraftModel(Drafter):
             tokens, logits = sequence.up_to_end(tokens), None
         return Draft(tokens, logits, drafter=DRAFT_MODEL.name, plan=plan, answer=answer)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+    def copy(self, copied: Draft, limit: int) -> int:
+        """How much of a copy is worth being verified, instead of asking the draft engine."""
+        return self._length.copy(copied, limit)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""
         self._length.verified(draft, num_accepted, seconds)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""
         self._length.observe_plain_step(num_tokens, seconds)
 

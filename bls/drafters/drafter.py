@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
 from tandem.bls.draft_length import DraftStatistics
-from tandem.bls.effects import Draft, EngineAnswer, EngineCall
+from tandem.bls.effects import Draft, EngineAnswer, EngineCall, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
@@ -52,11 +52,11 @@ class Drafter:
         """Propose at most ``limit`` tokens (>= 1); an empty draft means plain target steps."""
         raise NotImplementedError
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Note how many tokens of a draft were accepted, and how long the target took."""
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+        """Note how many tokens of a draft were accepted, and what the round took."""
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Note how long the target took for tokens without drafts."""
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+        """Note what the target took for tokens without drafts."""
 
     def failed(self, error: EngineCallError) -> None:
         """Note that an engine call made by ``propose`` failed."""

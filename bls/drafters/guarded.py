@@ -13,7 +13,7 @@ from tandem.bls.drafter_registry import CONTROL, DrafterKind
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
-from tandem.bls.effects import Draft
+from tandem.bls.effects import Draft, StepSeconds
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -49,11 +49,11 @@ class GuardedDrafter(Drafter):
                 draft = self._without_calls(steps)
             return self._checked(draft, sequence, limit)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Pass on what became of a draft."""
         self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Pass on what the target costs without drafts."""
         self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
 

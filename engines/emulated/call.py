@@ -67,6 +67,11 @@ class EmulatedCall:
         self._last_token_ns = 0
 
     @property
+    def rows(self) -> int:
+        """How many tokens of the call a step computes, drafts to verify apart."""
+        return 1
+
+    @property
     def known(self) -> Ids:
         """The text as far as the engine remembers it: all but the last token, which it only said.
 

@@ -7,11 +7,13 @@ import time
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
 from tandem.engines.request import EngineRequest, EngineResponse, Floats, TopLogProbs, Usage
+from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
 from tandem.engines.torch.log_probs import LogProbs
@@ -108,6 +110,19 @@ class TorchSequence:
     def num_generated(self) -> int:
         """New tokens of the call so far."""
         return len(self._generated)
+
+    def next_tokens(self, count: int) -> NDArray[np.int64]:
+        """The tokens of the next forward pass: [count]."""
+        return self.tokens[self.computed : self.computed + count]
+
+    def segment(self, count: int) -> Packed:
+        """What the attention of the next forward pass must know of them.
+
+        Logits for the call's tail, or for all of a context.
+        """
+        assert self.entry is not None
+        rows = self.tail if count == self.pending else 0
+        return Segment(self.entry, count, count if self.wants_all_rows else rows)
 
     def schedule(self, count: int) -> None:
         """Count `count` tokens as seen by the model."""

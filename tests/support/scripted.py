@@ -43,6 +43,7 @@ CAPABILITIES = Capabilities(
     warps_draft_logits=True,
     compares_ids_exactly=True,
     top_p_with_drafts=True,
+    branches=False,
 )
 TARGET = EngineSettings(
     model="target",

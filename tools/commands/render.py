@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Render; return the exit status."""
-    planned = chosen_deployment(options)
+    planned = chosen_deployment(options, here=False)
     repository.render(planned, options.output)
     if options.slurm:
         server = server_options(planned, options.output)

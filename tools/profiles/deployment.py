@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
@@ -182,23 +183,44 @@ def load(path: Path) -> Deployment:
         raise source.error(error.key_path, str(error)) from error
 
 
-def for_checkpoints(target: Path, draft: Path | None) -> Deployment:
-    """Return a deployment of one's own checkpoints, without a profile; raise TandemError."""
-    engines = {"target": {"kind": "torch", "checkpoint": str(target.absolute())}}
-    if draft:
-        engines["draft"] = {"kind": "torch", "checkpoint": str(draft.absolute())}
-    profile = Profile.model_validate({"name": target.name, "engines": engines})
+def for_checkpoints(
+    target: Path,
+    draft: Path | None,
+    *,
+    name: str | None = None,
+    kv_cache_tokens: Mapping[str, int] = MappingProxyType({}),
+    with_weights: bool = True,
+) -> Deployment:
+    """Return a deployment of one's own checkpoints, without a profile; raise TandemError.
+
+    name: what the deployment is called, the target's folder when left out. kv_cache_tokens: of
+    `target` and `draft`. with_weights: false checks all that the small files say, where the weights
+    are not there yet.
+    """
+    folders = {"target": target, "draft": draft} if draft else {"target": target}
+    engines = {
+        job: {
+            "kind": "torch",
+            "checkpoint": str(folder.absolute()),
+            "kv_cache_tokens": kv_cache_tokens.get(job),
+        }
+        for job, folder in folders.items()
+    }
+    profile = Profile.model_validate({"name": name or target.name, "engines": engines})
     try:
-        return check(profile)
+        return check(profile, with_weights=with_weights)
     except ProfileError as error:
         option = "--draft: " if error.key_path[:2] == DRAFT else "--target: "
         raise TandemError(option + str(error)) from error
 
 
-def check(profile: Profile) -> Deployment:
+def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
     _check_names(profile)
     engines = {key_path: section.plan(key_path) for key_path, section in _sections(profile)}
+    if with_weights:
+        for key_path, section in _sections(profile):
+            section.check_weights(key_path)
     _check_languages(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     if draft:

@@ -109,6 +109,9 @@ class EngineSection(ConfigSection):
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the part against what is on disk; raise ProfileError with its key path."""
 
+    def check_weights(self, key_path: KeyPath) -> None:
+        """Raise ProfileError where the weights to serve are missing; what brings none has none."""
+
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
         """Return the planned target, with what this draft changes in it."""
         return planned
