@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.chunk_size import ChunkSize
-from tandem.bls.drafters.drafter import Drafter
+from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.effects import (
     NO_DRAFT,
+    Beside,
     Chunk,
     Draft,
     Effect,
@@ -93,6 +94,7 @@ class Decoding:
             self._plain_tokens_due = draft.plain_tokens
             yield from self._target_alone()
             return
+        yield from self._draft_ahead(draft)
         answer = yield self._verification(draft)
         end = self.sequence.first_end(answer.tokens)
         accepted = self._accept(draft, answer, end)
@@ -104,7 +106,14 @@ class Decoding:
         """What a step took that began then: between the ends of two emits, nobody else waits."""
         return StepSeconds(self._clock() - began, answer.engine_seconds or answer.seconds)
 
-    def _propose(self) -> Generator[EngineCall, EngineAnswer, Draft]:
+    def _draft_ahead(self, draft: Draft) -> Steps:
+        """Have the drafter draft the next round's tokens while this round's are verified."""
+        steps = self._drafter.draft_ahead(self.sequence, draft)
+        if steps is not None:
+            self.statistics.ahead.num_calls += 1
+            yield Beside(steps)
+
+    def _propose(self) -> Proposal:
         limit = self.sequence.draft_limit
         if limit < 1:
             return Draft()
@@ -283,4 +292,7 @@ def _round_of(draft: Draft, num_accepted: int, answer: EngineAnswer) -> Round:
         stop_probability=draft.plan.stop_probability if draft.plan else 0.0,
         draft_seconds=draft.answer.engine_seconds if draft.answer else 0.0,
         target_seconds=answer.engine_seconds,
+        num_branches=draft.num_branches,
+        drafted_ahead=draft.drafted_ahead,
+        seconds_saved=draft.seconds_saved,
     )

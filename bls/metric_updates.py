@@ -10,6 +10,11 @@ from tandem.bls.drafter_registry import DRAFTERS, DrafterName
 from tandem.bls.metric_names import (
     ACCEPTED_TOKENS,
     ACCEPTED_TOKENS_PER_POS,
+    AHEAD_BRANCHES,
+    AHEAD_CALLS,
+    AHEAD_HITS,
+    AHEAD_SAVED_SECONDS,
+    AHEAD_WASTED_BRANCHES,
     DRAFT_TOKENS,
     DRAFTER_FAILURES,
     DRAFTS,
@@ -67,11 +72,17 @@ def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
     _count_time(updates, drafter, statistics, timeline)
     for name, value in (
         (OUTPUT_TOKENS, timeline.num_tokens),
+        (AHEAD_CALLS, statistics.ahead.num_calls),
+        (AHEAD_BRANCHES, statistics.ahead.num_branches),
+        (AHEAD_WASTED_BRANCHES, statistics.ahead.num_wasted_branches),
+        (AHEAD_SAVED_SECONDS, statistics.ahead.seconds_saved),
         (DRAFTER_FAILURES, statistics.num_drafter_failures),
         (UNVERIFIED_DRAFT_TOKENS, statistics.num_unverified_draft_tokens),
         (RECOMPUTED_TOKENS, statistics.num_recomputed_tokens),
     ):
         updates.count(name, value, drafter=drafter)
+    for accepted, hits in enumerate(statistics.ahead.hits_by_accepted):
+        updates.count(AHEAD_HITS, hits, drafter=drafter, accepted=str(accepted))
     return updates
 
 

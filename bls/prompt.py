@@ -57,6 +57,7 @@ class Drafting(NamedTuple):
     max_matching_ngram_size: int = 1
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
+    draft_ahead: bool | None = None  # None: where it pays
 
 
 class Prompt(NamedTuple):

@@ -26,7 +26,7 @@ from tandem.bls.prompt import (
     check_logits,
 )
 from tandem.bls.request import TokenIds
-from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
+from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings, RequestLimits
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
@@ -299,6 +299,7 @@ class RequestParser:
         looked_up = self._integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
         ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size)
         threshold = self._threshold(row)
+        ahead = self._draft_ahead(row, drafter)
         if drafter is CONTROL or asked == 0:
             return Drafting(CONTROL.name)
         self._refuse_unless(
@@ -315,6 +316,7 @@ class RequestParser:
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             use_draft_logits=use_logits,
             draft_acceptance_threshold=threshold if use_logits else None,
+            draft_ahead=ahead,
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None) -> int:
@@ -342,6 +344,29 @@ class RequestParser:
             "cannot be honoured: the target drafts by itself",
         )
         return drafter
+
+    def _draft_ahead(self, row: int, drafter: DrafterKind) -> bool | None:
+        """Whether to draft ahead; None: where it pays."""
+        given = self._strings(tensors.DRAFT_AHEAD, row)
+        if not given or not given[0]:
+            return self._settings.draft_ahead
+        if given[0] not in DRAFT_AHEAD:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': {_quoted(given[0])} given, must be "
+                f"{', '.join(DRAFT_AHEAD)}"
+            )
+        ahead = DRAFT_AHEAD[given[0]]
+        if ahead and not drafter.samples_from_draft_model:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}' needs '{tensors.DRAFTER}' to be "
+                f"{_those(lambda kind: kind.samples_from_draft_model)}"
+            )
+        if ahead and not self._settings.draft_branches:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': true given, but this deployment's draft engine "
+                "cannot draft ahead; say auto or false"
+            )
+        return ahead
 
     def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
         """Whether drafts come with the logits that they were drawn from."""

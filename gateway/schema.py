@@ -66,6 +66,7 @@ class GenerationRequest(Body):
     bad_words: list[str] = []
     drafter: str | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=INT32)] | Literal["auto"] | None = None
+    draft_ahead: bool | Literal["auto"] | None = None
     prompt_lookup_num_tokens: Count | None = None
     max_matching_ngram_size: Count | None = None
     use_draft_logits: bool | None = None

@@ -151,6 +151,11 @@ def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:
         values[tensors.DRAFTER] = drafter
     if length is not None:
         values[tensors.NUM_DRAFT_TOKENS] = length
+    if (
+        drafter in (drafter_registry.DRAFT_MODEL.name, drafter_registry.HYBRID.name)
+        and rng.random() < 0.5
+    ):
+        values[tensors.DRAFT_AHEAD] = "true"
     if drafter == drafter_registry.DRAFT_MODEL.name and question.greedy and rng.random() < 0.5:
         values[tensors.USE_DRAFT_LOGITS] = True
     return values

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
+from tandem.bls.draft_ahead import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
-from tandem.bls.effects import Draft, EngineAnswer, EngineCall, StepSeconds
+from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 
-Proposal = Generator[EngineCall, EngineAnswer, Draft]
+Proposal = Generator[EngineCall | Settle, Any, Draft]
+StepsAhead = Generator[EngineCall, EngineAnswer, Any]
 
 
 class DrafterHealth(Protocol):
@@ -39,6 +41,7 @@ class DrafterContext(NamedTuple):
     health: DrafterHealth
     draft_statistics: DraftStatistics
     own: Any = None
+    ahead_statistics: AheadStatistics | None = None  # None: nothing is drafted ahead
 
 
 class Drafter:
@@ -51,6 +54,13 @@ class Drafter:
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Propose at most ``limit`` tokens (>= 1); an empty draft means plain target steps."""
         raise NotImplementedError
+
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:  # noqa: ARG002
+        """Return steps that draft on while ``draft`` is verified; None where that is not worth it.
+
+        They may run on another thread, and must not look at what the loop changes meanwhile.
+        """
+        return None
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Note how many tokens of a draft were accepted, and what the round took."""

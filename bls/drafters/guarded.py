@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from tandem.bls.drafter_registry import CONTROL, DrafterKind
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
 from tandem.bls.effects import Draft, StepSeconds
@@ -48,6 +48,12 @@ class GuardedDrafter(Drafter):
             else:
                 draft = self._without_calls(steps)
             return self._checked(draft, sequence, limit)
+
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
+        """Pass on steps beside a verification, of a drafter that may call an engine."""
+        if not self._kind.samples_from_draft_model:
+            return None
+        return self._try(lambda: self._drafter.draft_ahead(sequence, draft), None)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Pass on what became of a draft."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import Draft, StepSeconds
 from tandem.bls.errors import EngineCallError
@@ -35,6 +35,10 @@ class Hybrid(Drafter):
             return draft
         # The target goes on alone, but not for longer than nothing has been found to copy.
         return replace(draft, plain_tokens=min(draft.plain_tokens, self._longest_piece))
+
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
+        """Let the draft model draft on, also behind what was looked up."""
+        return self._draft_model.draft_ahead(sequence, draft)
 
     @property
     def _longest_piece(self) -> int:

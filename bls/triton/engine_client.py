@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from tandem.bls.draft_timeout import draft_timeout
 from tandem.bls.effects import (
+    Branch,
+    Branching,
     EngineAnswer,
     EngineCall,
     EngineRole,
@@ -26,6 +28,7 @@ from tandem.contract import engine as tensors
 
 # TensorRT-LLM answers no call that does not ask for both.
 REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
+BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 
 
 class EngineClient:
@@ -141,12 +144,26 @@ class EngineRequests:
             context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
             kv_blocks=_kv_blocks(outputs),
             engine_seconds=_engine_seconds(outputs),
+            branches=() if call.branching is None else self._branches(outputs),
         )
         if not self._request.kind.in_engine:
             return answer
         return answer._replace(
             num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
             num_accepted_tokens=_count(outputs, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS),
+        )
+
+    def _branches(self, outputs: dict[str, Any]) -> tuple[Branch, ...]:
+        missing = [f"'{tensor}'" for tensor in BRANCHES if tensor not in outputs]
+        if missing:
+            model = self._engine.settings.model
+            raise EngineCallError(model, f"{missing[0]} is missing from its answer")
+        outcomes, ids, lengths = (outputs[tensor].as_numpy() for tensor in BRANCHES)
+        lengths = lengths.reshape(-1)
+        ids = ids.reshape(len(lengths), -1) if len(lengths) else ids
+        return tuple(
+            Branch(num_accepted, token, ids[row, : lengths[row]])
+            for row, (num_accepted, token) in enumerate(outcomes.reshape(-1, 2).tolist())
         )
 
     def _logits(self, outputs: dict[str, Any]) -> Any:
@@ -185,6 +202,8 @@ class EngineRequests:
                 outputs += [tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS]
         if call.wants_logits:
             outputs.append(self._logits_output)
+        if call.branching is not None:
+            outputs += BRANCHES
         return outputs
 
     def _changing(self, call: EngineCall) -> list[Any]:
@@ -200,14 +219,12 @@ class EngineRequests:
             inputs.append(_scalar(tensors.RETURN_GENERATION_LOGITS, True))
         if self._wants_log_probs(call):
             inputs.append(_scalar(tensors.RETURN_LOG_PROBS, True))
-        if self._wants_prompt_log_probs(call):
-            inputs.append(_scalar(tensors.RETURN_PROMPT_LOG_PROBS, True))
-        if self._num_top(call):
-            inputs.append(_scalar(tensors.NUM_TOP_LOG_PROBS, self._num_top(call)))
         if call.stop_probability:
             inputs.append(_scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability))
         if call.engine == "target":
             inputs += self._of_target(call)
+        if call.branching is not None:
+            inputs += _branching(call.draft.tokens, call.branching)
         return inputs + (self._bad_words_and_ends if call.ban_end_ids else self._bad_words)
 
     def _of_target(self, call: EngineCall) -> list[Any]:
@@ -219,6 +236,10 @@ class EngineRequests:
                 inputs += [logits, *self._logits_threshold]
         if self._wants_context_logits(call):
             inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
+        if self._wants_prompt_log_probs(call):
+            inputs.append(_scalar(tensors.RETURN_PROMPT_LOG_PROBS, True))
+        if self._request.num_top_log_probs:
+            inputs.append(_scalar(tensors.NUM_TOP_LOG_PROBS, self._request.num_top_log_probs))
         return inputs
 
     def _draft_logits(self, call: EngineCall) -> Any:
@@ -253,6 +274,15 @@ class EngineRequests:
 
     def _is_first(self, call: EngineCall) -> bool:
         return len(call.context) == len(self._request.prompt_ids)
+
+
+def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
+    """What asks a draft engine for branches."""
+    return [
+        *([_row(tensors.DRAFT_INPUT_IDS, draft)] if len(draft) else []),
+        _row(tensors.BRANCH_COUNTS, np.array(branching.counts, np.int32)),
+        _row(tensors.BRANCH_OUTPUT_LEN, np.array(branching.lengths, np.int32)),
+    ]
 
 
 def _words(tensor: Any, table: TokenIds | None) -> list[Any]:

@@ -277,6 +277,21 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             ),
         ),
         (
+            {"draft_ahead": "yes"},
+            "input 'draft_ahead': 'yes' given, must be true, false, auto",
+        ),
+        (
+            {"draft_ahead": "true", "drafter": "prompt_lookup"},
+            "input 'draft_ahead' needs 'drafter' to be draft_model or hybrid",
+        ),
+        (
+            {"draft_ahead": "true"},
+            (
+                "input 'draft_ahead': true given, but this deployment's draft engine cannot draft "
+                "ahead; say auto or false"
+            ),
+        ),
+        (
             {"draft_acceptance_threshold": 0.5},
             (
                 "input 'draft_acceptance_threshold' needs 'use_draft_logits' to be true: without "
@@ -337,6 +352,8 @@ def test_what_is_wrong_is_named(values, line):
         {"num_draft_tokens": 16},
         {"drafter": "none", "draft_acceptance_threshold": 0.5, "use_draft_logits": True},
         {"use_draft_logits": True, "draft_acceptance_threshold": 1.0},
+        {"draft_ahead": "auto"},
+        {"draft_ahead": "false", "drafter": "none"},
         {"return_generation_logits": True, "max_tokens": 12},
     ],
     ids="-".join,
@@ -466,6 +483,7 @@ HARMLESS = {
     "logit_bias_values": 1.0,
     "drafter": "hybrid",
     "num_draft_tokens": 2,
+    "draft_ahead": "auto",
     "prompt_lookup_num_tokens": 2,
     "max_matching_ngram_size": 1,
     "use_draft_logits": False,
@@ -493,6 +511,7 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         "logit_bias_ids": 6,
         "logit_bias_values": 2.0,
         "num_draft_tokens": 3,
+        "draft_ahead": "false",
         "prompt_lookup_num_tokens": 4,
         "max_matching_ngram_size": 3,
         "use_draft_logits": True,
@@ -648,6 +667,16 @@ def test_numbers_are_read():
 )
 def test_drafts_are_the_requests_or_the_deployments(values, expected):
     assert prompt(**values).drafting == expected
+
+
+def test_drafting_ahead_is_the_requests_or_the_deployments():
+    ahead = scripted.with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
+    given = {"true": True, "false": False, "auto": None, "": True}
+    assert {
+        text: prompt(settings=ahead, draft_ahead=text).drafting.draft_ahead for text in given
+    } == given
+    assert prompt(settings=ahead, drafter="hybrid").drafting.draft_ahead is True
+    assert prompt().drafting.draft_ahead is None
 
 
 def test_a_deployments_threshold_holds_with_logits_only():

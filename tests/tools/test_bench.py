@@ -148,6 +148,19 @@ def test_ways_are_what_means_something():
         variants_of([PROMPT_LOOKUP], [AUTO], [2])
 
 
+def test_drafting_ahead_is_a_matter_of_a_draft_model():
+    variants = variants_of(
+        [DRAFT_MODEL, PROMPT_LOOKUP], [4], [None], draft_aheads=["true", "false"]
+    )
+    assert list(map(str, variants)) == [
+        "none",
+        "draft_model 4 ahead true",
+        "draft_model 4 ahead false",
+        "prompt_lookup 4",
+    ]
+    assert variants[1].inputs["draft_ahead"] == "true"
+
+
 def test_way_sends_what_it_says():
     assert Variant("hybrid", AUTO, 3, use_draft_logits=True).inputs == {
         entry.DRAFTER: "hybrid",

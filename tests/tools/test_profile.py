@@ -192,6 +192,28 @@ def test_missing_tokenizer_is_refused(folder):
     )
 
 
+def test_drafting_ahead_is_where_it_pays_and_that_is_on_two_devices(folder):
+    pair = profile()["engines"]
+    settings = load(folder, profile()).loop_settings()
+    assert (settings.draft_ahead, settings.draft_branches) == (None, True)
+    assert settings.engines_share_device
+    pair["draft"]["device"] = "cuda:1"
+    settings = load(folder, profile(engines=pair, decoding={"draft_ahead": True})).loop_settings()
+    assert settings.draft_ahead is True
+    assert not settings.engines_share_device
+    pair["target"]["device"] = "cuda:1"
+    assert load(folder, profile(engines=pair)).loop_settings().engines_share_device
+
+
+def test_drafting_ahead_without_an_engine_that_can_is_refused(folder):
+    assert "decoding.draft_ahead: true, but engines.draft is missing; say auto or false" in refusal(
+        folder, profile(engines=engines(), decoding={"draft_ahead": True})
+    )
+    assert "decoding.draft_ahead: must be auto, true or false, not 'maybe'" in refusal(
+        folder, profile(decoding={"draft_ahead": "maybe"})
+    )
+
+
 def test_draft_len_over_the_targets_limit_is_refused(folder):
     assert "decoding.draft_len: 9 is over engines.target.max_draft_len, which is 8" in refusal(
         folder, profile(decoding={"draft_len": 9})

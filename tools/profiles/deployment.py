@@ -12,6 +12,7 @@ from typing import Any
 
 from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import (
+    MAX_HELPERS,
     DrafterModule,
     EngineSettings,
     ForwarderSettings,
@@ -56,13 +57,25 @@ class Deployment:
         """BLS calls that one model can have in flight at once.
 
         The loop's worst case is a call for each running sequence beside one for each that a dead
-        engine never answers; a forwarder's is one for each sequence that runs or waits. No more
-        than that: every model gets so many threads, and idle ones make each wake-up in the server
-        dearer (docs/benchmarks.md).
+        engine never answers, and one for each that drafts ahead; a forwarder's is one for each
+        sequence that runs or waits. No more than that: every model gets so many threads, and idle
+        ones make each wake-up in the server dearer (docs/benchmarks.md).
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)
-        return most + SPARE_THREADS
+        helpers = min(MAX_HELPERS, admission.max_requests) if self._drafts_ahead else 0
+        return most + helpers + SPARE_THREADS
+
+    @property
+    def _drafts_ahead(self) -> bool:
+        """Whether requests that say nothing of it may have drafts made ahead."""
+        asked = self.profile.decoding.draft_ahead
+        pays = asked is None and not _share_device(self.profile)
+        return self._can_draft_ahead and bool(asked or pays)
+
+    @property
+    def _can_draft_ahead(self) -> bool:
+        return self.draft is not None and self.draft.capabilities.branches
 
     @property
     def max_text_bytes(self) -> int:
@@ -116,6 +129,7 @@ class Deployment:
             preprocessing_model=models.preprocessing,
             postprocessing_model=models.postprocessing,
             end_ids=self.end_ids,
+            engines_share_device=_share_device(profile),
             drafters=self.drafters,
             drafter_modules=tuple(
                 DrafterModule(file=own.file.name, settings=own.settings)
@@ -238,6 +252,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     known = _drafters(target, draft, own)
     _check_drafters(profile, known, own)
     _check_draft_lengths(profile, known, target)
+    _check_draft_ahead(profile, draft)
     _check_limits(profile)
     tokenizer = _tokenizer(profile)
     for key_path, section in _sections(profile):
@@ -340,6 +355,19 @@ def _check_draft_lengths(
                 f"{length} is over engines.target.max_draft_len, which is "
                 f"{target.max_draft_len}; lower the one or raise the other",
             )
+
+
+def _check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
+    """Refuse to draft ahead with an engine that cannot."""
+    if profile.decoding.draft_ahead and not (draft and draft.capabilities.branches):
+        reason = "engines.draft is missing" if draft is None else "the draft engine cannot do it"
+        raise ProfileError(("decoding", "draft_ahead"), f"true, but {reason}; say auto or false")
+
+
+def _share_device(profile: Profile) -> bool:
+    """Whether what one engine computes slows the other down."""
+    target, draft = profile.engines.target, profile.engines.draft
+    return draft is not None and bool(target.devices & draft.devices)
 
 
 def _check_limits(profile: Profile) -> None:

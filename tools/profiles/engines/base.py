@@ -105,6 +105,11 @@ class EngineSection(ConfigSection):
     def tokenizer_folder(self) -> Path | None:
         """The checkpoint folder that may hold the engine's own tokenizer."""
 
+    @property
+    @abstractmethod
+    def devices(self) -> frozenset[str]:
+        """Names of what it computes on: engines with one in common slow each other down."""
+
     @abstractmethod
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the part against what is on disk; raise ProfileError with its key path."""

@@ -75,6 +75,11 @@ class EmulatedDraft(OwnEngineSection):
         """The tokenizer that it emulates the text of."""
         return self.tokenizer
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """One of its own, unless it says that it has the other engine's."""
+        return frozenset({"same_gpu" if self.same_gpu else f"emulated {self._role}"})
+
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Fill in what the profile leaves to the tokenizer."""
         try:

@@ -142,6 +142,11 @@ class TensorRTLLMDraft(EngineSection):
         """The longest draft that the engine verifies."""
         return 0
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """Its GPUs."""
+        return frozenset(f"cuda:{number}" for number in self.device_ids)
+
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the part; the engine itself may not be built yet."""
         try:

@@ -60,6 +60,12 @@ class TorchDraft(OwnEngineSection):
         """The checkpoint's folder."""
         return self.checkpoint
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """The CPU or a GPU; `auto` may be the CPU or the first GPU, where there is one."""
+        either = {"auto": {"cpu", "cuda:0"}, "cuda": {"cuda:0"}}
+        return frozenset(either.get(self.device, {self.device}))
+
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Fill in what the profile leaves to the checkpoint."""
         try:
