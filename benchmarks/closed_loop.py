@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
-from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, TextCall
+from tandem.bls.effects import Chunk, DecodedText, EngineAnswer, EngineCall, TextCall
 from tandem.bls.errors import EngineCallError
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
@@ -280,7 +280,7 @@ class World:
             while effect is not None:
                 sent: Any = None
                 if isinstance(effect, TextCall):
-                    sent = ""
+                    sent = DecodedText("")
                 elif isinstance(effect, EngineCall):
                     sent = yield effect, text
                 elif isinstance(effect, Chunk):

@@ -163,7 +163,7 @@ class Admission:
 
     def _overloaded(self) -> Overloaded:
         return Overloaded(
-            f"overloaded: {self.running} sequences are running and {self.waiting} waiting, which "
+            f"{self.running} sequences are running and {self.waiting} waiting, which "
             "is all the server takes; try again later"
         )
 

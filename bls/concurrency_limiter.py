@@ -56,7 +56,7 @@ class ConcurrencyLimiter:
             held = self._waiting_bytes + size
             if self._waiting and held > self._max_waiting_bytes:
                 raise Overloaded(
-                    f"overloaded: the texts that wait to be tokenized hold {self._waiting_bytes} "
+                    f"the texts that wait to be tokenized hold {self._waiting_bytes} "
                     f"bytes, of {self._max_waiting_bytes} that the server keeps for them; try "
                     "again later"
                 )

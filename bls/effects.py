@@ -8,7 +8,7 @@ effect         meaning                                                     the d
 EngineCall     call `draft` or `target`                                    EngineAnswer
 Beside         carry steps out while my next call blocks                   None
 Settle         what those steps returned, or None if it is not there yet   their result, None
-TextCall       turn ids into text                                          str
+TextCall       turn ids into text                                          DecodedText
 Chunk          hand tokens (and text) to whoever waits for them            None
 NextChunk      wait for tokens that another driver's steps made final      Chunk
 =============  ==========================================================  ==================
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from tandem.bls.drafter_registry import CONTROL, DrafterName
 from tandem.bls.request import TokenIds
 from tandem.bls.statistics import Totals
+from tandem.bls.token_details import Counts, TokenDetails, TopLogProbs
 
 EngineRole: TypeAlias = Literal["draft", "target"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
@@ -119,6 +120,13 @@ class KvBlocks(NamedTuple):
     total: int = 0  # reused and new; 0 where nobody asked
 
 
+class PromptLogProbs(NamedTuple):
+    """How likely the prompt's tokens were; nothing precedes the first one, whose row is zeros."""
+
+    values: NDArray[np.float32]  # [num_input_tokens]
+    top: TopLogProbs | None = None
+
+
 class EngineAnswer(NamedTuple):
     """The new tokens that an engine call brought, and how long it took.
 
@@ -132,6 +140,8 @@ class EngineAnswer(NamedTuple):
     num_draft_tokens: int = 0  # of an engine that drafts by itself
     num_accepted_tokens: int = 0
     log_probs: NDArray[np.float32] | None = None  # [n]
+    top: TopLogProbs | None = None
+    prompt_log_probs: PromptLogProbs | None = None
     # The target's [n, vocab_size]; the draft's as it sent them, [1, n, vocab_size], or a handle
     logits: Any = None
     context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
@@ -176,6 +186,14 @@ class TextCall(NamedTuple):
 
     window: TokenIds  # [n]
     context_length: int | None
+    wants_lengths: bool = False
+
+
+class DecodedText(NamedTuple):
+    """The text that was asked for, and how many characters of it each id completes."""
+
+    text: str
+    lengths: Counts | None = None  # [n - context_length], where they were wanted
 
 
 class Chunk(NamedTuple):
@@ -185,6 +203,7 @@ class Chunk(NamedTuple):
     text: str
     finish_reason: FinishReason | None  # None: more will come
     totals: Totals  # with these tokens
+    details: TokenDetails
 
 
 class NextChunk(NamedTuple):

@@ -1,14 +1,14 @@
-"""What can go wrong in the loop, who gets an error, and under which of Triton's error codes.
+"""What can go wrong in the loop, who gets an error, and its code and class (contract.errors).
 
 TandemError                  INTERNAL     one line that a client may read
 ├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
-├── Overloaded               UNAVAILABLE  nothing is free, and the queue is full
-├── DeadlineExceeded         INTERNAL     the request ran out of its time
+├── Overloaded               UNAVAILABLE  overloaded: nothing is free, and the queue is full
+├── DeadlineExceeded         INTERNAL     deadline_exceeded: the request ran out of its time
 ├── AnswerNotSent            INTERNAL     the answer does not fit into shared memory
 └── EngineError              the code it  an engine failed: the draft costs only speed, the target
     │                        came with    the request
-    ├── EngineTimeout        INTERNAL     an engine did not answer in time
-    ├── EngineUnavailable    UNAVAILABLE  an engine is not called any more
+    ├── EngineTimeout        INTERNAL     model_timeout: an engine did not answer in time
+    ├── EngineUnavailable    UNAVAILABLE  model_unavailable: an engine is not called any more
     └── EngineRefused        INVALID_ARG  an engine will not take this call, now or later
         └── DrafterFailed    INVALID_ARG  a deployment's own drafter has a fault: drafts end
 Cancelled                    CANCELLED    the client has gone; nobody gets it
@@ -22,13 +22,19 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from tandem.contract.errors import ErrorCode
+from tandem.contract.errors import ErrorClass, ErrorCode, classified
 
 
 class ServingError(Exception):
     """An error whose text is one line, fit for a client: what, where, and how to fix it."""
 
     code: ErrorCode = "INTERNAL"
+    error_class: ErrorClass | None = None
+
+    @property
+    def line(self) -> str:
+        """What a client is told: the text, behind its class where it has one."""
+        return classified(self.error_class, str(self))
 
 
 class BadRequest(ServingError):
@@ -41,10 +47,13 @@ class Overloaded(ServingError):
     """The server has as many requests as it can hold."""
 
     code = "UNAVAILABLE"
+    error_class = "overloaded"
 
 
 class DeadlineExceeded(ServingError):
     """The time that the client or the profile gave the request has passed."""
+
+    error_class = "deadline_exceeded"
 
 
 class AnswerNotSent(ServingError):
@@ -59,10 +68,14 @@ class EngineCallError(ServingError):
         self.model = model
         self.what = what
         self.code = code
+        if code == "UNAVAILABLE":
+            self.error_class = "model_unavailable"
 
 
 class EngineTimeout(EngineCallError):
     """An engine call had no answer in time; the thread that made it may be blocked forever."""
+
+    error_class = "model_timeout"
 
     def __init__(self, model: str, seconds: float) -> None:
         super().__init__(model, f"no answer within {seconds:g} s")
@@ -94,9 +107,10 @@ class Cancelled(Exception):
     """The client cancelled or disconnected."""
 
     code: ErrorCode = "CANCELLED"
+    line = "the request was cancelled"
 
     def __str__(self) -> str:
-        return "the request was cancelled"
+        return self.line
 
 
 # What a request can end with before its natural end.

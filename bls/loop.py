@@ -29,6 +29,7 @@ from tandem.bls.effects import (
     EngineCall,
     FinishReason,
     KvBlocks,
+    PromptLogProbs,
     StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
@@ -38,6 +39,7 @@ from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.bls.statistics import Round, Statistics
 from tandem.bls.text import TextSoFar
+from tandem.bls.token_details import TokenDetails, of_own_drafts, of_plain_tokens, of_round
 
 Steps = Generator[Effect, Any, None]
 
@@ -56,7 +58,7 @@ class Decoding:
         self.sequence = Sequence(request)
         self.statistics = Statistics()
         self.finish_reason: FinishReason | None = None
-        self.log_probs: list[NDArray[np.float32]] = []
+        self.prompt_log_probs: PromptLogProbs | None = None  # since the first target call
         self.generation_logits: list[NDArray[np.float32]] = []  # [n, vocab_size] each
         self.context_logits: NDArray[np.float32] | None = None  # [num_input_tokens, vocab_size]
         self.prompt_kv_blocks: KvBlocks | None = None  # of the first target call
@@ -64,7 +66,11 @@ class Decoding:
         self._settings = settings
         self._drafter = drafter
         self._clock = clock  # seconds
-        self._text = TextSoFar(request.stop_strings, each_round=request.needs_text_each_round)
+        self._text = TextSoFar(
+            request.stop_strings,
+            each_round=request.needs_text_each_round,
+            tells_lengths=request.wants_text_lengths and request.needs_text_each_round,
+        )
         self._chunk_size = ChunkSize(
             steady=request.streams_text or request.needs_text_each_round,
             whole=request.kind.in_engine,
@@ -92,7 +98,8 @@ class Decoding:
         answer = yield self._verification(draft)
         end = self.sequence.first_end(answer.tokens)
         accepted = self._accept(draft, answer, end)
-        yield from self._emit(answer, end)
+        details = of_round(self.statistics.num_rounds, len(answer.tokens), accepted, len(draft))
+        yield from self._emit(answer, details, end)
         self._drafter.verified(draft, accepted, self._since(began, answer))
 
     def _since(self, began: float, answer: EngineAnswer) -> StepSeconds:
@@ -152,7 +159,7 @@ class Decoding:
         )
 
     def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
-        """Count a round. All of the answer but its last token are accepted draft tokens.
+        """Count a round; return how many draft tokens it accepted: all but the last one.
 
         end: where the first end of sequence is in it, if there is one.
         """
@@ -199,11 +206,11 @@ class Decoding:
         self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
         ended = count < wanted
-        self._count_alone(answer, end, ended=ended)
-        yield from self._emit(answer, end, ended=ended)
+        details = self._count_alone(answer, end, ended=ended)
+        yield from self._emit(answer, details, end, ended=ended)
         self._drafter.observe_plain_step(count, self._since(began, answer))
 
-    def _count_alone(self, answer: EngineAnswer, end: int | None, *, ended: bool) -> None:
+    def _count_alone(self, answer: EngineAnswer, end: int | None, *, ended: bool) -> TokenDetails:
         """Count the target's own steps up to an end of sequence, or the rounds that it had.
 
         An engine that ended early and whose answer holds no end of sequence has dropped it.
@@ -216,23 +223,30 @@ class Decoding:
                 answer.num_draft_tokens,
                 answer.num_accepted_tokens,
             )
-            return
+            return of_own_drafts(self.statistics.num_rounds, len(answer.tokens))
+        details = of_plain_tokens(self.statistics.num_rounds, len(answer.tokens))
         count = len(answer.tokens[:end])
         if count:
             self.statistics.add(Round(num_plain_tokens=count, target_seconds=answer.engine_seconds))
         else:
             self.statistics.target_seconds += answer.engine_seconds
+        return details
 
-    def _emit(self, answer: EngineAnswer, end: int | None, *, ended: bool = False) -> Steps:
+    def _emit(
+        self, answer: EngineAnswer, details: TokenDetails, end: int | None, *, ended: bool = False
+    ) -> Steps:
         """Take over an answer's tokens up to an end of sequence or a stop string, hand them out.
 
-        end: where the first end of sequence is in it, if there is one. ended: the engine met the
-        end of sequence and kept it to itself.
+        details: of the answer's tokens. end: where the first end of sequence is in it, if there is
+        one. ended: the engine met the end of sequence and kept it to itself.
         """
         tokens = answer.tokens[:end][: self.sequence.tokens_left]
         ended = ended or end is not None
-        text, cut = yield from self._text.extend(tokens)
+        text, cut, lengths = yield from self._text.extend(tokens)
         tokens = tokens[:cut]
+        details = details.first(len(tokens))._replace(text_lengths=lengths)
+        if self.request.wants_log_probs:
+            details = details.with_log_probs(answer.log_probs, answer.top)
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
         if ended or self._text.stopped:
@@ -241,15 +255,15 @@ class Decoding:
             self.finish_reason = "length"
         if self.finish_reason is not None and not self.request.detokenizes_off_path:
             text += yield from self._text.finish(self.sequence.output)
-        yield Chunk(tokens, text, self.finish_reason, self.statistics.totals)
+        yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
         """Copy what belongs to the ``count`` tokens that are kept: the answer's memory is shared.
 
         A view would hold it, and all its rows, until the request ends.
         """
-        if self.request.wants_log_probs and answer.log_probs is not None:
-            self.log_probs.append(answer.log_probs[:count].copy())
+        if answer.prompt_log_probs is not None:
+            self.prompt_log_probs = answer.prompt_log_probs
         if self.request.wants_generation_logits and answer.logits is not None:
             self.generation_logits.append(answer.logits[:count].copy())
         if answer.context_logits is not None:

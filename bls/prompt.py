@@ -40,6 +40,13 @@ class Tokens(NamedTuple):
     embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
 
 
+class LogitBias(NamedTuple):
+    """What is added to the logits of some tokens; one that comes twice gets both."""
+
+    ids: tuple[int, ...]
+    values: tuple[float, ...]
+
+
 class Prompt(NamedTuple):
     """One row of a request, checked as far as it can be before it is tokenized.
 
@@ -49,14 +56,21 @@ class Prompt(NamedTuple):
     words: TokenizerInputs
     input_ids: TokenIds | None  # instead of text
     request: Request
+    logit_bias: LogitBias | None = None
 
 
 class Options(NamedTuple):
-    """What holds for all prompts of a request."""
+    """What holds for all prompts of a request.
+
+    tells_text_lengths: the client named that output.
+    """
 
     stream: bool = False
+    tells_text_lengths: bool = False
     exclude_input_in_output: bool = True
     return_log_probs: bool = False
+    return_prompt_log_probs: bool = False
+    num_top_log_probs: int = 0
     return_context_logits: bool = False
     return_generation_logits: bool = False
     return_perf_metrics: bool = False
@@ -69,7 +83,9 @@ def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Reques
     request = prompt.request
     _check_length(len(tokens.prompt_ids), request.max_tokens, settings.target)
     sampling = replace(
-        request.sampling, bad_words=tokens.bad_words, embedding_bias=tokens.embedding_bias
+        request.sampling,
+        bad_words=tokens.bad_words,
+        embedding_bias=_bias(prompt, tokens, settings),
     )
     complete = replace(
         request,
@@ -112,6 +128,17 @@ def check_logits(
             f"({len(max_tokens)} prompts of {rows} rows of {width}), an answer holds "
             f"at most {settings.max_logits_bytes}; ask for fewer tokens or prompts"
         )
+
+
+def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.float32] | None:
+    """What is added to all logits, [vocab_size]: that of words and that of ids."""
+    if prompt.logit_bias is None:
+        return tokens.embedding_bias
+    bias = np.zeros(settings.target.vocab_size, np.float32)
+    if tokens.embedding_bias is not None:
+        bias[: len(tokens.embedding_bias)] = tokens.embedding_bias
+    np.add.at(bias, list(prompt.logit_bias.ids), prompt.logit_bias.values)
+    return bias
 
 
 def _end_ids(request: Request, tokens: Tokens) -> tuple[int, ...]:

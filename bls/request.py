@@ -57,7 +57,10 @@ class Request:
     draft_acceptance_threshold: float | None = None
     seeded: bool = False  # the client chose the seed, and so expects to see the text again
     streams_text: bool = False  # text is wanted round by round, not only at the end
+    wants_text_lengths: bool = False  # how many characters each token completes
     wants_log_probs: bool = False
+    wants_prompt_log_probs: bool = False
+    num_top_log_probs: int = 0  # alternatives where log-probabilities are
     wants_context_logits: bool = False
     wants_generation_logits: bool = False
     wants_kv_blocks: bool = False  # how many its context holds; those reused are always counted
@@ -88,4 +91,4 @@ class Request:
     @cached_property
     def detokenizes_off_path(self) -> bool:
         """Whether text is wanted round by round but decides nothing: no round waits for it."""
-        return self.streams_text and not self.needs_text_each_round
+        return (self.streams_text or self.wants_text_lengths) and not self.needs_text_each_round

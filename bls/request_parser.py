@@ -12,14 +12,14 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind
 from tandem.bls.errors import BadRequest
-from tandem.bls.prompt import Options, Prompt, TokenizerInputs, check_logits
+from tandem.bls.prompt import LogitBias, Options, Prompt, TokenizerInputs, check_logits
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings, RequestLimits
 from tandem.contract import entry as tensors
@@ -56,9 +56,13 @@ DRAFTING = (
     tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
 WORD_LISTS = (tensors.STOP_WORDS, tensors.BAD_WORDS, tensors.EMBEDDING_BIAS_WORDS)
+MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 MAX_PARAMETERS_BYTES = 64 * 1024  # none of them is an input, so none is long
 UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 LONGEST_QUOTE = 40  # characters of a client's own text in an error
+
+
+Asked = TypeVar("Asked", bool, int)
 
 
 class RequestParser:
@@ -110,12 +114,40 @@ class RequestParser:
                 tensors.EXCLUDE_INPUT_IN_OUTPUT, self._settings.exclude_input_in_output
             ),
             return_log_probs=flag(tensors.RETURN_LOG_PROBS),
+            return_prompt_log_probs=self._told(
+                flag(tensors.RETURN_PROMPT_LOG_PROBS),
+                self._settings.target.capabilities.prompt_log_probs,
+                tensors.RETURN_PROMPT_LOG_PROBS,
+            ),
+            num_top_log_probs=self._num_top_log_probs(),
             return_context_logits=flag(tensors.RETURN_CONTEXT_LOGITS),
             return_generation_logits=flag(tensors.RETURN_GENERATION_LOGITS),
             return_perf_metrics=flag(tensors.RETURN_PERF_METRICS),
             return_num_input_tokens=flag(tensors.RETURN_NUM_INPUT_TOKENS),
             return_num_output_tokens=flag(tensors.RETURN_NUM_OUTPUT_TOKENS),
         )
+
+    def _num_top_log_probs(self) -> int:
+        """How many alternatives are wanted at each place, of all prompts."""
+        tensor = tensors.NUM_TOP_LOG_PROBS
+        rows = range(self.batch_size)
+        given = {self._integer(tensor, row, 0, MAX_TOP_LOG_PROBS) or 0 for row in rows}
+        if len(given) > 1:
+            raise BadRequest(f"input '{tensor}' must be the same for all prompts of a request")
+        count = given.pop()
+        flags = (tensors.RETURN_LOG_PROBS, tensors.RETURN_PROMPT_LOG_PROBS)
+        if count and not any(self._flag(flag, row) for flag in flags for row in rows):
+            raise BadRequest(f"input '{tensor}' needs '{flags[0]}' or '{flags[1]}' to be true")
+        return self._told(count, self._settings.target.capabilities.top_log_probs, tensor)
+
+    def _told(self, asked: Asked, can: bool, tensor: Tensor) -> Asked:
+        """Return what was asked for; refuse it where the target does not tell it."""
+        if asked and not can:
+            raise BadRequest(
+                f"input '{tensor}' is not supported by this deployment: its target engine does not "
+                "tell them"
+            )
+        return asked
 
     def prompts(self, options: Options) -> list[Prompt]:
         """Read every prompt of the request."""
@@ -131,7 +163,12 @@ class RequestParser:
 
     def _prompt(self, row: int, options: Options) -> Prompt:
         self._refuse_beams(row)
-        return Prompt(self._words(row), self._input_ids(row), self._request(row, options))
+        return Prompt(
+            self._words(row),
+            self._input_ids(row),
+            self._request(row, options),
+            self._logit_bias(row),
+        )
 
     def _request(self, row: int, options: Options) -> Request:
         """Read all that the tokenizer adds nothing to."""
@@ -150,7 +187,10 @@ class RequestParser:
             end_ids=self._end_ids(row),
             max_draft_len=self._settings.target.max_draft_len,
             streams_text=options.stream,
+            wants_text_lengths=options.tells_text_lengths,
             wants_log_probs=options.return_log_probs,
+            wants_prompt_log_probs=options.return_prompt_log_probs,
+            num_top_log_probs=options.num_top_log_probs,
             wants_context_logits=options.return_context_logits,
             wants_generation_logits=options.return_generation_logits,
             wants_kv_blocks=options.return_perf_metrics,
@@ -189,6 +229,35 @@ class RequestParser:
             raise BadRequest(f"input '{tensors.EMBEDDING_BIAS_WEIGHTS}' must be finite numbers")
         return tuple(weights.tolist())
 
+    def _logit_bias(self, row: int) -> LogitBias | None:
+        nothing: NDArray[Any] = np.empty((self.batch_size, 0))
+        ids: TokenIds = self._arrays.get(tensors.LOGIT_BIAS_IDS, nothing)[row].reshape(-1)
+        values = self._arrays.get(tensors.LOGIT_BIAS_VALUES, nothing)[row].reshape(-1)
+        if len(ids) != len(values):
+            raise BadRequest(
+                f"input '{tensors.LOGIT_BIAS_VALUES}': {len(values)} values for {len(ids)} "
+                f"'{tensors.LOGIT_BIAS_IDS}'; send one an id"
+            )
+        if not len(ids):
+            return None
+        if len(ids) > self._settings.target.vocab_size:
+            raise BadRequest(
+                f"input '{tensors.LOGIT_BIAS_IDS}': {len(ids)} ids given, the vocabulary has "
+                f"{self._settings.target.vocab_size}"
+            )
+        self._check_ids(tensors.LOGIT_BIAS_IDS, ids)
+        if not np.isfinite(values).all():
+            raise BadRequest(f"input '{tensors.LOGIT_BIAS_VALUES}' must be finite numbers")
+        return LogitBias(tuple(ids.tolist()), tuple(values.tolist()))
+
+    def _check_ids(self, tensor: Tensor, ids: TokenIds) -> None:
+        vocab_size = self._settings.target.vocab_size
+        if ids.view(np.uint32).max() >= vocab_size:  # a negative one is huge there
+            raise BadRequest(
+                f"input '{tensor}': ids must lie in 0..{vocab_size - 1}, "
+                f"{ids.min()}..{ids.max()} given"
+            )
+
     def _input_ids(self, row: int) -> TokenIds | None:
         array = self._arrays.get(tensors.INPUT_IDS)
         if array is None:
@@ -202,11 +271,7 @@ class RequestParser:
                 f"more than max_seq_len, {target.max_seq_len}"
             )
         ids: TokenIds = array[row].reshape(-1).astype(np.int32)
-        if ids.view(np.uint32).max() >= target.vocab_size:  # a negative one is huge there
-            raise BadRequest(
-                f"input '{tensors.INPUT_IDS}': ids must lie in 0..{target.vocab_size - 1}, "
-                f"{ids.min()}..{ids.max()} given"
-            )
+        self._check_ids(tensors.INPUT_IDS, ids)
         return ids
 
     def _refuse_beams(self, row: int) -> None:

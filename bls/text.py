@@ -10,20 +10,44 @@ the text that an answer without streaming has.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tandem.bls.effects import NO_TOKENS, Chunk, NextChunk, TextCall
+from tandem.bls.effects import NO_TOKENS, Chunk, DecodedText, NextChunk, TextCall
 from tandem.bls.request import TokenIds
 from tandem.bls.stop_strings import StopStrings
+from tandem.bls.token_details import NO_COUNTS, Counts
+
+
+class NewText(NamedTuple):
+    """What tokens add to an answer.
+
+    text: what may be shown. num_kept: how many of the tokens the answer keeps. lengths: [num_kept],
+    the characters that each completes, shown or not; None where nobody asked.
+    """
+
+    text: str
+    num_kept: int
+    lengths: Counts | None = None
 
 
 class TextSoFar:
-    """Turns the tokens of each round into text that may be shown."""
+    """Turns the tokens of each round into text that may be shown.
 
-    def __init__(self, stop_strings: tuple[str, ...] = (), *, each_round: bool) -> None:
+    each_round: whether anybody wants it before the end. tells_lengths: whether anybody wants to
+    know what each token completes.
+    """
+
+    def __init__(
+        self,
+        stop_strings: tuple[str, ...] = (),
+        *,
+        each_round: bool,
+        tells_lengths: bool = False,
+    ) -> None:
         self._each_round = each_round
+        self._tells_lengths = tells_lengths
         self._stops = StopStrings(stop_strings)
         self._window = NO_TOKENS  # output tokens that may share a character with the next ones
         self._length = 0  # characters received
@@ -33,56 +57,59 @@ class TextSoFar:
         """Whether a stop string has ended the answer."""
         return self._stops.found
 
-    def extend(self, tokens: TokenIds) -> Generator[TextCall, str, tuple[str, int]]:
+    def extend(self, tokens: TokenIds) -> Generator[TextCall, DecodedText, NewText]:
         """Return what ``tokens`` add to the visible text, and how many of them the answer keeps.
 
         The token that completes a stop string is the last one kept.
         """
         if not self._each_round or len(tokens) == 0:
-            return "", len(tokens)
+            return NewText("", len(tokens), NO_COUNTS if self._tells_lengths else None)
         window, context_length = np.concatenate([self._window, tokens]), len(self._window)
-        text = yield TextCall(window, context_length)
+        text, lengths = yield TextCall(window, context_length, self._tells_lengths)
         if self._stops.would_find(text):
             text, kept = yield from self._until_stop(window, context_length, text)
-            return self._stops.feed(text), kept
+            kept_lengths = None if lengths is None else lengths[:kept]
+            return NewText(self._stops.feed(text), kept, kept_lengths)
         self._window = tokens if text else window
         self._length += len(text)
-        return self._stops.feed(text), len(tokens)
+        return NewText(self._stops.feed(text), len(tokens), lengths)
 
-    def finish(self, output: TokenIds) -> Generator[TextCall, str, str]:
+    def finish(self, output: TokenIds) -> Generator[TextCall, DecodedText, str]:
         """Return the rest of the text, when ``output`` is the complete answer."""
         if self.stopped or len(output) == 0:
             return ""
-        whole = yield TextCall(output, None)
+        whole, _ = yield TextCall(output, None)
         return self._stops.feed(whole[self._length :]) + self._stops.flush()
 
     def _until_stop(
         self, window: TokenIds, context_length: int, text: str
-    ) -> Generator[TextCall, str, tuple[str, int]]:
+    ) -> Generator[TextCall, DecodedText, tuple[str, int]]:
         """Return the text up to the token that completes a stop string, and the tokens of it.
 
         What follows may complete a second one that begins earlier: token by token, it never would.
         """
         for end in range(context_length + 1, len(window)):
-            shorter = yield TextCall(window[:end], context_length)
+            shorter, _ = yield TextCall(window[:end], context_length)
             if self._stops.would_find(shorter):
                 return shorter, end - context_length
         return text, len(window) - context_length
 
 
-def detokenize_stream() -> Generator[NextChunk | TextCall | Chunk, Any, None]:
+def detokenize_stream(
+    *, tells_lengths: bool = False
+) -> Generator[NextChunk | TextCall | Chunk, Any, None]:
     """Detokenize an answer off the critical path: chunks come by NextChunk and leave with text.
 
     The text does not decide how the answer goes on, so no round waits for it.
     """
-    text_so_far = TextSoFar(each_round=True)
+    text_so_far = TextSoFar(each_round=True, tells_lengths=tells_lengths)
     output: list[TokenIds] = []
     ended = False
     while not ended:
         chunk = yield NextChunk()
-        text, _ = yield from text_so_far.extend(chunk.tokens)
+        text, _, lengths = yield from text_so_far.extend(chunk.tokens)
         output.append(chunk.tokens)
         ended = chunk.finish_reason is not None
         if ended:
             text += yield from text_so_far.finish(np.concatenate(output))
-        yield chunk._replace(text=text)
+        yield chunk._replace(text=text, details=chunk.details._replace(text_lengths=lengths))

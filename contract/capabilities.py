@@ -15,6 +15,8 @@ class Capabilities:
         that a seed gives one text however it is cut into calls.
     draft_logits: verifies against `draft_logits` too; its `generation_logits` can be sent as such.
     log_probs_with_drafts: returns log-probabilities of what a verification emits.
+    top_log_probs: tells the likeliest tokens beside those that it emits.
+    prompt_log_probs: returns log-probabilities of a context's tokens.
     stop: a second call with `stop` and the same request id ends a running one.
     streaming: answers token by token when asked to.
     stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
@@ -34,6 +36,8 @@ class Capabilities:
     keyed_randomness: bool
     draft_logits: bool
     log_probs_with_drafts: bool
+    top_log_probs: bool
+    prompt_log_probs: bool
     stop: bool
     streaming: bool
     stops_when_unsure: bool

@@ -147,6 +147,10 @@ RETURN_NUM_OUTPUT_TOKENS = NVIDIA_INPUTS.declare(
 )
 
 INPUTS = Tensors(NVIDIA_INPUTS)  # of our own engines
+NUM_TOP_LOG_PROBS = INPUTS.declare("num_top_log_probs", "INT32", (1,), optional=True, scalar=True)
+RETURN_PROMPT_LOG_PROBS = INPUTS.declare(
+    "return_prompt_log_probs", "BOOL", (1,), optional=True, scalar=True
+)
 DRAFT_STOP_PROBABILITY = INPUTS.declare(
     "draft_stop_probability", "FP32", (1,), optional=True, scalar=True
 )
@@ -192,6 +196,13 @@ NUM_INPUT_TOKENS = NVIDIA_OUTPUTS.declare("num_input_tokens", "INT32", (1,))
 NUM_OUTPUT_TOKENS = NVIDIA_OUTPUTS.declare("num_output_tokens", "INT32", (1,))
 
 OUTPUTS = Tensors(NVIDIA_OUTPUTS)  # of our own engines
+# The likeliest tokens at each place of the answer, [1, 1, n, k], and of the context, [1, 1, n]
+# and [1, 1, n, k]; nothing precedes the context's first token, whose row is zeros.
+OUTPUT_TOP_IDS = OUTPUTS.declare("output_top_ids", "INT32", (-1, -1, -1))
+OUTPUT_TOP_LOG_PROBS = OUTPUTS.declare("output_top_log_probs", "FP32", (-1, -1, -1))
+PROMPT_LOG_PROBS = OUTPUTS.declare("prompt_log_probs", "FP32", (-1, -1))
+PROMPT_TOP_IDS = OUTPUTS.declare("prompt_top_ids", "INT32", (-1, -1, -1))
+PROMPT_TOP_LOG_PROBS = OUTPUTS.declare("prompt_top_log_probs", "FP32", (-1, -1, -1))
 OUT_SHARED_LOGITS_HANDLE = OUTPUTS.declare(SHARED_LOGITS_HANDLE, "UINT64", (3,))
 # What a call with `branch_counts` answers, besides `output_ids` without tokens: b branches, by
 # accepted length, then the likeliest next token first. K is the length of the longest.

@@ -1,6 +1,13 @@
 """Tensors of the text entries: NVIDIA's `tensorrt_llm_bls`, and what Tandem adds."""
 
+from typing import Final, Literal, TypeAlias, get_args
+
 from tandem.contract.tensor import Tensors
+
+# Where a token of an answer came from: an index of these in `output_kinds`. An engine that drafts
+# by itself does not tell.
+Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 INPUTS = Tensors()
 TEXT_INPUT = INPUTS.declare("text_input", "STRING", (1,), optional=True)
@@ -25,6 +32,8 @@ PRESENCE_PENALTY = INPUTS.declare("presence_penalty", "FP32", (1,), optional=Tru
 FREQUENCY_PENALTY = INPUTS.declare("frequency_penalty", "FP32", (1,), optional=True)
 SEED = INPUTS.declare("seed", "UINT64", (1,), optional=True)
 RETURN_LOG_PROBS = INPUTS.declare("return_log_probs", "BOOL", (1,), optional=True, scalar=True)
+NUM_TOP_LOG_PROBS = INPUTS.declare("num_top_log_probs", "INT32", (1,), optional=True)
+RETURN_PROMPT_LOG_PROBS = INPUTS.declare("return_prompt_log_probs", "BOOL", (1,), optional=True)
 RETURN_CONTEXT_LOGITS = INPUTS.declare(
     "return_context_logits", "BOOL", (1,), optional=True, scalar=True
 )
@@ -41,6 +50,8 @@ PROMPT_VOCAB_SIZE = INPUTS.declare("prompt_vocab_size", "INT32", (1,), optional=
 PROMPT_TABLE_EXTRA_ID = INPUTS.declare("prompt_table_extra_id", "UINT64", (1,), optional=True)
 EMBEDDING_BIAS_WORDS = INPUTS.declare("embedding_bias_words", "STRING", (-1,), optional=True)
 EMBEDDING_BIAS_WEIGHTS = INPUTS.declare("embedding_bias_weights", "FP32", (-1,), optional=True)
+LOGIT_BIAS_IDS = INPUTS.declare("logit_bias_ids", "INT32", (-1,), optional=True)
+LOGIT_BIAS_VALUES = INPUTS.declare("logit_bias_values", "FP32", (-1,), optional=True)
 NUM_DRAFT_TOKENS = INPUTS.declare("num_draft_tokens", "INT32", (1,), optional=True)
 USE_DRAFT_LOGITS = INPUTS.declare("use_draft_logits", "BOOL", (1,), optional=True, scalar=True)
 LORA_TASK_ID = INPUTS.declare("lora_task_id", "UINT64", (1,), optional=True, scalar=True)
@@ -70,6 +81,13 @@ OUTPUTS = Tensors()
 TEXT_OUTPUT = OUTPUTS.declare("text_output", "STRING", (-1,))
 CUM_LOG_PROBS = OUTPUTS.declare("cum_log_probs", "FP32", (-1,))
 OUTPUT_LOG_PROBS = OUTPUTS.declare("output_log_probs", "FP32", (-1, -1))
+# The likeliest tokens at the place of each of the output ids, [b, 1, n, k], best first.
+OUTPUT_TOP_IDS = OUTPUTS.declare("output_top_ids", "INT32", (-1, -1, -1))
+OUTPUT_TOP_LOG_PROBS = OUTPUTS.declare("output_top_log_probs", "FP32", (-1, -1, -1))
+# The same of the prompt; nothing precedes its first token, whose row is zeros.
+PROMPT_LOG_PROBS = OUTPUTS.declare("prompt_log_probs", "FP32", (-1, -1))
+PROMPT_TOP_IDS = OUTPUTS.declare("prompt_top_ids", "INT32", (-1, -1, -1))
+PROMPT_TOP_LOG_PROBS = OUTPUTS.declare("prompt_top_log_probs", "FP32", (-1, -1, -1))
 CONTEXT_LOGITS = OUTPUTS.declare("context_logits", "FP32", (-1, -1))
 GENERATION_LOGITS = OUTPUTS.declare("generation_logits", "FP32", (-1, -1, -1))
 BATCH_INDEX = OUTPUTS.declare("batch_index", "INT32", (1,))
@@ -88,6 +106,10 @@ NUM_INPUT_TOKENS = OUTPUTS.declare("num_input_tokens", "INT32", (1,))
 NUM_OUTPUT_TOKENS = OUTPUTS.declare("num_output_tokens", "INT32", (1,))
 OUTPUT_IDS = OUTPUTS.declare("output_ids", "INT32", (-1, -1))
 SEQUENCE_LENGTH = OUTPUTS.declare("sequence_length", "INT32", (-1,))
+# Of each of the output ids: its round, its kind, and the characters of text that it completes.
+OUTPUT_ROUNDS = OUTPUTS.declare("output_rounds", "INT32", (-1, -1))
+OUTPUT_KINDS = OUTPUTS.declare("output_kinds", "UINT8", (-1, -1))
+OUTPUT_TEXT_LENGTHS = OUTPUTS.declare("output_text_lengths", "INT32", (-1, -1))
 FINISH_REASON = OUTPUTS.declare("finish_reason", "STRING", (-1,))
 NUM_ROUNDS = OUTPUTS.declare("num_rounds", "INT32", (1,))
 # A JSON object a prompt, with the keys of vLLM's per-request statistics, in all and by drafter.

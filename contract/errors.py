@@ -1,7 +1,11 @@
-"""The kind of an error, as Triton's error codes name it, and its way from model to model.
+"""The kind of an error: Triton's code, a class where that is too coarse, and how both travel.
 
 A call between models loses the code before Triton 25.04: each error arrives as INTERNAL. So a
 model that is called by another one writes the code before its line, and the caller takes it off.
+
+Triton has one code for a server that has too much to do and one that lost an engine, and none for
+a deadline. So where a client should act otherwise than the code says, the line itself begins with
+the class, for whoever reads it by whatever protocol.
 """
 
 from __future__ import annotations
@@ -16,7 +20,14 @@ ErrorCode: TypeAlias = Literal[
     "CANCELLED",  # nobody waits for the answer any more
     "INTERNAL",  # something failed on the way
 ]
+ErrorClass: TypeAlias = Literal[
+    "overloaded",  # UNAVAILABLE: all is well, and full; come again in a moment
+    "model_unavailable",  # UNAVAILABLE: a model behind the entry is lost, or shuts down
+    "model_timeout",  # INTERNAL: a model behind the entry did not answer in time
+    "deadline_exceeded",  # INTERNAL: the request used its own time up
+]
 CODES: Final[tuple[ErrorCode, ...]] = get_args(ErrorCode)
+CLASSES: Final[tuple[ErrorClass, ...]] = get_args(ErrorClass)
 
 
 def coded(code: ErrorCode, line: str) -> str:
@@ -33,4 +44,21 @@ def decoded(line: str) -> tuple[ErrorCode | None, str]:
     for code in CODES:
         if line.startswith(f"{code}: "):
             return code, line.removeprefix(f"{code}: ")
+    return None, line
+
+
+def classified(error_class: ErrorClass | None, line: str) -> str:
+    """Write a class before an error's line."""
+    return line if error_class is None else f"{error_class}: {line}"
+
+
+def class_of(line: str) -> tuple[ErrorClass | None, str]:
+    """Return the class before an error's line, if there is one, and the line without it.
+
+    >>> class_of("overloaded: try again later")
+    ('overloaded', 'try again later')
+    """
+    for error_class in CLASSES:
+        if line.startswith(f"{error_class}: "):
+            return error_class, line.removeprefix(f"{error_class}: ")
     return None, line

@@ -12,6 +12,8 @@ TORCH = Capabilities(
     keyed_randomness=True,
     draft_logits=True,
     log_probs_with_drafts=True,
+    top_log_probs=True,
+    prompt_log_probs=True,
     stop=True,
     streaming=True,
     stops_when_unsure=True,
@@ -29,6 +31,8 @@ TENSORRTLLM = replace(
     TORCH,
     keyed_randomness=False,
     log_probs_with_drafts=False,
+    top_log_probs=False,
+    prompt_log_probs=False,
     stops_when_unsure=False,
     logits_tell_all=False,
     shares_logits=False,
@@ -37,7 +41,8 @@ TENSORRTLLM = replace(
     top_p_with_drafts=False,
     branches=False,
 )
-EMULATED = TORCH
+# A synthetic language knows how likely the tokens are that it says.
+EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
 TORCH_LOOKUP = replace(
     TORCH,
     verifies_drafts=False,
@@ -52,6 +57,8 @@ LLMAPI = replace(
     verifies_drafts=False,
     keyed_randomness=False,
     draft_logits=False,
+    top_log_probs=False,
+    prompt_log_probs=False,
     shares_logits=False,
     branches=False,
 )

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
 from tandem.engines.errors import RequestError, UnsupportedError
-from tandem.engines.request import NO_IDS, EngineRequest, Ids, SamplingParams
+from tandem.engines.request import (
+    MAX_TOP_LOG_PROBS,
+    NO_IDS,
+    EngineRequest,
+    Ids,
+    SamplingParams,
+)
 from tandem.engines.words import Words
 
 Array: TypeAlias = NDArray[Any]
@@ -145,6 +151,18 @@ def _positive(name: str, array: Array) -> int:
     return value
 
 
+def _few(most: int) -> Callable[[str, Array], int]:
+    """Read a number from 0 to `most`."""
+
+    def read(name: str, array: Array) -> int:
+        value = int(_scalar(name, array))
+        if not 0 <= value <= most:
+            raise RequestError(f"{name} is {value}; it must be from 0 to {most}")
+        return value
+
+    return read
+
+
 def _penalty(name: str, array: Array) -> float:
     value = _not_negative(name, array)
     if value == 0:
@@ -209,6 +227,8 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.STOP_WORDS_LIST: ("stop_words", _words),
     tensors.DRAFT_STOP_PROBABILITY: ("draft_stop_probability", _share),
     tensors.RETURN_LOG_PROBS: ("return_log_probs", _flag),
+    tensors.RETURN_PROMPT_LOG_PROBS: ("return_prompt_log_probs", _flag),
+    tensors.NUM_TOP_LOG_PROBS: ("num_top_log_probs", _few(MAX_TOP_LOG_PROBS)),
     tensors.RETURN_CONTEXT_LOGITS: ("return_context_logits", _flag),
     tensors.RETURN_GENERATION_LOGITS: ("return_generation_logits", _flag),
     tensors.RETURN_PERF_METRICS: ("return_perf_metrics", _flag),

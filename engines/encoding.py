@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
-from tandem.engines.request import CallUsage, EngineRequest, EngineResponse
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, LikeliestTokens
 
 Array: TypeAlias = NDArray[Any]
 Encoder: TypeAlias = Callable[[EngineRequest, EngineResponse], "Array | None"]
@@ -55,16 +55,26 @@ def _cum_log_probs(_request: EngineRequest, answer: EngineResponse) -> Array | N
     return None if answer.log_probs is None else np.array([[answer.cum_log_prob]], np.float32)
 
 
-def _output_log_probs(_request: EngineRequest, answer: EngineResponse) -> Array | None:
-    return None if answer.log_probs is None else answer.log_probs[None, None]
+def _row(of: Callable[[EngineResponse], Array | None]) -> Encoder:
+    """[batch 1, beam 1, ...] of an array that the answer may have."""
+
+    def encode_row(_request: EngineRequest, answer: EngineResponse) -> Array | None:
+        array = of(answer)
+        return None if array is None else array[None, None]
+
+    return encode_row
+
+
+def _top_ids(top: LikeliestTokens | None) -> Array | None:
+    return None if top is None else top.ids
+
+
+def _top_log_probs(top: LikeliestTokens | None) -> Array | None:
+    return None if top is None else top.log_probs
 
 
 def _context_logits(_request: EngineRequest, answer: EngineResponse) -> Array | None:
     return None if answer.context_logits is None else answer.context_logits[None]
-
-
-def _generation_logits(_request: EngineRequest, answer: EngineResponse) -> Array | None:
-    return None if answer.generation_logits is None else answer.generation_logits[None, None]
 
 
 def _branches(field: str) -> Encoder:
@@ -103,9 +113,14 @@ _ENCODERS: dict[str, Encoder] = {
     tensors.OUTPUT_IDS: _output_ids,
     tensors.SEQUENCE_LENGTH: _sequence_length,
     tensors.CUM_LOG_PROBS: _cum_log_probs,
-    tensors.OUTPUT_LOG_PROBS: _output_log_probs,
+    tensors.OUTPUT_LOG_PROBS: _row(lambda answer: answer.log_probs),
+    tensors.OUTPUT_TOP_IDS: _row(lambda answer: _top_ids(answer.top_log_probs)),
+    tensors.OUTPUT_TOP_LOG_PROBS: _row(lambda answer: _top_log_probs(answer.top_log_probs)),
+    tensors.PROMPT_LOG_PROBS: _row(lambda answer: answer.prompt_log_probs),
+    tensors.PROMPT_TOP_IDS: _row(lambda answer: _top_ids(answer.prompt_top_log_probs)),
+    tensors.PROMPT_TOP_LOG_PROBS: _row(lambda answer: _top_log_probs(answer.prompt_top_log_probs)),
     tensors.CONTEXT_LOGITS: _context_logits,
-    tensors.GENERATION_LOGITS: _generation_logits,
+    tensors.GENERATION_LOGITS: _row(lambda answer: answer.generation_logits),
     tensors.BRANCH_OUTCOMES: _branches("outcomes"),
     tensors.BRANCH_IDS: _branches("ids"),
     tensors.BRANCH_LENGTHS: _branches("lengths"),

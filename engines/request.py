@@ -14,6 +14,7 @@ Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]
 Seeds: TypeAlias = NDArray[np.uint64]
 
+MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 NO_IDS: Ids = np.empty(0, np.int32)
 
 
@@ -44,13 +45,21 @@ class SamplingParams(NamedTuple):
         return self.temperature is None and self.top_k == 0 and self.top_p == 0
 
 
+class LikeliestTokens(NamedTuple):
+    """The k likeliest tokens at each of n places, best first, and their log-probabilities."""
+
+    ids: NDArray[np.int32]  # [n, k]
+    log_probs: Floats  # [n, k]
+
+
 class EngineRequest(NamedTuple):
     """One call: continue `input_ids` by up to `max_new_tokens`, verifying `draft_ids` if any.
 
     `draft_logits` [len(draft_ids), vocab_size] switches verification from ids to probabilities:
     they are the draft engine's `generation_logits`, i.e. before temperature, top-k and top-p.
-    `end_id` None: no token ends the answer. `draft_stop_probability`: stop when the joint
-    probability of the new tokens falls below this.
+    `num_top_log_probs`: how many alternatives are told where log-probabilities are; of the context
+    these are with `return_prompt_log_probs`. `end_id` None: no token ends the answer.
+    `draft_stop_probability`: stop when the joint probability of the new tokens falls below this.
     `branches` makes it a call that verifies nothing and drafts behind outcomes instead.
     """
 
@@ -65,6 +74,8 @@ class EngineRequest(NamedTuple):
     sampling: SamplingParams = SamplingParams()
     draft_stop_probability: float | None = None
     return_log_probs: bool = False
+    return_prompt_log_probs: bool = False
+    num_top_log_probs: int = 0
     return_context_logits: bool = False
     return_generation_logits: bool = False
     return_perf_metrics: bool = False
@@ -136,6 +147,9 @@ class EngineResponse(NamedTuple):
     error: one line that the call ends with instead, and of which kind it is (`code`).
     log_probs: [len(tokens)], log-softmax of the model's own logits, before any processing.
     cum_log_prob: their sum since the call began.
+    top_log_probs: at the places of the tokens.
+    prompt_log_probs: [len(input_ids)], on the first answer, with prompt_top_log_probs; nothing
+        precedes the first token, whose row is zeros.
     context_logits: [len(input_ids), vocab_size], on the first answer.
     generation_logits: [len(tokens), vocab_size], after penalties, bans and bias, before
         temperature, top-k and top-p.
@@ -148,6 +162,9 @@ class EngineResponse(NamedTuple):
     code: ErrorCode = "INTERNAL"
     log_probs: Floats | None = None
     cum_log_prob: float = 0.0
+    top_log_probs: LikeliestTokens | None = None
+    prompt_log_probs: Floats | None = None
+    prompt_top_log_probs: LikeliestTokens | None = None
     context_logits: Floats | None = None
     generation_logits: Floats | None = None
     num_output_tokens: int = 0  # of the whole call so far

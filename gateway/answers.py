@@ -6,23 +6,75 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tandem.gateway.log_probs import LogProbReader, LogProbRow
 from tandem.gateway.schema import FinishReason, TokenDetail
+from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.triton import ResponseChunk
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What a chunk adds to an answer.
+
+    first: nothing of this answer was told yet. details, rows: None where nobody wants them; rows
+    are of log-probabilities.
+    """
+
+    chunk: ResponseChunk
+    text: str
+    first: bool
+    details: list[TokenDetail] | None
+    rows: list[LogProbRow] | None
 
 
 @dataclass
 class AnswerState:
-    """One answer while it grows. Its text is kept for a whole answer only."""
+    """One answer while it grows. What it holds is kept for a whole answer only.
+
+    echo: its prompt, where it begins with that. origins, log_probs: read what is told of tokens,
+    where it is wanted.
+    """
 
     num_prompt_tokens: int
-    text: str = ""
+    echo: str = ""
+    origins: TokenOrigins | None = None
+    log_probs: LogProbReader | None = None
     num_tokens: int = 0
     finish_reason: FinishReason | None = None
     statistics: Mapping[str, Any] | None = None
-    details: list[TokenDetail] = field(default_factory=list)
+    begun: bool = False
+    additions: list[Addition] = field(default_factory=list)
 
     def add(self, chunk: ResponseChunk) -> None:
-        """Take in what follows."""
+        """Count what follows."""
         self.num_tokens += len(chunk.tokens)
         self.finish_reason = chunk.finish_reason
         self.statistics = chunk.statistics
+
+    def addition(self, chunk: ResponseChunk) -> Addition:
+        """Return what is to be told with the next chunk."""
+        first, self.begun = not self.begun, True
+        return Addition(
+            chunk,
+            text=(self.echo if first else "") + chunk.text,
+            first=first,
+            details=None if self.origins is None else self.origins.details(chunk),
+            rows=None if self.log_probs is None else self.log_probs.rows(chunk),
+        )
+
+    @property
+    def text(self) -> str:
+        """The text of what was kept."""
+        return "".join(addition.text for addition in self.additions)
+
+    @property
+    def details(self) -> list[TokenDetail]:
+        """Where the tokens of what was kept came from."""
+        return [detail for addition in self.additions for detail in addition.details or ()]
+
+    @property
+    def rows(self) -> list[LogProbRow] | None:
+        """The log-probabilities of what was kept; None where nobody wants them."""
+        if self.log_probs is None:
+            return None
+        return [row for addition in self.additions for row in addition.rows or ()]

@@ -11,18 +11,14 @@ from starlette.responses import Response
 from tandem.gateway.answers import AnswerState
 from tandem.gateway.generation import Numbered
 from tandem.gateway.metrics import GatewayMetrics
-from tandem.gateway.schema import GenerationRequest, TokenDetail
-from tandem.gateway.speculation import TokenOrigins
+from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.stream import DONE, event
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton import without_tokens
 from tandem.gateway.writer import Writer
 
 
 class Exchange:
-    """Turns the chunks of a request into its answer.
-
-    origins: of the tokens of each answer, where the client asks for them.
-    """
+    """Turns the chunks of a request into its answer."""
 
     def __init__(
         self,
@@ -30,13 +26,11 @@ class Exchange:
         answers: list[AnswerState],
         writer: Writer,
         metrics: GatewayMetrics,
-        origins: list[TokenOrigins] | None,
     ) -> None:
         self._body = body
         self._answers = answers
         self._writer = writer
         self._metrics = metrics
-        self._origins = origins
         self._began = time.perf_counter()
 
     async def whole(self, chunks: AsyncGenerator[Numbered, None]) -> Response:
@@ -44,31 +38,20 @@ class Exchange:
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
                 answer = self._answers[number]
-                answer.text += chunk.text
-                answer.details += self._details(number, chunk) or []
+                answer.additions.append(answer.addition(chunk))
         return Response(self._writer.whole().json_bytes(), media_type="application/json")
 
     async def events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
         """Yield the answers as events while they grow."""
         body = self._body
-        begun: set[int] = set()
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
-                written = self._writer.chunk(
-                    number,
-                    chunk,
-                    first=number not in begun,
-                    details=self._details(number, chunk),
-                    with_usage=body.streams_usage_always,
-                )
-                begun.add(number)
+                addition = self._answers[number].addition(chunk)
+                written = self._writer.chunk(number, addition, with_usage=body.streams_usage_always)
                 yield event(written.json_bytes())
         if body.streams_usage:
             yield event(self._writer.end().json_bytes())
         yield DONE
-
-    def _details(self, number: int, chunk: ResponseChunk) -> list[TokenDetail] | None:
-        return None if self._origins is None else self._origins[number].details(chunk)
 
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]
@@ -79,7 +62,8 @@ class Exchange:
         first = True
         try:
             async with aclosing(chunks) as closing:
-                async for number, chunk in closing:
+                async for number, given in closing:
+                    chunk = without_tokens(given) if self._body.limit == 0 else given
                     self._answers[number].add(chunk)
                     if first and self._body.stream:
                         metrics.first_token.observe(time.perf_counter() - self._began)

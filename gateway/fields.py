@@ -22,12 +22,11 @@ class Refused(NamedTuple):
 
 _TOOLS = "tool calls are not supported"
 _GUIDES = "guided decoding is not supported"
-_LOG_PROBS = "log-probabilities are not returned yet"
 
 REFUSED: dict[str, Refused] = {
     "audio": Refused("answers are text"),
     "best_of": Refused("send n, and choose yourself", (1,)),
-    "echo": Refused("the prompt is not repeated", (False,)),
+    "echo": Refused("a chat's prompt is not repeated", (False,)),
     "function_call": Refused(_TOOLS, ("none", "auto")),
     "functions": Refused(_TOOLS, ([],)),
     "guided_choice": Refused(_GUIDES),
@@ -35,11 +34,9 @@ REFUSED: dict[str, Refused] = {
     "guided_json": Refused(_GUIDES),
     "guided_regex": Refused(_GUIDES),
     "length_penalty": Refused("it belongs to beam search", (1, 0)),
-    "logit_bias": Refused("biases by token id are not supported yet", ({},)),
-    "logprobs": Refused(_LOG_PROBS, (False,)),
     "min_p": Refused("engines do not sample with it", (0,)),
     "modalities": Refused("answers are text", (["text"],)),
-    "prompt_logprobs": Refused(_LOG_PROBS),
+    "prompt_logprobs": Refused("send echo and logprobs to /v1/completions"),
     "reasoning_effort": Refused("the length of reasoning cannot be set", ("none",)),
     "response_format": Refused(_GUIDES, ({"type": "text"},)),
     "skip_special_tokens": Refused("the deployment decides it", (True,)),
@@ -48,7 +45,7 @@ REFUSED: dict[str, Refused] = {
     "suffix": Refused("text is only added at the end", ("",)),
     "tool_choice": Refused(_TOOLS, ("none", "auto")),
     "tools": Refused(_TOOLS, ([],)),
-    "top_logprobs": Refused(_LOG_PROBS, (0,)),
+    "top_logprobs": Refused("a completion takes their number as logprobs", (0,)),
     "use_beam_search": Refused("speculative decoding verifies one continuation", (False,)),
     "verbosity": Refused("the length of answers is set by max_tokens alone"),
     "web_search_options": Refused("nothing is searched"),

@@ -7,21 +7,27 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
+from tandem.contract.tensor import Tensor
 from tandem.gateway.triton import Backend, Inputs, ResponseChunk
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
 
 
 async def generate(
-    engine: Backend, model: str, requests: Sequence[Inputs], *, most_at_once: int
+    engine: Backend,
+    model: str,
+    requests: Sequence[Inputs],
+    extras: Sequence[Tensor] = (),
+    *,
+    most_at_once: int,
 ) -> AsyncGenerator[Numbered, None]:
     """Yield the chunks of all answers as they come, each with its answer's number.
 
     Closing the iterator cancels what is left; so does the first error, which is raised. Nothing is
-    read ahead of a slow reader but one chunk an answer.
+    read ahead of a slow reader but one chunk an answer. extras: outputs that are wanted of each.
     """
     if len(requests) == 1:
-        async with aclosing(engine.generate(model, requests[0])) as chunks:
+        async with aclosing(engine.generate(model, requests[0], extras)) as chunks:
             async for chunk in chunks:
                 yield 0, chunk
         return
@@ -30,7 +36,8 @@ async def generate(
 
     async def answer(number: int) -> None:
         try:
-            async with room, aclosing(engine.generate(model, requests[number])) as chunks:
+            stream = engine.generate(model, requests[number], extras)
+            async with room, aclosing(stream) as chunks:
                 async for chunk in chunks:
                     await arrived.put((number, chunk))
             await arrived.put(None)

@@ -10,10 +10,12 @@ from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import bad_request
 from tandem.gateway.models import ServedModel
 from tandem.gateway.schema import GenerationRequest
+from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton import Inputs, Value
 
 AUTO = -1  # a draft length that follows what drafts cost and earn
 NO_END = -1
+LEAST_TOKENS = 1  # that an entry is asked for; who wants none is told of none
 
 
 def inputs_for(
@@ -27,8 +29,8 @@ def inputs_for(
     inputs: dict[Tensor, Value] = {
         tensors.INPUT_IDS: ids,
         tensors.MAX_TOKENS: _max_tokens(request.limit, len(ids), room),
-        # A chunk is a round: only then is it known which tokens were accepted.
-        tensors.STREAM: request.stream or request.return_token_details,
+        tensors.STREAM: request.stream,
+        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
         **_sampling(request, number),
         **_drafting(request, model),
     }
@@ -37,8 +39,34 @@ def inputs_for(
         tensors.BAD_WORDS: [word for word in request.bad_words if word] or None,
         tensors.MIN_TOKENS: request.min_tokens or None,
         tensors.END_ID: NO_END if request.ignore_eos else None,
+        tensors.LOGIT_BIAS_IDS: list(request.logit_bias) or None,
+        tensors.LOGIT_BIAS_VALUES: list(request.logit_bias.values()) or None,
+        **_log_probs(request),
     }
     return inputs | {tensor: value for tensor, value in optional.items() if value is not None}
+
+
+def extras_for(request: GenerationRequest) -> list[Tensor]:
+    """Return the outputs that this request needs beside those that each does."""
+    extras = dict.fromkeys(ORIGINS if request.return_token_details else ())
+    if request.num_alternatives is not None:
+        extras |= dict.fromkeys([tensors.OUTPUT_TEXT_LENGTHS, tensors.OUTPUT_LOG_PROBS])
+        if request.echoes:
+            extras[tensors.PROMPT_LOG_PROBS] = None
+    if request.num_alternatives:
+        extras |= dict.fromkeys([tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS])
+        if request.echoes:
+            extras |= dict.fromkeys([tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS])
+    return list(extras)
+
+
+def _log_probs(request: GenerationRequest) -> dict[Tensor, Value | None]:
+    wanted = request.num_alternatives is not None
+    return {
+        tensors.RETURN_LOG_PROBS: wanted or None,
+        tensors.RETURN_PROMPT_LOG_PROBS: (wanted and request.echoes) or None,
+        tensors.NUM_TOP_LOG_PROBS: request.num_alternatives or None,
+    }
 
 
 def derived_seed(seed: int, number: int) -> int:
@@ -58,7 +86,7 @@ def _max_tokens(limit: int | None, length: int, room: int) -> int:
             param="max_tokens" if left > 0 else None,
             code="context_length_exceeded",
         )
-    return left if limit is None else limit
+    return left if limit is None else max(limit, LEAST_TOKENS)
 
 
 def _sampling(request: GenerationRequest, number: int) -> dict[Tensor, Value]:

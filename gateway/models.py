@@ -25,16 +25,11 @@ class TargetFacts:
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """What the gateway wants to know of the model that holds the loop.
-
-    request_timeout: seconds that the loop gives a request.
-    """
+    """What the gateway wants to know of the model that holds the loop."""
 
     target: TargetFacts
     preprocessing_model: str
-    postprocessing_model: str
     max_requests: int = 64
-    request_timeout: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -53,13 +48,6 @@ class PreprocessingFacts:
 
 
 @dataclass(frozen=True)
-class PostprocessingFacts:
-    """Whether special tokens make text."""
-
-    skip_special_tokens: bool = True
-
-
-@dataclass(frozen=True)
 class ServedModel:
     """An entry that clients may name. drafter: of requests that name none; None leaves it open."""
 
@@ -75,7 +63,6 @@ class ServedModels:
     models: tuple[ServedModel, ...]
     loop: LoopFacts
     add_special_tokens: bool
-    skip_special_tokens: bool
     created: int = field(default_factory=lambda: int(time.time()))  # when the server was asked
 
     @property
@@ -126,7 +113,6 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         if _has(config, "stream_model")
     }
     before = _read(PreprocessingFacts, by_name.get(loop.preprocessing_model, {}))
-    after = _read(PostprocessingFacts, by_name.get(loop.postprocessing_model, {}))
     return ServedModels(
         models=(
             ServedModel(stream, stream, None),
@@ -138,7 +124,6 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         ),
         loop=loop,
         add_special_tokens=before.add_special_tokens,
-        skip_special_tokens=after.skip_special_tokens,
     )
 
 

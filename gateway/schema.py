@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from tandem.contract.entry import Kind
 from tandem.gateway import fields
 
 MOST_CHOICES = 128
@@ -15,9 +16,10 @@ UNSPOKEN = ("tool_calls", "function_call", "audio", "tool_call_id")  # of a mess
 
 Count = Annotated[int, Field(ge=1, le=INT32)]
 TokenId = Annotated[int, Field(ge=0, le=INT32)]
+Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Alternatives = Annotated[int, Field(ge=0, le=20)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 FinishReason = Literal["stop", "length"]
-Kind = Literal["accepted", "correction", "bonus", "plain"]
 
 
 class Body(BaseModel):
@@ -53,6 +55,7 @@ class GenerationRequest(Body):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
+    logit_bias: dict[TokenId, Bias] = {}
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -88,6 +91,16 @@ class GenerationRequest(Body):
         return self.max_tokens
 
     @property
+    def num_alternatives(self) -> int | None:
+        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
+        return None
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the answer begins with its prompt."""
+        return False
+
+    @property
     def streams_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
@@ -101,15 +114,43 @@ class GenerationRequest(Body):
 
 
 class CompletionRequest(GenerationRequest):
-    """A body of /v1/completions."""
+    """A body of /v1/completions.
+
+    logprobs: how many alternatives are told of each token, 0 for its own log-probability alone.
+    max_tokens: 0 with echo: the prompt alone.
+    """
 
     prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    echo: bool = False
+    logprobs: Alternatives | None = None
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _false_is_none(cls, value: Any) -> Any:
+        return None if value is False else value
+
+    @model_validator(mode="after")
+    def _something_is_asked_for(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise _wrong("max_tokens", "max_tokens: 0 needs echo to be true")
+        return self
 
     @model_validator(mode="after")
     def _prompt_is_there(self) -> CompletionRequest:
         if not self.prompt or any(p in ("", []) for p in self.prompt):
             raise _wrong("prompt", "prompt is empty; send at least one character or token")
         return self
+
+    @property
+    def num_alternatives(self) -> int | None:
+        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the answer begins with its prompt."""
+        return self.echo
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
@@ -156,6 +197,8 @@ class ChatRequest(GenerationRequest):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: Alternatives = 0
     chat_template_kwargs: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -164,6 +207,17 @@ class ChatRequest(GenerationRequest):
         if len(limits) > 1:
             raise _wrong("max_tokens", "max_tokens and max_completion_tokens differ; send one")
         return self
+
+    @model_validator(mode="after")
+    def _alternatives_need_log_probs(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise _wrong("top_logprobs", "top_logprobs needs logprobs to be true")
+        return self
+
+    @property
+    def num_alternatives(self) -> int | None:
+        """How many of the likeliest tokens are told beside each; None: no log-probabilities."""
+        return self.top_logprobs if self.logprobs else None
 
     @property
     def limit(self) -> int | None:
@@ -239,7 +293,8 @@ class TokenDetail(Answered):
     """Where a token of the answer came from.
 
     text: what it adds to the text; empty where later tokens complete a character. round: counted
-    from 1. kind: an accepted draft token, the target's correction, its bonus token, or a plain one.
+    from 1. kind: an accepted draft token, the target's correction, its bonus token, or a plain one;
+    unknown where the engine drafts by itself.
     """
 
     id: int
@@ -264,6 +319,39 @@ class ChatMessage(Answered):
     refusal: None = None
 
 
+class Alternative(Answered):
+    """A token and how likely it was. bytes: UTF-8, perhaps of a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogProb(Alternative):
+    """A token of a chat's answer, and the likeliest at its place."""
+
+    top_logprobs: list[Alternative]
+
+
+class ChatLogProbs(Answered):
+    """Log-probabilities of a chat's answer."""
+
+    content: list[ChatLogProb]
+    refusal: None = None
+
+
+class CompletionLogProbs(Answered):
+    """Log-probabilities of a completion, a list an aspect; nothing precedes a prompt's first token.
+
+    text_offset: where a token begins in the text, in characters.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
 class Choice(Answered):
     """One answer, or what a chunk adds to it: a message in a chat, a text in a completion."""
 
@@ -271,7 +359,7 @@ class Choice(Answered):
     message: ChatMessage | None = None
     delta: ChatMessage | None = None
     text: str | None = None
-    logprobs: None = None
+    logprobs: ChatLogProbs | CompletionLogProbs | None = None
     finish_reason: FinishReason | None = None
     token_details: list[TokenDetail] | None = None
     speculation: SpeculationSoFar | None = None

@@ -16,7 +16,8 @@ from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.generation import generate
-from tandem.gateway.inputs import inputs_for
+from tandem.gateway.inputs import extras_for, inputs_for
+from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
 from tandem.gateway.schema import (
@@ -90,7 +91,11 @@ class Serving:
                 f"token id {largest} is not below {vocab_size}, the vocabulary's size",
                 param="prompt",
             )
-        return await self._answer(COMPLETION, body, prompts, models, http)
+        echoes = [
+            prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+            for prompt in (body.prompts if body.echo else ())
+        ]
+        return await self._answer(COMPLETION, body, prompts, models, http, echoes=echoes)
 
     async def text_ids(self, text: str, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text."""
@@ -131,22 +136,30 @@ class Serving:
         prompts: Sequence[list[int]],
         models: ServedModels,
         http: Request,
+        *,
+        echoes: Sequence[str] = (),
     ) -> Response:
+        """Answer prompts, each as often as is asked for. echoes: what their answers begin with."""
         model = models.named(body.model)
         wanted = [ids for ids in prompts for _ in range(body.n)]
         requests = [
             inputs_for(body, model, ids, models.room, number) for number, ids in enumerate(wanted)
         ]
-        answers = [AnswerState(len(ids)) for ids in wanted]
+        answers = [self._new_answer(body, ids) for ids in wanted]
+        for number, answer in enumerate(answers if echoes else ()):
+            answer.echo = echoes[number // body.n]
         exchange = Exchange(
             body,
             answers,
-            Writer(shape, model.name, answers, body.n),
+            Writer(shape, model.name, answers, body.n, self.tokenizer),
             self.metrics,
-            [self._origins(models) for _ in wanted] if body.return_token_details else None,
         )
         chunks = generate(
-            self._engine, model.stream_model, requests, most_at_once=models.loop.max_requests
+            self._engine,
+            model.stream_model,
+            requests,
+            extras_for(body),
+            most_at_once=models.loop.max_requests,
         )
         if body.stream:
             return stream_response(
@@ -154,9 +167,13 @@ class Serving:
             )
         return await while_connected(http.receive, exchange.whole(chunks))
 
-    def _origins(self, models: ServedModels) -> TokenOrigins:
-        texts = self.tokenizer.texts(skip_special_tokens=models.skip_special_tokens)
-        return TokenOrigins(texts)
+    def _new_answer(self, body: GenerationRequest, ids: Sequence[int]) -> AnswerState:
+        answer = AnswerState(len(ids))
+        if body.return_token_details:
+            answer.origins = TokenOrigins()
+        if body.num_alternatives is not None:
+            answer.log_probs = LogProbReader(self.tokenizer, ids if body.echoes else None)
+        return answer
 
 
 async def _aside(length: int, work: Callable[[], Result]) -> Result:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from tandem.gateway.answers import AnswerState
-from tandem.gateway.schema import ChatMessage, Choice
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.answers import Addition, AnswerState
+from tandem.gateway.log_probs import LogProbRow, chat_log_probs, completion_log_probs
+from tandem.gateway.schema import ChatLogProbs, ChatMessage, Choice, CompletionLogProbs
+from tandem.gateway.tokenizer import ChatTokenizer
 
 
 class Shape(Protocol):
@@ -19,8 +21,13 @@ class Shape(Protocol):
     def choice(self, number: int, answer: AnswerState) -> Choice:
         """A complete answer."""
 
-    def delta(self, number: int, chunk: ResponseChunk, *, first: bool) -> Choice:
-        """What a chunk adds. first: nothing of this answer was sent yet."""
+    def delta(self, number: int, addition: Addition) -> Choice:
+        """What a chunk adds."""
+
+    def log_probs(
+        self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]
+    ) -> ChatLogProbs | CompletionLogProbs:
+        """Log-probabilities of a choice."""
 
 
 class ChatShape:
@@ -39,12 +46,21 @@ class ChatShape:
             finish_reason=answer.finish_reason,
         )
 
-    def delta(self, number: int, chunk: ResponseChunk, *, first: bool) -> Choice:
+    def delta(self, number: int, addition: Addition) -> Choice:
         """What a chunk adds; the first one says who speaks."""
-        message = ChatMessage(content=chunk.text)
-        if first:
-            message = ChatMessage(role="assistant", content=chunk.text)
-        return Choice(index=number, delta=message, logprobs=None, finish_reason=chunk.finish_reason)
+        message = ChatMessage(content=addition.text)
+        if addition.first:
+            message = ChatMessage(role="assistant", content=addition.text)
+        return Choice(
+            index=number,
+            delta=message,
+            logprobs=None,
+            finish_reason=addition.chunk.finish_reason,
+        )
+
+    def log_probs(self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> ChatLogProbs:
+        """Log-probabilities of a choice."""
+        return chat_log_probs(tokenizer, rows)
 
 
 class CompletionShape:
@@ -60,11 +76,18 @@ class CompletionShape:
             index=number, text=answer.text, logprobs=None, finish_reason=answer.finish_reason
         )
 
-    def delta(self, number: int, chunk: ResponseChunk, *, first: bool) -> Choice:  # noqa: ARG002
+    def delta(self, number: int, addition: Addition) -> Choice:
         """What a chunk adds."""
         return Choice(
-            index=number, text=chunk.text, logprobs=None, finish_reason=chunk.finish_reason
+            index=number,
+            text=addition.text,
+            logprobs=None,
+            finish_reason=addition.chunk.finish_reason,
         )
+
+    def log_probs(self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> CompletionLogProbs:
+        """Log-probabilities of a choice."""
+        return completion_log_probs(tokenizer, rows)
 
 
 CHAT: Shape = ChatShape()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from tandem.gateway.schema import Kind, SpeculativeDecoding, TokenDetail
-from tandem.gateway.tokenizer import TokenTexts
+from tandem.contract import entry as tensors
+from tandem.contract.entry import KINDS
+from tandem.gateway.schema import SpeculativeDecoding, TokenDetail
 from tandem.gateway.triton import ResponseChunk
 
-NO_CHUNK = ResponseChunk("", [], 0, 0, 0)
+# What is told of each token, in this order.
+ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 
 
 def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> SpeculativeDecoding:
@@ -32,40 +35,27 @@ def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> Speculative
 
 
 class TokenOrigins:
-    """Finds, for each token of one answer, its round and its kind.
+    """Finds, for each token of one answer, its text, its round and its kind.
 
-    A chunk is a round, unless text was held back: of a chunk that carries several rounds only the
-    accepted tokens in all are known, and they are taken to come first.
+    A token is told of when all its text has come: what may be the beginning of a stop string comes
+    later than the token. Together the texts are the answer's.
     """
 
-    def __init__(self, texts: TokenTexts) -> None:
-        self._texts = texts
-        self._last = NO_CHUNK
+    def __init__(self) -> None:
+        self._untold: deque[tuple[int, int, int, int]] = deque()
+        self._text = ""  # that belongs to no token yet
 
     def details(self, chunk: ResponseChunk) -> list[TokenDetail]:
-        """Return the details of the tokens of the next chunk."""
-        kinds = self._kinds(chunk)
-        rounds = self._rounds(chunk)
-        self._last = chunk
-        return [
-            TokenDetail(id=token, text=self._texts.add(token), round=round_, kind=kind)
-            for token, round_, kind in zip(chunk.tokens, rounds, kinds, strict=True)
-        ]
-
-    def _kinds(self, chunk: ResponseChunk) -> list[Kind]:
-        count = len(chunk.tokens)
-        drafted = chunk.num_draft_tokens - self._last.num_draft_tokens
-        if not drafted:
-            plain: Kind = "plain"
-            return [plain] * count
-        accepted = min(chunk.num_accepted_tokens - self._last.num_accepted_tokens, count)
-        kept: Kind = "accepted"
-        own: Kind = "correction" if accepted < drafted else "bonus"
-        return [kept] * accepted + [own] * (count - accepted)
-
-    def _rounds(self, chunk: ResponseChunk) -> list[int]:
-        """A plain token is a round of its own."""
-        count = len(chunk.tokens)
-        if chunk.num_draft_tokens != self._last.num_draft_tokens:
-            return [chunk.num_rounds] * count
-        return [max(1, chunk.num_rounds - behind) for behind in reversed(range(count))]
+        """Return what is to be told with the next chunk."""
+        self._text += chunk.text
+        columns = [chunk.extras[name] for name in ORIGINS]
+        self._untold.extend(zip(chunk.tokens, *columns, strict=True))
+        last = chunk.finish_reason is not None
+        told = []
+        while self._untold and (last or self._untold[0][-1] <= len(self._text)):
+            token, round_, kind, length = self._untold.popleft()
+            text, self._text = self._text[:length], self._text[length:]
+            told.append(TokenDetail(id=token, text=text, round=round_, kind=KINDS[kind]))
+        if last and told:  # an unfinished character, which no token completes
+            told[-1].text += self._text
+        return told

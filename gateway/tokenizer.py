@@ -1,4 +1,4 @@
-"""Prompts to token ids, and ids to the text that each of them adds."""
+"""Prompts to token ids, and ids to text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 from tokenizers import Tokenizer
 
 from tandem.gateway.chat_template import NO_VARIABLES, ChatTemplateError, load_chat_template
-from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer
+from tandem.postprocessing.detokenizer import piece_bytes
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 # Around a special token that a client wrote: characters that no text may have.
 BEGIN, END = "\ufdd0", "\ufdd1"
 MARKED = re.compile(f"{BEGIN}([^{BEGIN}{END}]*){END}|[{BEGIN}{END}]")
+
+UNREADABLE = "\ufffd"  # stands for bytes that are no character
 
 Value = TypeVar("Value")
 
@@ -33,6 +35,7 @@ class ChatTokenizer:
         self._special_tokens = {t.content: i for i, t in added if t.special and t.content}
         longest_first = sorted(self._special_tokens, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._token_texts: dict[int, str] = {}
         self._line_end = self._encode(self._tokenizer, "\n")
 
     @property
@@ -91,10 +94,19 @@ class ChatTokenizer:
         """Return a token as the vocabulary writes it; empty for an id that it has not."""
         return self._tokenizer.id_to_token(token_id) or ""
 
-    def texts(self, *, skip_special_tokens: bool) -> TokenTexts:
-        """Return what finds the text of each token of an answer."""
-        detokenizer = make_detokenizer(self._tokenizer, skip_special_tokens=skip_special_tokens)
-        return TokenTexts(detokenizer)
+    def token_text(self, token_id: int) -> str:
+        """Return what a token adds to a text; U+FFFD for bytes that are no character alone."""
+        if token_id not in self._token_texts:
+            before = self.decode(self._line_end)
+            # Behind other text: some tokenizers take the space off a text's first word.
+            text = self.decode([*self._line_end, token_id])[len(before) :]
+            self._token_texts[token_id] = text
+        return self._token_texts[token_id]
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return the bytes that a token adds to a text; None where nobody knows them."""
+        text = self.token_text(token_id)
+        return piece_bytes(self.token(token_id)) if UNREADABLE in text else text.encode()
 
     def _marked(self, value: Value) -> Value:
         """Mark the special tokens in every text of some plain data."""
@@ -133,24 +145,3 @@ class ChatTokenizer:
     def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
-
-
-class TokenTexts:
-    """Finds what each token adds to the text of one answer, in order.
-
-    A character that several tokens make belongs to the last of them.
-    """
-
-    def __init__(self, detokenizer: Detokenizer) -> None:
-        self._detokenizer = detokenizer
-        self._window: list[int] = []  # ids from those that last made text
-        self._shown = 0  # of these, how many were returned
-
-    def add(self, token_id: int) -> str:
-        """Return the complete text that one more id adds."""
-        self._window.append(token_id)
-        text = chunk(self._detokenizer, self._window, self._shown)
-        if text:
-            self._window = self._window[self._shown :]
-        self._shown = len(self._window)
-        return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -16,17 +15,24 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
+from tandem.contract.errors import ErrorClass, class_of
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.schema import FinishReason
 
-Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
+Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
 # Without it Triton puts an error's text into a response, and its code nowhere.
 WITH_CODES = {"triton_grpc_error": "true"}
-STATUSES = {
+CLASSES: dict[ErrorClass, HTTPStatus] = {
+    "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
+    "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "model_timeout": HTTPStatus.GATEWAY_TIMEOUT,
+    "deadline_exceeded": HTTPStatus.GATEWAY_TIMEOUT,
+}
+CODES = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.NOT_FOUND: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -52,12 +58,29 @@ OUTPUTS = (
     tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
     tensors.SPEC_DECODE_STATISTICS,
 )
+# Outputs that come where they are asked for, [1, 1, n, ...], and their types.
+EXTRAS = {
+    tensor: triton_to_np_dtype(tensor.dtype)
+    for tensor in (
+        tensors.OUTPUT_ROUNDS,
+        tensors.OUTPUT_KINDS,
+        tensors.OUTPUT_TEXT_LENGTHS,
+        tensors.OUTPUT_LOG_PROBS,
+        tensors.OUTPUT_TOP_IDS,
+        tensors.OUTPUT_TOP_LOG_PROBS,
+        tensors.PROMPT_LOG_PROBS,
+        tensors.PROMPT_TOP_IDS,
+        tensors.PROMPT_TOP_LOG_PROBS,
+    )
+}
+OF_THE_PROMPT = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
 
 
 class ResponseChunk(NamedTuple):
     """Part of an answer, or all of it. The totals are of the request so far.
 
-    finish_reason, statistics: None while more will come.
+    finish_reason, statistics: None while more will come. extras: the further outputs that were
+    asked for, as far as they came; a row for each token, of the answer or of the prompt.
     """
 
     text: str
@@ -67,6 +90,14 @@ class ResponseChunk(NamedTuple):
     num_accepted_tokens: int
     finish_reason: FinishReason | None = None
     statistics: Mapping[str, Any] | None = None
+    extras: Mapping[str, Sequence[Any]] = {}
+
+
+def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
+    """Return a chunk that tells of the prompt alone."""
+    extras = {name: rows if name in OF_THE_PROMPT else [] for name, rows in chunk.extras.items()}
+    reason: FinishReason | None = None if chunk.finish_reason is None else "length"
+    return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
 
 
 class Backend(Protocol):
@@ -78,8 +109,13 @@ class Backend(Protocol):
     async def models(self) -> ServedModels:
         """What is served; raises ApiError where nothing answers."""
 
-    def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[ResponseChunk, None]:
-        """Send a prompt and yield its answer; closing the iterator cancels the request."""
+    def generate(
+        self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
+    ) -> AsyncGenerator[ResponseChunk, None]:
+        """Send a prompt and yield its answer; closing the iterator cancels the request.
+
+        extras: further outputs that are wanted.
+        """
 
     async def close(self) -> None:
         """End the connection."""
@@ -117,26 +153,26 @@ class Triton:
                 raise self._no_server(error.message()) from error
         return self._models
 
-    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[ResponseChunk, None]:
+    async def generate(
+        self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
+    ) -> AsyncGenerator[ResponseChunk, None]:
         """Send a prompt to the entry that holds the loop; yield the chunks of its answer."""
 
         async def request() -> AsyncIterator[dict[str, Any]]:
             yield {
                 "model_name": model,
                 "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
-                "outputs": [InferRequestedOutput(name) for name in OUTPUTS],
+                "outputs": [InferRequestedOutput(name) for name in (*OUTPUTS, *extras)],
             }
 
-        began = time.monotonic()
         responses = self._connection.stream_infer(request(), headers=WITH_CODES)
         try:
             async for result, error in responses:
                 if error is not None:  # a Triton that does not know the header
-                    raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, _line(error.message()))
+                    raise _error(grpc.StatusCode.UNKNOWN, error.message())
                 yield _chunk(result.get_response())
         except grpc.RpcError as error:
-            seconds = time.monotonic() - began
-            raise await self._failure(error, seconds) from error
+            raise self._failure(error) from error
         finally:
             responses.cancel()
 
@@ -157,28 +193,14 @@ class Triton:
         ]
         return [answer["config"] for answer in answers]
 
-    async def _failure(self, error: grpc.RpcError, seconds: float) -> ApiError:
-        """Return the error that a client gets for an error code.
-
-        Triton has none for a request whose time was up: that it has taken as long must do.
-        """
-        code, message = error.code(), _line(error.details() or "")
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return await self._unavailable(message)
+    def _failure(self, error: grpc.RpcError) -> ApiError:
+        """Return what a client is told of an error."""
+        code, told = error.code(), _error(error.code(), error.details() or "")
         if code is grpc.StatusCode.NOT_FOUND:
             self._models = None  # another deployment than was asked about
-        spent = self._models is not None and seconds >= self._models.loop.request_timeout
-        if spent and code is grpc.StatusCode.INTERNAL:
-            code = grpc.StatusCode.DEADLINE_EXCEEDED
-        status = STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
-        kind = "timeout" if status is HTTPStatus.GATEWAY_TIMEOUT else None
-        return ApiError(status, message, code=kind)
-
-    async def _unavailable(self, message: str) -> ApiError:
-        """Distinguish a server that has too much to do from one that is not there."""
-        if await self.ready():
-            return ApiError(HTTPStatus.TOO_MANY_REQUESTS, message, code="overloaded")
-        return self._no_server(message)
+        if code is grpc.StatusCode.UNAVAILABLE and told.code is None:
+            return self._no_server(told.message)
+        return told
 
     def _no_server(self, message: str) -> ApiError:
         self._models = None
@@ -189,15 +211,18 @@ class Triton:
         )
 
 
+def _error(code: grpc.StatusCode, line: str) -> ApiError:
+    """Return the error of a line: by its class, or else by its code."""
+    error_class, message = class_of(_line(line))
+    if error_class is not None:
+        return ApiError(CLASSES[error_class], message, code=error_class)
+    return ApiError(CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), message)
+
+
 def _chunk(response: ModelInferResponse) -> ResponseChunk:
     """Read a response from its raw bytes: by tritonclient's arrays it takes 4 times as long."""
-    raw = dict(
-        zip(
-            (output.name for output in response.outputs),
-            response.raw_output_contents,
-            strict=True,
-        )
-    )
+    shapes = {output.name: output.shape for output in response.outputs}
+    raw = dict(zip(shapes, response.raw_output_contents, strict=True))
     length = _number(raw[tensors.SEQUENCE_LENGTH])
     reason = raw.get(tensors.FINISH_REASON)
     statistics = raw.get(tensors.SPEC_DECODE_STATISTICS)
@@ -209,6 +234,11 @@ def _chunk(response: ModelInferResponse) -> ResponseChunk:
         num_accepted_tokens=_number(raw[tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]),
         finish_reason=None if reason is None else _finish_reason(_string(reason)),
         statistics=None if statistics is None else json.loads(_string(statistics)),
+        extras={
+            name: np.frombuffer(raw[name], dtype).reshape(shapes[name][2:]).tolist()
+            for name, dtype in EXTRAS.items()
+            if name in raw
+        },
     )
 
 

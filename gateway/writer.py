@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from tandem.gateway.answers import AnswerState
-from tandem.gateway.schema import Completion, RequestMetrics, SpeculationSoFar, TokenDetail, Usage
+from tandem.gateway.answers import Addition, AnswerState
+from tandem.gateway.log_probs import LogProbRow
+from tandem.gateway.schema import Choice, Completion, RequestMetrics, SpeculationSoFar, Usage
 from tandem.gateway.shapes import Shape
 from tandem.gateway.speculation import speculative_decoding
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.tokenizer import ChatTokenizer
 
 
 class Writer:
@@ -22,11 +23,17 @@ class Writer:
     """
 
     def __init__(
-        self, shape: Shape, model: str, answers: Sequence[AnswerState], choices_per_prompt: int
+        self,
+        shape: Shape,
+        model: str,
+        answers: Sequence[AnswerState],
+        choices_per_prompt: int,
+        tokenizer: ChatTokenizer,
     ) -> None:
         self._shape = shape
         self._model = model
         self._answers = answers
+        self._tokenizer = tokenizer
         self._choices_per_prompt = choices_per_prompt
         self._id = shape.prefix + uuid.uuid4().hex
         self._created = int(time.time())
@@ -49,26 +56,20 @@ class Writer:
         choices = []
         for number, answer in enumerate(self._answers):
             choice = self._shape.choice(number, answer)
-            if answer.details:
+            if answer.origins is not None:
                 choice.token_details = answer.details
+            self._tell(choice, answer.rows)
             choices.append(choice)
         return self._object(
             self._shape.whole, choices=choices, usage=self.usage, metrics=self.metrics
         )
 
-    def chunk(
-        self,
-        number: int,
-        chunk: ResponseChunk,
-        *,
-        first: bool,
-        details: list[TokenDetail] | None,
-        with_usage: bool,
-    ) -> Completion:
+    def chunk(self, number: int, addition: Addition, *, with_usage: bool) -> Completion:
         """Return what a chunk adds to one answer."""
-        choice = self._shape.delta(number, chunk, first=first)
-        if details is not None:
-            choice.token_details = details
+        choice, chunk = self._shape.delta(number, addition), addition.chunk
+        self._tell(choice, addition.rows)
+        if addition.details is not None:
+            choice.token_details = addition.details
             choice.speculation = SpeculationSoFar(
                 num_rounds=chunk.num_rounds,
                 num_draft_tokens=chunk.num_draft_tokens,
@@ -82,6 +83,11 @@ class Writer:
     def end(self) -> Completion:
         """Return the last chunk of a stream: no choices, but the statistics of all of them."""
         return self._object(self._shape.chunk, choices=[], usage=self.usage, metrics=self.metrics)
+
+    def _tell(self, choice: Choice, rows: list[LogProbRow] | None) -> None:
+        """Add log-probabilities, where they are wanted."""
+        if rows is not None:
+            choice.logprobs = self._shape.log_probs(self._tokenizer, rows)
 
     def _object(self, name: str, **fields: Any) -> Completion:
         return Completion(

@@ -82,6 +82,20 @@ def chunk(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> 
     return detokenizer.complete(ids)[len(before) :]
 
 
+def text_lengths(detokenizer: Detokenizer, ids: Sequence[int], context_length: int) -> list[int]:
+    """Return how many characters each of ``ids[context_length:]`` completes.
+
+    In all they are as long as the chunk of these ids. A character of several ids is the last one's.
+    """
+    start, lengths = 0, []
+    for shown in range(context_length, len(ids)):
+        text = chunk(detokenizer, ids[start : shown + 1], shown - start)
+        if text:
+            start = shown
+        lengths.append(len(text))
+    return lengths
+
+
 class ByteLevelDetokenizer:
     """Byte-level BPE: every id is some bytes.
 
@@ -126,6 +140,15 @@ def _token_bytes(token: str) -> bytes:
         return bytes(map(_BYTE_OF_LETTER.__getitem__, token))
     except KeyError:
         return token.encode()
+
+
+def piece_bytes(piece: str) -> bytes | None:
+    """Return the bytes that a piece of a vocabulary stands for: one, or those of its letters."""
+    if BYTE_TOKEN.fullmatch(piece):
+        return bytes([int(piece[3:-1], 16)])
+    if not all(letter in _BYTE_OF_LETTER for letter in piece):
+        return None
+    return _token_bytes(piece)
 
 
 def _byte_letters() -> dict[str, int]:

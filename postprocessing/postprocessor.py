@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tandem.contract import postprocessing as tensors
-from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer
+from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer, text_lengths
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.tokenizer import load_tokenizer
@@ -37,24 +37,40 @@ class Postprocessor:
 
         TOKENS_BATCH [b, beams, n], SEQUENCE_LENGTH [b, beams], CONTEXT_LENGTH [b] or absent: see
         ``postprocessing.detokenizer``. OUTPUT is [b * beams] UTF-8 bytes, all beams of the first
-        prompt before those of the second, as NVIDIA's is.
+        prompt before those of the second, as NVIDIA's is; TEXT_LENGTHS is [b * beams, longest].
         """
-        if tensors.OUTPUT not in wanted:
+        if not {tensors.OUTPUT, tensors.TEXT_LENGTHS} & set(wanted):
             return {}
         sequences = _sequences(inputs, self._max_seq_len)
         context = inputs.get(tensors.CONTEXT_LENGTH)
+        lengths = [0] * len(sequences)
+        if context is not None:
+            lengths = _context_lengths(context, sequences, len(inputs[tensors.TOKENS_BATCH]))
         try:
             if context is None:
                 texts = [self._detokenizer.whole(ids) for ids in sequences]
             else:
-                lengths = _context_lengths(context, sequences, len(inputs[tensors.TOKENS_BATCH]))
                 texts = [
                     chunk(self._detokenizer, ids, length)
                     for ids, length in zip(sequences, lengths, strict=True)
                 ]
+            answer: dict[str, Array] = {}
+            answer[tensors.OUTPUT] = np.array([text.encode() for text in texts], dtype=object)
+            if tensors.TEXT_LENGTHS in wanted:
+                answer[tensors.TEXT_LENGTHS] = self._text_lengths(sequences, lengths)
         except OverflowError as error:  # cheaper than looking at every id of every window
             raise InputError(f"{tensors.TOKENS_BATCH}: an id is negative") from error
-        return {tensors.OUTPUT: np.array([text.encode() for text in texts], dtype=object)}
+        return answer
+
+    def _text_lengths(self, sequences: list[list[int]], context_lengths: list[int]) -> Array:
+        rows = [
+            text_lengths(self._detokenizer, ids, length)
+            for ids, length in zip(sequences, context_lengths, strict=True)
+        ]
+        array = np.zeros((len(rows), max(map(len, rows), default=0)), np.int32)
+        for at, row in enumerate(rows):
+            array[at, : len(row)] = row
+        return array
 
 
 def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]:

@@ -16,10 +16,10 @@ HERE = Path(__file__).parent
 ENGINES = ("draft", "target")
 TOKENIZERS = ("preprocessing", "postprocessing")
 
-# raise: the call fails. hold: it waits until the fault is over. lose: it is never answered. late:
-# its answer comes 0.6 s later than it could. The "once" ones strike one call only. Tokenizers know
-# raise and hold.
-Fault = Literal["raise", "raise once", "hold", "lose once", "late"]
+# raise: the call fails. leave: the engine shuts down. hold: the call waits until the fault is over.
+# lose: it is never answered. late: its answer comes 0.6 s later than it could. The "once" ones
+# strike one call only. Tokenizers know raise and hold.
+Fault = Literal["raise", "raise once", "leave", "hold", "lose once", "late"]
 
 
 def plant(models: Path) -> None:

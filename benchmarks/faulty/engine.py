@@ -9,6 +9,8 @@ from typing import Any
 
 from real_model import TritonPythonModel as RealModel
 
+from tandem.engines.errors import ClosingError
+
 LATE_SECONDS = 0.6
 POLL_SECONDS = 0.01
 
@@ -35,6 +37,8 @@ class FaultyEngine:
             self._fault.unlink()
         if kind == "raise":
             raise RuntimeError("a planted fault")
+        if kind == "leave":
+            raise ClosingError
         if kind == "lose":
             return
         if kind == "hold":

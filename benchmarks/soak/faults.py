@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from benchmarks.faulty import Fault, Faults
+from tandem.contract.errors import class_of
 
 POLL = 0.02
 # An error may reach a client this long after its fault: the longest time-out, and some to spare.
@@ -84,8 +85,9 @@ class Trouble:
 
     def explains(self, error: str, began: float, ended: float) -> bool:
         """Whether an error that a client got is that of a fault of its time."""
+        _, line = class_of(error)
         return any(
-            error.startswith(f"model '{fault.model}' failed: ")
+            line.startswith(f"model '{fault.model}' failed: ")
             for fault in list(self._struck)
             if fault.model != "draft" and fault.begin <= ended and began <= fault.end + SECONDS_FELT
         )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole, TextCall
+from tandem.bls.effects import DecodedText, EngineAnswer, EngineCall, EngineRole, TextCall
 from tandem.bls.errors import Failure
 from tandem.bls.request import Request
 from tandem.bls.triton import request_ids
@@ -46,7 +46,7 @@ class EngineCaller:
         response = self._await(model, request_id, timeout, request, decoupled=decoupled)
         return requests.read(call, response, time.monotonic() - began)
 
-    def text(self, call: TextCall) -> str:
+    def text(self, call: TextCall) -> DecodedText:
         """Turn ids into text."""
         settings = self._clients.settings
         model = settings.postprocessing_model

@@ -16,11 +16,13 @@ from tandem.bls.effects import (
     EngineCall,
     EngineRole,
     KvBlocks,
+    PromptLogProbs,
 )
 from tandem.bls.errors import EngineCallError
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
+from tandem.bls.token_details import TopLogProbs
 from tandem.bls.word_lists import joined, known, one_token_words
 from tandem.contract import engine as tensors
 
@@ -136,6 +138,8 @@ class EngineRequests:
             tokens=tokens,
             seconds=seconds,
             log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
+            top=_top(outputs, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS),
+            prompt_log_probs=_prompt_log_probs(outputs),
             logits=self._logits(outputs),
             context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
             kv_blocks=_kv_blocks(outputs),
@@ -188,8 +192,14 @@ class EngineRequests:
         outputs: list[str] = [*self._always]
         if self._wants_log_probs(call):
             outputs.append(tensors.OUTPUT_LOG_PROBS)
+            if self._num_top(call):
+                outputs += [tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS]
         if call.engine == "target" and self._wants_context_logits(call):
             outputs.append(tensors.CONTEXT_LOGITS)
+        if self._wants_prompt_log_probs(call):
+            outputs.append(tensors.PROMPT_LOG_PROBS)
+            if self._num_top(call):
+                outputs += [tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS]
         if call.wants_logits:
             outputs.append(self._logits_output)
         if call.branching is not None:
@@ -226,6 +236,10 @@ class EngineRequests:
                 inputs += [logits, *self._logits_threshold]
         if self._wants_context_logits(call):
             inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
+        if self._wants_prompt_log_probs(call):
+            inputs.append(_scalar(tensors.RETURN_PROMPT_LOG_PROBS, True))
+        if self._request.num_top_log_probs:
+            inputs.append(_scalar(tensors.NUM_TOP_LOG_PROBS, self._request.num_top_log_probs))
         return inputs
 
     def _draft_logits(self, call: EngineCall) -> Any:
@@ -246,10 +260,20 @@ class EngineRequests:
     def _wants_log_probs(self, call: EngineCall) -> bool:
         return call.wants_log_probs or (call.engine == "target" and self._request.wants_log_probs)
 
+    def _num_top(self, call: EngineCall) -> int:
+        """How many alternatives a call is to tell."""
+        return self._request.num_top_log_probs if call.engine == "target" else 0
+
     def _wants_context_logits(self, call: EngineCall) -> bool:
         """The prompt's come with the first call; in a later one they would cost a prefill."""
-        request = self._request
-        return request.wants_context_logits and len(call.context) == len(request.prompt_ids)
+        return self._request.wants_context_logits and self._is_first(call)
+
+    def _wants_prompt_log_probs(self, call: EngineCall) -> bool:
+        wanted = self._request.wants_prompt_log_probs and call.engine == "target"
+        return wanted and self._is_first(call)
+
+    def _is_first(self, call: EngineCall) -> bool:
+        return len(call.context) == len(self._request.prompt_ids)
 
 
 def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
@@ -272,6 +296,24 @@ def _rows(logits: Any) -> Any:
         return None
     array = logits.as_numpy()
     return array.reshape(-1, array.shape[-1])
+
+
+def _top(outputs: dict[str, Any], ids: str, log_probs: str) -> TopLogProbs | None:
+    """The alternatives of [1, 1, n, k] tensors, where there are such."""
+    if ids not in outputs or log_probs not in outputs:
+        return None
+    return TopLogProbs(*(outputs[name].as_numpy()[0, 0] for name in (ids, log_probs)))
+
+
+def _prompt_log_probs(outputs: dict[str, Any]) -> PromptLogProbs | None:
+    """Copied: they outlive the response, whose memory they are."""
+    if tensors.PROMPT_LOG_PROBS not in outputs:
+        return None
+    top = _top(outputs, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS)
+    return PromptLogProbs(
+        outputs[tensors.PROMPT_LOG_PROBS].as_numpy().reshape(-1).copy(),
+        None if top is None else TopLogProbs(top.ids.copy(), top.values.copy()),
+    )
 
 
 def _kv_blocks(outputs: dict[str, Any]) -> KvBlocks | None:

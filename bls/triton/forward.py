@@ -102,7 +102,7 @@ class _Forwarded:
 
     def refuse(self, error: ServingError) -> None:
         """Send the client the reason why there is no answer."""
-        self._sender.refuse(str(error), error.code)
+        self._sender.refuse(error.line, error.code)
 
     def check(self, now: float) -> None:
         """Pass a cancellation on; abandon the call if its deadline was ignored."""

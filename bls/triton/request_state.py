@@ -95,7 +95,7 @@ class RequestState:
         self.slots.give_back()
         for sequence in sequences:
             sequence.interrupt(error)
-        self._sender.refuse(str(error), error.code)
+        self._sender.refuse(error.line, error.code)
 
     def sequence_advanced(self, output: SequenceOutput) -> None:
         """Send a sequence's chunk, or the whole answer once all sequences are complete."""

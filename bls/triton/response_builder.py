@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,26 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from tandem.bls.effects import FinishReason
+from tandem.bls.effects import FinishReason, PromptLogProbs
 from tandem.bls.loop import Decoding
 from tandem.bls.prompt import Options
 from tandem.bls.request import TokenIds
 from tandem.bls.statistics import Totals
 from tandem.bls.timeline import Timeline
+from tandem.bls.token_details import TokenDetails, TopLogProbs
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
 # Made only for a client that names them: most want the text, not every id of it.
 ON_REQUEST = frozenset(
-    {tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH, tensors.SPEC_DECODE_STATISTICS}
+    {
+        tensors.OUTPUT_IDS,
+        tensors.SEQUENCE_LENGTH,
+        tensors.OUTPUT_ROUNDS,
+        tensors.OUTPUT_KINDS,
+        tensors.OUTPUT_TEXT_LENGTHS,
+        tensors.SPEC_DECODE_STATISTICS,
+    }
 )
 # Running totals: in every chunk for a client that names them, for others with the end alone.
 TOTALS = frozenset(
@@ -32,15 +40,21 @@ TOTALS = frozenset(
 
 @dataclass(frozen=True)
 class SequenceOutput:
-    """What a response says about one prompt: its whole answer, or what a round added."""
+    """What a response says about one prompt: its whole answer, or what a round added.
+
+    cum_log_prob: of the answer so far. prompt_log_probs: with the first response.
+    """
 
     index: int
     text: str
     tokens: TokenIds
     finish_reason: FinishReason | None
     totals: Totals
+    details: TokenDetails
     decoding: Decoding
     times: Timeline
+    cum_log_prob: float
+    prompt_log_probs: PromptLogProbs | None
 
 
 class ResponseBuilder:
@@ -48,8 +62,7 @@ class ResponseBuilder:
 
     def __init__(self, requested: Sequence[str], options: Options) -> None:
         names = set(requested)
-        # One that names nothing is given the names of all.
-        named_nothing = names >= set(tensors.OUTPUTS)
+        named_nothing = _named_nothing(names)
         self._wanted = names - ON_REQUEST if named_nothing else names
         self._running = frozenset() if named_nothing else names & TOTALS
         self._options = options
@@ -63,6 +76,7 @@ class ResponseBuilder:
             tensors.OUTPUT_IDS: _padded([p.tokens for p in parts], np.int32),
             tensors.SEQUENCE_LENGTH: _column([len(p.tokens) for p in parts]),
         }
+        outputs |= _details(parts) | _log_probs(parts) | _prompt_log_probs(parts)
         if self._options.return_num_input_tokens:
             lengths = [len(p.decoding.request.prompt_ids) for p in parts]
             outputs[tensors.NUM_INPUT_TOKENS] = _column(lengths)
@@ -73,7 +87,7 @@ class ResponseBuilder:
         reasons = [p.finish_reason for p in parts if p.finish_reason is not None]
         if len(reasons) == len(parts):
             outputs[tensors.FINISH_REASON] = np.array([r.encode() for r in reasons], dtype=object)
-            outputs |= _statistics(parts) | _log_probs(parts) | _logits(parts)
+            outputs |= _statistics(parts) | _logits(parts)
             if tensors.SPEC_DECODE_STATISTICS in self._wanted:
                 outputs[tensors.SPEC_DECODE_STATISTICS] = _statistics_in_json(parts)
             if self._options.return_perf_metrics:
@@ -85,6 +99,27 @@ class ResponseBuilder:
                 if name in self._wanted
             ]
         )
+
+
+def tells_text_lengths(requested: Collection[str]) -> bool:
+    """Whether a client that named these outputs is to learn what each token completes."""
+    return tensors.OUTPUT_TEXT_LENGTHS in requested and not _named_nothing(requested)
+
+
+def _named_nothing(requested: Collection[str]) -> bool:
+    """Whether the client left it open: then Triton gives the names of all outputs."""
+    return set(requested) >= set(tensors.OUTPUTS)
+
+
+def _details(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
+    outputs: dict[Tensor, NDArray[Any]] = {
+        tensors.OUTPUT_ROUNDS: _padded([p.details.rounds for p in parts], np.int32),
+        tensors.OUTPUT_KINDS: _padded([p.details.kinds for p in parts], np.uint8),
+    }
+    lengths = [p.details.text_lengths for p in parts if p.details.text_lengths is not None]
+    if len(lengths) == len(parts):
+        outputs[tensors.OUTPUT_TEXT_LENGTHS] = _padded(lengths, np.int32)
+    return outputs
 
 
 def _statistics(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
@@ -106,13 +141,36 @@ def _statistics_in_json(parts: Sequence[SequenceOutput]) -> NDArray[Any]:
 
 
 def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
-    if not parts[0].decoding.request.wants_log_probs:
+    """Log-probabilities of the tokens, [b, 1, n], and of the likeliest, [b, 1, n, k]."""
+    values = [p.details.log_probs for p in parts if p.details.log_probs is not None]
+    if len(values) < len(parts):
         return {}
-    rows = [np.concatenate([np.empty(0, np.float32), *p.decoding.log_probs]) for p in parts]
-    return {
-        tensors.OUTPUT_LOG_PROBS: _padded(rows, np.float32),
-        tensors.CUM_LOG_PROBS: _column([float(row.sum()) for row in rows], np.float32),
+    outputs = {
+        tensors.OUTPUT_LOG_PROBS: _padded(values, np.float32),
+        tensors.CUM_LOG_PROBS: _column([p.cum_log_prob for p in parts], np.float32),
     }
+    tops = [
+        TopLogProbs(p.details.top_ids, p.details.top_log_probs)
+        for p in parts
+        if p.details.top_ids is not None and p.details.top_log_probs is not None
+    ]
+    if len(tops) == len(parts):
+        outputs[tensors.OUTPUT_TOP_IDS] = _padded([top.ids for top in tops], np.int32)
+        outputs[tensors.OUTPUT_TOP_LOG_PROBS] = _padded([top.values for top in tops], np.float32)
+    return outputs
+
+
+def _prompt_log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
+    """The same of the prompts."""
+    told = [p.prompt_log_probs for p in parts if p.prompt_log_probs is not None]
+    if len(told) < len(parts):
+        return {}
+    outputs = {tensors.PROMPT_LOG_PROBS: _padded([prompt.values for prompt in told], np.float32)}
+    tops = [prompt.top for prompt in told if prompt.top is not None]
+    if len(tops) == len(parts):
+        outputs[tensors.PROMPT_TOP_IDS] = _padded([top.ids for top in tops], np.int32)
+        outputs[tensors.PROMPT_TOP_LOG_PROBS] = _padded([top.values for top in tops], np.float32)
+    return outputs
 
 
 def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
@@ -149,8 +207,9 @@ def _column(values: Sequence[Any] | NDArray[Any], dtype: Any = np.int32) -> NDAr
 
 
 def _padded(rows: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    """[b, 1, longest], one beam each; shorter rows end in zeros."""
-    array = np.zeros((len(rows), 1, max(len(row) for row in rows)), dtype)
+    """[b, 1, longest, ...], one beam each; shorter rows end in zeros."""
+    longest = max(len(row) for row in rows)
+    array = np.zeros((len(rows), 1, longest, *rows[0].shape[1:]), dtype)
     for at, row in enumerate(rows):
         array[at, 0, : len(row)] = row
     return array

@@ -13,6 +13,7 @@ from tandem.bls.errors import Failure
 from tandem.bls.loop import Decoding
 from tandem.bls.statistics import Totals
 from tandem.bls.timeline import Timeline
+from tandem.bls.token_details import TokenDetails, joined
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.metrics import Metrics
@@ -47,7 +48,10 @@ class SequenceState:
         self._decoding = decoding
         self._text = [prefix] if prefix else []
         self._unsent_text = prefix
-        self._unsent_tokens: list[Any] = []
+        self._unsent: list[Chunk] = []
+        self._details: list[TokenDetails] = []
+        self._cum_log_prob = 0.0
+        self._is_first = True  # output
         self._finish_reason: FinishReason | None = None
         self._detokenizer = (
             StreamDetokenizer(self.emit, request.fail)
@@ -110,12 +114,17 @@ class SequenceState:
         """Add a chunk with its text to the answer; report it if there is something to send."""
         self._finish_reason = chunk.finish_reason
         self._unsent_text += chunk.text
-        self._unsent_tokens.append(chunk.tokens)
+        self._unsent.append(chunk)
         self._text.append(chunk.text)
+        self._details.append(chunk.details)
+        if chunk.details.log_probs is not None:
+            self._cum_log_prob += float(chunk.details.log_probs.sum())
         if self._unsent_text or chunk.finish_reason is not None:
-            tokens = np.concatenate(self._unsent_tokens)
-            output = self._output(self._unsent_text, tokens, chunk.totals)
-            self._unsent_text, self._unsent_tokens = "", []
+            tokens = np.concatenate([unsent.tokens for unsent in self._unsent])
+            details = joined([unsent.details for unsent in self._unsent])
+            output = self._output(self._unsent_text, tokens, chunk.totals, details)
+            self._unsent_text, self._unsent = "", []
+            self._is_first = False
             self._request.sequence_advanced(output)
 
     def ended(self, error: Failure | None) -> None:
@@ -131,8 +140,12 @@ class SequenceState:
     def whole(self) -> SequenceOutput:
         """The complete answer to this prompt."""
         decoding = self._decoding
+        self._is_first = True
         return self._output(
-            "".join(self._text), decoding.sequence.output, decoding.statistics.totals
+            "".join(self._text),
+            decoding.sequence.output,
+            decoding.statistics.totals,
+            joined(self._details),
         )
 
     def _start(self, clients: EngineClients) -> None:
@@ -147,8 +160,19 @@ class SequenceState:
                 return
         self.ended(self._interruption)
 
-    def _output(self, text: str, tokens: Any, totals: Totals) -> SequenceOutput:
+    def _output(
+        self, text: str, tokens: Any, totals: Totals, details: TokenDetails
+    ) -> SequenceOutput:
         decoding, timeline = self._decoding, self._timeline
         return SequenceOutput(
-            self._index, text, tokens, self._finish_reason, totals, decoding, timeline
+            self._index,
+            text,
+            tokens,
+            self._finish_reason,
+            totals,
+            details,
+            decoding,
+            timeline,
+            cum_log_prob=self._cum_log_prob,
+            prompt_log_probs=decoding.prompt_log_probs if self._is_first else None,
         )

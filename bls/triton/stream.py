@@ -33,7 +33,7 @@ from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.request_state import RequestState
-from tandem.bls.triton.response_builder import ResponseBuilder
+from tandem.bls.triton.response_builder import ResponseBuilder, tells_text_lengths
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.sequence_state import SequenceState
 from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
@@ -86,7 +86,7 @@ class StreamEntry:
             try:
                 self._take(request, sender)
             except ServingError as error:
-                sender.refuse(str(error), error.code)
+                sender.refuse(error.line, error.code)
             except Exception as error:  # noqa: BLE001  the client must not wait for ever
                 log_exception("a request could not be read", error)
                 sender.refuse("internal error while reading the request; see the server's log")
@@ -108,14 +108,15 @@ class StreamEntry:
         if request_parser.is_stop:
             self._stop(request.request_id(), sender)
             return
-        options = request_parser.options()
+        outputs = request.requested_output_names()
+        options = request_parser.options()._replace(tells_text_lengths=tells_text_lengths(outputs))
         prompts = request_parser.prompts(options)
         timeout = self._settings.request_timeout
         if request.timeout():
             timeout = min(timeout, request.timeout() / 1e6)
         state = RequestState(
             sender,
-            ResponseBuilder(request.requested_output_names(), options),
+            ResponseBuilder(outputs, options),
             options,
             deadline=time.monotonic() + timeout,
             timeout=timeout,
@@ -221,7 +222,8 @@ class StreamEntry:
 
     def _text(self, state: RequestState, ids: TokenIds) -> str:
         model = self._settings.postprocessing_model
-        return text_of(model, self._await(state, model, text_request(model, TextCall(ids, None))))
+        response = self._await(state, model, text_request(model, TextCall(ids, None)))
+        return text_of(model, response).text
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:
         """Make a call for a request that has no sequences yet."""

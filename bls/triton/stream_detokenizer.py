@@ -11,6 +11,7 @@ from tandem.bls.effects import Chunk
 from tandem.bls.errors import Failure
 from tandem.bls.request import Request
 from tandem.bls.text import detokenize_stream
+from tandem.bls.token_details import joined
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
 
@@ -37,7 +38,12 @@ class ChunkQueue:
         known = [chunk for chunk in chunks if chunk is not None]
         if len(known) < len(chunks):
             return None
-        return known[-1]._replace(tokens=np.concatenate([chunk.tokens for chunk in known]))
+        if len(known) == 1:
+            return known[0]
+        return known[-1]._replace(
+            tokens=np.concatenate([chunk.tokens for chunk in known]),
+            details=joined([chunk.details for chunk in known]),
+        )
 
 
 class StreamDetokenizer:
@@ -56,9 +62,8 @@ class StreamDetokenizer:
 
     def start(self, clients: EngineClients, request: Request) -> None:
         """Start the thread."""
-        self._driver = Driver(
-            clients, detokenize_stream(), request, self, next_chunk=self._chunks.take
-        )
+        steps = detokenize_stream(tells_lengths=request.wants_text_lengths)
+        self._driver = Driver(clients, steps, request, self, next_chunk=self._chunks.take)
         self._driver.start()
 
     def put(self, chunk: Chunk) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from tandem.bls.effects import TextCall
+from tandem.bls.effects import DecodedText, TextCall
 from tandem.bls.errors import BadRequest, EngineCallError, ServingError
 from tandem.bls.prompt import TokenizerInputs, Tokens
 from tandem.contract import entry, postprocessing, preprocessing
@@ -92,17 +92,23 @@ def text_request(model: str, call: TextCall) -> Any:
     if call.context_length is not None:
         length = np.array([[call.context_length]], np.int32)
         inputs.append(pb_utils.Tensor(postprocessing.CONTEXT_LENGTH, length))
+    outputs = [postprocessing.OUTPUT]
+    if call.wants_lengths:
+        outputs.append(postprocessing.TEXT_LENGTHS)
     return pb_utils.InferenceRequest(
-        model_name=model, requested_output_names=[postprocessing.OUTPUT], inputs=inputs
+        model_name=model, requested_output_names=list(outputs), inputs=inputs
     )
 
 
-def text_of(model: str, response: Any) -> str:
+def text_of(model: str, response: Any) -> DecodedText:
     """Read the answer to ``text_request``."""
-    for tensor in response.output_tensors():
-        if tensor.name() == postprocessing.OUTPUT:
-            text: bytes = tensor.as_numpy().reshape(-1)[0]
-            return text.decode()
+    outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
+    if postprocessing.OUTPUT in outputs:
+        text: bytes = outputs[postprocessing.OUTPUT].as_numpy().reshape(-1)[0]
+        lengths = outputs.get(postprocessing.TEXT_LENGTHS)
+        # Copied: it outlives the response, whose memory it is.
+        counts = None if lengths is None else lengths.as_numpy().reshape(-1).copy()
+        return DecodedText(text.decode(), counts)
     raise EngineCallError(model, f"'{postprocessing.OUTPUT}' is missing from its answer")
 
 

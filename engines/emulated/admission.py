@@ -14,6 +14,8 @@ def check_emulated(request: EngineRequest) -> None:
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
         "embedding_bias": sampling.embedding_bias is not None,
+        "num_top_log_probs": request.num_top_log_probs > 0,
+        "return_prompt_log_probs": request.return_prompt_log_probs,
         "return_context_logits": request.return_context_logits,
     }
     for name, given in refused.items():

@@ -103,6 +103,8 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "draft_stop_probability": request.draft_stop_probability is not None,
+        "num_top_log_probs": request.num_top_log_probs > 0,
+        "return_prompt_log_probs": request.return_prompt_log_probs,
         "branch_counts": request.branches,
         "return_context_logits": request.return_context_logits,
         "return_generation_logits": request.return_generation_logits,

@@ -190,8 +190,8 @@ class TorchEngine:
 
     def _advance(self, sequence: TorchSequence, count: int, rows: torch.Tensor) -> None:
         try:
-            if sequence.request.return_context_logits:
-                sequence.keep_context_logits(rows, sequence.computed - count)
+            if sequence.wants_all_rows:
+                sequence.keep_context(rows, sequence.computed - count)
             if sequence.pending == 0 and sequence.advance(rows[len(rows) - sequence.tail :]):
                 self._release(sequence)
         except RequestError as error:

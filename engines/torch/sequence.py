@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
-from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats, LikeliestTokens
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
+from tandem.engines.torch.log_probs import LogProbRecorder
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scores import Rows, first_rows
 
@@ -55,7 +56,8 @@ class TorchSequence:
         self.abandoned = False
         self._respond = respond
         self._generated: list[int] = []
-        self._log_probs: list[float] = []
+        self._log_probs = LogProbRecorder(request.num_top_log_probs)
+        self._prompt_log_probs = LogProbRecorder(request.num_top_log_probs)
         self._generation_logits: list[torch.Tensor] = []
         self._context_logits: list[torch.Tensor] = []
         self._answered = 0
@@ -82,7 +84,12 @@ class TorchSequence:
     @property
     def reusable(self) -> int:
         """How many leading tokens need not be computed: the last one's logits are always wanted."""
-        return 0 if self.request.return_context_logits else self.prompt_length - 1
+        return 0 if self.wants_all_rows else self.prompt_length - 1
+
+    @property
+    def wants_all_rows(self) -> bool:
+        """Whether the logits of all tokens are wanted, not those of the last ones alone."""
+        return self.request.return_context_logits or self.request.return_prompt_log_probs
 
     @property
     def computed(self) -> int:
@@ -115,7 +122,7 @@ class TorchSequence:
         """
         assert self.entry is not None
         rows = self.tail if count == self.pending else 0
-        return Segment(self.entry, count, count if self.request.return_context_logits else rows)
+        return Segment(self.entry, count, count if self.wants_all_rows else rows)
 
     def schedule(self, count: int) -> None:
         """Count `count` tokens as seen by the model."""
@@ -124,9 +131,18 @@ class TorchSequence:
         self._computed += count
         self._first_scheduled_ns = self._first_scheduled_ns or time.time_ns()
 
-    def keep_context_logits(self, logits: torch.Tensor, start: int) -> None:
-        """Keep logits [rows, vocab_size] of the tokens from `start` on, as far as context."""
-        self._context_logits.append(logits[: max(0, self.prompt_length - start)])
+    def keep_context(self, logits: torch.Tensor, start: int) -> None:
+        """Keep what is wanted of logits [rows, vocab_size], as far as they are the context's.
+
+        They are of the tokens from `start` on.
+        """
+        if self.request.return_context_logits:
+            self._context_logits.append(logits[: max(0, self.prompt_length - start)])
+        if self.request.return_prompt_log_probs:
+            if start == 0:
+                self._prompt_log_probs.skip(1)
+            following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
+            self._prompt_log_probs.add(logits[: len(following)], following)
 
     def advance(self, logits: torch.Tensor) -> bool:
         """Choose tokens from logits [tail, vocab_size], answer, and say whether the call is over.
@@ -150,15 +166,18 @@ class TorchSequence:
         """Send what has not been sent."""
         start, self._answered = self._answered, self.num_generated
         request = self.request
+        log_probs, top = self._log_probs.take() if request.return_log_probs else (None, None)
+        prompt, prompt_top = self._take_prompt_log_probs()
         self._send(
             EngineResponse(
                 tokens=tuple(self._generated[start:]),
                 final=final,
                 first=self._first_answer,
-                log_probs=np.array(self._log_probs[start:], np.float32)
-                if request.return_log_probs
-                else None,
-                cum_log_prob=sum(self._log_probs),
+                log_probs=log_probs,
+                cum_log_prob=self._log_probs.total,
+                top_log_probs=top,
+                prompt_log_probs=prompt,
+                prompt_top_log_probs=prompt_top,
                 context_logits=self._take_context_logits() if self._first_answer else None,
                 generation_logits=self._take_generation_logits(),
                 num_output_tokens=self.num_generated,
@@ -212,8 +231,7 @@ class TorchSequence:
         self._last_token_ns = time.time_ns()
         self._first_token_ns = self._first_token_ns or self._last_token_ns
         if self.request.return_log_probs:
-            rows = logits[: len(tokens)].float().log_softmax(-1)
-            self._log_probs += rows[range(len(tokens)), tokens].tolist()
+            self._log_probs.add(logits, tokens)
         if self.request.return_generation_logits:
             self._generation_logits.append(first_rows(scores, len(tokens)))
 
@@ -232,6 +250,10 @@ class TorchSequence:
         rows = first_rows(scores, len(tokens)).float().softmax(-1)
         self._sureness *= float(rows[range(len(tokens)), tokens].prod())
         return self._sureness < limit
+
+    def _take_prompt_log_probs(self) -> tuple[Floats | None, LikeliestTokens | None]:
+        wanted = self.request.return_prompt_log_probs and self._first_answer
+        return self._prompt_log_probs.take() if wanted else (None, None)
 
     def _take_context_logits(self) -> Floats | None:
         if not self.request.return_context_logits:

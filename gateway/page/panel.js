@@ -2,14 +2,15 @@
 
 const KINDS = {
   accepted: "accepted", correction: "correction", bonus: "bonus", plain: "without a draft",
+  unknown: "drafted in the engine or not",
 };
 const STATISTICS = {
   speed: "tokens/s", acceptance: "acceptance", perRound: "tokens per round", first: "first token",
 };
 
 export class Panel {
-  #tokens = []; // received and not yet all shown: what is left of each one's text
-  #last = null;
+  #placed = 0; // characters whose tokens have come
+  #rest = null; // shows those behind them
   #shown = 0; // the round that is marked
 
   constructor(title, tellRound) {
@@ -45,15 +46,13 @@ export class Panel {
     const [choice] = chunk.choices;
     if (!choice) return;
     const text = choice.delta ? choice.delta.content : choice.text;
-    for (const token of choice.token_details ?? []) {
-      this.#tokens.push({ ...token, left: token.text.length });
-      this.numTokens += 1;
-    }
+    const tokens = choice.token_details ?? [];
+    this.numTokens += tokens.length;
     if (this.numTokens && this.first === null) this.first = performance.now();
     this.totals = choice.speculation ?? this.totals;
     this.finishReason = choice.finish_reason ?? this.finishReason;
     this.said += text;
-    this.#show(text);
+    this.#show(tokens);
     this.showStatistics();
   }
 
@@ -112,35 +111,32 @@ export class Panel {
 
   #step(event) {
     const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-    if (!(event.key in steps) || !this.#last) return;
+    const told = this.text.querySelectorAll("[data-round]");
+    if (!(event.key in steps) || !told.length) return;
     event.preventDefault();
-    const rounds = [...new Set([...this.text.children].map((s) => Number(s.dataset.round)))];
+    const rounds = [...new Set([...told].map((s) => Number(s.dataset.round)))];
     const place = rounds.indexOf(this.#shown) + steps[event.key];
     this.mark(rounds[Math.min(Math.max(place, 0), rounds.length - 1)]);
   }
 
-  // Give each piece of the text to the token that made it.
-  #show(text) {
-    let rest = text;
-    while (rest) {
-      while (this.#tokens.length && !this.#tokens[0].left) this.#last = this.#tokens.shift();
-      const token = this.#tokens[0] ?? this.#last;
-      const length = this.#tokens.length ? Math.min(token.left, rest.length) : rest.length;
-      if (this.#tokens.length) token.left -= length;
-      this.#append(rest.slice(0, length), token);
-      rest = rest.slice(length);
-    }
-    if (this.#tokens.length && !this.#tokens[0].left) this.#last = this.#tokens.shift();
-  }
-
-  #append(text, token) {
-    const span = document.createElement("span");
-    span.textContent = text;
-    if (token) {
+  // Append the tokens, each with its text, and what has come of those behind them.
+  #show(tokens) {
+    this.#rest?.remove();
+    for (const token of tokens.filter((told) => told.text)) {
+      const span = this.#append(token.text);
       span.className = `token ${token.kind}`;
       span.dataset.round = token.round;
       span.dataset.kind = token.kind;
+      this.#placed += token.text.length;
     }
+    const rest = this.said.slice(this.#placed);
+    this.#rest = rest ? this.#append(rest) : null;
+  }
+
+  #append(text) {
+    const span = document.createElement("span");
+    span.textContent = text;
     this.text.append(span);
+    return span;
   }
 }

@@ -61,7 +61,7 @@ def test_an_answer_is_the_controls_or_its_beginning_where_the_client_left(outcom
 def test_an_error_is_explained_by_a_fault_of_its_model_and_time(tmp_path):
     trouble = Trouble(tmp_path)
     trouble._struck += [Struck("target", 10.0, 12.0), Struck("draft", 50.0, 52.0)]
-    line = "model 'target' failed: no answer within 5 s"
+    line = "model_timeout: model 'target' failed: no answer within 5 s"
     assert trouble.explains(line, 11.0, 17.0)
     assert trouble.explains(line, 12.0 + SECONDS_FELT, 60.0)
     assert not trouble.explains(line, 1.0, 9.0)

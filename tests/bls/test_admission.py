@@ -95,7 +95,7 @@ def test_a_full_queue_refuses_before_lengths_are_known():
         queue.add(name)
     with pytest.raises(
         Overloaded,
-        match=r"^overloaded: 2 sequences are running and 2 waiting, which is all the server takes; "
+        match=r"^2 sequences are running and 2 waiting, which is all the server takes; "
         r"try again later$",
     ):
         queue.admission.reserve(1)
@@ -129,7 +129,7 @@ def test_those_that_turn_out_too_long_to_wait_all_are_refused_together():
     queue = Waiting(max_running=9, kv_blocks=8)
     queue.add("eight", 8)
     many = queue.admission.reserve(3)
-    with pytest.raises(Overloaded, match=r"^overloaded: 1 sequences are running and 0 waiting"):
+    with pytest.raises(Overloaded, match=r"^1 sequences are running and 0 waiting"):
         many.enter([queue.reservation(name) for name in "abc"])
     assert queue.started == ["eight"]
     assert queue.present == (1, 0)

@@ -68,7 +68,7 @@ def test_what_waits_holds_so_many_bytes_and_no_more():
     last = kitchen.come("c", 40)
     with pytest.raises(
         Overloaded,
-        match=r"^overloaded: the texts that wait to be tokenized hold 100 bytes, of 100 that the "
+        match=r"^the texts that wait to be tokenized hold 100 bytes, of 100 that the "
         r"server keeps for them; try again later$",
     ):
         kitchen.come("d", 1)

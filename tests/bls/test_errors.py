@@ -1,12 +1,16 @@
 """What an engine's failure says, of which model, and under which code."""
 
 from tandem.bls.errors import (
+    BadRequest,
     Cancelled,
+    DeadlineExceeded,
     EngineCallError,
     EngineRefused,
     EngineTimeout,
     EngineUnavailable,
+    Overloaded,
 )
+from tandem.contract.errors import class_of
 
 
 def told(error):
@@ -48,3 +52,23 @@ def test_a_refusal_is_the_requests_fault_unless_the_engine_says_otherwise():
 
 def test_a_cancelled_request_says_so():
     assert str(Cancelled()) == "the request was cancelled"
+
+
+def test_a_line_begins_with_the_class_where_the_code_is_too_coarse():
+    lines = {
+        "overloaded: full": Overloaded("full"),
+        "deadline_exceeded: late": DeadlineExceeded("late"),
+        "model_timeout: model 'target' failed: no answer within 2 s": EngineTimeout("target", 2),
+        "model_unavailable: model 'target' failed: lost": EngineUnavailable("target", "lost"),
+        "model_unavailable: model 'target' failed: ends": EngineCallError(
+            "target", "ends", "UNAVAILABLE"
+        ),
+        "model 'target' failed: it fell over": EngineCallError("target", "it fell over"),
+        "input 'x' is missing": BadRequest("input 'x' is missing"),
+        "the request was cancelled": Cancelled(),
+    }
+    assert [error.line for error in lines.values()] == list(lines)
+    assert [class_of(line)[0] for line in lines] == [
+        *("overloaded", "deadline_exceeded", "model_timeout"),
+        *("model_unavailable", "model_unavailable", None, None, None),
+    ]

@@ -22,10 +22,12 @@ from scripted import (
     with_engines,
 )
 
-from tandem.bls.effects import EngineAnswer, KvBlocks
+from tandem.bls.effects import EngineAnswer, KvBlocks, PromptLogProbs
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request, Sampling
 from tandem.bls.text import detokenize_stream
+from tandem.bls.token_details import TopLogProbs, joined
+from tandem.contract.entry import KINDS
 
 ENDLESS = Language(end_every=10**9)
 
@@ -96,6 +98,44 @@ def test_output_is_the_targets_own_whatever_the_drafter_does(
     assert sum(e.num_accepted_draft_tokens for e in earned) == accepted
     assert figures.num_rounds + accepted >= len(tokens)
     assert verified < 10**9 or figures.num_unverified_draft_tokens == 0
+
+
+def details_of(chunks):
+    """The rounds and kinds of all tokens."""
+    details = joined([chunk.details for chunk in chunks])
+    return details.rounds.tolist(), [KINDS[kind] for kind in details.kinds]
+
+
+@settings(deadline=None)
+@given(requests, languages, scripts)
+def test_each_token_tells_its_round_and_its_kind(request, language, script):
+    decoding = decoding_of(replace(request, wants_text_lengths=True))
+    chunks = play(decoding, Target(language, request.end_ids), Draft(language, script))
+    tokens, *_ = expected(request, language)
+    rounds, kinds = details_of(chunks)
+    lengths = joined([chunk.details for chunk in chunks]).text_lengths
+    assert len(rounds) == len(kinds) == len(lengths) == len(tokens)
+    assert lengths.tolist() == [len(text_of([token])) for token in tokens]
+    assert sorted(set(rounds)) == list(range(1, len(set(rounds)) + 1))
+    assert rounds == sorted(rounds)
+    figures = decoding.statistics
+    assert kinds.count("accepted") <= figures.num_accepted_draft_tokens
+    for number in set(rounds):
+        of_round = [kind for at, kind in zip(rounds, kinds, strict=True) if at == number]
+        assert set(of_round[:-1]) <= {"accepted"}
+        assert "plain" not in of_round or of_round == ["plain"]
+
+
+def test_kinds_are_accepted_correction_bonus_and_plain():
+    language = Language(end_every=10**9)
+    request = request_of(max_tokens=9)
+    chunks = play(decoding_of(request), Target(language), Draft(language, (True,) * 4 + (False,)))
+    assert details_of(chunks) == (
+        [1, 1, 1, 1, 1, 2, 3, 3, 3],
+        ["accepted"] * 4 + ["bonus", "correction"] + ["accepted"] * 2 + ["bonus"],
+    )
+    plain = play(decoding_of(request_of(max_tokens=3, drafter="none")), Target(language))
+    assert details_of(plain) == ([1, 2, 3], ["plain"] * 3)
 
 
 @settings(deadline=None)
@@ -421,13 +461,31 @@ def test_log_probs_line_up_with_the_tokens():
     class Rated(Target):
         def answers(self, call):
             for answer in super().answers(call):
-                yield answer._replace(log_probs=-answer.tokens.astype(np.float32))
+                rated = answer.tokens.astype(np.float32)
+                top = TopLogProbs(answer.tokens[:, np.newaxis], -rated[:, np.newaxis])
+                yield answer._replace(log_probs=-rated, top=top)
 
     language = Language(end_every=20)
     decoding = decoding_of(request_of(wants_log_probs=True, max_tokens=60))
-    play(decoding, Rated(language), Draft(language, (True, False, True)))
-    log_probs = np.concatenate(decoding.log_probs)
-    assert (-log_probs).astype(int).tolist() == decoding.sequence.output.tolist()
+    chunks = play(decoding, Rated(language), Draft(language, (True, False, True)))
+    for chunk in chunks:
+        tokens, details = chunk.tokens.tolist(), chunk.details
+        assert (-details.log_probs).astype(int).tolist() == tokens
+        assert details.top_ids[:, 0].tolist() == tokens
+        assert (-details.top_log_probs[:, 0]).astype(int).tolist() == tokens
+
+
+def test_the_prompts_log_probs_are_those_of_the_first_call():
+    class Rated(Target):
+        def answers(self, call):
+            first = len(self.calls) == 0
+            for answer in super().answers(call):
+                prompt = PromptLogProbs(np.float32([0, -1, -2])) if first else None
+                yield answer._replace(prompt_log_probs=prompt)
+
+    decoding = decoding_of(request_of(wants_prompt_log_probs=True, max_tokens=20))
+    play(decoding, Rated(ENDLESS), Draft(ENDLESS))
+    assert decoding.prompt_log_probs.values.tolist() == [0, -1, -2]
 
 
 @pytest.mark.parametrize("keyed", [True, False])

@@ -8,6 +8,7 @@ from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import (
+    LogitBias,
     Options,
     Prompt,
     TokenizerInputs,
@@ -121,3 +122,14 @@ def test_an_answer_holds_so_many_logits(options, lengths, max_tokens, size):
         return
     with pytest.raises(BadRequest, match=f"up to {size * ROW} bytes of logits .* at most 320"):
         check_logits(lengths, max_tokens, options, LIMITED)
+
+
+def test_a_bias_of_ids_adds_to_that_of_words():
+    biased = PROMPT._replace(logit_bias=LogitBias((1, 1, 3), (1, 2, -5)))
+    words = np.ones(SETTINGS.target.vocab_size, np.float32)
+    for given, others in ((None, 0), (words, 1)):
+        request = request_of(biased, TOKENS._replace(embedding_bias=given), LIMITED)
+        expected = np.full(SETTINGS.target.vocab_size, others, np.float32)
+        expected[[1, 3]] += [3, -5]
+        assert request.sampling.embedding_bias.tolist() == expected.tolist()
+    assert words.tolist() == [1] * SETTINGS.target.vocab_size

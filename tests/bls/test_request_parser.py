@@ -94,9 +94,10 @@ def refusal(**values):
 
 
 def test_a_plain_prompt_gets_the_deployments_defaults():
-    words, input_ids, request = prompt()
+    words, input_ids, request, logit_bias = prompt()
     assert words == TokenizerInputs("x")
     assert input_ids is None
+    assert logit_bias is None
     assert request == Request(
         prompt_ids=UNTOKENIZED,
         max_tokens=4,
@@ -234,6 +235,22 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         (
             {"embedding_bias_words": ["a"], "embedding_bias_weights": [float("inf")]},
             "input 'embedding_bias_weights' must be finite numbers",
+        ),
+        (
+            {"logit_bias_ids": [3, 4], "logit_bias_values": [1.0]},
+            "input 'logit_bias_values': 1 values for 2 'logit_bias_ids'; send one an id",
+        ),
+        (
+            {"logit_bias_ids": [3], "logit_bias_values": [float("nan")]},
+            "input 'logit_bias_values' must be finite numbers",
+        ),
+        (
+            {"logit_bias_ids": [3, -1], "logit_bias_values": [1.0, 1.0]},
+            "input 'logit_bias_ids': ids must lie in 0..99, -1..3 given",
+        ),
+        (
+            {"logit_bias_ids": [3] * 101, "logit_bias_values": [1.0] * 101},
+            "input 'logit_bias_ids': 101 ids given, the vocabulary has 100",
         ),
         (
             {"drafter": "magic"},
@@ -390,6 +407,7 @@ FLAGS = (
     "stream",
     "exclude_input_in_output",
     "return_log_probs",
+    "return_prompt_log_probs",
     "return_context_logits",
     "return_generation_logits",
     "return_perf_metrics",
@@ -412,6 +430,36 @@ def test_a_flag_that_differs_within_a_batch_is_refused(flag):
         batch({flag: True}, {flag: False}).options()
 
 
+def test_alternatives_are_those_of_the_whole_request():
+    asked = {"return_log_probs": True, "num_top_log_probs": 5}
+    assert request_parser(**asked).options().num_top_log_probs == 5
+    assert request_parser(num_top_log_probs=0).options().num_top_log_probs == 0
+    other = {**asked, "num_top_log_probs": 4}
+    for rows, line in (
+        ([{"num_top_log_probs": 1}], " needs 'return_log_probs' or 'return_prompt_log_probs' to"),
+        ([{**asked, "num_top_log_probs": 21}], ": 21 given, must lie in 0..20"),
+        ([asked, other], " must be the same for all prompts of a request"),
+    ):
+        with pytest.raises(BadRequest, match=f"^input 'num_top_log_probs'{line}"):
+            batch(*rows).options()
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked"),
+    [
+        ("prompt_log_probs", {"return_prompt_log_probs": True}),
+        ("top_log_probs", {"num_top_log_probs": 1, "return_log_probs": True}),
+    ],
+)
+def test_what_the_target_does_not_tell_is_refused(setting, asked):
+    silent = with_engines(SETTINGS, target={setting: False})
+    name = next(iter(asked))
+    line = f"^input '{name}' is not supported by this deployment: its target engine does not tell"
+    with pytest.raises(BadRequest, match=line):
+        request_parser(settings=silent, **asked).options()
+    assert request_parser(settings=silent).options()
+
+
 def test_whether_the_prompt_is_shown_is_the_deployments_choice():
     shows = replace(SETTINGS, exclude_input_in_output=False)
     assert not request_parser(settings=shows).options().exclude_input_in_output
@@ -421,7 +469,7 @@ def test_prompts_of_a_batch_differ():
     rows = {"max_tokens": 2, "drafter": "none"}, {"text_input": "y", "max_tokens": 3, "drafter": ""}
     read = [
         (words.text, request.max_tokens, request.drafter)
-        for words, _, request in prompts_of(batch(*rows))
+        for words, _, request, _ in prompts_of(batch(*rows))
     ]
     assert read == [("x", 2, "none"), ("y", 3, "draft_model")]
 
@@ -440,6 +488,8 @@ HARMLESS = {
     "bad_words": "b",
     "embedding_bias_words": "c",
     "embedding_bias_weights": 1.0,
+    "logit_bias_ids": 5,
+    "logit_bias_values": 1.0,
     "drafter": "hybrid",
     "num_draft_tokens": 2,
     "draft_ahead": "auto",
@@ -467,6 +517,8 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         "bad_words": "e",
         "embedding_bias_words": "f",
         "embedding_bias_weights": 2.0,
+        "logit_bias_ids": 6,
+        "logit_bias_values": 2.0,
         "num_draft_tokens": 3,
         "draft_ahead": "false",
         "prompt_lookup_num_tokens": 4,
@@ -482,7 +534,7 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         same = {name for name, value in part(one).items() if part(two)[name] == value}
         assert same <= {"text", "bad_words", "embedding_bias"}
     same = {name for name, value in vars(one.request).items() if vars(two.request)[name] is value}
-    flags = {name for name in same if name.startswith(("wants_", "streams_"))}
+    flags = {name for name in same if name.startswith(("wants_", "streams_", "num_top_"))}
     every_row = {"prompt_ids", "max_tokens", "max_draft_len", "seeded", "drafter", "stop_strings"}
     assert same - flags - {"use_draft_logits"} <= every_row
 
@@ -623,6 +675,7 @@ def test_an_answer_ends_at_the_requests_end_id_or_at_the_checkpoints(end_id, end
     [
         ("stream", "streams_text"),
         ("return_log_probs", "wants_log_probs"),
+        ("return_prompt_log_probs", "wants_prompt_log_probs"),
         ("return_context_logits", "wants_context_logits"),
         ("return_generation_logits", "wants_generation_logits"),
         ("return_perf_metrics", "wants_kv_blocks"),

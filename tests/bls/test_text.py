@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from scripted import ids, perform, text_of
+from scripted import decoded, ids, perform, text_of
 
 from tandem.bls import text
 from tandem.bls.effects import Chunk, TextCall
 from tandem.bls.statistics import Statistics
 from tandem.bls.text import TextSoFar, detokenize_stream
+from tandem.bls.token_details import of_plain_tokens
 
 TOTALS = Statistics().totals
 
@@ -24,10 +25,10 @@ def told(tokens, *, stops=(), each_round=True, rounds=None):
             except StopIteration as done:
                 return done.value
             windows.append((call.window.tolist(), call.context_length))
-            answer = text_of(call.window[call.context_length or 0 :])
+            answer = decoded(call)
 
     for round_ in tokens:
-        shown, count = run(so_far.extend(ids(*round_)))
+        shown, count, _ = run(so_far.extend(ids(*round_)))
         texts.append(shown)
         kept.append(count)
     return so_far, run, texts, kept, windows
@@ -93,7 +94,10 @@ def test_a_stop_string_that_the_last_token_completes_keeps_all():
 
 def chunks_of(count):
     finish = [None] * (count - 1) + ["length"]
-    return [Chunk(ids(at % 6, 0), "", reason, TOTALS) for at, reason in enumerate(finish)]
+    return [
+        Chunk(ids(at % 6, 0), "", reason, TOTALS, of_plain_tokens(2 * at, 2))
+        for at, reason in enumerate(finish)
+    ]
 
 
 @pytest.mark.parametrize("count", [10, 2_000])
@@ -120,7 +124,7 @@ def test_narration_asks_for_the_whole_text_at_the_end_alone():
     while True:
         if isinstance(effect, TextCall):
             wholes.append(effect.context_length is None)
-            answer = text_of(effect.window[effect.context_length or 0 :])
+            answer = decoded(effect)
         elif isinstance(effect, Chunk):
             answer = None
         else:

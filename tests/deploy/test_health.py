@@ -105,7 +105,7 @@ def test_a_full_queue_is_no_reason_to_restart(ailment, triton):
     full.reserve(1).enter([Reservation(1)])
     with pytest.raises(Overloaded) as refused:
         full.reserve(1)
-    triton.answer = (500, json.dumps({"error": f"in ensemble 'bls', {refused.value}"}))
+    triton.answer = (500, json.dumps({"error": f"in ensemble 'bls', {refused.value.line}"}))
     assert ailment() is None
 
 

@@ -91,6 +91,37 @@ def test_log_probs_are_the_models_own(llama, reference):
     assert outcome.last.cum_log_prob == pytest.approx(float(want.sum()), abs=1e-3)
 
 
+@pytest.mark.parametrize("drafts", [0, 4])
+def test_alternatives_are_the_likeliest_at_each_place(llama, reference, drafts):
+    ids = prompt(5, 10)
+    said = llama.tokens(ids, 5)
+    outcome = llama.call(ids, 5, drafts=said[:drafts], return_log_probs=True, num_top_log_probs=3)
+    with torch.inference_mode():
+        logits = reference("llama")(torch.tensor([ids + outcome.tokens])).logits[0]
+    values, best = logits.log_softmax(-1)[len(ids) - 1 : -1].topk(3)
+    top = outcome.last.top_log_probs
+    assert top.ids.tolist() == best.tolist()
+    np.testing.assert_allclose(top.log_probs, values, atol=1e-4)
+    assert top.log_probs[:, 0].tolist() == outcome.last.log_probs.tolist()  # to the last bit
+
+
+@pytest.mark.parametrize("length", [1, 2, 40, 150])
+def test_log_probs_of_a_context_are_the_models_own(llama, reference, length):
+    ids = prompt(6, length)
+    llama.call(ids, 1)  # it must not be reused
+    outcome = llama.call(ids, 3, drafts=[5, 6], return_prompt_log_probs=True, num_top_log_probs=2)
+    with torch.inference_mode():
+        rows = reference("llama")(torch.tensor([ids])).logits[0].log_softmax(-1)
+    told, top = outcome.last.prompt_log_probs, outcome.last.prompt_top_log_probs
+    assert (len(told), told[0]) == (length, 0)
+    assert (top.ids[0].tolist(), top.log_probs[0].tolist()) == ([0, 0], [0, 0])
+    np.testing.assert_allclose(told[1:], rows[range(length - 1), ids[1:]], atol=1e-4)
+    values, best = rows[:-1].topk(2)
+    assert top.ids[1:].tolist() == best.tolist()
+    np.testing.assert_allclose(top.log_probs[1:], values, atol=1e-4)
+    assert outcome.last.log_probs is None
+
+
 def test_log_probs_of_a_verification_line_up(llama):
     ids = prompt(5, 10)
     plain = llama.call(ids, 5, return_log_probs=True)

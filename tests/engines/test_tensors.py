@@ -10,7 +10,13 @@ from tandem.engines.decoding import decode
 from tandem.engines.encoding import encode, nothing
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.load import excludes_input
-from tandem.engines.request import Branches, CallUsage, EngineRequest, EngineResponse
+from tandem.engines.request import (
+    Branches,
+    CallUsage,
+    EngineRequest,
+    EngineResponse,
+    LikeliestTokens,
+)
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
 NUMPY |= {"BOOL": np.bool_, "UINT64": np.uint64, "UINT8": np.uint8, "STRING": np.object_}
@@ -259,6 +265,27 @@ def test_an_answer_becomes_tensors():
     assert got["kv_cache_alloc_total_blocks"].tolist() == [[5]]
     assert got["acceptance_rate"].tolist() == [[0.25]]
     assert (got["num_input_tokens"], got["num_output_tokens"]) == (3, 2)
+
+
+def test_alternatives_and_a_contexts_log_probs_become_tensors():
+    top = LikeliestTokens(np.int32([[8, 7], [9, 7]]), np.float32([[-0.5, -1], [-1.5, -2]]))
+    answer = EngineResponse(
+        tokens=(8, 9),
+        log_probs=np.float32([-0.5, -1.5]),
+        top_log_probs=top,
+        prompt_log_probs=np.float32([0, -1]),
+        prompt_top_log_probs=top,
+    )
+    got = dict(encode(request(), answer, list(map(str, tensors.OUTPUTS))))
+    assert got["output_top_ids"].tolist() == [[[[8, 7], [9, 7]]]]
+    assert got["output_top_log_probs"].tolist() == [[[[-0.5, -1], [-1.5, -2]]]]
+    assert got["prompt_log_probs"].tolist() == [[[0, -1]]]
+    assert got["prompt_top_ids"].shape == got["prompt_top_log_probs"].shape == (1, 1, 2, 2)
+
+
+def test_more_alternatives_than_there_may_be_are_refused():
+    with pytest.raises(RequestError, match="num_top_log_probs is 21; it must be from 0 to 20"):
+        request(num_top_log_probs=21)
 
 
 def test_what_was_not_asked_for_stays_away():

@@ -1,9 +1,10 @@
 """What clients are answered, whole and streamed."""
 
 import pytest
-from scripted_triton import HELLO, statistics
+from scripted_triton import HELLO, origins, statistics
 
 from tandem.gateway.errors import ApiError
+from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton import ResponseChunk
 
 from .conftest import events
@@ -102,36 +103,60 @@ async def test_choices_of_a_stream_come_side_by_side(post):
         assert [choice["delta"].get("role") for choice in own] == ["assistant", None]
 
 
-@pytest.mark.parametrize(
-    ("chunk", "kinds", "rounds"),
-    [
-        (ResponseChunk("abc", [65, 66, 67], 1, 4, 2), ["accepted"] * 2 + ["correction"], [1, 1, 1]),
-        (ResponseChunk("abc", [65, 66, 67], 1, 2, 2), ["accepted"] * 2 + ["bonus"], [1, 1, 1]),
-        (ResponseChunk("abc", [65, 66, 67], 3, 0, 0), ["plain"] * 3, [1, 2, 3]),
-        (ResponseChunk("ab", [65, 66], 1, 4, 3), ["accepted"] * 2, [1, 1]),
-    ],
-)
-async def test_tokens_say_where_they_came_from(post, triton, chunk, kinds, rounds):
-    triton.script = lambda _: [
-        chunk,
-        chunk._replace(finish_reason="stop", statistics=statistics(1)),
-    ]
+async def details_of(post, triton, *chunks):
+    """What is told with each chunk."""
+    triton.script = lambda _: chunks
     body = {**PROMPT, "stream": True, "return_token_details": True}
-    first, _ = events(await post("/v1/completions", body))
-    details = first["choices"][0]["token_details"]
-    assert [token["id"] for token in details] == chunk.tokens
-    assert [token["kind"] for token in details] == kinds
-    assert [token["round"] for token in details] == rounds
-    assert all(token["text"] for token in details)
+    told = events(await post("/v1/completions", body))
+    assert triton.extras == list(ORIGINS)
+    return [
+        [(token["id"], token["text"]) for token in event["choices"][0]["token_details"]]
+        for event in told
+    ]
+
+
+async def test_tokens_tell_where_they_came_from(post, triton):
+    body = {**PROMPT, "stream": True, "return_token_details": True}
+    first, second = events(await post("/v1/completions", body))
+    assert first["choices"][0]["token_details"] == [
+        {"id": 39, "text": "H", "round": 1, "kind": "accepted"},
+        {"id": 301, "text": "el", "round": 1, "kind": "correction"},
+    ]
+    assert [token["text"] for token in second["choices"][0]["token_details"]] == ["l", "o"]
+
+
+async def test_a_token_is_told_of_when_all_its_text_has_come(post, triton):
+    plain = [(1, "plain", 2), (2, "plain", 0), (3, "plain", 1)]
+    first = ResponseChunk("a", [65, 66, 67], 3, 0, 0, extras=origins(*plain))
+    last = ResponseChunk("bc", [68], 4, 0, 0, "length", statistics(0), origins((4, "plain", 1)))
+    assert await details_of(post, triton, first, last) == [
+        [],
+        [(65, "ab"), (66, ""), (67, "c"), (68, "")],
+    ]
+
+
+async def test_a_text_that_a_stop_string_cut_and_an_unfinished_character_join(post, triton):
+    plain = [(1, "plain", 2), (2, "plain", 3)]
+    cut = ResponseChunk("abc", [65, 66], 2, 0, 0, "stop", statistics(0), origins(*plain))
+    assert await details_of(post, triton, cut) == [[(65, "ab"), (66, "c")]]
+    unfinished = cut._replace(text="ab\ufffd", extras=origins((1, "plain", 2), (2, "plain", 0)))
+    assert await details_of(post, triton, unfinished) == [[(65, "ab"), (66, "\ufffd")]]
 
 
 async def test_tokens_of_a_whole_answer_say_it_too(post, triton):
     answer = (await post("/v1/completions", {**PROMPT, "return_token_details": True})).json()
     details = answer["choices"][0]["token_details"]
-    assert [(token["round"], token["kind"]) for token in details] == [
-        *((1, "accepted"), (1, "correction"), (2, "accepted"), (2, "correction"))
+    assert [(token["text"], token["round"], token["kind"]) for token in details] == [
+        *(("H", 1, "accepted"), ("el", 1, "correction")),
+        *(("l", 2, "accepted"), ("o", 2, "correction")),
     ]
-    assert answer["choices"][0]["text"] == "Hello"
+    assert not triton.asked[0]["stream"]
+
+
+async def test_nobody_is_told_what_nobody_asked_for(post, triton):
+    answer = (await post("/v1/completions", PROMPT)).json()
+    assert "token_details" not in answer["choices"][0]
+    assert triton.extras == []
 
 
 async def test_no_draft_is_no_division_by_zero(post, triton):

@@ -4,7 +4,7 @@ import pytest
 from browser import browser as chromium
 from browser import expect, needs_browser
 from live_triton import eventually
-from scripted_triton import FOREVER, statistics
+from scripted_triton import FOREVER, origins, statistics
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.server import listen, serving
@@ -14,9 +14,14 @@ pytestmark = needs_browser
 
 # "def main():" as tokens of the demo, over three rounds
 IDS = {"def": 325, " ma": 594, "in": 260, "():": 1002, "\n": 199, "#": 3}
-FIRST = ResponseChunk("def main", [325, 594, 260], 1, 4, 2)
-SECOND = ResponseChunk("():\n", [1002, 199], 2, 5, 3)
-LAST = ResponseChunk("#", [3], 3, 5, 3, "length", statistics(2, 1))
+TOLD = [
+    origins((1, "accepted", 3), (1, "accepted", 3), (1, "correction", 2)),
+    origins((2, "accepted", 3), (2, "bonus", 1)),
+    origins((3, "plain", 1)),
+]
+FIRST = ResponseChunk("def main", [325, 594, 260], 1, 4, 2, extras=TOLD[0])
+SECOND = ResponseChunk("():\n", [1002, 199], 2, 5, 3, extras=TOLD[1])
+LAST = ResponseChunk("#", [3], 3, 5, 3, "length", statistics(2, 1), TOLD[2])
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +136,14 @@ def test_answer_is_set_beside_the_baseline(page, triton):
         [FIRST, SECOND, LAST]
         if "drafter" not in asked
         else [
-            ResponseChunk("def", [325], 1, 0, 0),
-            ResponseChunk(" mad", [594, 69], 3, 0, 0, "length", statistics(0, drafted=0)),
+            ResponseChunk("def", [325], 1, 0, 0, extras=origins((1, "plain", 3))),
+            ResponseChunk(
+                " mad",
+                [594, 69],
+                3,
+                *(0, 0, "length", statistics(0, drafted=0)),
+                origins((2, "plain", 3), (3, "plain", 1)),
+            ),
         ]
     )
     page.get_by_label("Beside the baseline").check()

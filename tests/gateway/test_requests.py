@@ -3,6 +3,7 @@
 import pytest
 
 from tandem.gateway import fields
+from tandem.gateway.schema import CompletionRequest
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -17,9 +18,10 @@ async def asked(post, triton, path="/v1/completions", **body):
     return triton.asked[-1]
 
 
-async def refused(post, **body):
-    """The error that a completion is refused with."""
-    response = await post("/v1/completions", {"prompt": "hi", **body})
+async def refused(post, path="/v1/completions", **body):
+    """The error that a request is refused with."""
+    body = {"prompt": "hi"} | body if path == "/v1/completions" else CHAT | body
+    response = await post(path, body)
     assert response.status_code == 400, response.text
     return response.json()["error"]
 
@@ -59,6 +61,10 @@ async def test_temperature_is_openais(post, triton, body, inputs):
         ({"min_tokens": 4}, {"min_tokens": 4}),
         ({"ignore_eos": True}, {"end_id": -1}),
         ({"bad_words": ["a", "b"]}, {"bad_words": ["a", "b"]}),
+        (
+            {"logit_bias": {"5": -100, "7": 1.5}},
+            {"logit_bias_ids": [5, 7], "logit_bias_values": [-100, 1.5]},
+        ),
         ({"drafter": "hybrid"}, {"drafter": "hybrid"}),
         ({"num_draft_tokens": 3}, {"num_draft_tokens": 3}),
         ({"num_draft_tokens": "auto"}, {"num_draft_tokens": -1}),
@@ -78,7 +84,9 @@ async def test_fields_reach_the_entry(post, triton, body, inputs):
 
 async def test_what_is_not_asked_for_is_not_sent(post, triton):
     sent = await asked(post, triton)
-    assert set(sent) == {"input_ids", "max_tokens", "stream", "temperature", "top_p"}
+    names = {"input_ids", "max_tokens", "stream", "temperature", "top_p"}
+    assert set(sent) == {*names, "exclude_input_in_output"}
+    assert triton.extras == []
 
 
 async def test_chat_is_sent_as_ids_of_its_prompt(post, triton, client):
@@ -107,7 +115,10 @@ async def test_what_does_not_fit_is_refused_with_openais_code(post):
 
 @pytest.mark.parametrize("name", fields.REFUSED)
 async def test_a_field_that_would_change_the_answer_is_refused_by_name(post, name):
-    error = await refused(post, **{name: "something"})
+    path = "/v1/completions"
+    if name in CompletionRequest.model_fields:
+        path = "/v1/chat/completions"
+    error = await refused(post, path, **{name: "something"})
     assert error["param"] == name
     assert error["code"] == "unsupported_field"
     assert error["message"] == f"field '{name}' is not supported: {fields.REFUSED[name].why}"
@@ -135,7 +146,10 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
         ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
         ({"n": 0}, "n", "greater than or equal to 1"),
         ({"n": 129}, "n", "less than or equal to 128"),
-        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens: 0 needs echo to be true"),
+        ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
+        ({"logit_bias": {"5": 101}}, "logit_bias", "less than or equal to 100"),
+        ({"logit_bias": {"five": 1}}, "logit_bias.five", "must be a valid integer"),
         ({"prompt": ""}, "prompt", "prompt is empty"),
         ({"prompt": ["a", ""]}, "prompt", "prompt is empty"),
         ({"prompt": []}, "prompt", "prompt is empty"),
@@ -144,7 +158,6 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
         ({"stream_options": {}}, "stream_options", "needs stream to be true"),
         ({"prompt": [-1]}, "prompt", ""),
         ({"prompt": [4096]}, "prompt", "token id 4096 is not below 4096"),
-        ({"logprobs": 0}, "logprobs", "not supported"),
     ],
 )
 async def test_what_is_wrong_is_said_in_one_line(post, body, param, message):

@@ -16,9 +16,7 @@ from tandem.gateway.triton import OUTPUTS, Triton
 pytestmark = pytest.mark.anyio
 LOOP = {
     "preprocessing_model": "preprocessing",
-    "postprocessing_model": "postprocessing",
     "target": '{"model": "target", "vocab_size": 3072, "max_seq_len": 1024, "max_draft_len": 16}',
-    "request_timeout": "600.0",
     "drafters": '["none"]',
 }
 CONFIGS = {
@@ -26,7 +24,6 @@ CONFIGS = {
     "bls": {"stream_model": "bls_stream"},
     "ensemble": {"stream_model": "bls_stream", "drafter": "none"},
     "preprocessing": {"add_special_tokens": "false"},
-    "postprocessing": {"skip_special_tokens": "false"},
     "target": {"vocab_size": "3072"},
 }
 INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
@@ -37,7 +34,9 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self):
         self.code = None
+        self.line = "why\nit failed"
         self.ready = True
+        self.more = {}
         self.configs = CONFIGS
         self.requests = []
         self.metadata = {}
@@ -61,9 +60,9 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.metadata = dict(context.invocation_metadata())
         async for request in requests:
             self.requests.append(request)
-            yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]]})
+            yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]], **self.more})
             if self.code is not None:
-                await context.abort(self.code, "why\nit failed")
+                await context.abort(self.code, self.line)
             last = {entry.FINISH_REASON: b"length", entry.SPEC_DECODE_STATISTICS: b'{"x": 1}'}
             yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[9]]], **last})
 
@@ -122,7 +121,6 @@ async def test_models_are_read_from_configurations():
         ]
         assert models.room == 1008
         assert not models.add_special_tokens
-        assert not models.skip_special_tokens
         assert await triton.ready()
 
 
@@ -130,8 +128,8 @@ async def test_chunks_are_read():
     service = Service()
     async with connected(service) as triton:
         first, last = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-    assert first == ("a", [7, 8], 1, 1, 1, None, None)
-    assert last == ("b", [9], 1, 1, 1, "length", {"x": 1})
+    assert first == ("a", [7, 8], 1, 1, 1, None, None, {})
+    assert last == ("b", [9], 1, 1, 1, "length", {"x": 1}, {})
     (request,) = service.requests
     assert {i.name: list(i.shape) for i in request.inputs} == {
         "input_ids": [1, 3],
@@ -142,48 +140,70 @@ async def test_chunks_are_read():
     assert service.metadata["triton_grpc_error"] == "true"
 
 
+async def failure(service):
+    """What a client is told of the service's error."""
+    async with connected(service) as triton:
+        await triton.models()
+        with pytest.raises(ApiError) as failed:
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+    return failed.value.status, failed.value.code, failed.value.message
+
+
+async def test_further_outputs_are_read_where_they_are_asked_for():
+    service = Service()
+    service.more = {entry.OUTPUT_ROUNDS: [[[3, 4]]]}
+    async with connected(service) as triton:
+        chunks = triton.generate("bls_stream", INPUTS, [entry.OUTPUT_ROUNDS])
+        assert (await anext(chunks)).extras == {entry.OUTPUT_ROUNDS: [3, 4]}
+    assert service.requests[0].outputs[-1].name == "output_rounds"
+
+
 @pytest.mark.parametrize(
-    ("code", "status", "kind"),
+    ("code", "status"),
     [
-        (grpc.StatusCode.INVALID_ARGUMENT, 400, None),
-        (grpc.StatusCode.UNIMPLEMENTED, 400, None),
-        (grpc.StatusCode.UNAVAILABLE, 429, "overloaded"),
-        (grpc.StatusCode.NOT_FOUND, 503, None),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, 413, None),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, 504, "timeout"),
-        (grpc.StatusCode.INTERNAL, 500, None),
-        (grpc.StatusCode.UNKNOWN, 500, None),
+        (grpc.StatusCode.INVALID_ARGUMENT, 400),
+        (grpc.StatusCode.UNIMPLEMENTED, 400),
+        (grpc.StatusCode.NOT_FOUND, 503),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 413),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, 504),
+        (grpc.StatusCode.INTERNAL, 500),
+        (grpc.StatusCode.UNKNOWN, 500),
     ],
 )
-async def test_codes_become_statuses(code, status, kind):
+async def test_codes_become_statuses(code, status):
     service = Service()
     service.code = code
-    async with connected(service) as triton:
-        await triton.models()
-        with pytest.raises(ApiError, match=r"^why it failed$") as failed:
-            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-    assert (failed.value.status, failed.value.code) == (status, kind)
+    assert await failure(service) == (status, None, "why it failed")
 
 
-async def test_a_server_that_is_not_ready_has_not_too_much_to_do():
+@pytest.mark.parametrize(
+    ("code", "error", "status"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "overloaded", 429),
+        (grpc.StatusCode.UNAVAILABLE, "model_unavailable", 503),
+        (grpc.StatusCode.INTERNAL, "model_timeout", 504),
+        (grpc.StatusCode.INTERNAL, "deadline_exceeded", 504),
+    ],
+)
+async def test_classes_become_statuses(code, error, status):
     service = Service()
-    service.code, service.ready = grpc.StatusCode.UNAVAILABLE, False
+    service.code, service.line = code, f"{error}: why"
+    assert await failure(service) == (status, error, "why")
+
+
+async def test_what_is_unavailable_without_a_class_is_the_server():
+    service = Service()
+    service.code = grpc.StatusCode.UNAVAILABLE
+    status, code, message = await failure(service)
+    assert (status, code) == (503, "no_server")
+    assert message.endswith(": why it failed")
+
+
+async def test_a_server_that_is_not_ready_is_not():
+    service = Service()
+    service.ready = False
     async with connected(service) as triton:
-        with pytest.raises(ApiError) as failed:
-            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-        assert (failed.value.status, failed.value.code) == (503, "no_server")
         assert not await triton.ready()
-
-
-async def test_a_request_that_took_its_whole_time_is_a_timeout():
-    service = Service()
-    service.code = grpc.StatusCode.INTERNAL
-    service.configs = CONFIGS | {"bls_stream": LOOP | {"request_timeout": "0.0"}}
-    async with connected(service) as triton:
-        await triton.models()
-        with pytest.raises(ApiError) as failed:
-            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
-    assert (failed.value.status, failed.value.code) == (504, "timeout")
 
 
 async def test_a_triton_without_the_loop_says_so():

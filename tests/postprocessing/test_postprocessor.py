@@ -134,3 +134,25 @@ def test_a_sequence_of_too_many_ids_is_refused():
     inputs[tensors.TOKENS_BATCH] = np.ones((1, 1, 5), np.int32)
     with pytest.raises(InputError, match=r"^TOKENS_BATCH: 5 ids given, at most 4 fit$"):
         short.answer(inputs, [tensors.OUTPUT])
+
+
+def lengths(postprocessor, *args):
+    wanted = [tensors.OUTPUT, tensors.TEXT_LENGTHS]
+    return postprocessor.answer(request(*args), wanted)[tensors.TEXT_LENGTHS].tolist()
+
+
+def test_text_lengths_are_what_each_id_behind_the_context_completes(postprocessor):
+    window = [*HELLO, *EMOJI, *HELLO]
+    sizes = [len(byte_level().decode([token])) for token in HELLO]
+    whole = [*sizes, 0, 0, 0, 1, *sizes]
+    for context in range(len(window) + 1):
+        told = lengths(postprocessor, [[window]], [[len(window)]], [context])
+        text = output(postprocessor, [[window]], [[len(window)]], [context])[0].decode()
+        assert told == [whole[context:]]
+        assert sum(told[0]) == len(text)
+
+
+def test_text_lengths_are_made_where_they_are_wanted_and_padded(postprocessor):
+    assert set(postprocessor.answer(request([[HELLO]], [[1]]), [tensors.OUTPUT])) == {"OUTPUT"}
+    told = lengths(postprocessor, [[HELLO], [HELLO]], [[1], [2]], [0, 0])
+    assert [row[1] for row in told] == [0, len(byte_level().decode([HELLO[1]]))]

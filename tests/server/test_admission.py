@@ -84,7 +84,8 @@ def test_a_request_that_waits_ends_at_its_time_out(small):
         running = crowd.ask(PROMPTS[:8], max_tokens=24)
         assert eventually(lambda: metric(small, "tandem_requests_running") == 8)
         [late] = answers_of(crowd.ask(PROMPTS[8:9], timeout=200_000))
-        assert late.error == "the request took longer than 0.2 s, which is its time-out"
+        line = "the request took longer than 0.2 s, which is its time-out"
+        assert late.error == f"deadline_exceeded: {line}"
         assert eventually(lambda: waiting(small) == 0)
         small.faults.end("target")
         assert not any(answer.error for answer in answers_of(running))

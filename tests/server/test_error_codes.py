@@ -10,6 +10,10 @@ from crowd import Crowd, eventually, idle, metric
 from entries import inputs, streaming
 from tritonclient.utils import InferenceServerException
 
+from tandem.gateway import server as gateway_server
+from tandem.gateway.app import create_app
+from tandem.gateway.settings import GatewaySettings
+
 from .conftest import emulated_zero, serving_fallibly
 
 ENTRIES = ["bls", "ensemble"]
@@ -23,7 +27,15 @@ def server(tmp_path_factory):
     admission = {"max_requests": 1, "max_queue": 0}
     planned = emulated_zero(folder, admission=admission, timeouts={"target": 30.0})
     with serving_fallibly(planned, folder) as running:
+        running.tokenizer = planned.tokenizer.folder
         yield running
+
+
+@pytest.fixture(scope="module")
+def gateway_url(server):
+    app = create_app(GatewaySettings(server.grpc_url, server.tokenizer))
+    with gateway_server.listen("127.0.0.1", 0) as bound, gateway_server.serving(app, bound):
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +90,19 @@ def over_a_stream(server, **values):
     return arrived[0].status().removeprefix("StatusCode."), arrived[0].message()
 
 
+def through_the_gateway(url, **fields):
+    """The status, the error's code and the seconds to wait of a completion."""
+    body = json.dumps({"prompt": "x", "max_tokens": 4, "drafter": "none"} | fields).encode()
+    request = urllib.request.Request(
+        f"{url}/v1/completions", body, {"content-type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value as answer:
+        error = json.loads(answer.read())["error"]
+        return answer.code, error["code"], answer.headers["retry-after"]
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_bad_request_is_an_invalid_argument(server, entry):
     line = "input 'max_tokens': 1000000 given, must lie in 1..8192"
@@ -87,7 +112,7 @@ def test_a_bad_request_is_an_invalid_argument(server, entry):
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_full_server_is_unavailable(server, entry):
+def test_a_full_server_is_unavailable(server, gateway_url, entry):
     with (
         server.faults.of("target", "hold"),
         streaming(server, "x", max_tokens=4),
@@ -101,11 +126,27 @@ def test_a_full_server_is_unavailable(server, entry):
         ):
             assert status in ("UNAVAILABLE", 503)
             assert line.startswith("overloaded: ")
+        assert through_the_gateway(gateway_url) == (429, "overloaded", "1")
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_engine_that_leaves_is_unavailable_and_nobody_is_overloaded(server, gateway_url, entry):
+    with server.faults.of("target", "leave"):
+        for status, line in (
+            over_grpc(server, entry, drafter="none"),
+            over_http(server, entry, drafter="none"),
+            over_a_stream(server, drafter="none"),
+        ):
+            assert status in ("UNAVAILABLE", 503)
+            assert line.startswith("model_unavailable: model 'target' failed: ")
+        for stream in (False, True):
+            told = through_the_gateway(gateway_url, stream=stream)
+            assert told == (503, "model_unavailable", None)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_request_that_used_its_time_up_is_nothing_to_send_again(server, entry):
-    line = "the request took longer than 0.2 s, which is its time-out"
+    line = "deadline_exceeded: the request took longer than 0.2 s, which is its time-out"
     with server.faults.of("target", "hold"):
         assert over_grpc(server, entry, timeout=200_000) == ("INTERNAL", line)
     assert eventually(lambda: idle(server))
@@ -123,6 +164,23 @@ def test_a_target_that_failed_is_an_internal_error(server, entry):
         ):
             assert status in ("INTERNAL", 500)
             assert line.startswith("model 'target' failed: ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ({"return_prompt_log_probs": True}, "return_prompt_log_probs"),
+        ({"return_log_probs": True, "num_top_log_probs": 2}, "num_top_log_probs"),
+    ],
+)
+def test_log_probs_that_the_target_does_not_tell_are_refused_by_name(
+    server, gateway_url, asked, name
+):
+    line = (
+        f"input '{name}' is not supported by this deployment: its target engine does not tell them"
+    )
+    assert over_grpc(server, "bls", **asked) == ("INVALID_ARGUMENT", line)
+    assert through_the_gateway(gateway_url, logprobs=2) == (400, None, None)
 
 
 def test_what_the_target_never_does_is_unimplemented(server):

@@ -175,7 +175,8 @@ def test_drafts_that_come_late_are_not_waited_for_twice(impatient):
 def test_a_request_ends_with_one_line_when_the_profiles_time_is_up(impatient):
     with impatient.faults.of("target", "late"):
         answer = ask(impatient, "x = 1", max_tokens=LONG)
-    assert answer.error == "the request took longer than 3 s, which is its time-out"
+    line = "the request took longer than 3 s, which is its time-out"
+    assert answer.error == f"deadline_exceeded: {line}"
     assert eventually(lambda: idle(impatient))
 
 
@@ -199,7 +200,7 @@ def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long
         healthy.faults.begin("target", "lose once")
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter))
     [failed] = [answer for answer in answers if answer.error]
-    assert_one_line(failed.error, "model 'target' failed: no answer within 4 s")
+    assert_one_line(failed.error, "model_timeout: model 'target' failed: no answer within 4 s")
     for answer, expected in zip(answers, long_answers, strict=True):
         assert answer.error or answer.said == expected
 
@@ -210,7 +211,7 @@ def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers
     with Crowd(healthy, 8) as crowd:
         with healthy.faults.of("target", "hold"):
             for answer in answers_of(crowd.ask(PROMPTS, max_tokens=LONG)):
-                assert_one_line(answer.error, "model 'target' failed: no answer within 4 s")
+                assert_one_line(answer.error, "model_timeout: model 'target' failed: no answer")
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
     assert eventually(lambda: metric(healthy, "tandem_abandoned_calls") == lost)  # they came back
@@ -254,7 +255,9 @@ def test_stopping_the_calls_of_an_engine_that_hangs_takes_no_thread_each(doomed)
     ],
 )
 def test_request_ends_with_one_line_when_a_tokenizer_fails(healthy, model, fault, entry):
-    words = f"model '{model}' failed: " + ("no answer within 4 s" if fault == "hold" else "")
+    words = f"model '{model}' failed: "
+    if fault == "hold":
+        words = f"model_timeout: {words}no answer within 4 s"
     with healthy.faults.of(model, fault):
         assert_one_line(ask(healthy, "x = 1", model=entry).error, words)
 

@@ -18,7 +18,6 @@ from tandem.tools import cli as command
 from tandem.tools.client.client import Answer, Client
 from tandem.tools.client.request import inputs_for
 from tandem.tools.client.terminal import PICTURES, show
-from tandem.tools.errors import TandemError
 
 PROMPT = "def main():"
 GREEN = re.compile(r"\x1b\[32m(.*?)\x1b\[0m", re.DOTALL)
@@ -137,11 +136,3 @@ def test_whole_answer_comes_as_one_chunk_when_it_is_not_streamed(server):
         assert client.answer("bls", inputs).text == chunks[0].text
     assert len(chunks) == 1
     assert chunks[0].finish_reason == "length"
-
-
-def test_text_of_ids_is_asked_of_a_model_that_is_there(server):
-    with Client(server.grpc_url) as client:
-        assert client.serves("postprocessing")
-        assert not client.serves("nope")
-        with pytest.raises(TandemError, match="unknown model"):
-            client.complete_texts("nope", [[1]])

@@ -4,9 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from entries import ask, ask_one, stream
+from entries import OUTPUTS, ask, ask_one, stream
 from metrics import settle, total
 from prompts import COMPLETIONS
+
+from tandem.contract import entry
 
 LENGTH = 28
 TIE = 1e-4  # logits closer than this may be ordered either way by kernels of another shape
@@ -181,6 +183,38 @@ def test_stop_words_end_the_text_before_them(server, control):
     assert answer.finish_reason == "stop"
     chunks = stream(server, COMPLETIONS[0], max_tokens=LENGTH, stop_words=[stop])
     assert "".join(chunk.text for chunk in chunks) == answer.text
+
+
+ORIGINS = (entry.OUTPUT_ROUNDS, entry.OUTPUT_KINDS, entry.OUTPUT_TEXT_LENGTHS)
+
+
+def origins(answers):
+    """Of each token its round, its kind and the length of its text."""
+    columns = [np.concatenate([a.outputs[name][0, 0] for a in answers]) for name in ORIGINS]
+    return [column.tolist() for column in columns]
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid", "none"])
+@pytest.mark.parametrize("stop_words", [[], ["never said"]])
+def test_each_token_tells_its_round_its_kind_and_the_length_of_its_text(
+    server, drafter, stop_words
+):
+    asked = {"max_tokens": LENGTH, "drafter": drafter, "outputs": (*OUTPUTS, *ORIGINS)}
+    asked |= {"stop_words": stop_words} if stop_words else {}
+    chunks = stream(server, COMPLETIONS[0], **asked)
+    rounds, kinds, lengths = origins(chunks)
+    text = "".join(chunk.text for chunk in chunks)
+    assert len(rounds) == len(kinds) == len(lengths) == LENGTH
+    assert sum(lengths) == len(text)
+    last = chunks[-1]
+    assert rounds == sorted(rounds)
+    assert rounds[-1] == last.number(entry.NUM_ROUNDS)
+    accepted = kinds.count(entry.KINDS.index("accepted"))
+    assert accepted == last.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS)
+    assert (kinds.count(entry.KINDS.index("plain")) == LENGTH) == (drafter == "none")
+    whole = ask_one(server, "bls", COMPLETIONS[0], **asked)
+    assert origins([whole])[2] == lengths
+    assert whole.text == text
 
 
 def test_log_probs_line_up_with_the_tokens_and_the_control(server):

@@ -14,6 +14,7 @@ from tandem.bls.effects import (
     Beside,
     BranchDraft,
     Chunk,
+    DecodedText,
     EngineAnswer,
     EngineCall,
     NextChunk,
@@ -37,6 +38,8 @@ CAPABILITIES = Capabilities(
     keyed_randomness=True,
     draft_logits=True,
     log_probs_with_drafts=True,
+    top_log_probs=True,
+    prompt_log_probs=True,
     stop=True,
     streaming=True,
     stops_when_unsure=False,
@@ -92,6 +95,13 @@ def ids(*tokens: int) -> np.ndarray:
 
 def text_of(tokens) -> str:
     return "".join(PIECES[token % len(PIECES)] for token in tokens)
+
+
+def decoded(call: TextCall) -> DecodedText:
+    """What a tokenizer whose ids are pieces answers."""
+    tokens = call.window[call.context_length or 0 :]
+    lengths = [len(text_of([token])) for token in tokens]
+    return DecodedText(text_of(tokens), np.array(lengths, np.int32) if call.wants_lengths else None)
 
 
 @dataclass(frozen=True)
@@ -268,7 +278,8 @@ def play(
     """
     chunks = perform(decoding.decode(), {"target": target, "draft": draft}, beside=beside)
     if decoding.request.detokenizes_off_path:
-        return perform(detokenize_stream(), chunks_in=chunks)
+        steps = detokenize_stream(tells_lengths=decoding.request.wants_text_lengths)
+        return perform(steps, chunks_in=chunks)
     return chunks
 
 
@@ -291,7 +302,7 @@ def perform(steps, engines=None, chunks_in=(), beside=("in time",)) -> list[Chun
             elif isinstance(effect, Settle):
                 answer = settled(ahead, fate, engines)
             elif isinstance(effect, TextCall):
-                answer = text_of(effect.window[effect.context_length or 0 :])
+                answer = decoded(effect)
             elif isinstance(effect, NextChunk):
                 answer = next(chunks_in)
             else:

@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeAlias
 
+from tandem.contract.entry import KINDS
+from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import LoopFacts, ServedModel, ServedModels, TargetFacts
+from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton import Inputs, ResponseChunk
 
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",
-    postprocessing_model="postprocessing",
     target=TargetFacts(vocab_size=4096, max_seq_len=116, max_draft_len=16),
 )
 MODELS = ServedModels(
@@ -23,7 +25,6 @@ MODELS = ServedModels(
     ),
     loop=FACTS,
     add_special_tokens=True,
-    skip_special_tokens=True,
 )
 # Steps of a script: what is sent, what is raised, or a wait that only the client's leaving ends.
 FOREVER = "for ever"
@@ -41,9 +42,18 @@ def statistics(*accepted: int, drafted: int = 4) -> dict[str, Any]:
     }
 
 
+def origins(*tokens: tuple[int, str, int]) -> dict[str, list[int]]:
+    """What is told of each token: its round, its kind and the length of its text."""
+    rounds, kinds, lengths = (list(column) for column in zip(*tokens, strict=True))
+    indices = [KINDS.index(kind) for kind in kinds]
+    return dict(zip(ORIGINS, (rounds, indices, lengths), strict=True))
+
+
+FIRST = origins((1, "accepted", 1), (1, "correction", 2))
+SECOND = origins((2, "accepted", 1), (2, "correction", 1))
 HELLO = (
-    ResponseChunk("Hel", [39, 301], 1, 4, 1),
-    ResponseChunk("lo", [302, 78], 2, 8, 2, "stop", statistics(1, 1)),
+    ResponseChunk("Hel", [39, 301], 1, 4, 1, extras=FIRST),
+    ResponseChunk("lo", [302, 78], 2, 8, 2, "stop", statistics(1, 1), SECOND),
 )
 
 
@@ -58,6 +68,7 @@ class ScriptedTriton:
         self.models_served = MODELS
         self.is_ready = True
         self.asked: list[Inputs] = []
+        self.extras: list[Tensor] = []
         self.named: list[str] = []
         self.sent = 0
         self.running = 0
@@ -72,9 +83,12 @@ class ScriptedTriton:
     async def close(self) -> None:
         pass
 
-    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[ResponseChunk, None]:
+    async def generate(
+        self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
+    ) -> AsyncGenerator[ResponseChunk, None]:
         self.named.append(model)
         self.asked.append(inputs)
+        self.extras = list(extras)
         self.running += 1
         try:
             for step in self._steps(inputs):
@@ -102,4 +116,6 @@ class ScriptedTriton:
 def joined(chunks: Sequence[Any]) -> ResponseChunk:
     """Return what a whole answer is."""
     text = "".join(chunk.text for chunk in chunks)
-    return chunks[-1]._replace(text=text, tokens=[t for c in chunks for t in c.tokens])
+    extras = {name: [row for c in chunks for row in c.extras[name]] for name in chunks[0].extras}
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    return chunks[-1]._replace(text=text, tokens=tokens, extras=extras)

@@ -5,27 +5,26 @@ import io
 import pytest
 from rich.console import Console
 
+from tandem.contract.entry import KINDS
 from tandem.tools.client import terminal
 from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals
 
+ROUND = [KINDS.index("accepted"), KINDS.index("correction")]
 CHUNKS = [
-    AnswerChunk("ab", [1, 2], AnswerTotals(1, 4, 1), None, 0.5),
-    AnswerChunk("\x1bc", [3, 4], AnswerTotals(2, 8, 2), "length", 1.0),
+    AnswerChunk("ab", [1, 2], AnswerTotals(1, 4, 1), None, 0.5, None, ROUND, [1, 1]),
+    AnswerChunk("\x1bc", [3, 4], AnswerTotals(2, 8, 2), "length", 1.0, None, ROUND, [1, 1]),
 ]
 
 
 class ScriptedClient:
-    """Answers with the chunks it was given; every id is a character."""
+    """Answers with the chunks it was given."""
 
-    def __init__(self, *script, detokenizer="postprocessing"):
+    def __init__(self, *script):
         self.script = script
-        self.detokenizer = detokenizer
         self.closed = False
 
-    def serves(self, model):
-        return self.detokenizer == model
-
-    def stream(self, model, inputs):
+    def stream(self, model, inputs, *, tells_origins):
+        self.tells_origins = tells_origins
         try:
             for step in self.script:
                 if isinstance(step, BaseException):
@@ -34,18 +33,17 @@ class ScriptedClient:
         finally:
             self.closed = True
 
-    def complete_texts(self, model, rows):
-        return ["x" * len(row) for row in rows]
 
-
-def shown(*script, detokenizer="postprocessing", **console):
+def shown(*script, **console):
     file = io.StringIO()
     answer = Answer()
-    client = ScriptedClient(*script, detokenizer=detokenizer)
+    client = ScriptedClient(*script)
+    out = Console(file=file, **console)
     try:
-        terminal.show(client, "m", {}, answer, Console(file=file, **console))
+        terminal.show(client, "m", {}, answer, out)
     finally:
         assert client.closed
+        assert client.tells_origins == terminal.coloured(out)
     return file.getvalue()
 
 
@@ -60,11 +58,6 @@ def test_accepted_text_is_coloured_on_a_terminal_and_control_characters_are_pict
 
 def test_nothing_is_coloured_when_the_user_wants_no_colour():
     assert shown(*CHUNKS, force_terminal=True, no_color=True) == "ab␛c\n"
-
-
-def test_nothing_is_coloured_when_the_server_does_not_separate_texts():
-    text = shown(*CHUNKS, detokenizer=None, force_terminal=True, color_system="standard")
-    assert text == "ab␛c\n"
 
 
 def test_request_is_cancelled_when_showing_is_interrupted():

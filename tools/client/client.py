@@ -17,7 +17,6 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
-from tandem.contract import postprocessing as detokenizer
 from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
 from tandem.tools.triton.running import why_unreachable
@@ -35,6 +34,7 @@ OUTPUTS = (
     tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
     tensors.SPEC_DECODE_STATISTICS,
 )
+ORIGINS = (tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 ALIVE_SECONDS = 2.0
 UNKNOWN_MODEL = "StatusCode.NOT_FOUND"
 NO_SERVER = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")
@@ -65,7 +65,8 @@ NOTHING = AnswerTotals()
 class AnswerChunk(NamedTuple):
     """Part of an answer.
 
-    finish_reason, statistics: None while more will come. seconds: since it was asked.
+    finish_reason, statistics: None while more will come. seconds: since it was asked. kinds,
+    text_lengths: of the tokens, where they were asked for: see `contract.entry`.
     """
 
     text: str
@@ -74,6 +75,8 @@ class AnswerChunk(NamedTuple):
     finish_reason: str | None
     seconds: float
     statistics: Mapping[str, Any] | None = None
+    kinds: Sequence[int] = ()
+    text_lengths: Sequence[int] = ()
 
 
 @dataclass
@@ -135,13 +138,6 @@ class Client(AbstractContextManager["Client"]):
         """Close the connection."""
         self._connection.close()
 
-    def serves(self, model: str) -> bool:
-        """Whether the server answers and has the model ready."""
-        try:
-            return bool(self._connection.is_model_ready(model))
-        except InferenceServerException:
-            return False
-
     def entry(self, name: str) -> ServedEntry:
         """Return what the server says of an entry; raise TandemError with those that it has."""
         try:
@@ -157,10 +153,13 @@ class Client(AbstractContextManager["Client"]):
             parameters = dict(self.entry(parameters["stream_model"]).parameters)
         return ServedEntry(name, config.model_transaction_policy.decoupled, parameters)
 
-    def stream(self, model: str, inputs: Inputs) -> Generator[AnswerChunk, None, None]:
+    def stream(
+        self, model: str, inputs: Inputs, *, tells_origins: bool = False
+    ) -> Generator[AnswerChunk, None, None]:
         """Send a prompt to a text entry and yield the chunks of its answer as they come.
 
-        Closing the generator early cancels the request.
+        Closing the generator early cancels the request. tells_origins: ask for the kind of each
+        token, and for the length of its text.
         """
         arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
 
@@ -170,7 +169,7 @@ class Client(AbstractContextManager["Client"]):
         began = time.perf_counter()
         self._connection.start_stream(take)
         try:
-            self._send(model, inputs)
+            self._send(model, inputs, OUTPUTS + ORIGINS * tells_origins)
             while True:
                 result, error, moment = arrived.get()
                 if error is not None:
@@ -189,30 +188,13 @@ class Client(AbstractContextManager["Client"]):
             answer.add(chunk)
         return answer
 
-    def complete_texts(self, model: str, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Ask a `postprocessing` model for the text of each row that no further id can change."""
-        ids = np.zeros((len(rows), 1, max(map(len, rows))), np.int32)
-        for at, row in enumerate(rows):
-            ids[at, 0, : len(row)] = row
-        lengths = np.array([[len(row)] for row in rows], np.int32)
-        sent = {
-            detokenizer.TOKENS_BATCH: ids,
-            detokenizer.SEQUENCE_LENGTH: lengths,
-            detokenizer.CONTEXT_LENGTH: np.zeros_like(lengths),
-        }
-        try:
-            result = self._connection.infer(model, [_tensor(t, a) for t, a in sent.items()])
-        except InferenceServerException as error:
-            raise self._failure(error) from error
-        return [text.decode() for text in result.as_numpy(detokenizer.OUTPUT).reshape(-1)]
-
-    def _send(self, model: str, inputs: Inputs) -> None:
+    def _send(self, model: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
         # A stream that has broken refuses the request, and says why through its callback.
         with suppress(InferenceServerException):
             self._connection.async_stream_infer(
                 model,
                 [_tensor(tensor, as_array(tensor, value)) for tensor, value in inputs.items()],
-                outputs=[grpc.InferRequestedOutput(name) for name in OUTPUTS],
+                outputs=[grpc.InferRequestedOutput(name) for name in outputs],
                 enable_empty_final_response=True,
             )
 
@@ -261,6 +243,8 @@ def _chunk(result: Any, seconds: float) -> AnswerChunk:
         finish_reason=None if reason is None else reason.item().decode(),
         seconds=seconds,
         statistics=None if statistics is None else json.loads(statistics.item()),
+        kinds=_column(result, tensors.OUTPUT_KINDS),
+        text_lengths=_column(result, tensors.OUTPUT_TEXT_LENGTHS),
     )
 
 
@@ -275,6 +259,12 @@ def _parameters(config: Any) -> dict[str, str]:
 
 def _number(result: Any, name: Tensor) -> int:
     return int(result.as_numpy(name).item())
+
+
+def _column(result: Any, name: Tensor) -> list[int]:
+    """An output of the tokens, where it came."""
+    array = result.as_numpy(name)
+    return [] if array is None else array.reshape(-1).tolist()
 
 
 def _is_final(result: Any) -> bool:

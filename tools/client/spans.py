@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections import deque
+from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
+from tandem.contract.entry import KINDS
 from tandem.tools.client.client import AnswerChunk
 
-CompleteTexts = Callable[[Sequence[Sequence[int]]], list[str]]
+ACCEPTED = KINDS.index("accepted")
 
 
 class Span(NamedTuple):
@@ -19,45 +21,30 @@ class Span(NamedTuple):
 
 
 class Spans:
-    """Splits the chunks of one answer.
+    """Splits the chunks of one answer, whose tokens tell their kinds and the lengths of their text.
 
-    complete_texts: the text of each row of ids that no further id can change. Lengths of such
-    texts are places in the answer, whatever was held back of it when a chunk was sent: an
-    unfinished character, or the possible beginning of a stop string. A character that several
-    tokens make belongs to the last of them.
-
-    A round's accepted tokens precede its own one. A chunk that carries several rounds, because
-    text was held back, says only how many tokens were accepted in all: they are taken to come
-    first.
+    A token may come sooner than its text, of which some is held back: it may be the beginning of a
+    stop string.
     """
 
-    def __init__(self, complete_texts: CompleteTexts) -> None:
-        self._complete_texts = complete_texts
-        self._ids: list[int] = []
-        self._num_accepted = 0
-        self._accepted: list[tuple[int, int]] = []  # places in the text, from and to
-        self._shown = 0
+    def __init__(self) -> None:
+        self._due: deque[tuple[bool, int]] = deque()  # whether accepted, characters to come
 
     def split(self, chunk: AnswerChunk) -> Iterator[Span]:
         """Yield the spans of a chunk's text; joined, they are that text."""
-        self._locate_accepted(chunk)
-        self._ids += chunk.tokens
-        begin, end = self._shown, self._shown + len(chunk.text)
-        self._shown = end
-        edges = {place for span in self._accepted for place in span if begin < place < end}
-        places = [begin, *sorted(edges), end]
-        for start, stop in pairwise(places):
-            if start < stop:
-                yield Span(chunk.text[start - begin : stop - begin], self._is_accepted(start))
-        self._accepted = [span for span in self._accepted if span[1] > end]
+        told = zip(chunk.kinds, chunk.text_lengths, strict=True)
+        self._due.extend((kind == ACCEPTED, length) for kind, length in told)
+        for accepted, pieces in groupby(self._pieces(chunk.text), lambda piece: piece.accepted):
+            yield Span("".join(piece.text for piece in pieces), accepted)
 
-    def _locate_accepted(self, chunk: AnswerChunk) -> None:
-        count = min(chunk.totals.num_accepted_tokens - self._num_accepted, len(chunk.tokens))
-        self._num_accepted = chunk.totals.num_accepted_tokens
-        if count:
-            rows = [self._ids, self._ids + chunk.tokens[:count]]
-            before, after = map(len, self._complete_texts(rows))
-            self._accepted.append((before, after))
-
-    def _is_accepted(self, place: int) -> bool:
-        return any(begin <= place < end for begin, end in self._accepted)
+    def _pieces(self, text: str) -> Iterator[Span]:
+        """The text of each token; the end of it may be no token's: an unfinished character."""
+        while text and self._due:
+            accepted, length = self._due.popleft()
+            if length > len(text):
+                self._due.appendleft((accepted, length - len(text)))
+            if length:
+                yield Span(text[:length], accepted)
+            text = text[length:]
+        if text:
+            yield Span(text, accepted=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Console
 
 from tandem.tools.client.client import Answer, AnswerChunk, Client, Inputs
 from tandem.tools.client.spans import Span, Spans
 
-DETOKENIZER = "postprocessing"
 ACCEPTED = "green"
 # A control character in a generated text must not reach a terminal: it is shown as a picture.
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
@@ -26,8 +25,9 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
 
     On a terminal with colours, accepted draft tokens have another colour than the target's own.
     """
-    chunks = client.stream(model, inputs)
-    spans = _splitter(client, console)
+    tells_origins = coloured(console)
+    chunks = client.stream(model, inputs, tells_origins=tells_origins)
+    spans = Spans().split if tells_origins else _in_one
     try:
         for chunk in chunks:
             answer.add(chunk)
@@ -60,11 +60,9 @@ def closing_line(answer: Answer) -> str:
     )
 
 
-def _splitter(client: Client, console: Console) -> Callable[[AnswerChunk], Iterator[Span]]:
-    """Return how chunks are split: not at all where colours are not seen, or no model knows how."""
-    if not coloured(console) or not client.serves(DETOKENIZER):
-        return lambda chunk: iter([Span(chunk.text, accepted=False)])
-    return Spans(lambda rows: client.complete_texts(DETOKENIZER, rows)).split
+def _in_one(chunk: AnswerChunk) -> Iterator[Span]:
+    """Do not split a chunk: nobody sees what is told apart."""
+    yield Span(chunk.text, accepted=False)
 
 
 def _print(span: Span, console: Console) -> None:

@@ -75,7 +75,7 @@ def test_decoding_begins_once_there_is_a_thread(threads):
     def steps():
         yield chunk
 
-    chunk, receiver = Chunk([7], "", None, None), Receiver()
+    chunk, receiver = Chunk([7], "", None, None, None), Receiver()
     driver = Driver(Clients, steps(), None, receiver)
     threads.left = 0
     driver.start()

@@ -1,0 +1,60 @@
+"""How likely tokens were, and which would have been likelier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from tandem.engines.request import Floats, LikeliestTokens
+
+_ROWS_AT_ONCE = 64  # of a prompt's logits: each row is a vocabulary of float32
+
+
+class LogProbRecorder:
+    """Log-probabilities of tokens, as they come, and of the k likeliest at the place of each.
+
+    They are the model's own: log-softmax of its logits, before any processing.
+    """
+
+    def __init__(self, num_top: int) -> None:
+        self._num_top = num_top
+        self._values: list[float] = []
+        self._top_ids: list[torch.Tensor] = []  # [n, k] each
+        self._top_values: list[torch.Tensor] = []
+        self.total = 0.0
+
+    def add(self, logits: torch.Tensor, tokens: Sequence[int]) -> None:
+        """Take in tokens [n], chosen behind what gave the logits [n, vocab_size]."""
+        for start in range(0, len(tokens), _ROWS_AT_ONCE):
+            chosen = tokens[start : start + _ROWS_AT_ONCE]
+            rows = logits[start : start + len(chosen)].float().log_softmax(-1)
+            self._values += rows[range(len(chosen)), chosen].tolist()
+            if self._num_top:
+                values, ids = rows.topk(self._num_top, -1)
+                self._top_values.append(values.cpu())
+                self._top_ids.append(ids.int().cpu())
+
+    def skip(self, count: int) -> None:
+        """Take in tokens that nothing precedes: their rows are zeros."""
+        self._values += [0.0] * count
+        if self._num_top:
+            self._top_values.append(torch.zeros(count, self._num_top))
+            self._top_ids.append(torch.zeros(count, self._num_top, dtype=torch.int32))
+
+    def take(self) -> tuple[Floats, LikeliestTokens | None]:
+        """Return what came since this was called last."""
+        values, self._values = self._values, []
+        self.total += sum(values)
+        return np.array(values, np.float32), self._take_top()
+
+    def _take_top(self) -> LikeliestTokens | None:
+        if not self._num_top:
+            return None
+        ids, self._top_ids = self._top_ids, []
+        values, self._top_values = self._top_values, []
+        if not ids:
+            nothing = np.empty((0, self._num_top))
+            return LikeliestTokens(nothing.astype(np.int32), nothing.astype(np.float32))
+        return LikeliestTokens(torch.cat(ids).numpy(), torch.cat(values).numpy())

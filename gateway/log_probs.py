@@ -1,0 +1,127 @@
+"""Log-probabilities of one answer, as the entries tell them, and as OpenAI's clients read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.gateway.schema import Alternative, ChatLogProb, ChatLogProbs, CompletionLogProbs
+from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.triton import ResponseChunk
+
+
+class LogProbRow(NamedTuple):
+    """A token, how likely it was, and the likeliest at its place, best first.
+
+    log_prob: None for a prompt's first token, which nothing precedes. offset: where it begins in
+    the text, in characters.
+    """
+
+    token: int
+    log_prob: float | None
+    top: list[tuple[int, float]]
+    offset: int
+
+
+class LogProbReader:
+    """Reads the rows of one answer off its chunks.
+
+    prompt: its ids, where the answer begins with it.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, prompt: Sequence[int] | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        self._offset = 0
+
+    def rows(self, chunk: ResponseChunk) -> list[LogProbRow]:
+        """Return what the next chunk tells of its tokens, behind the prompt's in the first one."""
+        return [*self._prompt_rows(chunk), *self._answer_rows(chunk)]
+
+    def _prompt_rows(self, chunk: ResponseChunk) -> Iterator[LogProbRow]:
+        prompt, self._prompt = self._prompt, None
+        if prompt is None:
+            return
+        top = _top(chunk, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS, len(prompt))
+        told = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], top, strict=True)
+        for number, (token, log_prob, likeliest) in enumerate(told):
+            known = number > 0
+            yield self._row(token, log_prob if known else None, likeliest if known else [])
+            self._offset += len(self._tokenizer.token_text(token))
+
+    def _answer_rows(self, chunk: ResponseChunk) -> Iterator[LogProbRow]:
+        top = _top(chunk, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS, len(chunk.tokens))
+        columns = (chunk.extras[n] for n in (tensors.OUTPUT_LOG_PROBS, tensors.OUTPUT_TEXT_LENGTHS))
+        for token, log_prob, length, likeliest in zip(chunk.tokens, *columns, top, strict=True):
+            yield self._row(token, log_prob, likeliest)
+            self._offset += length
+
+    def _row(self, token: int, log_prob: float | None, top: list[tuple[int, float]]) -> LogProbRow:
+        return LogProbRow(token, log_prob, top, self._offset)
+
+
+def chat_log_probs(tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> ChatLogProbs:
+    """Return the rows as a chat's choice tells them."""
+
+    def alternative(token: int, log_prob: float) -> Alternative:
+        return Alternative(
+            token=tokenizer.token_text(token),
+            logprob=log_prob,
+            bytes=_as_list(tokenizer.token_bytes(token)),
+        )
+
+    content = [
+        ChatLogProb(
+            token=tokenizer.token_text(row.token),
+            logprob=row.log_prob or 0.0,
+            bytes=_as_list(tokenizer.token_bytes(row.token)),
+            top_logprobs=[alternative(*likely) for likely in row.top],
+        )
+        for row in rows
+    ]
+    return ChatLogProbs(content=content, refusal=None)
+
+
+def completion_log_probs(
+    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]
+) -> CompletionLogProbs:
+    """Return the rows as a completion's choice tells them."""
+    return CompletionLogProbs(
+        tokens=[_name(tokenizer, row.token) for row in rows],
+        token_logprobs=[row.log_prob for row in rows],
+        top_logprobs=[_likeliest(tokenizer, row) for row in rows],
+        text_offset=[row.offset for row in rows],
+    )
+
+
+def _likeliest(tokenizer: ChatTokenizer, row: LogProbRow) -> dict[str, float] | None:
+    """The alternatives by their names, and the token itself, which may be none of them."""
+    if row.log_prob is None:
+        return None
+    told: dict[str, float] = {}
+    for token, log_prob in [*row.top, (row.token, row.log_prob)]:
+        told.setdefault(_name(tokenizer, token), log_prob)
+    return told
+
+
+def _name(tokenizer: ChatTokenizer, token: int) -> str:
+    """What OpenAI calls a token: its text, or the bytes of what is no text alone."""
+    text, raw = tokenizer.token_text(token), tokenizer.token_bytes(token)
+    if raw is None or raw == text.encode():
+        return text
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def _top(
+    chunk: ResponseChunk, ids: Tensor, log_probs: Tensor, count: int
+) -> Sequence[list[tuple[int, float]]]:
+    if ids not in chunk.extras:
+        return [[]] * count
+    rows = zip(chunk.extras[ids], chunk.extras[log_probs], strict=True)
+    return [list(zip(*row, strict=True)) for row in rows]
+
+
+def _as_list(raw: bytes | None) -> list[int] | None:
+    return None if raw is None else list(raw)

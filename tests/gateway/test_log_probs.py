@@ -1,0 +1,158 @@
+"""Log-probabilities, as OpenAI's clients ask for them and read them."""
+
+import pytest
+from scripted_triton import origins, statistics
+
+from tandem.contract import entry
+from tandem.gateway.triton import ResponseChunk
+
+from .conftest import events
+
+pytestmark = pytest.mark.anyio
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+PROMPT = [325, 594, 260]  # "def", " ma", "in" of the demo
+NEW = [1002, 199]  # "():" and a line end
+LIKELY = [[[1002, -0.25], [3, -2.0]], [[3, -0.5], [260, -1.0]]]
+
+
+def rated(prefix, values, likely):
+    """What is told of tokens: their log-probabilities, and the likeliest."""
+    return {
+        f"{prefix}_log_probs": values,
+        f"{prefix}_top_ids": [[token for token, _ in row] for row in likely],
+        f"{prefix}_top_log_probs": [[value for _, value in row] for row in likely],
+    }
+
+
+OWN = rated("output", [-0.25, -3.0], LIKELY)
+LENGTHS = origins((1, "plain", 3), (2, "plain", 1))
+OF_PROMPT = rated("prompt", [0.0, -1.5, -2.5], [[[0, 0.0]], [[594, -1.5]], [[3, -0.75]]])
+ANSWER = ResponseChunk("():\n", NEW, 2, 0, 0, "length", statistics(0), LENGTHS | OWN | OF_PROMPT)
+
+
+@pytest.fixture
+def ask(post, triton):
+    """Send a body; return what the choices tell, and what Triton was asked for."""
+    triton.script = lambda _: [ANSWER]
+
+    async def send(path="/v1/completions", **body):
+        response = await post(path, body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    return send
+
+
+async def test_a_completions_log_probs(ask, triton):
+    answer = await ask(prompt=PROMPT, logprobs=2)
+    assert answer["choices"][0]["logprobs"] == {
+        "tokens": ["():", "\n"],
+        "token_logprobs": [-0.25, -3.0],
+        "top_logprobs": [{"():": -0.25, "#": -2.0}, {"#": -0.5, "in": -1.0, "\n": -3.0}],
+        "text_offset": [0, 3],
+    }
+    assert triton.asked[0]["num_top_log_probs"] == 2
+    assert entry.OUTPUT_TOP_IDS in triton.extras
+    assert entry.PROMPT_LOG_PROBS not in triton.extras
+
+
+async def test_a_chats_log_probs(ask):
+    answer = await ask("/v1/chat/completions", **CHAT, logprobs=True, top_logprobs=2)
+    first, second = answer["choices"][0]["logprobs"]["content"]
+    assert first == {
+        "token": "():",
+        "logprob": -0.25,
+        "bytes": [40, 41, 58],
+        "top_logprobs": [
+            {"token": "():", "logprob": -0.25, "bytes": [40, 41, 58]},
+            {"token": "#", "logprob": -2.0, "bytes": [35]},
+        ],
+    }
+    assert (second["token"], second["logprob"]) == ("\n", -3.0)
+
+
+async def test_alternatives_stay_away_where_none_are_asked_for(ask, triton):
+    extras = {k: v for k, v in ANSWER.extras.items() if "top" not in k}
+    triton.script = lambda _: [ANSWER._replace(extras=extras)]
+    answer = await ask(prompt=PROMPT, logprobs=0)
+    told = answer["choices"][0]["logprobs"]["top_logprobs"]
+    assert told == [{"():": -0.25}, {"\n": -3.0}]
+    answer = await ask("/v1/chat/completions", **CHAT, logprobs=True)
+    assert answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+    assert "num_top_log_probs" not in triton.asked[1]
+
+
+async def test_an_echo_is_the_prompt_with_its_log_probs(ask, triton):
+    answer = await ask(prompt=PROMPT, echo=True, logprobs=1)
+    choice = answer["choices"][0]
+    assert choice["text"] == "def main():\n"
+    assert choice["logprobs"]["tokens"] == ["def", " ma", "in", "():", "\n"]
+    assert choice["logprobs"]["token_logprobs"] == [None, -1.5, -2.5, -0.25, -3.0]
+    assert choice["logprobs"]["top_logprobs"][:3] == [None, {" ma": -1.5}, {"#": -0.75, "in": -2.5}]
+    assert choice["logprobs"]["text_offset"] == [0, 3, 6, 8, 11]
+    assert triton.asked[0]["return_prompt_log_probs"]
+    assert entry.PROMPT_TOP_IDS in triton.extras
+
+
+async def test_an_echo_of_a_text_is_that_text(ask, triton):
+    answer = await ask(prompt=["def main", "x"], echo=True)
+    assert [choice["text"] for choice in answer["choices"]] == ["def main():\n", "x():\n"]
+    assert "return_prompt_log_probs" not in triton.asked[0]
+
+
+async def test_no_new_tokens_is_the_prompt_alone(ask, triton):
+    answer = await ask(prompt=PROMPT, echo=True, logprobs=1, max_tokens=0)
+    choice = answer["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("def main", "length")
+    assert choice["logprobs"]["token_logprobs"] == [None, -1.5, -2.5]
+    assert answer["usage"]["completion_tokens"] == 0
+    assert triton.asked[0]["max_tokens"] == 1
+
+
+async def test_each_chunk_of_a_stream_tells_its_own(post, triton):
+    halves = [
+        ANSWER._replace(
+            text="():",
+            tokens=NEW[:1],
+            finish_reason=None,
+            statistics=None,
+            extras={k: v if k.startswith("prompt") else v[:1] for k, v in ANSWER.extras.items()},
+        ),
+        ANSWER._replace(
+            text="\n",
+            tokens=NEW[1:],
+            extras={k: v[1:] for k, v in ANSWER.extras.items() if not k.startswith("prompt")},
+        ),
+    ]
+    triton.script = lambda _: halves
+    body = {"prompt": PROMPT, "echo": True, "logprobs": 1, "stream": True}
+    first, second = events(await post("/v1/completions", body))
+    assert first["choices"][0]["text"] == "def main():"
+    assert first["choices"][0]["logprobs"]["tokens"] == ["def", " ma", "in", "():"]
+    assert second["choices"][0]["logprobs"]["tokens"] == ["\n"]
+    assert second["choices"][0]["logprobs"]["text_offset"] == [11]
+
+
+async def test_a_chat_says_what_its_alternatives_need(post):
+    response = await post("/v1/chat/completions", {**CHAT, "top_logprobs": 2})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "top_logprobs"
+
+
+async def test_part_of_a_character_is_told_by_its_bytes(ask, triton, client):
+    async with client() as opened:
+        told = await opened.post("/tokenize", json={"prompt": "\N{ROBOT FACE}"})
+    pieces = told.json()["tokens"]
+    chunk = ANSWER._replace(
+        text="",
+        tokens=pieces[:1],
+        extras={entry.OUTPUT_TEXT_LENGTHS: [0], entry.OUTPUT_LOG_PROBS: [-1.0]},
+    )
+    triton.script = lambda _: [chunk]
+    answer = await ask("/v1/chat/completions", **CHAT, logprobs=True)
+    [first] = answer["choices"][0]["logprobs"]["content"]
+    assert first["bytes"] == list("\N{ROBOT FACE}".encode())[: len(first["bytes"])]
+    assert "\ufffd" in first["token"]
+    answer = await ask(prompt=PROMPT, logprobs=0)
+    name = answer["choices"][0]["logprobs"]["tokens"][0]
+    assert name == "bytes:" + "".join(f"\\x{byte:02x}" for byte in first["bytes"])

@@ -1,0 +1,144 @@
+"""How likely tokens were, and what moves that: of answers, of prompts, by token id."""
+
+import numpy as np
+import openai
+import pytest
+from entries import OUTPUTS, ask, ask_one, stream
+from prompts import COMPLETIONS
+
+from tandem.contract import entry
+
+LENGTH = 20
+PROMPT = COMPLETIONS[0]
+DRAFTERS = ["draft_model", "prompt_lookup", "none"]
+OWN = (entry.OUTPUT_LOG_PROBS, entry.OUTPUT_TOP_IDS, entry.OUTPUT_TOP_LOG_PROBS)
+OF_PROMPT = (entry.PROMPT_LOG_PROBS, entry.PROMPT_TOP_IDS, entry.PROMPT_TOP_LOG_PROBS)
+
+
+@pytest.fixture(scope="module")
+def rated(embedded):
+    """Log-probabilities [n, vocab_size] behind each of some ids, by transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)  # the server needs the cores
+    checkpoint = embedded.profile.engines.target.checkpoint
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+
+    def rows(ids):
+        with torch.inference_mode():
+            return model(torch.tensor([ids])).logits[0].log_softmax(-1).numpy()
+
+    return rows
+
+
+@pytest.fixture
+def client(gateway_url):
+    with openai.OpenAI(base_url=f"{gateway_url}/v1", api_key="any", max_retries=0) as made:
+        yield made
+
+
+def ids_of(embedded, text):
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(embedded.tokenizer.folder / "tokenizer.json")).encode(text).ids
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_each_chunk_tells_the_log_probs_of_its_tokens_and_the_likeliest(
+    server, embedded, rated, drafter
+):
+    asked = {"return_log_probs": True, "num_top_log_probs": 3, "drafter": drafter}
+    asked |= {"outputs": (*OUTPUTS, *OWN, entry.CUM_LOG_PROBS), "max_tokens": LENGTH}
+    chunks = stream(server, PROMPT, **asked)
+    assert len(chunks) > 1
+    for chunk in chunks:
+        assert [len(chunk.outputs[name][0, 0]) for name in OWN] == [len(chunk.ids)] * 3
+    values, top_ids, top = (np.concatenate([c.outputs[n][0, 0] for c in chunks]) for n in OWN)
+    said = [token for chunk in chunks for token in chunk.ids]
+    prompt = ids_of(embedded, PROMPT)
+    rows = rated(prompt + said)[len(prompt) - 1 : -1]
+    np.testing.assert_allclose(values, rows[range(LENGTH), said], atol=1e-3)
+    np.testing.assert_allclose(top, np.sort(rows)[:, :-4:-1], atol=1e-3)
+    assert top[:, 0].tolist() == values.tolist()  # greedy: each is the likeliest, to the last bit
+    assert top_ids[:, 0].tolist() == said
+    sums = [chunk.outputs[entry.CUM_LOG_PROBS].item() for chunk in chunks]
+    assert sums[-1] == pytest.approx(values.sum(), abs=1e-3)
+    assert sums == sorted(sums, reverse=True)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_log_probs_of_a_prompt_are_transformers(server, embedded, rated, drafter):
+    asked = {"return_prompt_log_probs": True, "num_top_log_probs": 1, "drafter": drafter}
+    asked |= {"outputs": (*OUTPUTS, *OF_PROMPT), "max_tokens": LENGTH}
+    prompts = [PROMPT, COMPLETIONS[1]]
+    for prompt, answer in zip(prompts, ask(server, "bls", prompts, **asked), strict=True):
+        ids = ids_of(embedded, prompt)
+        rows = rated(ids)[:-1]
+        values, top_ids, top = (answer.outputs[n][answer.index, 0, : len(ids)] for n in OF_PROMPT)
+        assert values[0] == 0
+        np.testing.assert_allclose(values[1:], rows[range(len(ids) - 1), ids[1:]], atol=1e-3)
+        np.testing.assert_allclose(top[1:, 0], rows.max(-1), atol=1e-3)
+        likeliest = rows[range(len(ids) - 1), top_ids[1:, 0]]
+        np.testing.assert_allclose(likeliest, rows.max(-1), atol=1e-3)
+    first, *later = stream(server, PROMPT, **asked)
+    assert first.outputs[entry.PROMPT_LOG_PROBS].shape == (1, 1, len(ids_of(embedded, PROMPT)))
+    assert not any(entry.PROMPT_LOG_PROBS in chunk.outputs for chunk in later)
+    expected = ask_one(server, "ensemble", PROMPT, max_tokens=LENGTH).text
+    assert first.text + "".join(chunk.text for chunk in later) == expected
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "hybrid", "none"])
+def test_a_bias_by_id_holds_in_every_round_and_for_the_draft(server, drafter):
+    forced = {"logit_bias_ids": [200], "logit_bias_values": [1000.0], "drafter": drafter}
+    answer = ask_one(server, "bls", PROMPT, max_tokens=LENGTH, **forced)
+    assert answer.ids == [200] * LENGTH
+    drafted = answer.number(entry.TOTAL_DRAFT_TOKENS)
+    assert answer.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS) == drafted
+    assert (drafted > 0) == (drafter != "none")
+    plain = ask_one(server, "bls", PROMPT, max_tokens=LENGTH, drafter=drafter)
+    banned = {"logit_bias_ids": plain.ids[5:7], "logit_bias_values": [-100.0] * 2}
+    other = ask_one(server, "bls", PROMPT, max_tokens=LENGTH, drafter=drafter, **banned)
+    assert other.ids == ask_one(server, "ensemble", PROMPT, max_tokens=LENGTH, **banned).ids
+    assert not {*plain.ids[5:7]} & {*other.ids}
+
+
+def test_likelihoods_as_a_likelihood_benchmark_asks_for_them(client, embedded, rated):
+    prompts = [ids_of(embedded, prompt) for prompt in COMPLETIONS[:3]]
+    asked = {"model": "bls_stream", "prompt": prompts, "temperature": 0}
+    for new in (1, 0):
+        answer = client.completions.create(**asked, max_tokens=new, logprobs=1, echo=True, seed=1)
+        assert answer.usage.completion_tokens == 3 * new
+        for ids, choice in zip(prompts, answer.choices, strict=True):
+            told = choice.logprobs
+            rows = rated(ids)[:-1]
+            own = rows[range(len(ids) - 1), ids[1:]]
+            assert len(told.token_logprobs) == len(told.top_logprobs) == len(ids) + new
+            assert told.token_logprobs[0] is told.top_logprobs[0] is None
+            values = told.token_logprobs[1 : len(ids)]
+            np.testing.assert_allclose(values, own, atol=1e-3)
+            assert sum(values) == pytest.approx(own.sum(), abs=1e-3)
+            greedy = [
+                v == max(t.values())
+                for v, t in zip(values, told.top_logprobs[1 : len(ids)], strict=True)
+            ]
+            assert greedy == (own == rows.max(-1)).tolist()
+
+
+def test_log_probs_and_a_bias_by_openais_client(client):
+    asked = {"model": "bls_stream", "temperature": 0, "max_tokens": 8}
+    chat = {**asked, "messages": [{"role": "user", "content": PROMPT}]}
+    answer = client.chat.completions.create(**chat, logprobs=True, top_logprobs=20).choices[0]
+    content = answer.logprobs.content
+    assert "".join(token.token for token in content) == answer.message.content
+    assert all(len(token.top_logprobs) == 20 for token in content)
+    assert all(token.top_logprobs[0].logprob == token.logprob for token in content)
+    chunks = client.chat.completions.create(**chat, logprobs=True, stream=True)
+    streamed = [token for chunk in chunks for token in chunk.choices[0].logprobs.content]
+    np.testing.assert_allclose(
+        [token.logprob for token in streamed], [token.logprob for token in content], atol=1e-3
+    )
+    text = client.completions.create(**asked, prompt=PROMPT, logit_bias={"200": 100}, logprobs=0)
+    assert len(set(text.choices[0].logprobs.tokens)) == 1
+    offsets = text.choices[0].logprobs.text_offset
+    assert offsets == sorted(offsets)
