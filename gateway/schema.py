@@ -42,12 +42,11 @@ class UpToFirstFault(NamedTuple):
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return the list's schema with what is asked here."""
-        schema = handler(source)
+        schema: dict[str, Any] = {**handler(source), "fail_fast": True}
         assert schema["type"] == "list"
-        schema["fail_fast"] = True
         if self.max_length is not None:
             schema["max_length"] = self.max_length
-        return schema
+        return cast(CoreSchema, schema)
 
 
 # Where a field takes several kinds, its first item says which: each kind would be tried on all.
