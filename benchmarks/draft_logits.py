@@ -2,8 +2,8 @@
 
     python -m benchmarks.draft_logits
 
-The same sampled requests by ids and by logits, in turns on one server. Differences are told twice:
-of whole rounds, and of what the engines' own clocks leave of them.
+The same sampled requests by ids and by logits, in turns on one server. It prints two differences:
+that of whole rounds, and that of what the engines' own clocks leave of them.
 """
 
 from __future__ import annotations

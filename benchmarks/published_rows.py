@@ -16,14 +16,14 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.simulation import Loop, Outcome
+from benchmarks.simulation import Loop, SimulatedRun
 
 HERE = Path(__file__).resolve().parent
 PUBLISHED = json.loads((HERE / "published_rows.json").read_text())
 ANSWERS = 200
 
 
-class Row(NamedTuple):
+class PublishedPair(NamedTuple):
     """A pair of the published table, and the profile that emulates it."""
 
     name: str
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     baseline: float  # the target alone
 
 
-def rows() -> list[Row]:
+def rows() -> list[PublishedPair]:
     """Return each pair's profile, and behind it that of its text of easy and hard stretches."""
     found = []
     for name, facts in PUBLISHED["profiles"].items():
@@ -40,11 +40,13 @@ def rows() -> list[Row]:
         kinds = ["", "-two-state"] if facts["hard_alpha"] is not None else [""]
         for kind in kinds:
             profile = HERE.parent / "profiles" / f"emulated-{pair}{kind}.yaml"
-            found.append(Row(name, profile, facts["published_tok_s"], facts["baseline_tok_s"]))
+            found.append(
+                PublishedPair(name, profile, facts["published_tok_s"], facts["baseline_tok_s"])
+            )
     return found
 
 
-def run(row: Row, answers: int = ANSWERS) -> Outcome:
+def run(row: PublishedPair, answers: int = ANSWERS) -> SimulatedRun:
     """Simulate a row."""
     loop = Loop(row.profile, orchestration_ms=PUBLISHED["orchestration_ms_assumed"])
     return loop.run(answers, draft_len=PUBLISHED["draft_len"])

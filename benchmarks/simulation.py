@@ -23,7 +23,7 @@ ANSWER_LEN = 500
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedRun:
     """What a loop did; the time is emulated."""
 
     tokens: int
@@ -54,13 +54,13 @@ class Loop:
         planned = deployment.load(profile)
         assert planned.draft is not None
         self._timer = VirtualTimer()
-        self._target = EmulatedEngine(_settings(planned.target), self._timer)
-        self._draft = EmulatedEngine(_settings(planned.draft), self._timer)
+        self._target = EmulatedEngine(engine_settings(planned.target), self._timer)
+        self._draft = EmulatedEngine(engine_settings(planned.draft), self._timer)
         self._orchestration_ns = round(orchestration_ms * MS)
 
     def run(
         self, responses: int, *, draft_len: int = 0, stop_probability: float | None = None
-    ) -> Outcome:
+    ) -> SimulatedRun:
         """Answer that many prompts with `ANSWER_LEN` tokens each; draft_len 0: the target alone."""
         begin_ns = self._timer.now_ns()
         rounds = drafted = accepted = 0
@@ -75,7 +75,7 @@ class Loop:
                 accepted += answer.usage.accepted_tokens
                 self._timer.pass_ns(self._orchestration_ns)
         seconds = (self._timer.now_ns() - begin_ns) / 1e9
-        return Outcome(responses * ANSWER_LEN, rounds, drafted, accepted, seconds)
+        return SimulatedRun(responses * ANSWER_LEN, rounds, drafted, accepted, seconds)
 
     def _propose(
         self, text: NDArray[np.int32], length: int, stop_probability: float | None
@@ -96,7 +96,7 @@ class Loop:
         return responses[0]
 
 
-def _settings(planned: EnginePlan) -> EmulatedSettings:
-    """The settings that a model of this engine would be told."""
+def engine_settings(planned: EnginePlan) -> EmulatedSettings:
+    """The settings of this engine's model."""
     given = {name: {"string_value": value} for name, value in planned.parameters.items()}
     return decode(EmulatedSettings, of_its_kind({"parameters": given}))

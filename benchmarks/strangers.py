@@ -76,7 +76,7 @@ def main() -> None:
 
 @contextmanager
 def serving() -> Iterator[tuple[TritonServer, faulty.Faults]]:
-    """A server of emulated engines, whose tokenizer hangs when told to."""
+    """A server of emulated engines, whose tokenizer hangs on demand."""
     planned = deployment.load(PROFILE)
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "repository")
@@ -150,7 +150,7 @@ def answer(url: str, prompt: str, model: str = "bls") -> None:
 
 
 def storm(stranger: Callable[[int], str], size: int, requests: int, at_once: int) -> list[str]:
-    """Return what each stranger is told who comes with a text of ``size`` bytes."""
+    """Return the answer to each stranger who sends a text of ``size`` bytes."""
     spawn = multiprocessing.get_context("spawn")
     # A client holds what it sent until Python looks for cycles: a fresh process after some texts.
     with spawn.Pool(at_once, os.nice, (19,), maxtasksperchild=10) as strangers:
@@ -158,7 +158,7 @@ def storm(stranger: Callable[[int], str], size: int, requests: int, at_once: int
 
 
 def refusal(url: str, model: str, size: int) -> str:
-    """Send a text; return what the stranger is told, nothing if he is answered."""
+    """Send a text; return the error, or nothing if it was answered."""
     try:
         answer(url, "x" * size, model)
     except TandemError as error:

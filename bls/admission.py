@@ -1,4 +1,4 @@
-"""Who may decode now, and who waits.
+"""Which sequences may decode now, and which wait.
 
 Between two rounds a sequence's KV blocks are nobody's and can be evicted; with more sequences than
 the target's cache holds, every round would be a prefill. So a sequence enters only while all
@@ -77,7 +77,7 @@ class Admission:
         return 1 - self._free_blocks / self._kv_blocks if self._kv_blocks else 0.0
 
     def reserve(self, count: int) -> ReservedSlots:
-        """Reserve slots for so many sequences of one request, whose lengths nobody knows yet.
+        """Reserve queue slots for the sequences of one request, whose lengths are not known yet.
 
         Raises Overloaded where they would find the queue full, and BadRequest where that is so
         however idle the server is.
@@ -234,6 +234,6 @@ def blocks_of(request: Request, settings: LoopSettings) -> tuple[int, int]:
 
 
 def _number_that_fit(queue: Sequence[Reservation], slots: int, blocks: int) -> int:
-    """How many may start. Nobody overtakes: a long prompt is not starved."""
+    """How many may start. They start in order, so a long prompt is not starved."""
     needed = accumulate(reservation.blocks for reservation in queue[:slots])
     return sum(so_far <= blocks for so_far in needed)

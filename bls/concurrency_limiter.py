@@ -1,4 +1,4 @@
-"""Bounds how many use something at once; those who wait hold no thread."""
+"""Bounds how many requests use something at once; those that wait hold no thread."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ConcurrencyLimiter:
         self._go_on()
 
     def give_back(self, permit: Permit) -> None:
-        """Free a permit; whoever called its work sees to the next one."""
+        """Free a permit; the caller of its work starts the next one."""
         with self._lock:
             self._free += not permit.over
             permit.over = True

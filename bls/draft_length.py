@@ -8,8 +8,11 @@ learn from every round, and what an arm earns is
 
     tokens a second = tokens a round / (seconds of a round, given the tokens drafted in it)
 
-where the seconds are learned from the calls themselves: they rise with the load, and the choice
-follows. The target alone is an arm as well; it wins where drafts do not pay.
+where the seconds are learned from the rounds themselves (``bls.round_times``): they rise with the
+load, and the choice follows. The target alone is an arm as well; it wins where drafts do not pay.
+
+What is not chosen is not learned, so it is tried now and then. What a trial costs beside the best
+choice is known before: all of them together may take ``SHARE`` of the time.
 
 Source of the trade-off: Leviathan et al., arXiv:2211.17192, section 3.3; of stopping by the draft's
 own confidence: Hugging Face's assisted generation.
@@ -17,30 +20,26 @@ own confidence: Hugging Face's assisted generation.
 
 from __future__ import annotations
 
-import math
 import threading
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from tandem.bls.arms import STOP_PROBABILITIES, Arm, Arms, RoundEarnings
+from tandem.bls.chunk_size import MOST_TOKENS
+from tandem.bls.drafter_registry import DRAFT_MODEL, PROMPT_LOOKUP
+from tandem.bls.effects import Draft, DraftPlan, StepSeconds
+from tandem.bls.round_times import PlainTimes, RoundTimes
 
-from tandem.bls.effects import Draft, DraftPlan
-
-Floats = NDArray[np.float64]
-
-LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
-STOP_PROBABILITIES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
-MEMORY = 0.98  # how much of what a request has learned outlives a round,
-SHARED_MEMORY = 0.998  # and of what all have,
-PRIOR_ROUNDS = 20.0  # which counts as so many rounds of a request's own
-COST_MEMORY = 0.99
-EXPLORE_EVERY = 100  # rounds between two drafts of full length
-FIRST_ROUNDS = 2  # of a request whose deployment has no statistics yet: at full length
+FIRST_ROUNDS, FIRST_TOKENS = 2, 8  # of a deployment that has no statistics yet
 ADVANTAGE = 1.02  # of the target alone, before drafting stops
-FIRST_REST, LONGEST_REST = 8, 64  # tokens without drafts before they are tried again
-TRIAL_TOKENS = 2  # and how many then
-PLAIN_SAMPLE = 4  # tokens without drafts, to learn what they cost
-PLAIN_EVERY = 400  # rounds
+FIRST_PIECE = 8  # tokens without drafts before drafts are thought of again; then twice as many
+KEPT_ROUNDS = 3  # that an arm is kept for: to choose takes a processor's time, and little changes
+TRIAL_TOKENS = 2  # the shortest draft that tells whether drafts pay again
+SHARE = 0.003  # of all time, that each kind of trial may cost
+LEAST_PRICE = 0.1  # of what a trial lasts
+MOST_SAVED = 0.5  # seconds: trials that were not made are not made up for at once
+# How often a copied token is accepted that 1, 2, 3, 4 or more tokens led to, until it is known.
+COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
+COPY_CONFIDENCE = 2.0  # rounds
 
 
 class DraftLength(Protocol):
@@ -49,11 +48,14 @@ class DraftLength(Protocol):
     def plan(self, limit: int) -> DraftPlan:
         """Decide; ``limit`` (>= 1) is what fits."""
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Note what became of a draft, and how long the target took to say so."""
+    def copy(self, copied: Draft, limit: int) -> int:
+        """Decide how much of a copy to verify; 0: ``plan`` is asked for something better."""
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Note how long the target took for tokens without drafts."""
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+        """Note what became of a draft, also of a copy, and what its round took."""
+
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+        """Note what the target took for tokens without drafts."""
 
 
 class FixedLength:
@@ -66,62 +68,60 @@ class FixedLength:
         """Draft as many as fit."""
         return DraftPlan(min(limit, self._num_tokens))
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+    def copy(self, copied: Draft, limit: int) -> int:  # noqa: ARG002
+        """All of it."""
+        return len(copied)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Nothing changes."""
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Nothing changes."""
 
 
-class LatencyModel:
-    """``seconds = fixed + each * tokens``, fitted to recent calls by weighted least squares.
+class TrialBudget:
+    """Seconds that trials may cost: a share of all the time that passes."""
 
-    through_zero: what calls of one length alone are taken for: nothing fixed, or nothing else.
-    """
+    def __init__(self) -> None:
+        self._saved = 0.0
 
-    def __init__(self, *, through_zero: bool) -> None:
-        self._through_zero = through_zero
-        self._sums = np.zeros(5)  # of 1, x, y, x * x, x * y
+    def earn(self, seconds: float) -> None:
+        """Note that time has passed."""
+        self._saved = min(MOST_SAVED, self._saved + SHARE * seconds)
+
+    def charge(self, seconds: float) -> None:
+        """Note that a trial cost so much more than it was taken for."""
+        self._saved -= seconds
+
+    def pays(self, lasts: float, worth: float) -> bool:
+        """Let a trial be made that lasts so long and earns what is worth so much, if it is saved.
+
+        What promises nothing else than the best choice is no trial of much use: it has a price too.
+        """
+        costs = max(lasts - worth, LEAST_PRICE * lasts)
+        if self._saved < min(costs, MOST_SAVED):
+            return False
+        self._saved -= costs
+        return True
+
+
+class DraftChoice(NamedTuple):
+    """The best draft of a model for a request, beside the target alone in tokens a second."""
+
+    arm: Arm
+    alone: float
 
     @property
-    def known(self) -> bool:
-        """Whether there was any call."""
-        return bool(self._sums[0])
-
-    def add(self, tokens: int, seconds: float) -> None:
-        """Take a call in. One that took far longer than expected met something else."""
-        if self.known:
-            fixed, each = self.fit()
-            seconds = min(seconds, 3 * (fixed + each * tokens))
-        x, y = float(tokens), seconds
-        self._sums = COST_MEMORY * self._sums + np.array((1.0, x, y, x * x, x * y))
-
-    def fit(self) -> tuple[float, float]:
-        """Return ``fixed`` and ``each``, neither below zero."""
-        n, x, y, xx, xy = self._sums
-        spread = n * xx - x * x
-        if spread < 1e-2 * n * n:
-            return (0.0, y / x) if self._through_zero else (y / n, 0.0)
-        each = max(0.0, (n * xy - x * y) / spread)
-        fixed = (y - each * x) / n
-        return (fixed, each) if fixed > 0 else (0.0, xy / xx)
+    def rate(self) -> float:
+        """What the better of them promises."""
+        return max(self.arm.rate, self.alone)
 
 
-class Arms:
-    """What each arm drafted and emitted a round, on average over remembered rounds."""
+class RequestEarnings:
+    """What one request has learned: by its model's drafts, and by copies of each kind."""
 
-    def __init__(self, lengths: Floats, stops: Floats, memory: float) -> None:
-        self.lengths, self.stops = lengths, stops  # [num_arms] each
-        self._memory = memory
-        self.rounds = 0.0
-        self.drafted = np.zeros(len(lengths))
-        self.emitted = np.zeros(len(lengths))
-
-    def add(self, drafted: Floats, emitted: Floats) -> None:
-        """Take a round in, as each arm would have had it."""
-        self.rounds = self._memory * self.rounds + 1
-        self.drafted = self._memory * self.drafted + drafted
-        self.emitted = self._memory * self.emitted + emitted
+    def __init__(self, drafts: RoundEarnings, copies: list[RoundEarnings]) -> None:
+        self.drafts, self.copies = drafts, copies
 
 
 class DraftStatistics:
@@ -133,168 +133,218 @@ class DraftStatistics:
     def __init__(self, max_draft_len: int, *, rated: bool) -> None:
         self.rated = rated
         self.max_draft_len = max_draft_len
-        lengths = [n for n in LENGTHS if n < max_draft_len] + [max(1, max_draft_len)]
-        stops = STOP_PROBABILITIES if rated else (0.0,)
-        grid = np.array([(n, s) for s in stops for n in lengths])
-        self.arms = self.new_arms(grid[:, 0], grid[:, 1], SHARED_MEMORY)
-        self._draft = LatencyModel(through_zero=True)
-        self._target = LatencyModel(through_zero=False)
-        self._alone = LatencyModel(through_zero=True)
-        self._accepted = np.array([1.0, 2.0])  # of tokens whose forerunners all were, and of them
+        self.drafts = Arms(max_draft_len, STOP_PROBABILITIES if rated else (0.0,))
+        self.copies = [
+            Arms(max_draft_len, (0.0,), acceptance=rate, confidence=COPY_CONFIDENCE)
+            for rate in COPY_ACCEPTANCE
+        ]
+        self.round_times = RoundTimes()
+        self.plain_times = PlainTimes()
+        self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
+        self._plain_sampled = False
         self._lock = threading.Lock()
-        self._rounds_since_alone = PLAIN_EVERY
 
-    @staticmethod
-    def new_arms(lengths: Floats, stops: Floats, memory: float) -> Arms:
-        """Return arms that know nothing."""
-        return Arms(lengths, stops, memory)
-
-    def own_arms(self) -> Arms:
-        """Return the arms of a request that begins."""
-        return self.new_arms(self.arms.lengths, self.arms.stops, MEMORY)
-
-    def wants_plain_step(self) -> bool:
-        """Whether it is time to see again what the target costs alone."""
-        with self._lock:
-            return self._rounds_since_alone >= PLAIN_EVERY and self._target.known
-
-    def learn(self, draft: Draft, num_accepted: int, seconds: float, own: Arms) -> None:
-        """Take a round in, for one request and for all."""
-        answer = draft.answer
-        assert answer is not None
-        with self._lock:
-            self._draft.add(len(answer.tokens), answer.seconds)
-            self._target.add(len(draft), seconds)
-            self._rounds_since_alone += 1
-        self.learn_acceptance(draft, num_accepted, own)
-
-    def learn_acceptance(self, draft: Draft, num_accepted: int, own: Arms) -> None:
-        """Take a round in whose times say nothing, since the prompt was computed in it."""
-        with self._lock:
-            decided = min(num_accepted + 1, len(draft))
-            self._accepted = SHARED_MEMORY * self._accepted + np.array([num_accepted, decided])
-            drafted, emitted = self._as_every_arm(draft, num_accepted)
-            self.arms.add(drafted, emitted)
-        own.add(drafted, emitted)
-
-    def learn_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Take a call without drafts in."""
-        with self._lock:
-            self._alone.add(num_tokens, seconds)
-            self._rounds_since_alone = 0
-
-    def rates(self, own: Arms) -> tuple[Floats, float]:
-        """Tokens a second of every arm, [num_arms], and of the target alone."""
-        with self._lock:
-            (draft_fixed, draft_each), (target_fixed, target_each) = (
-                self._draft.fit(),
-                self._target.fit(),
-            )
-            shared, weight = self.arms, PRIOR_ROUNDS / max(self.arms.rounds, 1e-9)
-            rounds = own.rounds + PRIOR_ROUNDS
-            drafted = own.drafted + weight * shared.drafted
-            emitted = own.emitted + weight * shared.emitted
-            alone = self._seconds_alone(target_fixed)
-        fixed, each = draft_fixed + target_fixed, draft_each + target_each
-        return emitted / (rounds * fixed + drafted * each), 1 / alone
+    def of_a_request(self) -> RequestEarnings:
+        """Return what a request has learned that begins."""
+        return RequestEarnings(
+            self.drafts.of_a_request(), [arms.of_a_request() for arms in self.copies]
+        )
 
     @property
-    def knows_costs(self) -> bool:
-        """Whether the calls of a round have been timed."""
-        return self._draft.known and self._target.known
+    def knows_drafts(self) -> bool:
+        """Whether drafts of the model have been timed, and some were verified."""
+        return self.round_times.known and self.drafts.all.rounds >= FIRST_ROUNDS
 
-    def _seconds_alone(self, target_fixed: float) -> float:
-        """Seconds a token of the target alone, in a call of some length."""
-        if not self._alone.known:
-            return target_fixed
-        fixed, each = self._alone.fit()
-        return each + fixed / LONGEST_REST
+    def learn(
+        self,
+        draft: Draft,
+        num_accepted: int,
+        seconds: StepSeconds | None,
+        own: RequestEarnings,
+        *,
+        caught_up: bool,
+    ) -> None:
+        """Take a round in, for one request and for all.
 
-    def _as_every_arm(self, draft: Draft, num_accepted: int) -> tuple[Floats, Floats]:
-        """What each arm would have drafted and emitted in this round, [num_arms] each.
-
-        Beyond the end of a draft that was accepted whole, more is accepted at the average rate.
+        seconds: None where they say nothing, since the prompt was computed in them. caught_up:
+        whether the draft model had computed nearly all of the context before.
         """
-        arms, drafted_here = self.arms, len(draft)
-        drafted = np.minimum(arms.lengths, self._stop(draft))
-        emitted = 1.0 + np.minimum(float(num_accepted), drafted)
-        if num_accepted == drafted_here:
-            beyond = np.maximum(0.0, drafted - drafted_here)
-            rate = min(0.99, self._accepted[0] / self._accepted[1])
-            emitted = emitted + rate * (1 - rate**beyond) / (1 - rate)
-        return drafted, emitted
+        with self._lock:
+            if seconds is not None:
+                self._learn_times(draft, seconds, caught_up=caught_up)
+            if draft.answer is not None:
+                self.drafts.add(draft, num_accepted, own.drafts)
+            else:
+                kind = _kind(draft)
+                self.copies[kind].add(draft, num_accepted, own.copies[kind])
 
-    def _stop(self, draft: Draft) -> Floats:
-        """Behind how many tokens each arm's stop probability ends the draft, [num_arms]."""
-        ends = np.full(len(self.arms.stops), math.inf)
-        chances = chances_of(draft)
-        for at in range(len(chances) - 1, -1, -1):
-            ends[chances[at] < self.arms.stops] = at + 1
-        return ends
+    def learn_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+        """Take a call without drafts in."""
+        with self._lock:
+            self.plain_times.add(num_tokens, seconds.target, seconds.whole)
+            self._earn(seconds.whole)
+
+    def choice(self, own: RequestEarnings, limit: int, piece: int) -> DraftChoice:
+        """Return the best draft for a request that fits; alone, it decodes in such pieces."""
+        with self._lock:
+            times = self.round_times.of_drafts(DRAFT_MODEL.name)
+            return DraftChoice(
+                self.drafts.best(own.drafts, limit, *times), 1 / self._seconds_alone(piece)
+            )
+
+    def copy(self, own: RequestEarnings, copied: Draft) -> Arm:
+        """Return how much of a copy is worth being verified."""
+        kind = _kind(copied)
+        with self._lock:
+            times = self.round_times.of_copies(PROMPT_LOOKUP.name)
+            return self.copies[kind].best(own.copies[kind], len(copied), *times)
+
+    def pays_draft(
+        self, choice: DraftChoice, own: RequestEarnings, length: int, *, rounds: int = 1
+    ) -> bool:
+        """Whether so many drafts of a length may be tried now, instead of what is best."""
+        with self._lock:
+            fixed, each = self.round_times.of_drafts(DRAFT_MODEL.name)
+            emitted = self.drafts.emitted(own.drafts, length)
+            return self._drafts_budget.pays(
+                rounds * (fixed + each * length), rounds * emitted / choice.rate
+            )
+
+    def pays_copy(self, choice: DraftChoice, own: RequestEarnings, copied: Draft) -> bool:
+        """Whether a copy may be tried now, instead of what is best."""
+        kind = _kind(copied)
+        with self._lock:
+            fixed, each = self.round_times.of_copies(PROMPT_LOOKUP.name)
+            emitted = self.copies[kind].emitted(own.copies[kind], len(copied))
+            return self._drafts_budget.pays(fixed + each * len(copied), emitted / choice.rate)
+
+    def pays_plain(self, choice: DraftChoice, num_tokens: int) -> bool:
+        """Whether so many tokens may be decoded alone now, instead of what is best.
+
+        One request does it at once, whatever it costs: until then it is only guessed what that is.
+        """
+        lasts, worth = num_tokens / choice.alone, num_tokens / choice.rate
+        with self._lock:
+            if self._plain_sampled:
+                return self._plain_budget.pays(lasts, worth)
+            self._plain_sampled = True
+            self._plain_budget.charge(lasts - worth)
+            return True
+
+    def _learn_times(self, draft: Draft, seconds: StepSeconds, *, caught_up: bool) -> None:
+        rest = seconds.whole - seconds.target
+        if draft.answer is not None:
+            tokens = len(draft.answer.tokens)
+            draft_seconds = draft.answer.engine_seconds or draft.answer.seconds
+            if caught_up:
+                self.round_times.add_draft(tokens, draft_seconds)
+            else:
+                expected = self.round_times.draft(tokens)
+                self._drafts_budget.charge(max(0.0, draft_seconds - expected))
+            rest -= draft_seconds
+        self.round_times.add_round(draft.drafter, len(draft), seconds.target, rest)
+        self._earn(seconds.whole)
+
+    def _seconds_alone(self, piece: int) -> float:
+        """Seconds a token of the target alone, in calls for so many tokens."""
+        if self.plain_times.known:
+            return self.plain_times.a_token(piece)
+        return self.round_times.step(piece)
+
+    def _earn(self, seconds: float) -> None:
+        self._drafts_budget.earn(seconds)
+        self._plain_budget.earn(seconds)
 
 
 class AdaptiveLength:
-    """The arm that promises most for one request, from its own rounds and everybody's."""
+    """What promises most for one request, from its own rounds and everybody's."""
 
     def __init__(self, draft_statistics: DraftStatistics) -> None:
         self._draft_statistics = draft_statistics
-        self._arms = draft_statistics.own_arms()
-        self._rounds = 0
-        self._rest = FIRST_REST
-        self._resting = False
+        self._own = draft_statistics.of_a_request()
+        self._steps = 0
+        self._rest = FIRST_PIECE
+        self._piece = MOST_TOKENS  # that the target decodes in a call, if it may
+        self._due = 0  # tokens that it was to decode alone
+        self._caught_up = False  # the draft model, with the context
+        self._trial_goes_on = False
+        self._arm: Arm | None = None  # the last choice,
+        self._kept = 0  # and for how many rounds more
 
     def plan(self, limit: int) -> DraftPlan:
-        """Choose the best arm that fits, or a draft of full length to learn from."""
+        """Choose the best arm that fits, the target alone, or a trial of something else."""
         draft_statistics = self._draft_statistics
-        if self._rounds and draft_statistics.wants_plain_step():
-            return DraftPlan(0, plain_tokens=PLAIN_SAMPLE)
-        if not draft_statistics.knows_costs or self._explores():
-            return self._draft(limit)
-        rates, alone = draft_statistics.rates(self._arms)
-        best = int(np.argmax(np.where(self._arms.lengths <= max(1, limit), rates, -1.0)))
-        if alone > ADVANTAGE * rates[best]:
-            return self._rest_or_trial(limit)
-        self._resting, self._rest = False, FIRST_REST
-        length, stop = self._arms.lengths[best], self._arms.stops[best]
-        return self._draft(min(limit, int(length)), float(stop))
+        if not draft_statistics.knows_drafts:
+            return self._draft(min(limit, FIRST_TOKENS))
+        if self._kept and self._arm:
+            self._kept -= 1
+            return self._draft(min(limit, self._arm.length), self._arm.stop)
+        choice = draft_statistics.choice(self._own, limit, self._piece)
+        if choice.alone > ADVANTAGE * choice.arm.rate:
+            return self._alone_or_trial(choice, limit)
+        self._rest = FIRST_PIECE
+        if self._steps and draft_statistics.pays_plain(choice, FIRST_PIECE):
+            return self._alone(FIRST_PIECE)
+        longest = min(limit, draft_statistics.max_draft_len)
+        if draft_statistics.pays_draft(choice, self._own, longest):
+            return self._draft(longest)
+        self._arm, self._kept = choice.arm, KEPT_ROUNDS if self._steps > KEPT_ROUNDS else 0
+        return self._draft(min(limit, choice.arm.length), choice.arm.stop)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+    def copy(self, copied: Draft, limit: int) -> int:
+        """Choose how much of a copy is verified: 0 where the model, or nobody, earns more."""
+        draft_statistics = self._draft_statistics
+        if not draft_statistics.knows_drafts:
+            return len(copied)
+        arm = draft_statistics.copy(self._own, copied)
+        choice = draft_statistics.choice(self._own, limit, self._piece)
+        if arm.rate >= choice.rate:
+            return min(len(copied), arm.length)
+        return len(copied) if draft_statistics.pays_copy(choice, self._own, copied) else 0
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Learn from a round; the first one's times are those of the prompt."""
-        self._rounds += 1
-        if self._rounds == 1:
-            self._draft_statistics.learn_acceptance(draft, num_accepted, self._arms)
-        else:
-            self._draft_statistics.learn(draft, num_accepted, seconds, self._arms)
+        timed = seconds if self._steps else None
+        self._draft_statistics.learn(
+            draft, num_accepted, timed, self._own, caught_up=self._caught_up
+        )
+        self._steps += 1
+        self._caught_up |= draft.answer is not None
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Learn what the target costs alone."""
-        if num_tokens:
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+        """Learn what the target costs alone; the first call's times are those of the prompt."""
+        if num_tokens and self._steps:
+            if num_tokens < self._due:  # somebody reads along
+                self._piece = num_tokens
+            self._due -= num_tokens
             self._draft_statistics.learn_plain_step(num_tokens, seconds)
+        self._steps += 1
+        self._caught_up = self._trial_goes_on = False
 
-    def _explores(self) -> bool:
-        if self._resting:
-            return False
-        inexperienced = self._draft_statistics.arms.rounds < FIRST_ROUNDS
-        return inexperienced or self._rounds % EXPLORE_EVERY == EXPLORE_EVERY - 1
+    def _alone_or_trial(self, choice: DraftChoice, limit: int) -> DraftPlan:
+        """Leave the target alone for a while, then for a longer one; try short drafts at times.
 
-    def _rest_or_trial(self, limit: int) -> DraftPlan:
-        """Leave the target alone for a while, then try a short draft, then a longer while."""
-        self._resting = not self._resting
-        if not self._resting:
-            return self._draft(min(limit, TRIAL_TOKENS))
-        rest, self._rest = self._rest, min(2 * self._rest, LONGEST_REST)
-        return DraftPlan(0, plain_tokens=rest)
+        The first draft of a trial has the draft model catch up with the context: only a second one
+        tells what drafts take.
+        """
+        length = min(limit, max(TRIAL_TOKENS, choice.arm.length))
+        if self._caught_up and self._trial_goes_on:
+            self._trial_goes_on = False
+            return self._draft(length)
+        if self._steps and self._draft_statistics.pays_draft(choice, self._own, length, rounds=2):
+            self._trial_goes_on = True
+            return self._draft(length)
+        rest, self._rest = self._rest, min(2 * self._rest, MOST_TOKENS)
+        return self._alone(rest)
+
+    def _alone(self, num_tokens: int) -> DraftPlan:
+        self._due = num_tokens
+        return DraftPlan(0, plain_tokens=num_tokens)
 
     def _draft(self, num_tokens: int, stop: float = 0.0) -> DraftPlan:
         return DraftPlan(num_tokens, stop, wants_log_probs=self._draft_statistics.rated)
 
 
-def chances_of(draft: Draft) -> Floats:
-    """How likely the draft model found it, behind each token, that all so far are right.
-
-    [num_draft_tokens]; empty where it does not say.
-    """
-    if draft.answer is None or draft.answer.log_probs is None:
-        return np.empty(0)
-    chances: Floats = np.exp(np.cumsum(draft.answer.log_probs[: len(draft)], dtype=np.float64))
-    return chances
+def _kind(copied: Draft) -> int:
+    """Which copies it is to be compared with: those that as many tokens led to."""
+    return min(max(1, copied.num_matching), len(COPY_ACCEPTANCE)) - 1

@@ -6,17 +6,20 @@ The loop does no I/O: it yields one of these and is sent the answer.
 effect         meaning                                                     the driver sends
 =============  ==========================================================  ==================
 EngineCall     call `draft` or `target`                                    EngineAnswer
+Beside         carry steps out while my next call blocks                   None
+Settle         what those steps returned, or None if it is not there yet   their result, None
 TextCall       turn ids into text                                          str
 Chunk          hand tokens (and text) to whoever waits for them            None
 NextChunk      wait for tokens that another driver's steps made final      Chunk
 =============  ==========================================================  ==================
 
 The driver throws EngineError into the loop where an engine failed, and Cancelled where nobody
-waits for the answer any more.
+waits for the answer any more. What failed beside a call is thrown where the loop settles it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -58,14 +61,37 @@ class Draft:
     logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
     drafter: DrafterName = CONTROL.name
     plain_tokens: int = 1
+    num_matching: int = 0  # of a copy: the tokens that led to it
     plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
     answer: EngineAnswer | None = None
+    num_branches: int = 0  # drafted ahead for this round; it is one of them if
+    drafted_ahead: bool = False
+    seconds_saved: float = 0.0  # since it was
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
 NO_DRAFT = Draft()
+
+
+class Branching(NamedTuple):
+    """How many branches to draft behind each outcome of a verification, and how long.
+
+    An outcome is (accepted length j, next token). A branch is drafted behind the context, the first
+    j draft tokens and that token.
+    """
+
+    counts: tuple[int, ...]  # [num_draft_tokens + 1], by j
+    lengths: tuple[int, ...]  # [num_draft_tokens + 1], tokens of each
+
+
+class BranchDraft(NamedTuple):
+    """What may follow one outcome of a verification."""
+
+    num_accepted: int
+    next_token: int
+    tokens: TokenIds  # [n], n >= 0
 
 
 class EngineCall(NamedTuple):
@@ -76,6 +102,7 @@ class EngineCall(NamedTuple):
     max_new_tokens: int
     seed: int
     draft: Draft = NO_DRAFT
+    branching: Branching | None = None  # of `draft`: draft on behind it instead of verifying it
     end_id: int | None = None  # ends the call, and is not in its answer
     stop_ids: tuple[int, ...] = ()  # end it too, and are in it
     ban_end_ids: bool = False
@@ -109,6 +136,36 @@ class EngineAnswer(NamedTuple):
     logits: Any = None
     context_logits: NDArray[np.float32] | None = None  # [context_length, vocab_size]
     kv_blocks: KvBlocks | None = None
+    branches: tuple[BranchDraft, ...] = ()
+
+
+class Beside(NamedTuple):
+    """Carry these steps out while the next EngineCall blocks; `Settle` asks for their result.
+
+    They yield engine calls only. What was not settled before is given up, and its call stopped. If
+    nobody is free to carry them out, nothing happens, and there will be no result.
+    """
+
+    steps: Generator[EngineCall, EngineAnswer, Any]
+
+
+class Settle(NamedTuple):
+    """Take what the steps beside the last call returned; None where they have not ended in time.
+
+    patience: how many seconds to wait for it.
+    """
+
+    patience: float
+
+
+class StepSeconds(NamedTuple):
+    """What a round, or a call without drafts, took.
+
+    whole: from the end of one emit to the end of the next. target: the target's part of it.
+    """
+
+    whole: float
+    target: float
 
 
 class TextCall(NamedTuple):
@@ -134,4 +191,4 @@ class NextChunk(NamedTuple):
     """Wait for tokens that another driver's steps made final."""
 
 
-Effect: TypeAlias = EngineCall | TextCall | Chunk | NextChunk
+Effect: TypeAlias = EngineCall | Beside | Settle | TextCall | Chunk | NextChunk

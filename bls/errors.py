@@ -48,7 +48,7 @@ class DeadlineExceeded(ServingError):
 
 
 class AnswerNotSent(ServingError):
-    """An answer is there and could not be handed to Triton."""
+    """An answer exists but could not be handed to Triton."""
 
 
 class EngineCallError(ServingError):
@@ -62,7 +62,7 @@ class EngineCallError(ServingError):
 
 
 class EngineTimeout(EngineCallError):
-    """An engine call had no answer in time; whoever made it may be blocked for good."""
+    """An engine call had no answer in time; the thread that made it may be blocked forever."""
 
     def __init__(self, model: str, seconds: float) -> None:
         super().__init__(model, f"no answer within {seconds:g} s")

@@ -10,16 +10,18 @@ arXiv:2211.17192; Chen et al., arXiv:2302.01318.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.chunk_size import ChunkSize
-from tandem.bls.drafters.drafter import Drafter
+from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.effects import (
     NO_DRAFT,
+    Beside,
     Chunk,
     Draft,
     Effect,
@@ -27,6 +29,7 @@ from tandem.bls.effects import (
     EngineCall,
     FinishReason,
     KvBlocks,
+    StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
@@ -42,7 +45,13 @@ Steps = Generator[Effect, Any, None]
 class Decoding:
     """One request being decoded, and what is known about it at any moment."""
 
-    def __init__(self, request: Request, settings: LoopSettings, drafter: Drafter) -> None:
+    def __init__(
+        self,
+        request: Request,
+        settings: LoopSettings,
+        drafter: Drafter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.request = request
         self.sequence = Sequence(request)
         self.statistics = Statistics()
@@ -54,6 +63,7 @@ class Decoding:
         self.kv_blocks: KvBlocks | None = None  # of the last one
         self._settings = settings
         self._drafter = drafter
+        self._clock = clock  # seconds
         self._text = TextSoFar(request.stop_strings, each_round=request.needs_text_each_round)
         self._chunk_size = ChunkSize(
             steady=request.streams_text or request.needs_text_each_round,
@@ -72,17 +82,31 @@ class Decoding:
                 yield from self._round()
 
     def _round(self) -> Steps:
+        began = self._clock()
         draft = yield from self._propose()
         if not len(draft):
             self._plain_tokens_due = draft.plain_tokens
             yield from self._target_alone()
             return
+        yield from self._draft_ahead(draft)
         answer = yield self._verification(draft)
         end = self.sequence.first_end(answer.tokens)
-        self._accept(draft, answer, end)
+        accepted = self._accept(draft, answer, end)
         yield from self._emit(answer, end)
+        self._drafter.verified(draft, accepted, self._since(began, answer))
 
-    def _propose(self) -> Generator[EngineCall, EngineAnswer, Draft]:
+    def _since(self, began: float, answer: EngineAnswer) -> StepSeconds:
+        """What a step took that began then: between the ends of two emits, nobody else waits."""
+        return StepSeconds(self._clock() - began, answer.engine_seconds or answer.seconds)
+
+    def _draft_ahead(self, draft: Draft) -> Steps:
+        """Have the drafter draft the next round's tokens while this round's are verified."""
+        steps = self._drafter.draft_ahead(self.sequence, draft)
+        if steps is not None:
+            self.statistics.ahead.num_calls += 1
+            yield Beside(steps)
+
+    def _propose(self) -> Proposal:
         limit = self.sequence.draft_limit
         if limit < 1:
             return Draft()
@@ -127,7 +151,7 @@ class Decoding:
             whole=self.request.kind.in_engine,
         )
 
-    def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> None:
+    def _accept(self, draft: Draft, answer: EngineAnswer, end: int | None) -> int:
         """Count a round. All of the answer but its last token are accepted draft tokens.
 
         end: where the first end of sequence is in it, if there is one.
@@ -140,10 +164,10 @@ class Decoding:
                 f"where 1 to {len(draft) + 1} are possible",
             )
         accepted = count - 1 if end is None else min(count - 1, end + 1)
-        self._drafter.verified(draft, accepted, answer.seconds)
         self.statistics.add(_round_of(draft, accepted, answer))
         self.statistics.num_unverified_draft_tokens += self._unverified(draft, answer)
         self._count_blocks(answer)
+        return accepted
 
     def _unverified(self, draft: Draft, answer: EngineAnswer) -> int:
         """How many draft tokens the target dropped without a look, as far as its answer shows.
@@ -164,6 +188,7 @@ class Decoding:
         One streaming call for the whole answer would be cheaper, but Triton's Python backend
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
+        began = self._clock()
         wanted = min(self.sequence.tokens_left, self._chunk_size.tokens)
         for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
             wanted = min(wanted, bound) if bound else wanted
@@ -171,12 +196,12 @@ class Decoding:
         count = len(answer.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
         self._chunk_size.adapt(count, answer.seconds)
-        self._drafter.observe_plain_step(count, answer.seconds)
         self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
         ended = count < wanted
         self._count_alone(answer, end, ended=ended)
         yield from self._emit(answer, end, ended=ended)
+        self._drafter.observe_plain_step(count, self._since(began, answer))
 
     def _count_alone(self, answer: EngineAnswer, end: int | None, *, ended: bool) -> None:
         """Count the target's own steps up to an end of sequence, or the rounds that it had.
@@ -253,4 +278,7 @@ def _round_of(draft: Draft, num_accepted: int, answer: EngineAnswer) -> Round:
         stop_probability=draft.plan.stop_probability if draft.plan else 0.0,
         draft_seconds=draft.answer.engine_seconds if draft.answer else 0.0,
         target_seconds=answer.engine_seconds,
+        num_branches=draft.num_branches,
+        drafted_ahead=draft.drafted_ahead,
+        seconds_saved=draft.seconds_saved,
     )

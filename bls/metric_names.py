@@ -29,6 +29,22 @@ ROUND_PART_SECONDS_TOTAL = METRICS.counter(
     "Seconds of decoding by part: draft and target by the engines' own clocks; orchestration is "
     "the rest, from a sequence's start to its last token",
 )
+AHEAD_CALLS = METRICS.counter(
+    "tandem_draft_ahead_calls_total", "Rounds during whose verification the next was drafted"
+)
+AHEAD_BRANCHES = METRICS.counter(
+    "tandem_draft_ahead_branches_total", "Branches drafted, each behind one outcome of a round"
+)
+AHEAD_WASTED_BRANCHES = METRICS.counter(
+    "tandem_draft_ahead_wasted_branches_total", "Branches that no round used"
+)
+AHEAD_HITS = METRICS.counter(
+    "tandem_draft_ahead_hits_total",
+    "Rounds whose draft was a branch, by the tokens that the round before accepted",
+)
+AHEAD_SAVED_SECONDS = METRICS.counter(
+    "tandem_draft_ahead_saved_seconds_total", "Seconds that draft calls instead would have taken"
+)
 DRAFTER_FAILURES = METRICS.counter("tandem_drafter_failures_total", "Draft calls that failed")
 UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
     "tandem_unverified_draft_tokens_total",

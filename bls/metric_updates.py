@@ -10,6 +10,11 @@ from tandem.bls.drafter_registry import DRAFTERS, DrafterName
 from tandem.bls.metric_names import (
     ACCEPTED_TOKENS,
     ACCEPTED_TOKENS_PER_POS,
+    AHEAD_BRANCHES,
+    AHEAD_CALLS,
+    AHEAD_HITS,
+    AHEAD_SAVED_SECONDS,
+    AHEAD_WASTED_BRANCHES,
     DRAFT_TOKENS,
     DRAFTER_FAILURES,
     DRAFTS,
@@ -45,7 +50,7 @@ class MetricUpdates:
         self.observations += other.observations
 
     def count(self, name: Metric, value: float, **labels: str) -> None:
-        """Let a counter grow; by 0, it is there at least."""
+        """Add to a counter. Adding 0 makes it appear on /metrics."""
         self.counts[key_of(name, **labels)] += value
 
     def observe(self, name: Metric, value: float | None, **labels: str) -> None:
@@ -67,11 +72,17 @@ def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
     _count_time(updates, drafter, statistics, timeline)
     for name, value in (
         (OUTPUT_TOKENS, timeline.num_tokens),
+        (AHEAD_CALLS, statistics.ahead.num_calls),
+        (AHEAD_BRANCHES, statistics.ahead.num_branches),
+        (AHEAD_WASTED_BRANCHES, statistics.ahead.num_wasted_branches),
+        (AHEAD_SAVED_SECONDS, statistics.ahead.seconds_saved),
         (DRAFTER_FAILURES, statistics.num_drafter_failures),
         (UNVERIFIED_DRAFT_TOKENS, statistics.num_unverified_draft_tokens),
         (RECOMPUTED_TOKENS, statistics.num_recomputed_tokens),
     ):
         updates.count(name, value, drafter=drafter)
+    for accepted, hits in enumerate(statistics.ahead.hits_by_accepted):
+        updates.count(AHEAD_HITS, hits, drafter=drafter, accepted=str(accepted))
     return updates
 
 

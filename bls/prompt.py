@@ -1,18 +1,17 @@
-"""One prompt of a client's request: as it was read, and with its tokens a request to the loop."""
+"""One prompt of a client's request: as the parser reads it, and with what the tokenizer adds."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafter_registry import DrafterName
 from tandem.bls.errors import BadRequest
 from tandem.bls.lossless import lossless
-from tandem.bls.request import Request, Sampling, TokenIds
+from tandem.bls.request import Request, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.contract import entry as tensors
 
@@ -41,33 +40,15 @@ class Tokens(NamedTuple):
     embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
 
 
-class Drafting(NamedTuple):
-    """Who drafts, how much, and how its drafts are verified."""
-
-    drafter: DrafterName
-    draft_len: int = 0
-    prompt_lookup_num_tokens: int = 0
-    max_matching_ngram_size: int = 1
-    use_draft_logits: bool = False
-    draft_acceptance_threshold: float | None = None
-
-
 class Prompt(NamedTuple):
-    """One row of a request, checked as far as it can be before it is tokenized."""
+    """One row of a request, checked as far as it can be before it is tokenized.
+
+    request: complete but for what the tokenizer adds to it (`request_of`).
+    """
 
     words: TokenizerInputs
     input_ids: TokenIds | None  # instead of text
-    max_tokens: int
-    min_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int | None
-    repetition_penalty: float | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    end_id: int | None
-    drafting: Drafting
+    request: Request
 
 
 class Options(NamedTuple):
@@ -83,36 +64,21 @@ class Options(NamedTuple):
     return_num_output_tokens: bool = False
 
 
-def request_of(prompt: Prompt, tokens: Tokens, options: Options, settings: LoopSettings) -> Request:
+def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:
     """Return what the loop decodes; raise BadRequest where it cannot fit the engine."""
-    _check_length(len(tokens.prompt_ids), prompt.max_tokens, settings.target)
-    request = Request(
-        prompt_ids=tokens.prompt_ids,
-        max_tokens=prompt.max_tokens,
-        min_tokens=prompt.min_tokens,
-        sampling=Sampling(
-            temperature=prompt.temperature,
-            top_k=prompt.top_k,
-            top_p=prompt.top_p,
-            seed=secrets.randbits(63) if prompt.seed is None else prompt.seed,
-            repetition_penalty=prompt.repetition_penalty,
-            presence_penalty=prompt.presence_penalty,
-            frequency_penalty=prompt.frequency_penalty,
-            bad_words=tokens.bad_words,
-            embedding_bias=tokens.embedding_bias,
-        ),
-        end_ids=_end_ids(prompt, tokens, settings),
-        seeded=prompt.seed is not None,
-        stop_strings=_stop_strings(prompt, tokens),
-        **prompt.drafting._asdict(),
-        max_draft_len=settings.target.max_draft_len,
-        streams_text=options.stream,
-        wants_log_probs=options.return_log_probs,
-        wants_context_logits=options.return_context_logits,
-        wants_generation_logits=options.return_generation_logits,
-        wants_kv_blocks=options.return_perf_metrics,
+    request = prompt.request
+    _check_length(len(tokens.prompt_ids), request.max_tokens, settings.target)
+    sampling = replace(
+        request.sampling, bad_words=tokens.bad_words, embedding_bias=tokens.embedding_bias
     )
-    return lossless(request, settings)
+    complete = replace(
+        request,
+        prompt_ids=tokens.prompt_ids,
+        sampling=sampling,
+        end_ids=_end_ids(request, tokens),
+        stop_strings=_stop_strings(prompt, tokens),
+    )
+    return lossless(complete, settings)
 
 
 def check_logits(
@@ -148,13 +114,10 @@ def check_logits(
         )
 
 
-def _end_ids(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> tuple[int, ...]:
-    """The request's own or the checkpoint's, and the special tokens among the stop words."""
-    end_ids = settings.end_ids
-    if prompt.end_id is not None:
-        end_ids = () if prompt.end_id < 0 else (prompt.end_id,)
+def _end_ids(request: Request, tokens: Tokens) -> tuple[int, ...]:
+    """The request's end ids, and the special tokens among its stop words."""
     special = [token_id for token_id in tokens.special_stops if token_id is not None]
-    return tuple(dict.fromkeys([*end_ids, *special]))
+    return tuple(dict.fromkeys([*request.end_ids, *special]))
 
 
 def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ class Request:
     stop_strings: tuple[str, ...] = ()
     drafter: DrafterName = CONTROL.name
     draft_len: int = 0  # of all drafts but those that are only looked up; or AUTO
+    draft_ahead: bool | None = None  # a draft model, while the target verifies; None: where it pays
     max_draft_len: int = 0  # the longest that the target verifies
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1
@@ -69,14 +70,15 @@ class Request:
     @cached_property
     def longest_draft(self) -> int:
         """The most draft tokens that a round of this request may verify."""
-        kind = self.kind
-        if not kind.drafts_in_loop:
+        looked_up = self.prompt_lookup_num_tokens if self.kind.looks_up else 0
+        return max(self.longest_proposal, looked_up if self.kind.drafts_in_loop else 0)
+
+    @cached_property
+    def longest_proposal(self) -> int:
+        """The most draft tokens of a round that were not looked up."""
+        if self.kind.only_looks_up or not self.kind.drafts_in_loop:
             return 0
-        proposed = self.max_draft_len if self.draft_len == AUTO else self.draft_len
-        return max(
-            0 if kind.only_looks_up else proposed,
-            self.prompt_lookup_num_tokens if kind.looks_up else 0,
-        )
+        return self.max_draft_len if self.draft_len == AUTO else self.draft_len
 
     @cached_property
     def needs_text_each_round(self) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import secrets
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,9 @@ from numpy.typing import NDArray
 
 from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind
 from tandem.bls.errors import BadRequest
-from tandem.bls.prompt import Drafting, Options, Prompt, TokenizerInputs, check_logits
-from tandem.bls.request import TokenIds
-from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
+from tandem.bls.prompt import Options, Prompt, TokenizerInputs, check_logits
+from tandem.bls.request import Request, Sampling, TokenIds
+from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings, RequestLimits
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 
@@ -55,6 +57,7 @@ DRAFTING = (
 )
 WORD_LISTS = (tensors.STOP_WORDS, tensors.BAD_WORDS, tensors.EMBEDDING_BIAS_WORDS)
 MAX_PARAMETERS_BYTES = 64 * 1024  # none of them is an input, so none is long
+UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 LONGEST_QUOTE = 40  # characters of a client's own text in an error
 
 
@@ -114,42 +117,45 @@ class RequestParser:
             return_num_output_tokens=flag(tensors.RETURN_NUM_OUTPUT_TOKENS),
         )
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self, options: Options) -> list[Prompt]:
         """Read every prompt of the request."""
         self._require_prompts()
-        prompts = [self._prompt(row) for row in range(self.batch_size)]
+        prompts = [self._prompt(row, options) for row in range(self.batch_size)]
         lengths = [0 if p.input_ids is None else len(p.input_ids) for p in prompts]
-        check_logits(lengths, [p.max_tokens for p in prompts], self.options(), self._settings)
+        check_logits(lengths, [p.request.max_tokens for p in prompts], options, self._settings)
         return prompts
 
     def _require_prompts(self) -> None:
         if not self.batch_size:
             raise BadRequest(f"input '{tensors.TEXT_INPUT}' is missing; send one prompt or more")
 
-    def _prompt(self, row: int) -> Prompt:
-        settings = self._settings
+    def _prompt(self, row: int, options: Options) -> Prompt:
         self._refuse_beams(row)
-        max_tokens = self._integer(tensors.MAX_TOKENS, row, 1, settings.target.max_seq_len)
+        return Prompt(self._words(row), self._input_ids(row), self._request(row, options))
+
+    def _request(self, row: int, options: Options) -> Request:
+        """Read all that the tokenizer adds nothing to."""
+        max_tokens = self._integer(tensors.MAX_TOKENS, row, 1, self._settings.target.max_seq_len)
         if max_tokens is None:
             raise BadRequest(
                 f"input '{tensors.MAX_TOKENS}' is missing; send how many tokens to add"
             )
-        temperature, top_k, top_p = self._distribution(row)
-        return Prompt(
-            words=self._words(row),
-            input_ids=self._input_ids(row),
+        seed = self._seed(row)
+        request = Request(
+            prompt_ids=UNTOKENIZED,
             max_tokens=max_tokens,
             min_tokens=self._integer(tensors.MIN_TOKENS, row, 0, max_tokens) or 0,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=self._seed(row),
-            repetition_penalty=self._number(tensors.REPETITION_PENALTY, row, above=0.0),
-            presence_penalty=self._number(tensors.PRESENCE_PENALTY, row),
-            frequency_penalty=self._number(tensors.FREQUENCY_PENALTY, row),
-            end_id=self._integer(tensors.END_ID, row, -1, settings.target.vocab_size - 1),
-            drafting=self._drafting(row),
+            sampling=self._sampling(row, secrets.randbits(63) if seed is None else seed),
+            seeded=seed is not None,
+            end_ids=self._end_ids(row),
+            max_draft_len=self._settings.target.max_draft_len,
+            streams_text=options.stream,
+            wants_log_probs=options.return_log_probs,
+            wants_context_logits=options.return_context_logits,
+            wants_generation_logits=options.return_generation_logits,
+            wants_kv_blocks=options.return_perf_metrics,
         )
+        return self._with_drafts(request, row)
 
     def _words(self, row: int) -> TokenizerInputs:
         texts = self._strings(tensors.TEXT_INPUT, row)
@@ -212,8 +218,8 @@ class RequestParser:
             if value is not None and value > 1:
                 raise BadRequest(f"input '{tensor}': {value} given, only 1 is supported: {instead}")
 
-    def _distribution(self, row: int) -> tuple[float, int, float]:
-        """Temperature, top-k and top-p, complete; top-k 1 is greedy.
+    def _sampling(self, row: int, seed: int) -> Sampling:
+        """Read how tokens are drawn.
 
         As with TensorRT-LLM, top_k or top_p make a request sample and 0 leaves either out. So does
         a temperature, but for 0 and 1: NVIDIA's clients send 1.0 with every greedy request.
@@ -221,12 +227,31 @@ class RequestParser:
         temperature = self._number(tensors.TEMPERATURE, row, least=0.0)
         top_k = self._integer(tensors.TOP_K, row, 0, 2**31 - 1)
         top_p = self._number(tensors.TOP_P, row, least=0.0, most=1.0)
+        sampling = Sampling(
+            seed=seed,
+            repetition_penalty=self._number(tensors.REPETITION_PENALTY, row, above=0.0),
+            presence_penalty=self._number(tensors.PRESENCE_PENALTY, row),
+            frequency_penalty=self._number(tensors.FREQUENCY_PENALTY, row),
+        )
         samples = bool(top_k or top_p) or temperature not in (None, 1.0)
         if not samples or temperature == 0.0:
-            return 1.0, 1, 1.0
-        return 1.0 if temperature is None else temperature, top_k or 0, top_p or 1.0
+            return sampling
+        return replace(
+            sampling,
+            temperature=1.0 if temperature is None else temperature,
+            top_k=top_k or 0,
+            top_p=top_p or 1.0,
+        )
 
-    def _drafting(self, row: int) -> Drafting:
+    def _end_ids(self, row: int) -> tuple[int, ...]:
+        """The request's own end id, or the checkpoint's."""
+        end_id = self._integer(tensors.END_ID, row, -1, self._settings.target.vocab_size - 1)
+        if end_id is None:
+            return self._settings.end_ids
+        return () if end_id < 0 else (end_id,)
+
+    def _with_drafts(self, request: Request, row: int) -> Request:
+        """Return the request with who drafts, how much, and how its drafts are verified."""
         settings = self._settings
         drafter = self._drafter(row)
         longest = settings.target.max_draft_len
@@ -234,8 +259,9 @@ class RequestParser:
         looked_up = self._integer(tensors.PROMPT_LOOKUP_NUM_TOKENS, row, 1, longest)
         ngram = self._integer(tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size)
         threshold = self._threshold(row)
+        ahead = self._draft_ahead(row, drafter)
         if drafter is CONTROL or asked == 0:
-            return Drafting(CONTROL.name)
+            return replace(request, drafter=CONTROL.name)
         self._refuse_unless(
             drafter.looks_up,
             row,
@@ -243,13 +269,15 @@ class RequestParser:
             f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
         )
         use_logits = self._uses_logits(row, drafter)
-        return Drafting(
-            drafter.name,
+        return replace(
+            request,
+            drafter=drafter.name,
             draft_len=settings.draft_len if asked is None else asked,
             prompt_lookup_num_tokens=self._lookup_length(looked_up, asked),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             use_draft_logits=use_logits,
             draft_acceptance_threshold=threshold if use_logits else None,
+            draft_ahead=ahead,
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None) -> int:
@@ -277,6 +305,29 @@ class RequestParser:
             "cannot be honoured: the target drafts by itself",
         )
         return drafter
+
+    def _draft_ahead(self, row: int, drafter: DrafterKind) -> bool | None:
+        """Whether to draft ahead; None: where it pays."""
+        given = self._strings(tensors.DRAFT_AHEAD, row)
+        if not given or not given[0]:
+            return self._settings.draft_ahead
+        if given[0] not in DRAFT_AHEAD:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': {_quoted(given[0])} given, must be "
+                f"{', '.join(DRAFT_AHEAD)}"
+            )
+        ahead = DRAFT_AHEAD[given[0]]
+        if ahead and not drafter.samples_from_draft_model:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}' needs '{tensors.DRAFTER}' to be "
+                f"{_those(lambda kind: kind.samples_from_draft_model)}"
+            )
+        if ahead and not self._settings.draft_branches:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': true given, but this deployment's draft engine "
+                "cannot draft ahead; say auto or false"
+            )
+        return ahead
 
     def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
         """Whether drafts come with the logits that they were drawn from."""

@@ -64,9 +64,13 @@ class Sequence:
         `min_tokens` is not reached, the whole round must lie below it: the target bans the end of
         sequence in all of a call or in none of it.
         """
-        limit = min(self.request.longest_draft, self.tokens_left - 1)
-        below_min = self.min_tokens_left
-        return min(limit, below_min - 1) if below_min else limit
+        return self.draft_limit_behind(0)
+
+    def draft_limit_behind(self, num_tokens: int) -> int:
+        """Return `draft_limit` as it will be so many tokens later; below 1: no draft."""
+        limit = min(self.request.longest_draft, self.tokens_left - num_tokens - 1)
+        below_min = self.min_tokens_left - num_tokens
+        return min(limit, below_min - 1) if below_min > 0 else limit
 
     def append(self, tokens: TokenIds) -> None:
         """Take over the tokens of a round."""

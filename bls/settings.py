@@ -12,6 +12,11 @@ from tandem.contract.capabilities import Capabilities
 LogitsType = Literal["FP32", "FP16"]
 
 AUTO = -1  # a draft length that follows from what drafts cost and earn
+# How `draft_ahead` is said: always, never, or where it pays.
+DRAFT_AHEAD: dict[str, bool | None] = {"true": True, "false": False, "auto": None}
+# Threads that carry calls out beside a sequence's own, to draft ahead: with more sequences at once
+# it hardly pays, and each takes a place in Triton's thread pool.
+MAX_HELPERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +64,7 @@ class EngineSettings:
         return self.kv_cache_tokens // self.kv_block_tokens
 
     def kv_blocks_of(self, num_tokens: int) -> int:
-        """Return how many blocks so many tokens of one sequence fill."""
+        """Return how many blocks ``num_tokens`` tokens of one sequence fill."""
         return -(-num_tokens // self.kv_block_tokens)
 
 
@@ -85,12 +90,14 @@ class LoopSettings(RequestLimits):
     postprocessing_model: str
 
     end_ids: tuple[int, ...] = ()  # the first one is what an engine is given as end_id
+    engines_share_device: bool = False  # what one of them computes slows the other down
     drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # what a request may choose from
     drafter_modules: tuple[DrafterModule, ...] = ()  # the deployment's own drafters
 
     # Defaults of a request
     drafter: DrafterName = CONTROL.name
     draft_len: int = 0  # or AUTO
+    draft_ahead: bool | None = None  # while the target verifies; None: where it pays
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     exclude_input_in_output: bool = True
@@ -124,6 +131,11 @@ class LoopSettings(RequestLimits):
     def draft_stops_when_unsure(self) -> bool:
         """Whether the draft honours `draft_stop_probability` and rates its tokens."""
         return self.draft is not None and self.draft.capabilities.stops_when_unsure
+
+    @property
+    def draft_branches(self) -> bool:
+        """Whether the draft drafts behind many outcomes of a verification in one call."""
+        return self.draft is not None and self.draft.capabilities.branches
 
     @property
     def draft_logits_tell_all(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a request's rounds earned, in all and by drafter."""
+"""What the rounds of a request gained, in total and by drafter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Round(NamedTuple):
     """One round's statistics; or those of ``num_plain_tokens`` plain steps of the target at once.
 
     planned_tokens, stop_probability: what a draft model was asked for. Seconds are the engines'
-    own, as they worked.
+    own, as they worked. num_branches: drafted for this round while the round before was verified;
+    drafted_ahead: one of them was its draft, and saved a call of the draft that takes so long.
     """
 
     num_draft_tokens: int = 0
@@ -24,11 +25,14 @@ class Round(NamedTuple):
     stop_probability: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
+    num_branches: int = 0
+    drafted_ahead: bool = False
+    seconds_saved: float = 0.0
 
 
 @dataclass
 class Drafted:
-    """What rounds with draft tokens earned, under the names of vLLM's per-request statistics.
+    """What rounds with draft tokens gained, under the names of vLLM's per-request statistics.
 
     ``num_spec_steps`` counts them; ``acceptance_histogram[i]`` those that accepted exactly i.
     """
@@ -73,6 +77,50 @@ class Drafted:
         return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
 
 
+@dataclass
+class DraftedAhead:
+    """What drafting ahead earned: the draft of a hit was there when its round began.
+
+    num_calls: rounds while which the draft engine was asked to draft ahead. ``hits_by_accepted[j]``
+    counts hits behind a round that accepted exactly j.
+    """
+
+    num_calls: int = 0
+    num_branches: int = 0
+    hits_by_accepted: list[int] = field(default_factory=list)
+    seconds_saved: float = 0.0
+
+    @property
+    def num_hits(self) -> int:
+        """Rounds whose draft was a branch."""
+        return sum(self.hits_by_accepted)
+
+    @property
+    def num_wasted_branches(self) -> int:
+        """Branches that no round used."""
+        return self.num_branches - self.num_hits
+
+    def count(self, round_: Round, num_accepted_before: int) -> None:
+        """Count a round, and how many the round before it had accepted."""
+        self.num_branches += round_.num_branches
+        if round_.drafted_ahead:
+            self.seconds_saved += round_.seconds_saved
+            missing = num_accepted_before + 1 - len(self.hits_by_accepted)
+            self.hits_by_accepted.extend([0] * missing)
+            self.hits_by_accepted[num_accepted_before] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as a client reads them."""
+        return {
+            "num_calls": self.num_calls,
+            "num_hits": self.num_hits,
+            "hits_by_accepted": self.hits_by_accepted,
+            "num_branches": self.num_branches,
+            "num_wasted_branches": self.num_wasted_branches,
+            "seconds_saved": self.seconds_saved,
+        }
+
+
 class Totals(NamedTuple):
     """A request's statistics at one moment."""
 
@@ -95,6 +143,7 @@ class Statistics(Drafted):
     by_drafter: defaultdict[DrafterName, Drafted] = field(
         default_factory=lambda: defaultdict(Drafted)
     )
+    ahead: DraftedAhead = field(default_factory=DraftedAhead)
     rounds: list[Round] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -108,6 +157,7 @@ class Statistics(Drafted):
             "draft_seconds": self.draft_seconds,
             "target_seconds": self.target_seconds,
             "by_drafter": by_drafter,
+            "draft_ahead": self.ahead.as_dict(),
             "rounds": [round_._asdict() for round_ in self.rounds],
         }
 
@@ -142,6 +192,7 @@ class Statistics(Drafted):
 
     def add(self, round_: Round) -> None:
         """Count one round."""
+        self.ahead.count(round_, self.rounds[-1].num_accepted_tokens if self.rounds else 0)
         self.rounds.append(round_)
         self.num_rounds += round_.num_plain_tokens or 1
         self.draft_seconds += round_.draft_seconds

@@ -58,5 +58,5 @@ class Timeline:
 
 
 def _seconds(start: int, end: int) -> float:
-    """A wall clock may be set back meanwhile."""
+    """The wall clock may have been set back between the two times."""
     return max(0, end - start) / 1e9

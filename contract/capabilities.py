@@ -1,4 +1,4 @@
-"""What an engine can do, declared; the entries refuse by name what its capabilities exclude."""
+"""What an engine can do. The entries refuse by name what its capabilities exclude."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Capabilities:
     warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.
     compares_ids_exactly: without `draft_logits`, its own sample that differs is the correction.
     top_p_with_drafts: draws under top-p from the same distribution, verifying or not.
+    branches: as a draft it honours `branch_counts`: it drafts on behind several outcomes of a
+        verification in one call.
     """
 
     verifies_drafts: bool
@@ -40,3 +42,4 @@ class Capabilities:
     warps_draft_logits: bool
     compares_ids_exactly: bool
     top_p_with_drafts: bool
+    branches: bool

@@ -153,6 +153,20 @@ DRAFT_STOP_PROBABILITY = INPUTS.declare(
 # Between our own engines: where the draft's logits lie in shared memory; see
 # `engines.shared_logits`.
 SHARED_LOGITS_HANDLE = INPUTS.declare("shared_logits_handle", "UINT64", (3,), optional=True)
+# Of a draft whose capabilities say `branches`: a call with `branch_counts` verifies nothing. It
+# drafts on, behind each of several outcomes that a verification of `draft_input_ids` [k] may have.
+# An outcome is (accepted length j, next token x). Its branch continues input_ids, d_1..d_j, x as a
+# plain draft call on that context would: what ends a plain call (a length, `end_id`, stop words,
+# `draft_stop_probability`) ends each branch by itself, and `min_tokens` counts from input_ids.
+# Per accepted length j = 0..k: how many next tokens to draft behind, the likeliest first. At j < k
+# none is d_(j+1). One that ends the answer takes a place but has no branch; nothing is drafted
+# behind a d_j that ends it. Without free memory there are fewer branches, even none.
+BRANCH_COUNTS = INPUTS.declare("branch_counts", "INT32", (-1,), optional=True, ragged=True)
+# Per accepted length: the most tokens behind x; 0: no branch. `request_output_len` counts nothing.
+BRANCH_OUTPUT_LEN = INPUTS.declare("branch_output_len", "INT32", (-1,), optional=True, ragged=True)
+# Per accepted length: the seed of a plain call there. Left out: `seed`, whose noise by position
+# draft and target share, so that the next tokens are chosen by it too; otherwise by probability.
+BRANCH_SEEDS = INPUTS.declare("branch_seeds", "UINT64", (-1,), optional=True, ragged=True)
 
 NVIDIA_OUTPUTS = Tensors()
 OUTPUT_IDS = NVIDIA_OUTPUTS.declare("output_ids", "INT32", (-1, -1))
@@ -179,5 +193,13 @@ NUM_OUTPUT_TOKENS = NVIDIA_OUTPUTS.declare("num_output_tokens", "INT32", (1,))
 
 OUTPUTS = Tensors(NVIDIA_OUTPUTS)  # of our own engines
 OUT_SHARED_LOGITS_HANDLE = OUTPUTS.declare(SHARED_LOGITS_HANDLE, "UINT64", (3,))
+# What a call with `branch_counts` answers, besides `output_ids` without tokens: b branches, by
+# accepted length, then the likeliest next token first. K is the length of the longest.
+# [b, 2]: accepted length, next token.
+BRANCH_OUTCOMES = OUTPUTS.declare("branch_outcomes", "INT32", (-1, 2))
+BRANCH_IDS = OUTPUTS.declare("branch_ids", "INT32", (-1, -1))  # [b, K]: behind it; then zeros
+BRANCH_LENGTHS = OUTPUTS.declare("branch_lengths", "INT32", (-1,))  # [b]
+# [b, K]: as `output_log_probs`, where `return_log_probs` asks for them.
+BRANCH_LOG_PROBS = OUTPUTS.declare("branch_log_probs", "FP32", (-1, -1))
 
 LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # of the deployment's type

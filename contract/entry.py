@@ -58,6 +58,7 @@ RETURN_NUM_OUTPUT_TOKENS = INPUTS.declare("return_num_output_tokens", "BOOL", (1
 INPUT_IDS = INPUTS.declare("input_ids", "INT32", (-1,), optional=True, ragged=True)
 RANDOM_SEED = INPUTS.declare("random_seed", "UINT64", (1,), optional=True)
 DRAFTER = INPUTS.declare("drafter", "STRING", (1,), optional=True)
+DRAFT_AHEAD = INPUTS.declare("draft_ahead", "STRING", (1,), optional=True)
 PROMPT_LOOKUP_NUM_TOKENS = INPUTS.declare("prompt_lookup_num_tokens", "INT32", (1,), optional=True)
 MAX_MATCHING_NGRAM_SIZE = INPUTS.declare("max_matching_ngram_size", "INT32", (1,), optional=True)
 DRAFT_ACCEPTANCE_THRESHOLD = INPUTS.declare(

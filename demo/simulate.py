@@ -1,4 +1,4 @@
-"""Pure figures of merit: rounds of speculative decoding and repetition, computed from token ids."""
+"""Simulated statistics: rounds of speculative decoding and repetition, computed from token ids."""
 
 from __future__ import annotations
 

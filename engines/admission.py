@@ -33,7 +33,11 @@ def check(
 
     draft_vocab_size: another width that draft logits may have, of the same vocabulary.
     """
-    _check_lengths(request, limits)
+    if request.branches:
+        _check_branches(request, limits)
+    else:
+        _check_no_branches(request)
+        _check_lengths(request, limits)
     _check_ids("input_ids", request.input_ids, vocab_size)
     _check_ids("draft_input_ids", request.draft_ids, vocab_size)
     _check_ids("bad_words_list", request.sampling.bad_words.ids, vocab_size)
@@ -64,6 +68,54 @@ def _check_lengths(request: EngineRequest, limits: Limits) -> None:
             f"({request.max_new_tokens}) and draft_input_ids ({drafts}) reach {total} tokens; "
             f"max_seq_len is {limits.max_seq_len}"
         )
+
+
+def _check_branches(request: EngineRequest, limits: Limits) -> None:
+    counts, lengths = request.branch_counts, request.branch_output_len
+    assert counts is not None
+    if limits.drafts_itself:
+        raise UnsupportedError("branch_counts: this engine drafts by itself; send none")
+    _check_branches_alone(request)
+    seeds = counts if request.branch_seeds is None else request.branch_seeds
+    wanted = len(request.draft_ids) + 1
+    for name, array in (
+        ("branch_counts", counts),
+        ("branch_output_len", lengths),
+        ("branch_seeds", seeds),
+    ):
+        if len(array) != wanted:
+            raise RequestError(
+                f"{name} has {len(array)} values; draft_input_ids ({wanted - 1} tokens) asks for "
+                f"{wanted}"
+            )
+        if array.min() < 0:
+            raise RequestError(f"{name} holds {array.min()}; it must not be negative")
+    reach = (np.arange(1, wanted + 1) + lengths)[(counts > 0) & (lengths > 0)].max(initial=wanted)
+    if len(request.input_ids) + reach > limits.max_seq_len:
+        raise RequestError(
+            f"input_ids ({len(request.input_ids)} tokens) with draft_input_ids ({wanted - 1}) and "
+            f"branch_output_len reach {len(request.input_ids) + reach} tokens; max_seq_len is "
+            f"{limits.max_seq_len}"
+        )
+
+
+def _check_no_branches(request: EngineRequest) -> None:
+    if len(request.branch_output_len) or request.branch_seeds is not None:
+        raise RequestError("branch_counts is missing; branch_output_len and branch_seeds need it")
+
+
+def _check_branches_alone(request: EngineRequest) -> None:
+    """A call that drafts behind outcomes answers nothing else."""
+    refused = {
+        "draft_logits": request.draft_logits is not None,
+        "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
+        "return_generation_logits": request.return_generation_logits,
+        "return_context_logits": request.return_context_logits,
+        "streaming": request.streaming,
+    }
+    for name, given in refused.items():
+        if given:
+            raise UnsupportedError(f"{name} is not supported with branch_counts; leave it out")
 
 
 def _check_ids(name: str, ids: Ids, vocab_size: int) -> None:

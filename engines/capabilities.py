@@ -20,9 +20,11 @@ TORCH = Capabilities(
     warps_draft_logits=True,
     compares_ids_exactly=True,
     top_p_with_drafts=True,
+    branches=True,
 )
 # NVIDIA's C++ backend starts a fresh random generator a call, and computes no log-probabilities
-# where it verifies drafts. What it does to sampled drafts, bls.lossless tells.
+# where it verifies drafts. What it does to sampled drafts, bls.lossless tells. It answers rows only
+# as several responses into one call, which deadlocks it, and tells no alternatives: no branches.
 TENSORRTLLM = replace(
     TORCH,
     keyed_randomness=False,
@@ -33,13 +35,24 @@ TENSORRTLLM = replace(
     warps_draft_logits=False,
     compares_ids_exactly=False,
     top_p_with_drafts=False,
+    branches=False,
 )
 EMULATED = TORCH
 TORCH_LOOKUP = replace(
-    TORCH, verifies_drafts=False, drafts_itself=True, draft_logits=False, shares_logits=False
+    TORCH,
+    verifies_drafts=False,
+    drafts_itself=True,
+    draft_logits=False,
+    shares_logits=False,
+    branches=False,
 )
 # TensorRT-LLM's Python interface: its sampler draws from one generator for all requests.
 LLMAPI = replace(
-    TORCH, verifies_drafts=False, keyed_randomness=False, draft_logits=False, shares_logits=False
+    TORCH,
+    verifies_drafts=False,
+    keyed_randomness=False,
+    draft_logits=False,
+    shares_logits=False,
+    branches=False,
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
-from tandem.engines.request import EngineRequest, EngineResponse, Usage
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse
 
 Array: TypeAlias = NDArray[Any]
 Encoder: TypeAlias = Callable[[EngineRequest, EngineResponse], "Array | None"]
@@ -67,6 +67,16 @@ def _generation_logits(_request: EngineRequest, answer: EngineResponse) -> Array
     return None if answer.generation_logits is None else answer.generation_logits[None, None]
 
 
+def _branches(field: str) -> Encoder:
+    """[batch 1, ...] of a field of the branches."""
+
+    def encoder(_request: EngineRequest, answer: EngineResponse) -> Array | None:
+        array = None if answer.branches is None else getattr(answer.branches, field)
+        return None if array is None else array[None]
+
+    return encoder
+
+
 def _acceptance_rate(_request: EngineRequest, answer: EngineResponse) -> Array:
     usage = answer.usage
     return np.array([[usage.accepted_tokens / max(1, usage.draft_tokens)]], np.float32)
@@ -80,11 +90,11 @@ def _perf(value: Callable[[EngineRequest, EngineResponse], Array]) -> Encoder:
     return lambda request, answer: value(request, answer) if request.return_perf_metrics else None
 
 
-def _usage(count: Callable[[Usage], int]) -> Encoder:
+def _usage(count: Callable[[CallUsage], int]) -> Encoder:
     return _perf(lambda _request, answer: _int32(count(answer.usage)))
 
 
-def _time(of: Callable[[Usage], int]) -> Encoder:
+def _time(of: Callable[[CallUsage], int]) -> Encoder:
     return _perf(lambda _request, answer: np.array([[of(answer.usage)]], np.int64))
 
 
@@ -96,6 +106,10 @@ _ENCODERS: dict[str, Encoder] = {
     tensors.OUTPUT_LOG_PROBS: _output_log_probs,
     tensors.CONTEXT_LOGITS: _context_logits,
     tensors.GENERATION_LOGITS: _generation_logits,
+    tensors.BRANCH_OUTCOMES: _branches("outcomes"),
+    tensors.BRANCH_IDS: _branches("ids"),
+    tensors.BRANCH_LENGTHS: _branches("lengths"),
+    tensors.BRANCH_LOG_PROBS: _branches("log_probs"),
     **{name: lambda _request, _answer: _int32(0) for name in _ZERO_NAMES},
     tensors.KV_CACHE_REUSED_BLOCKS: _usage(lambda usage: usage.reused_blocks),
     tensors.KV_CACHE_ALLOC_NEW_BLOCKS: _usage(lambda usage: usage.new_blocks),

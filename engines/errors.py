@@ -1,4 +1,4 @@
-"""Errors of an engine; the text of each is one line made for whoever caused it.
+"""Errors of an engine. The text of each is one line for the caller.
 
 EngineError
 ├── LoadError             the engine cannot start: the checkpoint or the settings are at fault

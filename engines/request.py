@@ -12,6 +12,7 @@ from tandem.engines.words import NO_WORDS, Words
 
 Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]
+Seeds: TypeAlias = NDArray[np.uint64]
 
 NO_IDS: Ids = np.empty(0, np.int32)
 
@@ -50,6 +51,7 @@ class EngineRequest(NamedTuple):
     they are the draft engine's `generation_logits`, i.e. before temperature, top-k and top-p.
     `end_id` None: no token ends the answer. `draft_stop_probability`: stop when the joint
     probability of the new tokens falls below this.
+    `branches` makes it a call that verifies nothing and drafts behind outcomes instead.
     """
 
     request_id: str
@@ -71,9 +73,35 @@ class EngineRequest(NamedTuple):
     streaming: bool = False
     exclude_input: bool = True
     arrival_time_ns: int = 0
+    branch_counts: Ids | None = None
+    branch_output_len: Ids = NO_IDS
+    branch_seeds: Seeds | None = None
+
+    @property
+    def branches(self) -> bool:
+        """Whether the call drafts on behind outcomes: (accepted length j, next token).
+
+        `branch_counts` [k + 1], for k draft tokens: how many next tokens at each j.
+        `branch_output_len` [k + 1]: the most tokens behind each. `branch_seeds` [k + 1]: the seeds
+        of plain calls there; None: the call's own, and noise by position that the target shares.
+        """
+        return self.branch_counts is not None
+
+    def plain(self, accepted: int) -> EngineRequest:
+        """Return what a branch behind so many accepted tokens is asked, but for its text."""
+        seeds, sampling = self.branch_seeds, self.sampling
+        return self._replace(
+            max_new_tokens=int(self.branch_output_len[accepted]),
+            draft_ids=NO_IDS,
+            branch_counts=None,
+            sampling=sampling._replace(
+                min_tokens=max(0, sampling.min_tokens - accepted - 1),
+                seed=sampling.seed if seeds is None else int(seeds[accepted]),
+            ),
+        )
 
 
-class Usage(NamedTuple):
+class CallUsage(NamedTuple):
     """What a call has cost so far. Times are nanoseconds of the system clock, 0: not yet.
 
     Blocks are `kv_block_tokens` tokens each; `computed_tokens` went through the model.
@@ -87,6 +115,19 @@ class Usage(NamedTuple):
     first_scheduled_time_ns: int = 0
     first_token_time_ns: int = 0
     last_token_time_ns: int = 0
+
+
+class Branches(NamedTuple):
+    """What a call with `branch_counts` has drafted: b branches, by accepted length, then rank.
+
+    outcomes: [b, 2], accepted length and next token. ids: [b, K], what follows, zeros behind.
+    lengths: [b]. log_probs: [b, K], log-softmax of the model's own logits, if asked for.
+    """
+
+    outcomes: Ids
+    ids: Ids
+    lengths: Ids
+    log_probs: Floats | None
 
 
 class EngineResponse(NamedTuple):
@@ -110,4 +151,5 @@ class EngineResponse(NamedTuple):
     context_logits: Floats | None = None
     generation_logits: Floats | None = None
     num_output_tokens: int = 0  # of the whole call so far
-    usage: Usage = Usage()
+    usage: CallUsage = CallUsage()
+    branches: Branches | None = None

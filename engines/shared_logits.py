@@ -117,7 +117,7 @@ class SharedLogitsWriter:
         return np.array([os.getpid(), descriptor, number], np.uint64)
 
     def close(self) -> None:
-        """Let go of all pages; who still reads one keeps it."""
+        """Free all pages; a reader keeps the one that it reads."""
         with self._lock:
             while self._written:
                 os.close(self._written.popleft()[1])

@@ -36,7 +36,7 @@ def main() -> None:
         client.start_stream(lambda result, error: chunks.put((result, error)))
         client.async_stream_infer("bls_stream", inputs)
         reason = None
-        while reason is None:  # the last chunk tells why the answer ended
+        while reason is None:  # the last chunk says why the answer ended
             result, error = chunks.get()
             if error is not None:
                 raise SystemExit(f"grpc_stream: {error.message()}")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.gateway.schema import FinishReason, TokenDetail
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 
 
 @dataclass
-class Answer:
+class AnswerState:
     """One answer while it grows. Its text is kept for a whole answer only."""
 
     num_prompt_tokens: int
@@ -21,7 +21,7 @@ class Answer:
     statistics: Mapping[str, Any] | None = None
     details: list[TokenDetail] = field(default_factory=list)
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: ResponseChunk) -> None:
         """Take in what follows."""
         self.num_tokens += len(chunk.tokens)
         self.finish_reason = chunk.finish_reason

@@ -8,13 +8,13 @@ from contextlib import aclosing
 
 from starlette.responses import Response
 
-from tandem.gateway.answers import Answer
+from tandem.gateway.answers import AnswerState
 from tandem.gateway.generation import Numbered
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import GenerationRequest, TokenDetail
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import DONE, event
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 from tandem.gateway.writer import Writer
 
 
@@ -27,7 +27,7 @@ class Exchange:
     def __init__(
         self,
         body: GenerationRequest,
-        answers: list[Answer],
+        answers: list[AnswerState],
         writer: Writer,
         metrics: GatewayMetrics,
         origins: list[TokenOrigins] | None,
@@ -67,7 +67,7 @@ class Exchange:
             yield event(self._writer.end().json_bytes())
         yield DONE
 
-    def _details(self, number: int, chunk: Chunk) -> list[TokenDetail] | None:
+    def _details(self, number: int, chunk: ResponseChunk) -> list[TokenDetail] | None:
         return None if self._origins is None else self._origins[number].details(chunk)
 
     async def _counted(

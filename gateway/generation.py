@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
-from tandem.gateway.triton import Backend, Chunk, Inputs
+from tandem.gateway.triton import Backend, Inputs, ResponseChunk
 
-Numbered: TypeAlias = tuple[int, Chunk]
+Numbered: TypeAlias = tuple[int, ResponseChunk]
 
 
 async def generate(

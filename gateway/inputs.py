@@ -85,6 +85,9 @@ def _drafting(request: GenerationRequest, model: ServedModel) -> dict[Tensor, Va
     chosen: dict[Tensor, Value | None] = {
         tensors.DRAFTER: request.drafter or model.drafter,
         tensors.NUM_DRAFT_TOKENS: length,
+        tensors.DRAFT_AHEAD: None
+        if request.draft_ahead is None
+        else str(request.draft_ahead).lower(),
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
         tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
         tensors.USE_DRAFT_LOGITS: request.use_draft_logits,

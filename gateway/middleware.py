@@ -41,7 +41,7 @@ class RequestIds:
 
 
 class Keys:
-    """Lets nobody in without the key; health, metrics and the page are open."""
+    """Refuses requests without the key, except to health, metrics and the page."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
@@ -105,7 +105,7 @@ class BodyLimit:
 
 
 class Failures:
-    """Answers a request that failed in a way that nobody thought of."""
+    """Answers a request that failed with an unexpected error."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

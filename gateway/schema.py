@@ -80,7 +80,7 @@ Prompts = Annotated[
 
 
 class Body(BaseModel):
-    """A request's body: what it does not take is refused by name, or said to be ignored."""
+    """A request's body. Unknown fields are refused by name; some known ones are ignored."""
 
     @model_validator(mode="before")
     @classmethod
@@ -89,7 +89,7 @@ class Body(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """What a stream sends beside the text."""
+    """What a stream sends in addition to the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -122,6 +122,7 @@ class GenerationRequest(Body):
     bad_words: Texts = []
     drafter: str | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=INT32)] | Literal["auto"] | None = None
+    draft_ahead: bool | Literal["auto"] | None = None
     prompt_lookup_num_tokens: Count | None = None
     max_matching_ngram_size: Count | None = None
     use_draft_logits: bool | None = None

@@ -1,4 +1,4 @@
-"""Serves the application: until it is interrupted, or beside something else."""
+"""Serves the application: until it is interrupted, or on a thread."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tandem.gateway.answers import Answer
+from tandem.gateway.answers import AnswerState
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
@@ -146,7 +146,7 @@ class Serving:
         requests = [
             inputs_for(body, model, ids, models.room, number) for number, ids in enumerate(wanted)
         ]
-        answers = [Answer(len(ids)) for ids in wanted]
+        answers = [AnswerState(len(ids)) for ids in wanted]
         exchange = Exchange(
             body,
             answers,

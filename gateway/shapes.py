@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tandem.gateway.answers import Answer
+from tandem.gateway.answers import AnswerState
 from tandem.gateway.schema import ChatMessage, Choice
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 
 
 class Shape(Protocol):
@@ -16,10 +16,10 @@ class Shape(Protocol):
     whole: str
     chunk: str
 
-    def choice(self, number: int, answer: Answer) -> Choice:
+    def choice(self, number: int, answer: AnswerState) -> Choice:
         """A complete answer."""
 
-    def delta(self, number: int, chunk: Chunk, *, first: bool) -> Choice:
+    def delta(self, number: int, chunk: ResponseChunk, *, first: bool) -> Choice:
         """What a chunk adds. first: nothing of this answer was sent yet."""
 
 
@@ -30,7 +30,7 @@ class ChatShape:
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
-    def choice(self, number: int, answer: Answer) -> Choice:
+    def choice(self, number: int, answer: AnswerState) -> Choice:
         """A complete answer."""
         return Choice(
             index=number,
@@ -39,7 +39,7 @@ class ChatShape:
             finish_reason=answer.finish_reason,
         )
 
-    def delta(self, number: int, chunk: Chunk, *, first: bool) -> Choice:
+    def delta(self, number: int, chunk: ResponseChunk, *, first: bool) -> Choice:
         """What a chunk adds; the first one says who speaks."""
         message = ChatMessage(content=chunk.text)
         if first:
@@ -54,13 +54,13 @@ class CompletionShape:
     whole = "text_completion"
     chunk = "text_completion"
 
-    def choice(self, number: int, answer: Answer) -> Choice:
+    def choice(self, number: int, answer: AnswerState) -> Choice:
         """A complete answer."""
         return Choice(
             index=number, text=answer.text, logprobs=None, finish_reason=answer.finish_reason
         )
 
-    def delta(self, number: int, chunk: Chunk, *, first: bool) -> Choice:  # noqa: ARG002
+    def delta(self, number: int, chunk: ResponseChunk, *, first: bool) -> Choice:  # noqa: ARG002
         """What a chunk adds."""
         return Choice(
             index=number, text=chunk.text, logprobs=None, finish_reason=chunk.finish_reason

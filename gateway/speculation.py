@@ -8,9 +8,9 @@ from typing import Any
 
 from tandem.gateway.schema import Kind, SpeculativeDecoding, TokenDetail
 from tandem.gateway.tokenizer import TokenTexts
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 
-NO_CHUNK = Chunk("", [], 0, 0, 0)
+NO_CHUNK = ResponseChunk("", [], 0, 0, 0)
 
 
 def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> SpeculativeDecoding:
@@ -42,7 +42,7 @@ class TokenOrigins:
         self._texts = texts
         self._last = NO_CHUNK
 
-    def details(self, chunk: Chunk) -> list[TokenDetail]:
+    def details(self, chunk: ResponseChunk) -> list[TokenDetail]:
         """Return the details of the tokens of the next chunk."""
         kinds = self._kinds(chunk)
         rounds = self._rounds(chunk)
@@ -52,7 +52,7 @@ class TokenOrigins:
             for token, round_, kind in zip(chunk.tokens, rounds, kinds, strict=True)
         ]
 
-    def _kinds(self, chunk: Chunk) -> list[Kind]:
+    def _kinds(self, chunk: ResponseChunk) -> list[Kind]:
         count = len(chunk.tokens)
         drafted = chunk.num_draft_tokens - self._last.num_draft_tokens
         if not drafted:
@@ -63,7 +63,7 @@ class TokenOrigins:
         own: Kind = "correction" if accepted < drafted else "bonus"
         return [kept] * accepted + [own] * (count - accepted)
 
-    def _rounds(self, chunk: Chunk) -> list[int]:
+    def _rounds(self, chunk: ResponseChunk) -> list[int]:
         """A plain token is a round of its own."""
         count = len(chunk.tokens)
         if chunk.num_draft_tokens != self._last.num_draft_tokens:

@@ -54,7 +54,7 @@ OUTPUTS = (
 )
 
 
-class Chunk(NamedTuple):
+class ResponseChunk(NamedTuple):
     """Part of an answer, or all of it. The totals are of the request so far.
 
     finish_reason, statistics: None while more will come.
@@ -78,7 +78,7 @@ class Backend(Protocol):
     async def models(self) -> ServedModels:
         """What is served; raises ApiError where nothing answers."""
 
-    def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[Chunk, None]:
+    def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[ResponseChunk, None]:
         """Send a prompt and yield its answer; closing the iterator cancels the request."""
 
     async def close(self) -> None:
@@ -117,7 +117,7 @@ class Triton:
                 raise self._no_server(error.message()) from error
         return self._models
 
-    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[ResponseChunk, None]:
         """Send a prompt to the entry that holds the loop; yield the chunks of its answer."""
 
         async def request() -> AsyncIterator[dict[str, Any]]:
@@ -189,7 +189,7 @@ class Triton:
         )
 
 
-def _chunk(response: ModelInferResponse) -> Chunk:
+def _chunk(response: ModelInferResponse) -> ResponseChunk:
     """Read a response from its raw bytes: by tritonclient's arrays it takes 4 times as long."""
     raw = dict(
         zip(
@@ -201,7 +201,7 @@ def _chunk(response: ModelInferResponse) -> Chunk:
     length = _number(raw[tensors.SEQUENCE_LENGTH])
     reason = raw.get(tensors.FINISH_REASON)
     statistics = raw.get(tensors.SPEC_DECODE_STATISTICS)
-    return Chunk(
+    return ResponseChunk(
         text=_string(raw[tensors.TEXT_OUTPUT]),
         tokens=np.frombuffer(raw[tensors.OUTPUT_IDS], np.int32, length).tolist(),
         num_rounds=_number(raw[tensors.NUM_ROUNDS]),

@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from tandem.gateway.answers import Answer
+from tandem.gateway.answers import AnswerState
 from tandem.gateway.schema import Completion, RequestMetrics, SpeculationSoFar, TokenDetail, Usage
 from tandem.gateway.shapes import Shape
 from tandem.gateway.speculation import speculative_decoding
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 
 
 class Writer:
@@ -22,7 +22,7 @@ class Writer:
     """
 
     def __init__(
-        self, shape: Shape, model: str, answers: Sequence[Answer], choices_per_prompt: int
+        self, shape: Shape, model: str, answers: Sequence[AnswerState], choices_per_prompt: int
     ) -> None:
         self._shape = shape
         self._model = model
@@ -59,7 +59,7 @@ class Writer:
     def chunk(
         self,
         number: int,
-        chunk: Chunk,
+        chunk: ResponseChunk,
         *,
         first: bool,
         details: list[TokenDetail] | None,

@@ -1,5 +1,6 @@
 """What the documents name is there."""
 
+import builtins
 import re
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "demo" / "README.md",
+]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 METRICS = [
     *metric_names.METRICS,
@@ -19,6 +24,11 @@ METRICS = [
     *engine_metric_names.METRICS,
     *(metric.name for metric in vars(GatewayMetrics()).values()),
 ]
+# What they say of the code in backquotes must be there: NAME stands for whatever is added.
+GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
+QUOTED = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"[\w./*-]+\.(py|md|yaml|json|pbtxt)|[\w*-]+(/[\w.*-]+)+/?")
+IDENTIFIER = re.compile(r"(\w+\.)*\w+(\(.*\))?")
 METRIC = re.compile(r"(?<![\w:/-])(?:vllm:|tandem_|spec_decode_num_)[a-z_]+(?![\w*])")
 OF_A_HISTOGRAM = re.compile(r"_(bucket|count|sum)$")
 NAME_METRICS = [
@@ -64,3 +74,28 @@ def test_documents_and_deployments_name_metrics_that_exist():
 def test_links_lead_somewhere(document):
     for target in LINK.findall(document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def quoted(document):
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return sorted({name for name in QUOTED.findall(text) if "NAME" not in name})
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.name)
+def test_files_that_a_guide_names_exist(document):
+    files = [name for name in quoted(document) if FILE.fullmatch(name)]
+    assert files
+    for name in files:
+        assert any(next(ROOT.glob(f"{near}{name}"), None) for near in ("", "*/", "*/*/")), name
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.name)
+def test_names_that_a_guide_names_are_in_the_code(document):
+    folders = [path.resolve() for path in (ROOT / "src" / "tandem").iterdir() if path.is_dir()]
+    sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
+    words = set(re.findall(r"\w+", sources)) | set(dir(builtins))
+    names = [name for name in quoted(document) if IDENTIFIER.fullmatch(name)]
+    assert names
+    for name in names:
+        for word in re.findall(r"\w+", name.partition("(")[0]):
+            assert word in words, f"{document.name}: {name}"

@@ -43,6 +43,7 @@ TOOLS = (
     "profiles",
     "trtllm",
     "triton",
+    "models",
     "client",
     "evaluation",
     "benchmark",
@@ -125,6 +126,16 @@ def test_everything_of_ours_is_imported_as_part_of_tandem():
     for path in sources(*folders):
         for name in imported(path):
             assert name.partition(".")[0] not in bare, f"{path} imports {name}"
+
+
+def test_every_class_has_a_name_of_its_own():
+    """But for Triton's: it looks for a TritonPythonModel in each model."""
+    homes = {}
+    for path in sources(*TOP, "benchmarks", "deploy", "examples", "docs", "model_repository"):
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ClassDef) and node.name != "TritonPythonModel":
+                homes.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
 def test_settings_import_nothing_heavy():

@@ -76,6 +76,7 @@ def test_a_nested_field_is_one_parameter():
             '{"model": "target", "abilities": {"stops": true, "kind": "a"}, "sizes": [1, 2], '
             '"role": "y", "pause": 2.5}'
         ),
+        "spares": "[]",
     }
 
 
@@ -84,7 +85,9 @@ def test_a_whole_number_and_null_are_taken_where_they_mean_the_same():
     assert read == Settings("f", pause=2.0)
 
 
-KNOWN = "folder, kind, model, drafter, ids, names, exact, count, pause, target, draft"
+KNOWN = (
+    "folder, kind, model, drafter, ids, names, exact, count, pause, target, draft, spares, options"
+)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Models that fail when they are told to: the real ones, with a fault before them.
+"""Models that fail on demand: the real ones, with a fault before them.
 
 `plant` puts engine.py and tokenizer.py of this folder before the model.py that was rendered. They
 read the file `fault` in their version folder at every call; where there is none, all is well.
@@ -53,7 +53,7 @@ class Faults:
         unfinished.rename(self._file(model))  # a call sees all of it or nothing
 
     def end(self, model: str) -> None:
-        """Let a model be well again."""
+        """End a model's fault."""
         self._file(model).unlink(missing_ok=True)
 
     def _file(self, model: str) -> Path:

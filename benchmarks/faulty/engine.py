@@ -29,7 +29,7 @@ class FaultyEngine:
         return self._engine.computed_tokens
 
     def submit(self, request: Any, respond: Any) -> None:
-        """Fail as told, or hand the call on."""
+        """Fail if a fault is set, or hand the call on."""
         kind, _, once = _read(self._fault).partition(" ")
         if once:
             self._fault.unlink()

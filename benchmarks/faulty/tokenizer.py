@@ -12,7 +12,7 @@ class TritonPythonModel(RealModel):
     """What Triton's Python backend looks for."""
 
     def execute(self, requests: list) -> list:
-        """Fail as told, or answer."""
+        """Fail if a fault is set, or answer."""
         while (fault := _read()) == "hold":
             time.sleep(0.01)
         if fault == "raise":

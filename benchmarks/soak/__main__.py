@@ -28,7 +28,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import faulty
-from benchmarks.soak.asking import STREAM, Request, ask
+from benchmarks.soak.asking import STREAM, SoakRequest, ask
 from benchmarks.soak.crowd import Crowd, Ledger
 from benchmarks.soak.faults import Trouble
 from benchmarks.soak.flatness import courses
@@ -153,7 +153,7 @@ def _of_rest(server: TritonServer, trouble: Trouble) -> list[str]:
         faults.append("requests still run or wait although nobody asks")
     if not _eventually(lambda: sum(sample(server).lost.values()) <= trouble.lost):
         faults.append(f"lost calls: {sample(server).lost}, the faults took {trouble.lost}")
-    late = ask(server.grpc_url, Request(STREAM, ("x = 1",), {"max_tokens": 400}, timeout=1000))
+    late = ask(server.grpc_url, SoakRequest(STREAM, ("x = 1",), {"max_tokens": 400}, timeout=1000))
     if "is its time-out" not in late.error:
         faults.append(f"a request of 1 ms was told: {late.error or late.texts}")
     return faults

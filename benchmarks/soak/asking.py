@@ -22,7 +22,7 @@ TYPES = {tensor: tensor.dtype for tensor in tensors.INPUTS}
 
 
 @dataclass(frozen=True)
-class Request:
+class SoakRequest:
     """What is sent.
 
     timeout: microseconds, 0 for the server's own. leaves_after: seconds, or chunks, after which the
@@ -43,7 +43,7 @@ class Request:
 
 
 @dataclass
-class Outcome:
+class SoakOutcome:
     """What came: a text a prompt, complete unless the client left or there was an error."""
 
     texts: tuple[str, ...]
@@ -53,7 +53,7 @@ class Outcome:
     ended: float = 0.0
 
 
-def ask(url: str, request: Request) -> Outcome:
+def ask(url: str, request: SoakRequest) -> SoakOutcome:
     """Send a request and stay for the answer, or not. Times are monotonic seconds."""
     began = time.monotonic()
     how = _streamed if request.entry == STREAM else _plain
@@ -63,7 +63,7 @@ def ask(url: str, request: Request) -> Outcome:
     return outcome
 
 
-def _streamed(connection: grpc.InferenceServerClient, request: Request) -> Outcome:
+def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     texts = [""] * len(request.prompts)
     connection.start_stream(lambda result, error: arrived.put((result, error)))
@@ -78,28 +78,28 @@ def _streamed(connection: grpc.InferenceServerClient, request: Request) -> Outco
         chunks = 0
         while True:
             if request.leaves_after_chunks is not None and chunks >= request.leaves_after_chunks:
-                return Outcome(tuple(texts), left=True)
+                return SoakOutcome(tuple(texts), left=True)
             try:
                 result, error = arrived.get(timeout=max(0.0, leaves_at - time.monotonic()))
             except queue.Empty:
                 gone = request.leaves_after_seconds is not None
-                return Outcome(tuple(texts), "" if gone else NO_ANSWER, left=gone)
+                return SoakOutcome(tuple(texts), "" if gone else NO_ANSWER, left=gone)
             if error is not None:
-                return Outcome(tuple(texts), error.message())
+                return SoakOutcome(tuple(texts), error.message())
             told = result.as_numpy(tensors.TEXT_OUTPUT)
             if told is not None:
                 chunks += 1
                 row = result.as_numpy(tensors.BATCH_INDEX).item()
                 texts[row] += told.item().decode()
             if result.get_response().parameters["triton_final_response"].bool_param:
-                return Outcome(tuple(texts))
+                return SoakOutcome(tuple(texts))
     except InferenceServerException as error:
-        return Outcome(tuple(texts), error.message())
+        return SoakOutcome(tuple(texts), error.message())
     finally:
         connection.stop_stream(cancel_requests=True)
 
 
-def _plain(connection: grpc.InferenceServerClient, request: Request) -> Outcome:
+def _plain(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     call = connection.async_infer(
         request.entry,
@@ -113,17 +113,17 @@ def _plain(connection: grpc.InferenceServerClient, request: Request) -> Outcome:
     except queue.Empty:
         call.cancel()
         gone = request.leaves_after_seconds is not None
-        return Outcome((), "" if gone else NO_ANSWER, left=gone)
+        return SoakOutcome((), "" if gone else NO_ANSWER, left=gone)
     if error is not None:
-        return Outcome((), error.message())
-    return Outcome(tuple(text.decode() for text in result.as_numpy(tensors.TEXT_OUTPUT)))
+        return SoakOutcome((), error.message())
+    return SoakOutcome(tuple(text.decode() for text in result.as_numpy(tensors.TEXT_OUTPUT)))
 
 
 def _moment(seconds: float | None) -> float:
     return time.monotonic() + (PATIENCE if seconds is None else seconds)
 
 
-def _inputs(request: Request, *, stream: bool) -> list[grpc.InferInput]:
+def _inputs(request: SoakRequest, *, stream: bool) -> list[grpc.InferInput]:
     """The same values for every prompt: [b, 1], or [b, n] for lists."""
     made = [_input(tensors.TEXT_INPUT, [[prompt] for prompt in request.prompts])]
     for name, value in {**request.values, tensors.STREAM: stream}.items():

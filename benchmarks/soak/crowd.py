@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, Outcome, Request, ask
+from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, SoakOutcome, SoakRequest, ask
 from benchmarks.soak.questions import Question
 from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
@@ -88,13 +88,13 @@ class Crowd:
 
     def _ask_badly(self, question: Question, wrong: dict[str, Any], line: str) -> None:
         entry = STREAM if len(wrong) % 2 else "bls"
-        outcome = ask(self._url, Request(entry, question.prompts, {**question.values, **wrong}))
+        outcome = ask(self._url, SoakRequest(entry, question.prompts, {**question.values, **wrong}))
         if outcome.error.startswith(line):
             self._ledger.add("refused")
         else:
             self._judge_error(question, outcome)
 
-    def _ask(self, question: Question, request: Request) -> None:
+    def _ask(self, question: Question, request: SoakRequest) -> None:
         outcome = ask(self._url, request)
         if outcome.error:
             if request.timeout and "is its time-out" in outcome.error:
@@ -109,7 +109,7 @@ class Crowd:
             told = f"{request.values} of {question.prompts} -> {outcome.texts}"
             self._ledger.add("wrong", f"{told}, the control has {question.answers}")
 
-    def _judge_error(self, question: Question, outcome: Outcome) -> None:
+    def _judge_error(self, question: Question, outcome: SoakOutcome) -> None:
         if outcome.error == NO_ANSWER:
             self._ledger.add("unanswered", str(question.manner))
         elif self._explains(outcome.error, outcome.began, outcome.ended):
@@ -118,7 +118,7 @@ class Crowd:
             self._ledger.add("unexplained", outcome.error or "an answer to a bad request")
 
 
-def _right(question: Question, outcome: Outcome) -> bool:
+def _right(question: Question, outcome: SoakOutcome) -> bool:
     """Whether an answer is the control's; what a client had before it left, its beginning."""
     if not outcome.left:
         return outcome.texts == question.answers
@@ -128,7 +128,7 @@ def _right(question: Question, outcome: Outcome) -> bool:
     )
 
 
-def _request(rng: random.Random, question: Question, *, hurried: bool) -> Request:
+def _request(rng: random.Random, question: Question, *, hurried: bool) -> SoakRequest:
     entry = rng.choice(ENTRIES)
     values = dict(question.values)
     if entry != CONTROL:
@@ -140,7 +140,7 @@ def _request(rng: random.Random, question: Question, *, hurried: bool) -> Reques
         else:
             after_seconds = rng.random() * LONGEST_STAY
     timeout = rng.randrange(1, 400_000) if hurried else 0
-    return Request(entry, question.prompts, values, timeout, after_seconds, after_chunks)
+    return SoakRequest(entry, question.prompts, values, timeout, after_seconds, after_chunks)
 
 
 def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:
@@ -151,6 +151,11 @@ def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:
         values[tensors.DRAFTER] = drafter
     if length is not None:
         values[tensors.NUM_DRAFT_TOKENS] = length
+    if (
+        drafter in (drafter_registry.DRAFT_MODEL.name, drafter_registry.HYBRID.name)
+        and rng.random() < 0.5
+    ):
+        values[tensors.DRAFT_AHEAD] = "true"
     if drafter == drafter_registry.DRAFT_MODEL.name and question.greedy and rng.random() < 0.5:
         values[tensors.USE_DRAFT_LOGITS] = True
     return values

@@ -19,7 +19,7 @@ SECONDS_FELT = 15.0
 MOST_LOST = 8
 
 
-class Step(NamedTuple):
+class FaultStep(NamedTuple):
     """A model fails in some way for some seconds; a "once" until somebody was struck."""
 
     model: str
@@ -29,17 +29,17 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step("draft", "raise", 1.5, 4.0),
-    Step("preprocessing", "hold", 0.7, 2.0),
-    Step("target", "raise once", 5.0, 3.0),
-    Step("draft", "hold", 3.0, 5.0),
-    Step("target", "late", 1.5, 3.0),
-    Step("postprocessing", "hold", 0.7, 2.0),
-    Step("draft", "late", 2.0, 4.0),
-    Step("postprocessing", "raise", 0.2, 3.0),
-    Step("target", "lose once", 5.0, 3.0),
-    Step("preprocessing", "raise", 0.2, 3.0),
-    Step("target", "hold", 6.0, 6.0),
+    FaultStep("draft", "raise", 1.5, 4.0),
+    FaultStep("preprocessing", "hold", 0.7, 2.0),
+    FaultStep("target", "raise once", 5.0, 3.0),
+    FaultStep("draft", "hold", 3.0, 5.0),
+    FaultStep("target", "late", 1.5, 3.0),
+    FaultStep("postprocessing", "hold", 0.7, 2.0),
+    FaultStep("draft", "late", 2.0, 4.0),
+    FaultStep("postprocessing", "raise", 0.2, 3.0),
+    FaultStep("target", "lose once", 5.0, 3.0),
+    FaultStep("preprocessing", "raise", 0.2, 3.0),
+    FaultStep("target", "hold", 6.0, 6.0),
 )
 
 
@@ -83,7 +83,7 @@ class Trouble:
         return self.injected["target lose once"]
 
     def explains(self, error: str, began: float, ended: float) -> bool:
-        """Whether an error that a client was told is that of a fault of its time."""
+        """Whether an error that a client got is that of a fault of its time."""
         return any(
             error.startswith(f"model '{fault.model}' failed: ")
             for fault in list(self._struck)
@@ -97,7 +97,7 @@ class Trouble:
             if step.fault != "lose once" or self.lost < MOST_LOST:
                 self._strike(step)
 
-    def _strike(self, step: Step) -> None:
+    def _strike(self, step: FaultStep) -> None:
         begin = time.monotonic()
         at = len(self._struck)
         self._struck.append(Struck(step.model, begin, begin + step.seconds))
@@ -107,7 +107,7 @@ class Trouble:
         self._struck[at] = Struck(step.model, begin, time.monotonic())
         self.injected[f"{step.model} {step.fault}"] += struck
 
-    def _wait(self, step: Step) -> bool:
+    def _wait(self, step: FaultStep) -> bool:
         """Wait until the step is over; return whether it can have struck."""
         until = time.monotonic() + step.seconds
         planted = self._models / step.model / "1" / "fault"

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.soak.asking import CONTROL, Request, ask
+from benchmarks.soak.asking import CONTROL, SoakRequest, ask
 from tandem.contract import entry as tensors
 from tandem.demo.prompts import SHOWN
 
@@ -15,7 +15,7 @@ MOST_TOKENS = 24
 BATCH = 3
 WORDS = ("self", "return", " = ")
 
-# Everything that decides a text: greedy or sampled with a seed, so that it can be told again.
+# Everything that decides a text: greedy or sampled with a seed, so that it can be repeated.
 MANNERS: tuple[Mapping[str, Any], ...] = (
     {},
     {tensors.TEMPERATURE: 0.9, tensors.SEED: 7},
@@ -64,7 +64,7 @@ def _questions() -> Iterator[Question]:
 
 
 def _answered(url: str, question: Question) -> Question:
-    outcome = ask(url, Request(CONTROL, question.prompts, question.values))
+    outcome = ask(url, SoakRequest(CONTROL, question.prompts, question.values))
     if outcome.error:
         raise RuntimeError(f"the control does not answer: {outcome.error}")
     return Question(question.prompts, question.manner, outcome.texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tandem.bls.draft_ahead import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafter_registry import BUILT_IN, CONTROL, DRAFTERS
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
@@ -15,15 +16,17 @@ def drafter_of(
     settings: LoopSettings,
     health: DrafterHealth,
     draft_statistics: DraftStatistics,
+    ahead_statistics: AheadStatistics | None = None,
 ) -> Drafter:
     """Return the drafter that a request asks for.
 
-    health, draft_statistics: of the draft model, shared by all requests.
+    health, draft_statistics, ahead_statistics: of the draft model, shared by all requests. Without
+    the last one nothing is drafted ahead.
     """
     kind = DRAFTERS[request.drafter]
     if kind.samples_from_draft_model and settings.draft is None:
         kind = CONTROL
-    context = DrafterContext(settings, health, draft_statistics, kind.settings)
+    context = DrafterContext(settings, health, draft_statistics, kind.settings, ahead_statistics)
     if kind.name in BUILT_IN:
         return kind.make(request, context)
     return GuardedDrafter(kind, request, context)

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
+from tandem.bls.draft_ahead import (
+    BranchesAhead,
+    DraftAhead,
+    branches_of,
+    branching_of,
+    draft_ahead_of,
+)
 from tandem.bls.draft_length import AdaptiveLength, DraftLength, FixedLength
 from tandem.bls.drafter_registry import DRAFT_MODEL
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth, Proposal
-from tandem.bls.effects import Draft, EngineCall
+from tandem.bls.drafters.drafter import (
+    Drafter,
+    DrafterContext,
+    DrafterHealth,
+    Proposal,
+    StepsAhead,
+)
+from tandem.bls.effects import Draft, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text, proposal_seed
@@ -25,11 +41,15 @@ class DraftModel(Drafter):
         target: EngineSettings,
         health: DrafterHealth,
         length: DraftLength,
+        ahead: DraftAhead | None = None,
     ) -> None:
         self._engine = draft
         self._target = target
         self._health = health
         self._length = length
+        self._ahead = ahead
+        self._asked_ahead = False  # whoever calls this drafter has drafts made ahead
+        self._drafts_ahead = False  # steps beside the last round's verification, not settled yet
         self._can_serve = True  # this request: what it cannot take once it never can
         self._num_checked = 0  # tokens of the context that the draft engine is known to have
 
@@ -56,21 +76,16 @@ class DraftModel(Drafter):
         end of sequence ends it).
         """
         request = sequence.request
-        plan = self._length.plan(min(limit, self._room(sequence)))
+        limit = min(limit, self._room(sequence))
+        branches = yield from self._settled()
+        branch = self._branch(branches, sequence, limit)
+        if branch is not None:
+            return branch
+        plan = self._length.plan(self._on_miss(limit))
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
-        answer = yield EngineCall(
-            engine="draft",
-            context=sequence.context,
+        answer = yield self._call(sequence)._replace(
             max_new_tokens=plan.num_tokens,
-            seed=proposal_seed(
-                request.sampling.seed,
-                len(sequence),
-                keyed=self._engine.capabilities.keyed_randomness,
-                use_draft_logits=request.use_draft_logits,
-            ),
-            stop_ids=self._stop_ids(sequence),
-            ban_end_ids=sequence.min_tokens_left > 0,
             wants_logits=request.use_draft_logits,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
@@ -80,15 +95,116 @@ class DraftModel(Drafter):
         tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
         if not request.use_draft_logits:
             tokens, logits = sequence.up_to_end(tokens), None
-        return Draft(tokens, logits, drafter=DRAFT_MODEL.name, plan=plan, answer=answer)
+        return Draft(
+            tokens,
+            logits,
+            drafter=DRAFT_MODEL.name,
+            plan=plan,
+            answer=answer,
+            num_branches=len(branches or ()),
+        )
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Let the next lengths follow from it."""
-        self._length.verified(draft, num_accepted, seconds)
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
+        """Return the steps that draft behind the likely outcomes of a draft's verification.
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+        The draft may be anybody's: prompt lookup's too.
+        """
+        self._asked_ahead, self._drafts_ahead = True, False
+        plan = None if self._ahead is None else self._ahead.plan
+        if self._ahead is None or plan is None or not self.can_draft(sequence):
+            return None
+        if (draft.tokens >= self._engine.vocab_size).any():
+            return None
+        acceptance = self._ahead.statistics.acceptance(draft.drafter)
+        branching = branching_of(sequence, draft.tokens, plan, self._room(sequence), acceptance)
+        if branching is None:
+            return None
+        self._drafts_ahead = True
+        call = self._call(sequence)._replace(
+            max_new_tokens=max(branching.lengths), draft=draft, branching=branching
+        )
+        return self._steps_ahead(self._ahead, call, sum(branching.counts))
+
+    def copy(self, copied: Draft, limit: int) -> int:
+        """How much of a copy is worth being verified, instead of asking the draft engine."""
+        return self._length.copy(copied, limit)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+        """Let the next lengths follow from it; a branch says nothing of what a call costs."""
+        if self._ahead is not None:
+            self._ahead.verified(draft, num_accepted, seconds)
+        if not draft.drafted_ahead:
+            self._length.verified(draft, num_accepted, seconds)
+
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""
         self._length.observe_plain_step(num_tokens, seconds)
+
+    def _call(self, sequence: Sequence) -> EngineCall:
+        """Return the draft engine's call behind a sequence, of no length yet."""
+        request = sequence.request
+        return EngineCall(
+            engine="draft",
+            context=sequence.context,
+            max_new_tokens=0,
+            seed=proposal_seed(
+                request.sampling.seed,
+                len(sequence),
+                keyed=self._engine.capabilities.keyed_randomness,
+                use_draft_logits=request.use_draft_logits,
+            ),
+            stop_ids=self._stop_ids(sequence),
+            ban_end_ids=sequence.min_tokens_left > 0,
+        )
+
+    @staticmethod
+    def _steps_ahead(ahead: DraftAhead, call: EngineCall, num_branches: int) -> StepsAhead:
+        """Make the call, learn what it took, and return its branches."""
+        answer = yield call
+        ahead.statistics.timed_branches(answer, call.max_new_tokens, num_branches)
+        return branches_of(len(call.context), call.draft.tokens, answer.branches)
+
+    def _settled(self) -> Generator[Settle, Any, BranchesAhead | None]:
+        """Take what was drafted ahead of this round, if it is there in time.
+
+        It is not worth waiting for it longer than for another draft.
+        """
+        if self._ahead is None or not self._drafts_ahead:
+            return None
+        self._drafts_ahead = False
+        try:
+            branches: BranchesAhead | None = yield Settle(self._ahead.patience)
+        except EngineRefused as error:
+            self._ahead.refused = True
+            self._health.refused(error)
+            return None
+        return branches
+
+    def _branch(
+        self, branches: BranchesAhead | None, sequence: Sequence, limit: int
+    ) -> Draft | None:
+        """Return the draft that was made ahead for exactly this context, if there is one.
+
+        It is cut to what may be verified now, as any draft is.
+        """
+        tokens = None if branches is None else branches.behind(sequence)
+        if self._ahead is None or branches is None or tokens is None:
+            return None
+        tokens = sequence.up_to_end(self._within_vocabulary(tokens[:limit]))
+        if not len(tokens):
+            return None
+        return Draft(
+            tokens,
+            drafter=DRAFT_MODEL.name,
+            num_branches=len(branches),
+            drafted_ahead=True,
+            seconds_saved=self._ahead.statistics.seconds(len(tokens)),
+        )
+
+    def _on_miss(self, limit: int) -> int:
+        """How long a draft may be that the round waits for: shorter where others need no wait."""
+        plan = self._ahead.plan if self._ahead is not None and self._asked_ahead else None
+        return limit if plan is None else min(limit, plan.on_miss)
 
     def _stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
         """Ends of sequence, at which a draft may end; the token is in it.
@@ -123,7 +239,8 @@ def make(request: Request, context: DrafterContext) -> DraftModel:
     if settings.draft is None:
         raise ValueError("there is no draft engine")
     length = _length_of(request, context)
-    return DraftModel(settings.draft, settings.target, context.health, length)
+    ahead = draft_ahead_of(request, settings, context.ahead_statistics)
+    return DraftModel(settings.draft, settings.target, context.health, length, ahead)
 
 
 def _length_of(request: Request, context: DrafterContext) -> DraftLength:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
+from tandem.bls.draft_ahead import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
-from tandem.bls.effects import Draft, EngineAnswer, EngineCall
+from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 
-Proposal = Generator[EngineCall, EngineAnswer, Draft]
+Proposal = Generator[EngineCall | Settle, Any, Draft]
+StepsAhead = Generator[EngineCall, EngineAnswer, Any]
 
 
 class DrafterHealth(Protocol):
@@ -29,7 +31,7 @@ class DrafterHealth(Protocol):
 
 
 class DrafterContext(NamedTuple):
-    """What a drafter is made of, beside the request.
+    """What a drafter is made from, in addition to the request.
 
     health, draft_statistics: of the draft model, shared by all requests. own: the drafter's own
     settings, those of its row with what the profile changes in them.
@@ -39,6 +41,7 @@ class DrafterContext(NamedTuple):
     health: DrafterHealth
     draft_statistics: DraftStatistics
     own: Any = None
+    ahead_statistics: AheadStatistics | None = None  # None: nothing is drafted ahead
 
 
 class Drafter:
@@ -52,11 +55,18 @@ class Drafter:
         """Propose at most ``limit`` tokens (>= 1); an empty draft means plain target steps."""
         raise NotImplementedError
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Note how many tokens of a draft were accepted, and how long the target took."""
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:  # noqa: ARG002
+        """Return steps that draft on while ``draft`` is verified; None where that is not worth it.
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
-        """Note how long the target took for tokens without drafts."""
+        They may run on another thread, and must not look at what the loop changes meanwhile.
+        """
+        return None
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+        """Note how many tokens of a draft were accepted, and what the round took."""
+
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+        """Note what the target took for tokens without drafts."""
 
     def failed(self, error: EngineCallError) -> None:
         """Note that an engine call made by ``propose`` failed."""

@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from tandem.bls.drafter_registry import CONTROL, DrafterKind
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
-from tandem.bls.effects import Draft
+from tandem.bls.effects import Draft, StepSeconds
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -40,7 +40,7 @@ class GuardedDrafter(Drafter):
         return self._try(lambda: bool(self._drafter.can_draft(sequence)), instead=False)
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Propose what it proposes; raise DrafterFailed where the target could not verify that."""
+        """Return its draft; raise DrafterFailed for a draft that the target could not verify."""
         with self._naming_it():
             steps = self._drafter.propose(sequence, limit)
             if self._kind.samples_from_draft_model:
@@ -49,11 +49,17 @@ class GuardedDrafter(Drafter):
                 draft = self._without_calls(steps)
             return self._checked(draft, sequence, limit)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
+        """Pass on steps beside a verification, of a drafter that may call an engine."""
+        if not self._kind.samples_from_draft_model:
+            return None
+        return self._try(lambda: self._drafter.draft_ahead(sequence, draft), None)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Pass on what became of a draft."""
         self._try(lambda: self._drafter.verified(draft, num_accepted, seconds), None)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Pass on what the target costs without drafts."""
         self._try(lambda: self._drafter.observe_plain_step(num_tokens, seconds), None)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tandem.bls.drafter_registry import DRAFT_MODEL
+from dataclasses import replace
+
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import Draft
+from tandem.bls.effects import Draft, StepSeconds
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
@@ -23,20 +24,33 @@ class Hybrid(Drafter):
         self._min_ngram_size = settings.hybrid_min_ngram_size
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
-        """Look up; ask the draft model, if it is well, where no match is long enough."""
+        """Look up; ask the draft model, if it is well, where no match is long enough or pays."""
         if not self._draft_model.can_draft(sequence):
             return (yield from self._prompt_lookup.propose(sequence, limit))
         copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
-        if len(copied):
-            return copied
-        return (yield from self._draft_model.propose(sequence, limit))
+        if wanted := len(copied) and self._draft_model.copy(copied, limit):
+            return replace(copied, tokens=copied.tokens[:wanted])
+        draft = yield from self._draft_model.propose(sequence, limit)
+        if len(draft) or len(copied):
+            return draft
+        # The target goes on alone, but not for longer than nothing has been found to copy.
+        return replace(draft, plain_tokens=min(draft.plain_tokens, self._longest_piece))
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: float) -> None:
-        """Pass on to the draft model what became of its drafts."""
-        if draft.drafter == DRAFT_MODEL.name:
-            self._draft_model.verified(draft, num_accepted, seconds)
+    def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:
+        """Let the draft model draft on, also behind what was looked up."""
+        return self._draft_model.draft_ahead(sequence, draft)
 
-    def observe_plain_step(self, num_tokens: int, seconds: float) -> None:
+    @property
+    def _longest_piece(self) -> int:
+        """Tokens to decode alone after misses in a row: 1, 2, 3, 4, 8, 16, 32 and so on."""
+        misses = self._prompt_lookup.misses
+        return misses if misses <= 4 else 2 ** (misses - 2)
+
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+        """Pass on what became of drafts and of copies: the draft model competes with those."""
+        self._draft_model.verified(draft, num_accepted, seconds)
+
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Pass on to the draft model what the target costs without drafts."""
         self._draft_model.observe_plain_step(num_tokens, seconds)
 

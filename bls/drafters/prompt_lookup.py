@@ -30,7 +30,7 @@ class PromptLookup(Drafter):
             keep_all=settings.lookup_keeps_all,
             use_oldest=settings.lookup_uses_oldest,
         )
-        self._misses = 0
+        self.misses = 0  # in a row
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
         """Look the context's last tokens up."""
@@ -42,11 +42,11 @@ class PromptLookup(Drafter):
         self._index.extend(sequence.context[len(self._index) :].tolist())
         match = self._index.lookup(min(limit, self._longest))
         if match is None or match.ngram_size < min_ngram_size:
-            self._misses += 1
-            return Draft(plain_tokens=min(self._misses, MOST_PLAIN_TOKENS))
-        self._misses = 0
+            self.misses += 1
+            return Draft(plain_tokens=min(self.misses, MOST_PLAIN_TOKENS))
+        self.misses = 0
         tokens = sequence.up_to_end(np.array(match.tokens, np.int32))
-        return Draft(tokens, drafter=PROMPT_LOOKUP.name)
+        return Draft(tokens, drafter=PROMPT_LOOKUP.name, num_matching=match.ngram_size)
 
 
 def make(request: Request, context: DrafterContext) -> PromptLookup:

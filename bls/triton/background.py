@@ -1,4 +1,4 @@
-"""Threads of our own, and what they do with an error that nobody else would see."""
+"""Background threads, and how their errors reach the log."""
 
 from __future__ import annotations
 

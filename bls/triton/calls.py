@@ -12,7 +12,7 @@ and nowhere else (measured with Triton 2.51):
   more than one response crashes the caller when it is freed as its last response arrives (fixed
   upstream in r25.01): it is kept alive for a second after its answer.
 - A call cannot be cancelled, and dropping the iterator stops nothing: a second call with the
-  same request id and ``stop`` tells the engine.
+  same request id and ``stop`` informs the engine.
 - An error loses its code (fixed in r25.04): models of ours write it before the line
   (``contract.errors``).
 - ``trace=request.trace()`` crashes decoupled models: no call passes it.

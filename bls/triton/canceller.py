@@ -24,7 +24,7 @@ class Canceller:
             in_background(self._send)
 
     def add(self, request_id: str) -> None:
-        """Have the call of that id stopped soon; nobody waits for it."""
+        """Stop the call of that id soon, without waiting for it."""
         self._request_ids.put(request_id)
 
     def _send(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 from tandem.bls.effects import EngineRole
-from tandem.bls.settings import EngineSettings, LoopSettings
+from tandem.bls.settings import MAX_HELPERS, EngineSettings, LoopSettings
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.canceller import Canceller
 from tandem.bls.triton.engine_client import EngineClient
@@ -17,6 +19,7 @@ class EngineClients:
         self.settings = settings
         self.calls = Calls()
         self.abandoned = AbandonedCalls()
+        self.helpers = threading.BoundedSemaphore(MAX_HELPERS)  # that sequences may have
         roles: dict[EngineRole, EngineSettings | None] = {
             "target": settings.target,
             "draft": settings.draft,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias
 
 from tandem.bls.effects import (
+    Beside,
     Chunk,
     Effect,
     EngineAnswer,
     EngineCall,
-    EngineRole,
+    Settle,
     TextCall,
 )
 from tandem.bls.errors import (
@@ -23,12 +23,11 @@ from tandem.bls.errors import (
     ServingError,
 )
 from tandem.bls.request import Request
-from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
-from tandem.bls.triton.engine_client import EngineRequests
-from tandem.bls.triton.pending_call import Abandoned, CallSlot
-from tandem.bls.triton.tokenizers import text_of, text_request
+from tandem.bls.triton.engine_caller import EngineCaller
+from tandem.bls.triton.helper import Errand, Helper, StepsBeside
+from tandem.bls.triton.pending_call import Abandoned
 
 Steps: TypeAlias = Generator[Effect, Any, None]
 
@@ -64,12 +63,11 @@ class Driver:
         self._receiver = receiver
         self._steps = steps
         self._next_chunk = next_chunk
-        self._requests: dict[EngineRole, EngineRequests] = {}
-        self._name = request_ids.fresh()
-        self._calls_made = 0
-        self._wait = CallSlot(clients.abandoned)
-        self._interruption: Failure | None = None
+        self._caller = EngineCaller(clients, request)
         self._resume: Callable[[], Effect] | None = None  # what waits for a thread
+        self._helper: Helper | None = None
+        self._steps_beside: StepsBeside | None = None  # that wait for the next call
+        self._errand: Errand | None = None  # those beside the last one
 
     def start(self) -> None:
         """Begin on a new thread."""
@@ -81,22 +79,22 @@ class Driver:
         An engine in the middle of a long step notices at the end of that step. The sequence keeps
         its reservation until then: the engine still works for it.
         """
-        if self._interruption is not None:
+        if self._caller.interruption is not None:
             return
-        self._interruption = reason
-        call = self._wait.call
-        if call is not None:
-            self._clients.stop(call.model, call.request_id)
+        self._caller.interrupt(reason)
+        if self._helper is not None:
+            self._helper.interrupt(reason)
 
     def check(self, now: float) -> None:
         """Abandon the call under way if it is overdue, and let another thread go on."""
         if self._resume is not None:
             self._go_on(self._resume)
-        call = self._wait.abandon_if_overdue(now)
+        if self._helper is not None:
+            self._helper.check(now)
+        call = self._caller.abandon_if_overdue(now)
         if call is None:
             return
-        self._clients.stop(call.model, call.request_id)
-        reason = self._interruption or EngineTimeout(call.model, call.timeout)
+        reason = self._caller.interruption or EngineTimeout(call.model, call.timeout)
         self._go_on(lambda: self._steps.throw(reason))
 
     def _go_on(self, resume: Callable[[], Effect]) -> None:
@@ -115,14 +113,14 @@ class Driver:
             while True:
                 effect = self._after(effect)
         except StopIteration:
-            self._receiver.ended(None)
+            self._end(None)
         except (ServingError, Cancelled) as error:
-            self._receiver.ended(error)
+            self._end(error)
         except Abandoned:
             return
         except Exception as error:  # noqa: BLE001  the client must get an error, whatever it is
             log_exception("the decoding loop failed", error)
-            self._receiver.ended(ServingError("internal error in the decoding loop; see the log"))
+            self._end(ServingError("internal error in the decoding loop; see the log"))
 
     def _after(self, effect: Effect) -> Effect:
         """Perform an effect, pass its outcome to the steps and return the next effect."""
@@ -132,7 +130,7 @@ class Driver:
             answer = self._perform(effect)
         except EngineCallError as error:
             failure = error
-        reason = self._interruption or failure
+        reason = self._caller.interruption or failure
         if reason is not None:
             return self._steps.throw(reason)
         return self._steps.send(answer)
@@ -143,44 +141,46 @@ class Driver:
         if isinstance(effect, Chunk):
             return self._receiver.deliver(effect)
         if isinstance(effect, TextCall):
-            return self._text(effect)
+            return self._caller.text(effect)
+        if isinstance(effect, Beside):
+            return self._beside(effect.steps)
+        if isinstance(effect, Settle):
+            return self._settle(effect.patience)
         assert self._next_chunk is not None
         return self._next_chunk()
 
     def _engine_answer(self, call: EngineCall) -> EngineAnswer:
-        engine = self._clients.engines[call.engine]
-        requests = self._requests_to(call.engine)
-        request_id = self._next_id()
-        timeout = engine.timeout_of(call)
-        began = time.monotonic()
-        request = requests.build(call, request_id)
-        model, decoupled = engine.settings.model, engine.settings.decoupled
-        response = self._await(model, request_id, timeout, request, decoupled=decoupled)
-        return requests.read(call, response, time.monotonic() - began)
+        return self._caller.answer(call, about_to_block=self._begin_beside)
 
-    def _text(self, call: TextCall) -> str:
-        settings = self._clients.settings
-        model = settings.postprocessing_model
-        response = self._await(model, "", settings.target.timeout, text_request(model, call))
-        return text_of(model, response)
+    def _beside(self, steps: StepsBeside) -> None:
+        """Have steps carried out beside the next call; what was not settled is given up."""
+        if self._errand is not None and self._helper is not None:
+            self._helper.stop()
+        self._errand, self._steps_beside = None, steps
 
-    def _requests_to(self, role: EngineRole) -> EngineRequests:
-        if role not in self._requests:
-            self._requests[role] = EngineRequests(self._clients.engines[role], self._request)
-        return self._requests[role]
+    def _begin_beside(self) -> None:
+        """Let the helper begin as this thread is about to block: the answer then wakes this one."""
+        steps, self._steps_beside = self._steps_beside, None
+        if steps is None:
+            return
+        if self._helper is None or self._helper.lost:
+            self._helper = Helper.if_free(self._clients, self._request)
+        if self._helper is not None:
+            self._errand = self._helper.begin(steps)
 
-    def _next_id(self) -> str:
-        self._calls_made += 1
-        return f"{self._name}.{self._calls_made}"
+    def _settle(self, patience: float) -> Any:
+        """Return what was carried out beside the last call; None where it takes longer."""
+        errand, self._errand = self._errand, None
+        if errand is None or self._helper is None:
+            return None
+        if errand.done_within(patience):
+            return errand.result
+        self._helper.stop()
+        return None
 
-    def _await(
-        self, model: str, request_id: str, timeout: float, request: Any, *, decoupled: bool = False
-    ) -> Any:
-        """Make a call that may be stopped or abandoned while it blocks."""
-        call = self._wait.begin(model, request_id, timeout)
-        try:
-            if self._interruption is not None:
-                raise self._interruption
-            return self._clients.calls.infer(model, request, decoupled=decoupled)
-        finally:
-            self._wait.end(call)
+    def _end(self, error: Failure | None) -> None:
+        """Tell the end, once no engine works for the sequence any more."""
+        if self._helper is None:
+            self._receiver.ended(error)
+        else:
+            self._helper.close(lambda: self._receiver.ended(error))

@@ -9,7 +9,14 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from tandem.bls.draft_timeout import draft_timeout
-from tandem.bls.effects import EngineAnswer, EngineCall, EngineRole, KvBlocks
+from tandem.bls.effects import (
+    BranchDraft,
+    Branching,
+    EngineAnswer,
+    EngineCall,
+    EngineRole,
+    KvBlocks,
+)
 from tandem.bls.errors import EngineCallError
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.request import Request, Sampling, TokenIds
@@ -19,6 +26,7 @@ from tandem.contract import engine as tensors
 
 # TensorRT-LLM answers no call that does not ask for both.
 REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
+BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
 
 
 class EngineClient:
@@ -132,12 +140,26 @@ class EngineRequests:
             context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
             kv_blocks=_kv_blocks(outputs),
             engine_seconds=_engine_seconds(outputs),
+            branches=() if call.branching is None else self._branches(outputs),
         )
         if not self._request.kind.in_engine:
             return answer
         return answer._replace(
             num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
             num_accepted_tokens=_count(outputs, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS),
+        )
+
+    def _branches(self, outputs: dict[str, Any]) -> tuple[BranchDraft, ...]:
+        missing = [f"'{tensor}'" for tensor in BRANCHES if tensor not in outputs]
+        if missing:
+            model = self._engine.settings.model
+            raise EngineCallError(model, f"{missing[0]} is missing from its answer")
+        outcomes, ids, lengths = (outputs[tensor].as_numpy() for tensor in BRANCHES)
+        lengths = lengths.reshape(-1)
+        ids = ids.reshape(len(lengths), -1) if len(lengths) else ids
+        return tuple(
+            BranchDraft(num_accepted, token, ids[row, : lengths[row]])
+            for row, (num_accepted, token) in enumerate(outcomes.reshape(-1, 2).tolist())
         )
 
     def _logits(self, outputs: dict[str, Any]) -> Any:
@@ -170,6 +192,8 @@ class EngineRequests:
             outputs.append(tensors.CONTEXT_LOGITS)
         if call.wants_logits:
             outputs.append(self._logits_output)
+        if call.branching is not None:
+            outputs += BRANCHES
         return outputs
 
     def _changing(self, call: EngineCall) -> list[Any]:
@@ -189,6 +213,8 @@ class EngineRequests:
             inputs.append(_scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability))
         if call.engine == "target":
             inputs += self._of_target(call)
+        if call.branching is not None:
+            inputs += _branching(call.draft.tokens, call.branching)
         return inputs + (self._bad_words_and_ends if call.ban_end_ids else self._bad_words)
 
     def _of_target(self, call: EngineCall) -> list[Any]:
@@ -224,6 +250,15 @@ class EngineRequests:
         """The prompt's come with the first call; in a later one they would cost a prefill."""
         request = self._request
         return request.wants_context_logits and len(call.context) == len(request.prompt_ids)
+
+
+def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
+    """What asks a draft engine for branches."""
+    return [
+        *([_row(tensors.DRAFT_INPUT_IDS, draft)] if len(draft) else []),
+        _row(tensors.BRANCH_COUNTS, np.array(branching.counts, np.int32)),
+        _row(tensors.BRANCH_OUTPUT_LEN, np.array(branching.lengths, np.int32)),
+    ]
 
 
 def _words(tensor: Any, table: TokenIds | None) -> list[Any]:

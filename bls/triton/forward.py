@@ -101,7 +101,7 @@ class _Forwarded:
             self._sender.refuse("internal error while forwarding; see the server's log")
 
     def refuse(self, error: ServingError) -> None:
-        """Tell the client why there is no answer."""
+        """Send the client the reason why there is no answer."""
         self._sender.refuse(str(error), error.code)
 
     def check(self, now: float) -> None:

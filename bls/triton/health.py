@@ -30,7 +30,7 @@ class DraftHealth:
         self.available = True
 
     def failed(self, error: EngineCallError) -> None:
-        """Let the engine rest; the first to notice says so in the log and starts the probe."""
+        """Pause the engine; the first caller logs it and starts the probe."""
         with self._lock:
             if not self.available:
                 return

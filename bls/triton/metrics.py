@@ -81,7 +81,7 @@ class Metrics:
             raise errors[0]
 
     def _publish(self, updates: MetricUpdates) -> Iterator[Exception]:
-        """Let counters and histograms grow; what did not get through is kept. Yield the errors."""
+        """Publish counters and histograms; keep what Triton refused. Yield the errors."""
         left = MetricUpdates()
         for key, value in updates.counts.items():
             if not _grows(key, value):

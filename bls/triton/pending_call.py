@@ -84,7 +84,7 @@ class CallSlot:
         return call
 
     def end(self, call: PendingCall) -> None:
-        """Take the call back from its thread; raise Abandoned if it was abandoned meanwhile."""
+        """Take the call back from its thread; raise Abandoned if another thread gave it up."""
         with self._lock:
             pending_call, self._call = (
                 self._call is call,

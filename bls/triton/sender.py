@@ -77,7 +77,7 @@ class Sender:
                 self._end(None if large else response)
 
     def refuse(self, line: str, code: ErrorCode = "INTERNAL") -> None:
-        """Send one line instead of an answer, soon; nobody waits for it."""
+        """Send one line instead of an answer, soon, without waiting for it."""
         if self._codes_errors:
             line = coded(code, line)
         error = pb_utils.TritonError(line, getattr(pb_utils.TritonError, code))

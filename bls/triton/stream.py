@@ -13,6 +13,7 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
+from tandem.bls.draft_ahead import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafter_registry import join
 from tandem.bls.drafters import drafter_of
@@ -68,6 +69,7 @@ class StreamEntry:
             kv_blocks=settings.target.kv_blocks,
             draft_kv_blocks=settings.draft_kv_blocks,
         )
+        self._ahead_statistics = AheadStatistics(settings, lambda: self._admission.running)
         self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
         self._states: dict[str, RequestState] = {}
         self._states_lock = threading.Lock()
@@ -106,7 +108,8 @@ class StreamEntry:
         if request_parser.is_stop:
             self._stop(request.request_id(), sender)
             return
-        options, prompts = request_parser.options(), request_parser.prompts()
+        options = request_parser.options()
+        prompts = request_parser.prompts(options)
         timeout = self._settings.request_timeout
         if request.timeout():
             timeout = min(timeout, request.timeout() / 1e6)
@@ -175,19 +178,18 @@ class StreamEntry:
         settings, sequences, reservations = self._settings, [], []
         check_logits(
             [len(t.prompt_ids) for t in tokens],
-            [p.max_tokens for p in prompts],
+            [p.request.max_tokens for p in prompts],
             state.options,
             settings,
         )
         for index, prompt in enumerate(prompts):
-            request = request_of(prompt, tokens[index], state.options, settings)
+            request = request_of(prompt, tokens[index], settings)
             reservation = Reservation(*blocks_of(request, settings))
             availability = DraftKvAvailability(reservation, self._health)
-            decoding = Decoding(
-                request,
-                settings,
-                drafter_of(request, settings, availability, self._draft_statistics),
+            drafter = drafter_of(
+                request, settings, availability, self._draft_statistics, self._ahead_statistics
             )
+            decoding = Decoding(request, settings, drafter)
             sequence = SequenceState(index, decoding, prefixes[index], state, self._metrics)
             sequences.append(sequence)
             reservations.append(sequence.queue(self._admission, reservation, self._clients))

@@ -14,7 +14,7 @@ from tandem.engines.emulated.sampler import EmulatedSampler, Token
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond, Send, prepared
 from tandem.engines.errors import EngineError
-from tandem.engines.request import EngineRequest, EngineResponse, Floats, Ids, Usage
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats, Ids
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class EmulatedCall:
         request: EngineRequest,
         respond: Respond,
         sampler: EmulatedSampler,
-        usage: Usage,
+        usage: CallUsage,
         vocab_size: int,
     ) -> None:
         """`usage` is what the context costs."""
@@ -65,6 +65,11 @@ class EmulatedCall:
         self._accepted = 0
         self._first_token_ns = 0
         self._last_token_ns = 0
+
+    @property
+    def rows(self) -> int:
+        """How many tokens of the call a step computes, drafts to verify apart."""
+        return 1
 
     @property
     def known(self) -> Ids:
@@ -175,7 +180,7 @@ class EmulatedCall:
         """When the first prepared token came, if the last one does so then; 0 if there is none."""
         return wall_ns - (self._steps - 1) * self._step_ns if self._unsent else 0
 
-    def _used(self, first_token_ns: int) -> Usage:
+    def _used(self, first_token_ns: int) -> CallUsage:
         return self._usage._replace(
             computed_tokens=self.computed_tokens,
             draft_tokens=len(self.request.draft_ids),

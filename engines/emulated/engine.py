@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from functools import partial
 
 from tandem.engines.admission import check
 from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.admission import check_emulated
+from tandem.engines.emulated.branching import EmulatedBranchingCall
 from tandem.engines.emulated.call import EmulatedCall
 from tandem.engines.emulated.gpu import SharedGpu
 from tandem.engines.emulated.kv_cache import PrefixCache
@@ -18,7 +20,7 @@ from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import Timer
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, RequestError
-from tandem.engines.request import EngineRequest, Usage
+from tandem.engines.request import CallUsage, EngineRequest
 
 MS = 1_000_000  # nanoseconds
 log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class EmulatedEngine:
         self._timer = timer
         self._gpu = gpu
         self._language = Language(settings)
+        self._target_language = Language(replace(settings, role="target"))
         self._cache = PrefixCache(settings.kv_cache_tokens, settings.kv_block_tokens)
         self._calls: dict[int, EmulatedCall] = {}
         self._lock = threading.Lock()
@@ -103,15 +106,18 @@ class EmulatedEngine:
                 f"{cache.total_blocks}"
             )
         reused = cache.reuse(request.input_ids, length - 1)
-        usage = Usage(
+        usage = CallUsage(
             reused_blocks=cache.blocks_for(reused),
             new_blocks=cache.blocks_for(max_length) - cache.blocks_for(reused),
             computed_tokens=length - reused,
             first_scheduled_time_ns=self._timer.wall_ns(),
         )
+        missing = length - reused - 1  # the last token is part of the first step
+        if request.branches:
+            languages = self._language, self._target_language
+            return EmulatedBranchingCall(request, respond, languages, usage), missing
         sampler = EmulatedSampler(request, self._language)
-        call = EmulatedCall(request, respond, sampler, usage, self._settings.vocab_size)
-        return call, length - reused - 1  # the last token is part of the first step
+        return EmulatedCall(request, respond, sampler, usage, self._settings.vocab_size), missing
 
     def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
         """Have the next answer ready, and set when its steps, which begin then, are over."""
@@ -124,10 +130,17 @@ class EmulatedEngine:
     def _step_ns(self, call: EmulatedCall) -> int:
         settings = self._settings
         step_ms = settings.step_ms * (1 + settings.verify_slope * len(call.request.draft_ids))
-        step_ms *= 1 + settings.batch_slope * (len(self._calls) - 1)
+        others, more_rows = self._load()
+        step_ms *= 1 + settings.batch_slope * others + settings.branch_slope * more_rows
         if self._gpu:
             step_ms *= self._gpu.slow_down(self._timer.now_ns())
         return round(step_ms * MS)
+
+    def _load(self) -> tuple[int, int]:
+        """How many calls are under way but one, and their rows besides each call's first one."""
+        with self._lock:
+            calls = list(self._calls.values())
+        return len(calls) - 1, sum(call.rows - 1 for call in calls)
 
     def _serve(self, call: EmulatedCall) -> None:
         """Send the answer that is due, and those behind it that are by now; wait for the next."""
@@ -150,7 +163,7 @@ class EmulatedEngine:
         return call.open and call.due_ns > self._timer.now_ns()
 
     def _answer(self, call: EmulatedCall) -> None:
-        """Send what is composed; all is settled before, for a loop's next call comes at once."""
+        """Send what is composed, after all state is settled: the loop's next call comes at once."""
         if call.over:
             self._cache.remember(call.known)
             self._forget(call)

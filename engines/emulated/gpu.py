@@ -1,4 +1,4 @@
-"""A GPU that draft and target share, modelled: who works beside the other takes twice as long."""
+"""A model of a GPU that draft and target share: two that work at once take twice as long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROLES = ("draft", "target")
 
 
 class SharedGpu:
-    """Two engines, in processes of their own, that tell each other until when they are busy.
+    """Two engines, in processes of their own, that share until when each is busy.
 
     The model: two processes on one GPU are served in turns, so a step that begins while the other
     engine works takes twice as long. It is decided when the step begins (for an answer of several

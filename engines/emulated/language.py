@@ -7,13 +7,19 @@ the others, so that the two have no token in common. A draft token is therefore 
 probability alpha in each way to verify it: greedily, by ids when both draw with the same noise (the
 rows are the same, or no token is), and by probabilities (sum(min(p, q)) is 1 or 0).
 
+Where the draft does not have the target's row, it has alternatives: a list of guesses apart from
+the row, with no probability of its own. The token that the target says is among the next F of them
+with probability 1 - (F + 1)^-r, at any temperature.
+
 The best token of a row has the probability alpha itself: the draft gives its guess
 exactly the probability of being right, which is what `draft_stop_probability` looks at.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +30,9 @@ from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
 from tandem.engines.request import Ids
 
 _MASK = 2**64 - 1
-_KIND, _END = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F  # set one question's answers apart
+# Set one question's answers apart.
+_KIND, _END, _RANK = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_FAR = 20.0  # the logarithm of a rank that no vocabulary has
 _RANKS = np.arange(CANDIDATES, dtype=np.int32)
 
 
@@ -68,15 +76,44 @@ class Language:
             return self.end_id
         return self._low + self._first(text) % self._words
 
-    def best_probability(self, text: Text) -> float:
-        """Return the probability of the most likely next token."""
-        return float(self._shapes[text.easy][0])
+    def ranked(self, text: Text, rank: int) -> int:
+        """Return the next token of that rank, 0 the most likely one."""
+        if not rank:
+            return self.best(text, may_end=True)
+        return self._low + (self._first(text) + rank) % self._words
+
+    def shape(self, text: Text) -> NDArray[np.float64]:
+        """Return the probabilities [CANDIDATES] of what may follow, by rank."""
+        return self._shapes[text.easy]
 
     def row(self, text: Text, *, may_end: bool) -> Row:
         """Return all that may follow."""
         tokens = self._low + (self._first(text) + _RANKS) % self._words
         tokens[0] = self.best(text, may_end=may_end)
         return Row(tokens, self._shapes[text.easy])
+
+    def alternatives(self, text: Text, first: int, truth: int) -> Iterator[int]:
+        """Yield a draft's guesses: its `first`, then more, with the target's own among them.
+
+        truth: what the target says after the text.
+        """
+        yield first
+        rank = self._rank(text) if truth != first else 0
+        start = _mix(text.digest << 32 | text.length) % self._words + 2 * CANDIDATES
+        others = (self._low + (start + i) % self._words for i in range(self._words))
+        fillers = (token for token in others if token not in {first, truth})
+        for place, filler in enumerate(fillers, 1):
+            if place == rank:
+                yield truth
+            yield filler
+
+    def _rank(self, text: Text) -> int:
+        """Place of the target's token among the draft's alternatives, from 1."""
+        u = _uniform(text.digest << 32 | text.length, _RANK)
+        exponent = self._settings.alternatives_exponent
+        # The rank is at most F where 1 - u < 1 - (F + 1)^-r.
+        power = -math.log(1 - u) / exponent if exponent else math.inf
+        return int(math.exp(power)) if power < _FAR else 0
 
     def _first(self, text: Text) -> int:
         """The best candidate, counted from `low_id` and round; the others follow it."""

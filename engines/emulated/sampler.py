@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 from typing import NamedTuple
 
 import numpy as np
 
 from tandem.engines.bans import Bans
-from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.language import Language, Text
 from tandem.engines.emulated.row import Row, read_row
+from tandem.engines.emulated.settings import CANDIDATES
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
 from tandem.engines.request import EngineRequest, Ids
+
+_RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
 
 
 class Token(NamedTuple):
@@ -39,13 +43,46 @@ class EmulatedSampler:
         self._text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
         self._history = _token_buffer(request) if self._bans else None  # what `_text` stands for
-        self._simple = sampling.greedy and not self._bans and not request.return_generation_logits
+        self._simple = not self._bans and not request.return_generation_logits
+        self._ranks: dict[tuple[int, bool], int] = {}  # drawn: by position and kind of text
 
     def next(self) -> Token:
         """Choose the next token and append it."""
         token = self._choose()
-        self._append(token.id)
+        self.append(token.id)
         return token
+
+    @property
+    def text(self) -> Text:
+        """What the next token follows."""
+        return self._text
+
+    def peek(self, *, by_noise: bool) -> int:
+        """Return the token that would come next; without noise, the likeliest one."""
+        if by_noise or self._sampling.greedy:
+            return self._choose().id
+        return int(self._rows()[1].tokens[0])
+
+    def may_say(self, token: int) -> bool:
+        """Whether the request bans it nowhere here."""
+        if self._history is None:
+            return True
+        return not (self._bans.behind(self._history[: self._text.length]) == token).any()
+
+    def fork(self, seed: int | None = None) -> EmulatedSampler:
+        """Return one that goes on from here by itself, with the seed if one is given."""
+        forked = copy.copy(self)
+        if self._history is not None:
+            forked._history = self._history.copy()
+        if seed is not None:
+            forked._seed, forked._ranks = seed, {}
+        return forked
+
+    def append(self, token: int) -> None:
+        """Lengthen the text by a token that others have chosen."""
+        if self._history is not None:
+            self._history[self._text.length] = token
+        self._text = self._language.extend(self._text, token)
 
     def verify(self) -> list[Token]:
         """Return what a verification of the request's drafts emits: one more than it accepts."""
@@ -73,7 +110,7 @@ class EmulatedSampler:
             accepted = 0 < p.of(draft) >= self._threshold() * q.of(draft)
             token = draft if accepted else self._draw(p.minus(q), Purpose.RESIDUAL)
             emitted.append(self._token(token, own, allowed))
-            self._append(token)
+            self.append(token)
             if not accepted:
                 return emitted
         return [*emitted, self.next()]
@@ -87,12 +124,24 @@ class EmulatedSampler:
 
     def _choose(self) -> Token:
         if self._simple:
-            best = self._language.best(self._text, may_end=True)
-            return Token(best, self._language.best_probability(self._text), None)
+            rank = 0 if self._sampling.greedy else self._rank()
+            probability = float(self._language.shape(self._text)[rank])
+            return Token(self._language.ranked(self._text, rank), probability, None)
         own, allowed = self._rows()
         if self._sampling.greedy:
             return self._token(int(allowed.tokens[0]), own, allowed)
         return self._token(self._draw(allowed.warped(self._sampling), Purpose.SAMPLE), own, allowed)
+
+    def _rank(self) -> int:
+        """Draw the rank of the next token, which the text decides only by its length and kind.
+
+        So it is drawn once for all branches that have come as far.
+        """
+        key = self._text.length, self._text.easy
+        if key not in self._ranks:
+            row = Row(_RANKS, self._language.shape(self._text)).warped(self._sampling)
+            self._ranks[key] = self._draw(row, Purpose.SAMPLE)
+        return self._ranks[key]
 
     def _rows(self) -> tuple[Row, Row]:
         """Return the language's row and what the request allows of it."""
@@ -125,13 +174,9 @@ class EmulatedSampler:
         said = self._text.length - len(self._request.input_ids)
         return said >= self._sampling.min_tokens and not (banned == self._language.end_id).any()
 
-    def _append(self, token: int) -> None:
-        if self._history is not None:
-            self._history[self._text.length] = token
-        self._text = self._language.extend(self._text, token)
-
 
 def _token_buffer(request: EngineRequest) -> Ids:
     """Return an array that begins with the context and is long enough for the answer."""
     most = max(request.max_new_tokens, len(request.draft_ids) + 1)
+    most += int(request.branch_output_len.max(initial=0))
     return np.concatenate((request.input_ids, np.zeros(most, np.int32)))

@@ -24,11 +24,15 @@ class EmulatedSettings:
         the text has easy and hard stretches, a Markov chain over its tokens: alpha is that of the
         easy ones, and a token is of the same kind as the one before it with probability `stay_easy`
         or `stay_hard`.
+    alternatives_exponent: r. Where that guess is wrong, the target's token is among the draft's
+        next F guesses with probability 1 - (F + 1)^-r; 0: never.
     mean_answer_len: tokens until the language says `end_id`, on average; 0: never.
     step_ms: one step, i.e. one new token. verify_slope: a draft of k tokens makes the target's step
         1 + verify_slope * k times as long. batch_slope: each other call under way makes a step
         longer by this part of it. prefill_ms_per_token: for each token of a context that the
         engine does not remember.
+    branch_slope: each row of a step besides its calls' first ones, which branches are, makes the
+        steps of all calls longer by this part.
     same_gpu: draft and target take turns on one GPU; see `engines.emulated.gpu`.
     """
 
@@ -44,11 +48,13 @@ class EmulatedSettings:
     hard_alpha: float | None = None
     stay_easy: float = 0.92
     stay_hard: float = 0.8
+    alternatives_exponent: float = 0.67
     mean_answer_len: float = 0.0
     end_id: int | None = None
     step_ms: float = 0.0
     verify_slope: float = 0.0
     batch_slope: float = 0.0
+    branch_slope: float = 0.0
     prefill_ms_per_token: float = 0.0
     same_gpu: bool = False
 
@@ -82,7 +88,7 @@ class EmulatedSettings:
 
 _BOUNDS = (
     (("max_seq_len", "kv_block_tokens"), 1, inf),
-    (("low_id", "max_draft_len", "mean_answer_len"), 0, inf),
-    (("step_ms", "verify_slope", "batch_slope", "prefill_ms_per_token"), 0, inf),
+    (("low_id", "max_draft_len", "mean_answer_len", "alternatives_exponent"), 0, inf),
+    (("step_ms", "verify_slope", "batch_slope", "branch_slope", "prefill_ms_per_token"), 0, inf),
     (("alpha", "hard_alpha", "stay_easy", "stay_hard"), 0, 1),
 )

@@ -129,7 +129,7 @@ class VirtualTimer:
         action()
 
     def pass_ns(self, duration_ns: int) -> None:
-        """Let that much time pass, and call nothing: for work that nobody else waits for."""
+        """Let that much time pass, and call nothing: for work that no other call waits for."""
         self._now_ns += duration_ns
 
     def close(self) -> None:

@@ -103,6 +103,7 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
         "draft_stop_probability": request.draft_stop_probability is not None,
+        "branch_counts": request.branches,
         "return_context_logits": request.return_context_logits,
         "return_generation_logits": request.return_generation_logits,
         "bad_words_list with words of several tokens": sampling.bad_words.longest > 1,

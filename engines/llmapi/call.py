@@ -14,7 +14,7 @@ from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
 from tandem.engines.errors import CancelledError, EngineError
 from tandem.engines.llmapi.arguments import stops_by_itself
-from tandem.engines.request import EngineRequest, EngineResponse, Floats, Usage
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 
 GIVEN_UP = ("cancelled", "timeout")
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class LlmapiCall:
         self.request = request
         self.result: Any = None
         self.over = False
-        self.usage = Usage()
+        self.usage = CallUsage()
         self._respond = respond
         self._tokens: list[int] = []
         self._log_probs: list[float] = []
@@ -105,7 +105,7 @@ class LlmapiCall:
             self.result.abort()
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver, or note that nobody is there; the engine's thread must survive either."""
+        """Deliver, or note that the client has gone; the engine's thread must survive both."""
         self.over = answer.final
         try:
             self._respond(answer)
@@ -120,7 +120,7 @@ class LlmapiCall:
         """
         return max(0, min(total, self._read - 1) - behind)
 
-    def _usage(self, completion: Any, behind: int) -> Usage:
+    def _usage(self, completion: Any, behind: int) -> CallUsage:
         """What the response says of itself; times of tokens are when they came here.
 
         behind: how many of its tokens came behind the one that ended the answer.
@@ -129,11 +129,11 @@ class LlmapiCall:
         first = self.usage.first_token_time_ns or now
         metrics = getattr(completion, "request_perf_metrics", None)
         if metrics is None:
-            return Usage(first_token_time_ns=first, last_token_time_ns=now)
+            return CallUsage(first_token_time_ns=first, last_token_time_ns=now)
         drafts, blocks = metrics.speculative_decoding, metrics.kv_cache_metrics
         timing = metrics.timing_metrics
         waited = timing.first_scheduled_time - timing.arrival_time
-        return Usage(
+        return CallUsage(
             reused_blocks=blocks.num_reused_blocks,
             new_blocks=blocks.num_new_allocated_blocks,
             draft_tokens=drafts.total_draft_tokens,

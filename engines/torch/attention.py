@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+from numpy.typing import NDArray
 
 from tandem.engines.torch.kv_cache import KVEntry
 
@@ -21,6 +23,30 @@ SHAPES_NAME = "tandem_shapes"
 MASK_VALUES = 2**23  # in one mask; 32 MB in single precision
 QKV: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _current = threading.local()  # .segments: what the forward pass of this thread works on
+
+
+class Packed(Protocol):
+    """New tokens of one call in a forward pass, of which the last `rows` want logits."""
+
+    @property
+    def count(self) -> int:
+        """How many tokens."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows of logits."""
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Where the tokens stand in their texts: [count]."""
+
+    def attend(
+        self, layer: int, qkv: QKV, scaling: float | None, window: int | None
+    ) -> torch.Tensor:
+        """Write the new keys and values, then attend to what each token may look at.
+
+        query, key, value [1, heads, count, size] to [1, count, heads, size].
+        """
 
 
 class Segment:
@@ -42,6 +68,37 @@ class Segment:
     def end(self) -> int:
         """Position behind the last new token."""
         return self.start + self.count
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Where the new tokens stand in the text: [count]."""
+        return np.arange(self.start, self.end)
+
+    def attend(
+        self, layer: int, qkv: QKV, scaling: float | None, window: int | None
+    ) -> torch.Tensor:
+        """Write the new keys and values, then attend to all of the sequence's."""
+        query, key, value = qkv
+        start, end = self.start, self.end
+        keys, values = self.entry.layers[layer]
+        keys[:, start:end] = key[0]
+        values[:, start:end] = value[0]
+        heads, kv_heads = query.shape[1], keys.shape[0]
+        groups = heads // kv_heads
+        outs = []
+        for first, last in self.chunks(groups):
+            part = query[:, :, first:last]
+            if groups > 1:  # query heads that share a key head become further rows of it
+                part = part.reshape(1, kv_heads, groups * (last - first), -1)
+            out = F.scaled_dot_product_attention(
+                part,
+                keys[None, :, : start + last],
+                values[None, :, : start + last],
+                attn_mask=self.mask(groups, (first, last), window, query),
+                scale=scaling,
+            )
+            outs.append(out.reshape(1, heads, last - first, -1) if groups > 1 else out)
+        return (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
 
     def chunks(self, groups: int) -> Iterator[tuple[int, int]]:
         """Yield the new tokens in parts, each from one to before another.
@@ -70,7 +127,7 @@ class Segment:
         return self._masks[key][:, self.end - end :]
 
 
-def use(segments: Sequence[Segment]) -> None:
+def use(segments: Sequence[Packed]) -> None:
     """Say what the next forward pass of this thread works on."""
     _current.segments = segments
 
@@ -95,7 +152,7 @@ def packed_attention(  # noqa: PLR0917 (transformers' interface)
 
 
 def attend(
-    segments: Sequence[Segment],
+    segments: Sequence[Packed],
     layer: int,
     qkv: QKV,
     scaling: float | None,
@@ -106,11 +163,11 @@ def attend(
     Writes the new keys and values into the segments' entries.
     """
     if len(segments) == 1:
-        return _attend(segments[0], layer, qkv, scaling, window)
+        return segments[0].attend(layer, qkv, scaling, window)
     counts = [segment.count for segment in segments]
     parts = zip(*(torch.split(tensor, counts, 2) for tensor in qkv), strict=True)
     outs = [
-        _attend(segment, layer, part, scaling, window)
+        segment.attend(layer, part, scaling, window)
         for segment, part in zip(segments, parts, strict=True)
     ]
     return torch.cat(outs, 1)
@@ -136,37 +193,6 @@ def recorded_shapes(run: Callable[[], object]) -> tuple[tuple[int, int, int], ..
     run()
     shapes = _current.shapes
     return tuple(shapes[layer] for layer in range(len(shapes)))
-
-
-def _attend(
-    segment: Segment,
-    layer: int,
-    qkv: QKV,
-    scaling: float | None,
-    window: int | None,
-) -> torch.Tensor:
-    """Write the new keys and values, then attend to all of the sequence's."""
-    query, key, value = qkv
-    start, end = segment.start, segment.end
-    keys, values = segment.entry.layers[layer]
-    keys[:, start:end] = key[0]
-    values[:, start:end] = value[0]
-    heads, kv_heads = query.shape[1], keys.shape[0]
-    groups = heads // kv_heads
-    outs = []
-    for first, last in segment.chunks(groups):
-        part = query[:, :, first:last]
-        if groups > 1:  # query heads that share a key head become further rows of it
-            part = part.reshape(1, kv_heads, groups * (last - first), -1)
-        out = F.scaled_dot_product_attention(
-            part,
-            keys[None, :, : start + last],
-            values[None, :, : start + last],
-            attn_mask=segment.mask(groups, (first, last), window, query),
-            scale=scaling,
-        )
-        outs.append(out.reshape(1, heads, last - first, -1) if groups > 1 else out)
-    return (outs[0] if len(outs) == 1 else torch.cat(outs, 2)).transpose(1, 2)
 
 
 def _build_mask(

@@ -17,7 +17,9 @@ from tandem.engines.capabilities import TORCH, TORCH_LOOKUP
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError
 from tandem.engines.request import EngineRequest
-from tandem.engines.torch.attention import Segment
+from tandem.engines.torch.attention import Packed
+from tandem.engines.torch.branch_sampling import BranchSampler
+from tandem.engines.torch.branching import BranchingSequence
 from tandem.engines.torch.drafter import Drafters
 from tandem.engines.torch.kv_cache import KVCache
 from tandem.engines.torch.model import PackedModel
@@ -62,9 +64,7 @@ class TorchEngine:
             self._model.vocab_size,
             self._settings.draft_vocab_size,
         )
-        sampler = TorchSampler(request, self._model.vocab_size, self._model.device)
-        drafter = self._drafters.drafter_for(request) if self._drafters else None
-        sequence = TorchSequence(request, respond, sampler, drafter)
+        sequence = self._sequence_of(request, respond)
         needed = self._cache.blocks_for(sequence.max_length)
         if needed > self._cache.total_blocks:
             raise RequestError(
@@ -90,6 +90,22 @@ class TorchEngine:
             self._closing = True
             self._wake.notify()
         self._thread.join()
+
+    def _sequence_of(self, request: EngineRequest, respond: Respond) -> TorchSequence:
+        """Return a call that begins. Raises RequestError."""
+        vocab_size, device = self._model.vocab_size, self._model.device
+        if not request.branches:
+            sampler = TorchSampler(request, vocab_size, device)
+            drafter = self._drafters.drafter_for(request) if self._drafters else None
+            return TorchSequence(request, respond, sampler, drafter)
+        most = self._settings.max_batch_tokens
+        if len(request.draft_ids) >= most:
+            raise RequestError(
+                f"draft_input_ids has {len(request.draft_ids)} tokens; with branch_counts this "
+                f"engine takes up to {most - 1} (max_batch_tokens)"
+            )
+        sampler = BranchSampler(request, vocab_size, device)
+        return BranchingSequence(request, respond, sampler, self._cache, most // 2)
 
     def _run(self, folder: Path, ready: Future[None]) -> None:
         """Load, then serve until closed.
@@ -145,10 +161,12 @@ class TorchEngine:
     def _step(self) -> None:
         """Admit, schedule, run, and let every call take its next tokens."""
         self._scheduler.admit()
+        for sequence in self._scheduler.in_the_way():
+            self._finish(sequence)
         chosen = self._scheduler.schedule()
         if not chosen:
             return
-        segments = [_segment(sequence, count) for sequence, count in chosen]
+        segments = [sequence.segment(count) for sequence, count in chosen]
         try:
             logits = self._forward(chosen, segments)
         except Exception as error:
@@ -157,23 +175,23 @@ class TorchEngine:
                 self._end(sequence, f"the model failed: {_line(error)}")
             return
         parts = torch.split(logits, [segment.rows for segment in segments])
-        for (sequence, count), segment, rows in zip(chosen, segments, parts, strict=True):
+        for (sequence, count), rows in zip(chosen, parts, strict=True):
             sequence.schedule(count)
-            self._advance(sequence, segment, rows)
+            self._advance(sequence, count, rows)
 
     def _forward(
-        self, chosen: list[tuple[TorchSequence, int]], segments: list[Segment]
+        self, chosen: list[tuple[TorchSequence, int]], segments: list[Packed]
     ) -> torch.Tensor:
-        parts = [s.tokens[s.computed : s.computed + count] for s, count in chosen]
+        parts = [sequence.next_tokens(count) for sequence, count in chosen]
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         logits = self._model.forward(ids, segments)
         self.computed_tokens += len(ids)
         return logits
 
-    def _advance(self, sequence: TorchSequence, segment: Segment, rows: torch.Tensor) -> None:
+    def _advance(self, sequence: TorchSequence, count: int, rows: torch.Tensor) -> None:
         try:
             if sequence.request.return_context_logits:
-                sequence.keep_context_logits(rows, segment.start)
+                sequence.keep_context_logits(rows, sequence.computed - count)
             if sequence.pending == 0 and sequence.advance(rows[len(rows) - sequence.tail :]):
                 self._release(sequence)
         except RequestError as error:
@@ -200,15 +218,6 @@ class TorchEngine:
     def _end_all(self, error: str, code: ErrorCode = "INTERNAL") -> None:
         for sequence in self._scheduler.calls:
             self._end(sequence, error, code)
-
-
-def _segment(sequence: TorchSequence, count: int) -> Segment:
-    """The next `count` tokens of a call: logits for its tail, or for all of a context."""
-    assert sequence.entry is not None
-    rows = sequence.tail if count == sequence.pending else 0
-    if sequence.request.return_context_logits:
-        rows = count
-    return Segment(sequence.entry, count, rows)
 
 
 def _return_freed_memory() -> None:

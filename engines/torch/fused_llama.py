@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
-from tandem.engines.torch.attention import Segment, attend
+from tandem.engines.torch.attention import Packed, attend
 from tandem.engines.torch.linear import linear
 
 FAMILY = {"llama", "mistral", "qwen2"}
@@ -60,7 +60,7 @@ class FusedLlama:
         ids: torch.Tensor,
         positions: torch.Tensor,
         rows: torch.Tensor | None,
-        segments: Sequence[Segment],
+        segments: Sequence[Packed],
     ) -> torch.Tensor:
         """Return logits [rows, vocab_size] for ids and positions [tokens]; rows None: of all."""
         hidden = F.embedding(ids, self._embedding)
@@ -83,7 +83,7 @@ class FusedLlama:
         layer: _Layer,
         hidden: torch.Tensor,
         angles: torch.Tensor,
-        segments: Sequence[Segment],
+        segments: Sequence[Packed],
     ) -> torch.Tensor:
         """Add to hidden [tokens, width] what the tokens see in each other."""
         normed = F.rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, self._eps)

@@ -2,7 +2,8 @@
 
 One entry holds one sequence, contiguous in memory, so that attention reads it in place. Memory is
 accounted in blocks: a running call owns the blocks of all the tokens it may reach, an idle entry
-those of the tokens it holds. A loop sends its growing context once a round, so the usual call finds
+those of the tokens it holds. Branches of a call borrow blocks that nobody has. A loop sends its
+growing context once a round, so the usual call finds
 an idle entry that holds all but the last few of its tokens, and takes it over.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 Tokens = NDArray[np.int64]
 _NO_TOKENS: Tokens = np.empty(0, np.int64)
 _GLANCE = 64  # tokens that are compared at first
+STALE_SECONDS = 30.0  # whoever goes on with a text does so sooner
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class KVEntry:
     blocks: int = 0
     busy: bool = False
     reused_blocks: int = 0  # of the running call
+    lent_blocks: int = 0  # to its branches
+    idle_since: float = 0.0  # by the monotonic clock
 
     def shared_prefix(self, tokens: Tokens) -> int:
         """How many of `tokens` this entry already holds."""
@@ -111,7 +116,7 @@ class KVCache:
     def __init__(
         self, shape: KVShape, max_tokens: int, block_tokens: int, max_seq_len: int
     ) -> None:
-        self._shape = shape
+        self.shape = shape
         self._block = block_tokens
         self._max_seq_len = max_seq_len
         self.total_blocks = max_tokens // block_tokens
@@ -126,6 +131,11 @@ class KVCache:
         """Blocks owned by running calls and idle entries."""
         return sum(entry.blocks for entry in self._entries)
 
+    @property
+    def _free_blocks(self) -> int:
+        """Blocks that are neither owned nor lent."""
+        return self.total_blocks - sum(e.blocks + e.lent_blocks for e in self._entries)
+
     def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> KVEntry | None:
         """Return an entry for a call on `tokens`, or None while there are no free blocks for it.
 
@@ -139,22 +149,44 @@ class KVCache:
         wanted = self.blocks_for(max_length)
         if self._free_up(wanted, keep=source):
             entry = KVEntry(length=shared)
-            entry.resize(self._shape, self._capacity(max_length), source)
+            entry.resize(self.shape, self._capacity(max_length), source)
             self._entries.append(entry)
             return self._start(entry, tokens, shared, max_length)
         if source is not None and not source.busy:
             return self._take_over(source, tokens, shared, max_length)
         return None
 
+    def lend(self, entry: KVEntry, tokens: int) -> int:
+        """Lend a running call blocks for its branches; return for how many tokens, up to `tokens`.
+
+        Only what nobody has, or has gone on with for long: a beginning that another call will want
+        is not forgotten for a guess.
+        """
+        wanted = self.blocks_for(tokens)
+        stale = time.monotonic() - STALE_SECONDS
+        for old in [e for e in self._entries if not e.busy and e.idle_since < stale]:
+            if self._free_blocks >= wanted:
+                break
+            self._entries.remove(old)
+        entry.lent_blocks = max(0, min(wanted, self._free_blocks))
+        return entry.lent_blocks * self._block
+
+    @property
+    def lent_too_much(self) -> bool:
+        """Whether calls have got blocks since that were lent: a call never waits for branches."""
+        return self._free_blocks < 0
+
     def release(self, entry: KVEntry) -> None:
         """End a call; what its entry holds stays for reuse."""
         self._entries.remove(entry)
         entry.busy = False
+        entry.lent_blocks = 0
+        entry.idle_since = time.monotonic()
         entry.blocks = self.blocks_for(entry.length)
         if not entry.length:
             return
         if entry.capacity > 2 * entry.blocks * self._block:  # it ended long before its limit
-            entry.resize(self._shape, self._capacity(entry.length))
+            entry.resize(self.shape, self._capacity(entry.length))
         self._entries.append(entry)
 
     def drop(self, entry: KVEntry) -> None:
@@ -184,7 +216,7 @@ class KVCache:
             return None
         entry.length = shared
         if entry.capacity < max_length:
-            entry.resize(self._shape, self._capacity(max_length))
+            entry.resize(self.shape, self._capacity(max_length))
         return self._start(entry, tokens, shared, max_length)
 
     def _start(self, entry: KVEntry, tokens: Tokens, shared: int, max_length: int) -> KVEntry:

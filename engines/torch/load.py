@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def load(model_config: dict[str, Any], folder: Path) -> TorchEngine:
     """Load the checkpoint and start the engine. Raises LoadError or ParameterError.
 
-    PyTorch is imported here, after its OpenMP threads are told not to spin for longer than the gaps
+    PyTorch is imported here, after its OpenMP threads are set not to spin for longer than the gaps
     within a forward pass: those of an idle engine would take cores from the engine that works.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tandem.engines.errors import LoadError
 from tandem.engines.torch import attention
-from tandem.engines.torch.attention import Segment
+from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import load_checkpoint
 from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.kv_cache import KVEntry, KVShape
@@ -51,9 +51,9 @@ class PackedModel:
             ) from error
 
     @torch.inference_mode()
-    def forward(self, ids: NDArray[np.int64], segments: Sequence[Segment]) -> torch.Tensor:
+    def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
         """Run the segments' tokens, ids [all tokens]; return logits [all rows, vocab_size]."""
-        positions = _joined([np.arange(s.start, s.end) for s in segments])
+        positions = _joined([segment.positions for segment in segments])
         wanted = _rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
         run = self._fused.forward if self._fused else self._run
@@ -64,7 +64,7 @@ class PackedModel:
         ids: torch.Tensor,
         positions: torch.Tensor,
         rows: torch.Tensor | None,
-        segments: Sequence[Segment],
+        segments: Sequence[Packed],
     ) -> torch.Tensor:
         """Run transformers' model: logits [rows, vocab_size]; rows None: of all tokens."""
         attention.use(segments)
@@ -72,6 +72,7 @@ class PackedModel:
         output = self._model(
             input_ids=ids[None], position_ids=positions[None], use_cache=False, **selected
         )
+        attention.use(())  # or what they refer to would stay until the next pass
         logits: torch.Tensor = output.logits[0]
         return logits if rows is None or self._selects_rows else logits[rows]
 
@@ -137,7 +138,7 @@ class PackedModel:
         return torch.cat(parts)
 
 
-def _rows(segments: Sequence[Segment]) -> NDArray[np.int64]:
+def _rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
     """Indices, in the packed row, of the tokens whose logits are wanted."""
     found = []
     at = 0

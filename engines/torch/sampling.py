@@ -37,12 +37,17 @@ class TorchSampler:
         self._draft_logits = request.draft_logits
         self._threshold = request.draft_acceptance_threshold
 
+    @property
+    def looks_at_text(self) -> bool:
+        """Whether logits need bias, penalties or bans before a token is chosen from them."""
+        return self._bias is not None or bool(self._history) or bool(self._bans)
+
     def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
         """Return logits [rows, vocab_size] after bias, penalties and bans; `tokens` is the text.
 
         Row i sees tokens[: first + i]. Asking for a row raises RequestError where all is banned.
         """
-        if self._bias is None and not self._history and not self._bans:
+        if not self.looks_at_text:
             return logits
         return LazyRows(len(logits), lambda i: self._processed(logits[i], tokens[: first + i]))
 
@@ -79,10 +84,14 @@ class TorchSampler:
         return _at_width(self._probabilities(draft_logits.to(self._device)), self._vocab_size)
 
     def _probabilities(self, row: Row) -> Row:
-        scores = row.float()[None]
+        return self._warped(row[None])[0]
+
+    def _warped(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the probabilities [rows, vocab_size] that tokens are drawn from."""
+        scores = scores.float()
         for warper in self._warpers:
             scores = warper(None, scores)
-        return scores[0].softmax(-1)
+        return scores.softmax(-1)
 
     def _processed(self, row: Row, history: NDArray[np.int64]) -> Row:
         """Return logits [vocab_size] of the token behind `history`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tandem.engines.torch.kv_cache import KVCache
 from tandem.engines.torch.sequence import TorchSequence
@@ -45,6 +45,17 @@ class Scheduler:
                 return
             sequence.entry = entry
             self._running.append(self._waiting.popleft())
+
+    def in_the_way(self) -> Iterator[TorchSequence]:
+        """Yield, to be ended at once, calls whose branches have blocks that others have got since.
+
+        As many as it takes, the latest first.
+        """
+        for call in reversed(self.calls):
+            if not self._cache.lent_too_much:
+                return
+            if call.entry and call.entry.lent_blocks:
+                yield call
 
     def schedule(self) -> list[tuple[TorchSequence, int]]:
         """Return whose tokens go through the model now, and how many of each."""

@@ -7,11 +7,13 @@ import time
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
-from tandem.engines.request import EngineRequest, EngineResponse, Floats, Usage
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
+from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
 from tandem.engines.torch.sampling import TorchSampler
@@ -102,6 +104,19 @@ class TorchSequence:
         """New tokens of the call so far."""
         return len(self._generated)
 
+    def next_tokens(self, count: int) -> NDArray[np.int64]:
+        """The tokens of the next forward pass: [count]."""
+        return self.tokens[self.computed : self.computed + count]
+
+    def segment(self, count: int) -> Packed:
+        """What the attention of the next forward pass must know of them.
+
+        Logits for the call's tail, or for all of a context.
+        """
+        assert self.entry is not None
+        rows = self.tail if count == self.pending else 0
+        return Segment(self.entry, count, count if self.request.return_context_logits else rows)
+
     def schedule(self, count: int) -> None:
         """Count `count` tokens as seen by the model."""
         assert self.entry is not None
@@ -157,7 +172,7 @@ class TorchSequence:
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineResponse) -> None:
-        """Deliver, or note that nobody is there; the engine's thread must survive either."""
+        """Deliver, or note that the client has gone; the engine's thread must survive both."""
         try:
             self._respond(answer)
         except Exception:
@@ -230,9 +245,9 @@ class TorchSequence:
         parts, self._generation_logits = self._generation_logits, []
         return _numpy(torch.cat(parts))
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> CallUsage:
         entry = self.entry
-        return Usage(
+        return CallUsage(
             reused_blocks=entry.reused_blocks if entry else 0,
             new_blocks=entry.blocks - entry.reused_blocks if entry else 0,
             computed_tokens=self._computed,

@@ -1,7 +1,7 @@
 """What the soak takes for growth, for a wrong answer and for a planted fault's error."""
 
 import pytest
-from benchmarks.soak.asking import Outcome
+from benchmarks.soak.asking import SoakOutcome
 from benchmarks.soak.crowd import _right
 from benchmarks.soak.faults import SECONDS_FELT, Struck, Trouble
 from benchmarks.soak.flatness import FEW, MEMORY_MB, courses
@@ -46,12 +46,12 @@ def test_threads_that_stay_behind_are_growth():
 @pytest.mark.parametrize(
     ("outcome", "right"),
     [
-        (Outcome(("right", "too")), True),
-        (Outcome(("right", "to")), False),
-        (Outcome(("right",)), False),
-        (Outcome(("rig", ""), left=True), True),
-        (Outcome(("", "t0"), left=True), False),
-        (Outcome((), left=True), True),
+        (SoakOutcome(("right", "too")), True),
+        (SoakOutcome(("right", "to")), False),
+        (SoakOutcome(("right",)), False),
+        (SoakOutcome(("rig", ""), left=True), True),
+        (SoakOutcome(("", "t0"), left=True), False),
+        (SoakOutcome((), left=True), True),
     ],
 )
 def test_an_answer_is_the_controls_or_its_beginning_where_the_client_left(outcome, right):

@@ -41,7 +41,7 @@ def test_a_target_that_became_slow_is_asked_for_less_at_once():
     assert chunk_size.tokens == 1
 
 
-def test_a_piece_without_tokens_tells_nothing():
+def test_a_chunk_without_tokens_teaches_nothing():
     chunk_size = ChunkSize(steady=True)
     chunk_size.adapt(1, 0.01)
     chunk_size.adapt(0, 5.0)
@@ -86,7 +86,7 @@ def play_auto(times, **changes):
         **changes,
     )
     drafter = drafter_of(request, settings, Health(), DraftStatistics(16, rated=True))
-    play(Decoding(request, settings, drafter), world, world)
+    play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     return world
 
 
@@ -121,5 +121,5 @@ def test_a_seeded_stream_of_an_unkeyed_engine_has_pieces_of_one_size():
         streams_text=True,
     )
     drafter = drafter_of(request, settings, Health(), DraftStatistics(16, rated=True))
-    play(Decoding(request, settings, drafter), world, world)
+    play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert [tokens for tokens, _ in world.plain] == [FIXED_PIECE] * 5

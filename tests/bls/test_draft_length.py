@@ -8,15 +8,18 @@ from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
 from tandem.bls.draft_length import (
-    LONGEST_REST,
-    PRIOR_ROUNDS,
-    SHARED_MEMORY,
+    FIRST_PIECE,
+    FIRST_TOKENS,
+    KEPT_ROUNDS,
+    LEAST_PRICE,
+    MOST_SAVED,
+    SHARE,
     AdaptiveLength,
     DraftStatistics,
-    LatencyModel,
+    TrialBudget,
 )
 from tandem.bls.drafters import drafter_of
-from tandem.bls.effects import Draft, DraftPlan, EngineAnswer
+from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO
@@ -103,50 +106,16 @@ def seconds_of(text, draft_len, draft_statistics):
     )
     world = World(text, SMALL)
     play(
-        Decoding(request, settings, drafter_of(request, settings, Health(), draft_statistics)),
+        Decoding(
+            request,
+            settings,
+            drafter_of(request, settings, Health(), draft_statistics),
+            clock=lambda: world.seconds,
+        ),
         world,
         world,
     )
     return world.seconds
-
-
-def test_costs_are_learned_from_calls_of_different_length():
-    line = LatencyModel(through_zero=False)
-    for tokens in (1, 5, 9, 3):
-        line.add(tokens, 0.010 + 0.001 * tokens)
-    assert line.fit() == pytest.approx((0.010, 0.001))
-
-
-def test_calls_of_nearly_one_length_tell_both_costs():
-    line = LatencyModel(through_zero=False)
-    for tokens in (4, 5) * 3:
-        line.add(tokens, 0.010 + 0.001 * tokens)
-    assert line.fit() == pytest.approx((0.010, 0.001))
-
-
-@pytest.mark.parametrize("through_zero", [True, False])
-def test_calls_of_one_length_tell_one_cost(through_zero):
-    line = LatencyModel(through_zero=through_zero)
-    for _ in range(3):
-        line.add(5, 0.015)
-    assert line.fit() == pytest.approx((0.0, 0.003) if through_zero else (0.015, 0.0))
-
-
-def test_a_call_counts_for_three_times_its_expected_length_at_most():
-    hung, slow = LatencyModel(through_zero=True), LatencyModel(through_zero=True)
-    for line, seconds in ((hung, 30.0), (slow, 0.060)):
-        line.add(5, 0.010)
-        line.add(10, seconds)
-    assert hung.fit() == slow.fit()
-
-
-def test_one_call_that_hung_does_not_spoil_the_costs():
-    line = LatencyModel(through_zero=False)
-    for tokens in (1, 5, 9, 3) * 20:
-        line.add(tokens, 0.010 + 0.001 * tokens)
-    line.add(4, 30.0)
-    fixed, each = line.fit()
-    assert fixed + 4 * each < 0.020
 
 
 def test_a_load_that_makes_verifying_dear_shortens_the_drafts():
@@ -158,117 +127,6 @@ def test_a_load_that_makes_verifying_dear_shortens_the_drafts():
     assert lengths[0.3] < 0.6 * lengths[0.005]
 
 
-def test_a_shorter_draft_is_known_exactly_from_a_longer_one():
-    draft_statistics = DraftStatistics(8, rated=True)
-    own = draft_statistics.own_arms()
-    probabilities = np.array([0.9, 0.9, 0.5, 0.9], np.float32)
-    draft = Draft(
-        ids(1, 1, 1, 1), answer=EngineAnswer(ids(1, 1, 1, 1), log_probs=np.log(probabilities))
-    )
-    draft_statistics.learn_acceptance(draft, 2, own)
-    arms = dict(
-        zip(
-            zip(own.lengths, own.stops, strict=True),
-            zip(own.drafted, own.emitted, strict=True),
-            strict=True,
-        )
-    )
-    assert arms[1, 0.0] == (1, 2)
-    assert arms[4, 0.0] == (4, 3)
-    assert arms[4, 0.6] == (3, 3)  # 0.9 * 0.9 * 0.5 is less
-
-
-def taught(rounds=3):
-    """Statistics of rounds that drafted 2 tokens and kept 1, and the rates of a new request."""
-    draft_statistics = DraftStatistics(2, rated=False)
-    own = draft_statistics.own_arms()
-    for _ in range(rounds):
-        answer = EngineAnswer(ids(1, 1), seconds=0.02)
-        draft_statistics.learn(Draft(ids(1, 1), answer=answer), 1, 0.05, own)
-    return draft_statistics, own
-
-
-def test_rates_are_tokens_a_second_by_what_rounds_cost_and_earned():
-    draft_statistics, own = taught()
-    for arms in (own, draft_statistics.own_arms()):  # one with experience, one that begins
-        rates, alone = draft_statistics.rates(arms)
-        # One token kept and one of the target's own, for 50 ms and 10 ms a draft token.
-        assert rates == pytest.approx([2 / 0.06, 2 / 0.07])
-        assert alone == pytest.approx(1 / 0.05)
-
-
-def test_a_requests_own_rounds_count_beside_what_all_have_learned():
-    draft_statistics, own = taught()
-    own.add(np.array([1.0, 2.0]), np.array([1.0, 1.0]))
-    rounds = own.rounds + PRIOR_ROUNDS
-    emitted = own.emitted + 2 * PRIOR_ROUNDS
-    drafted = own.drafted + np.array([1, 2]) * PRIOR_ROUNDS
-    rates, _ = draft_statistics.rates(own)
-    assert rates == pytest.approx(emitted / (0.05 * rounds + 0.01 * drafted))
-
-
-def test_the_target_alone_is_rated_by_its_own_calls_once_there_were_any():
-    draft_statistics, own = taught()
-    draft_statistics.learn_plain_step(10, 0.5)
-    assert draft_statistics.rates(own)[1] == pytest.approx(1 / 0.05)
-    draft_statistics.learn_plain_step(20, 0.9)  # 0.1 s and 0.04 s a token
-    assert draft_statistics.rates(own)[1] == pytest.approx(1 / (0.04 + 0.1 / LONGEST_REST))
-
-
-def test_beyond_a_draft_that_was_kept_whole_more_is_kept_at_the_average_rate():
-    draft_statistics = DraftStatistics(4, rated=False)
-    own = draft_statistics.own_arms()
-    draft_statistics.learn_acceptance(Draft(ids(1, 1), answer=EngineAnswer(ids(1, 1))), 2, own)
-    # Known beforehand: 1 of 2. Now 2 of 2 more.
-    rate = (SHARED_MEMORY * 1 + 2) / (SHARED_MEMORY * 2 + 2)
-    assert own.lengths.tolist() == [1, 2, 3, 4]
-    assert own.drafted.tolist() == [1, 2, 3, 4]
-    assert own.emitted == pytest.approx([2, 3, 3 + rate, 3 + rate + rate**2])
-
-
-def test_what_follows_a_rejected_token_decides_nothing():
-    draft_statistics = DraftStatistics(4, rated=False)
-    own = draft_statistics.own_arms()
-    four = Draft(ids(1, 1, 1, 1), answer=EngineAnswer(ids(1, 1, 1, 1)))
-    draft_statistics.learn_acceptance(four, 1, own)  # 1 of the 2 that were looked at
-    two = Draft(ids(1, 1), answer=EngineAnswer(ids(1, 1)))
-    draft_statistics.learn_acceptance(two, 2, draft_statistics.own_arms())
-    own = draft_statistics.own_arms()
-    draft_statistics.learn_acceptance(two, 2, own)
-    once = np.array([1.0, 2.0]) * SHARED_MEMORY + [1, 2]
-    kept, decided = (once * SHARED_MEMORY + 2) * SHARED_MEMORY + 2
-    rate = kept / decided
-    assert own.emitted[-1] == pytest.approx(3 + rate + rate**2)
-
-
-def test_the_first_rounds_times_are_the_prompts_and_not_learned():
-    draft_statistics = DraftStatistics(2, rated=False)
-    length = AdaptiveLength(draft_statistics)
-    draft = Draft(ids(1, 1), answer=EngineAnswer(ids(1, 1), seconds=0.02))
-    length.verified(draft, 1, 9.0)
-    assert not draft_statistics.knows_costs
-    length.verified(draft, 1, 0.05)
-    assert draft_statistics.knows_costs
-    assert draft_statistics.rates(draft_statistics.own_arms())[1] == pytest.approx(20)
-    assert draft_statistics.arms.rounds == pytest.approx(1 + SHARED_MEMORY)
-
-
-def test_drafts_that_stop_earning_rest_and_are_tried_again():
-    draft_statistics, _ = taught()
-    length = AdaptiveLength(draft_statistics)
-    assert length.plan(4) == DraftPlan(1)
-    draft_statistics.learn_plain_step(10, 0.1)  # alone, it makes 100 tokens a second
-    plans = [length.plan(4) for _ in range(4)]
-    assert plans == [
-        DraftPlan(0, plain_tokens=8),
-        DraftPlan(2),
-        DraftPlan(0, plain_tokens=16),
-        DraftPlan(2),
-    ]
-    assert length.plan(1) == DraftPlan(0, plain_tokens=32)
-    assert length.plan(1) == DraftPlan(1)
-
-
 def test_decisions_are_recorded():
     world = World(even(0.7), SMALL)
     settings = with_engines(SETTINGS, draft={"stops_when_unsure": True})
@@ -277,7 +135,10 @@ def test_decisions_are_recorded():
     )
     draft_statistics = DraftStatistics(16, rated=True)
     decoding = Decoding(
-        request, settings, drafter_of(request, settings, Health(), draft_statistics)
+        request,
+        settings,
+        drafter_of(request, settings, Health(), draft_statistics),
+        clock=lambda: world.seconds,
     )
     play(decoding, world, world)
     rounds = decoding.statistics.as_dict()["rounds"]
@@ -308,5 +169,174 @@ def test_hybrid_goes_on_asking_the_model_once_the_target_alone_was_timed():
     )
     draft_statistics = DraftStatistics(16, rated=True)
     drafter = drafter_of(request, settings, Health(), draft_statistics)
-    play(Decoding(request, settings, drafter), world, world)
+    play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert len(world.drafted) > LENGTH / 17
+
+
+def drafted(*tokens, engine_seconds=0.0):
+    return Draft(
+        ids(*tokens),
+        drafter="draft_model",
+        answer=EngineAnswer(ids(*tokens), seconds=engine_seconds, engine_seconds=engine_seconds),
+    )
+
+
+def copied(*tokens, num_matching=2):
+    return Draft(ids(*tokens), drafter="prompt_lookup", num_matching=num_matching)
+
+
+def taught(rounds=4, *, max_draft_len=2, accepted=1):
+    """A request whose rounds drafted 2 tokens in 20 ms, and were verified in 50 of 80 ms."""
+    draft_statistics = DraftStatistics(max_draft_len, rated=False)
+    length = AdaptiveLength(draft_statistics)
+    for _ in range(rounds):
+        length.verified(drafted(1, 1, engine_seconds=0.02), accepted, StepSeconds(0.08, 0.05))
+    return length, draft_statistics
+
+
+def test_a_round_costs_what_the_wall_clock_says_not_what_the_engines_say():
+    draft_statistics = taught()[1]
+    choice = draft_statistics.choice(draft_statistics.of_a_request(), 2, 32)
+    # One token kept and one of the target's own: 50 ms to verify, 10 on the way, 10 a draft token.
+    assert choice.arm == pytest.approx((1, 0.0, 2 / 0.07))
+
+
+def test_the_target_alone_is_guessed_from_its_verifications_until_it_was_timed():
+    length, draft_statistics = taught()
+    own = draft_statistics.of_a_request()
+    assert draft_statistics.choice(own, 2, 32).alone == pytest.approx(1 / (0.05 + 0.01 / 32))
+    length.observe_plain_step(8, StepSeconds(0.46, 0.4))  # 50 ms a token, and 60 on the way
+    assert draft_statistics.choice(own, 2, 32).alone == pytest.approx(1 / (0.05 + 0.06 / 32))
+
+
+def test_the_first_steps_times_are_the_prompts_and_not_learned():
+    draft_statistics = DraftStatistics(2, rated=False)
+    length = AdaptiveLength(draft_statistics)
+    length.verified(drafted(1, 1, engine_seconds=0.02), 1, StepSeconds(9.0, 9.0))
+    assert not draft_statistics.round_times.known
+    assert draft_statistics.drafts.all.rounds == 1
+    length.verified(drafted(1, 1, engine_seconds=0.02), 1, StepSeconds(0.08, 0.05))
+    assert draft_statistics.round_times.known
+    another = AdaptiveLength(draft_statistics)
+    another.observe_plain_step(8, StepSeconds(9.0, 9.0))
+    assert not draft_statistics.plain_times.known
+    another.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    assert draft_statistics.plain_times.known
+
+
+def test_drafts_that_nothing_is_known_of_are_of_medium_length():
+    length = AdaptiveLength(DraftStatistics(32, rated=True))
+    assert length.plan(32) == DraftPlan(FIRST_TOKENS, wants_log_probs=True)
+    assert length.plan(3) == DraftPlan(3, wants_log_probs=True)
+
+
+def test_trials_may_cost_a_share_of_the_time():
+    budget = TrialBudget()
+    assert not budget.pays(lasts=0.2, worth=0.1)
+    budget.earn(0.1 / SHARE)
+    assert budget.pays(lasts=0.2, worth=0.1)
+    assert not budget.pays(lasts=0.2, worth=0.1)
+
+
+def test_a_trial_that_promises_as_much_as_the_best_has_a_price_all_the_same():
+    budget = TrialBudget()
+    assert not budget.pays(lasts=1.0, worth=1.0)
+    budget.earn(LEAST_PRICE / SHARE)
+    assert budget.pays(lasts=1.0, worth=1.0)
+    assert not budget.pays(lasts=1.0, worth=1.0)
+
+
+def test_what_is_saved_for_trials_is_bounded_but_a_dear_one_is_made_some_time():
+    budget = TrialBudget()
+    for _ in range(3):
+        budget.earn(1e6)
+    assert budget.pays(lasts=10 * MOST_SAVED, worth=0.0)
+    budget.earn(9 * MOST_SAVED / SHARE)
+    assert not budget.pays(lasts=MOST_SAVED / 2, worth=0.0)
+
+
+def test_nobody_else_samples_the_target_alone_while_one_request_does():
+    """All requests used to leave their drafts at once, until the first one was back."""
+    draft_statistics = taught(rounds=400)[1]
+    others = [AdaptiveLength(draft_statistics) for _ in range(64)]
+    for other in others:
+        other.verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))  # their prompts
+    plans = [other.plan(4) for other in others]
+    assert plans.count(DraftPlan(0, plain_tokens=FIRST_PIECE)) == 1
+
+
+def test_an_arm_is_kept_for_some_rounds():
+    length = taught(rounds=KEPT_ROUNDS + 2)[0]
+    assert length.plan(4) == DraftPlan(0, plain_tokens=FIRST_PIECE)  # a first sample
+    length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    assert length.plan(4) == DraftPlan(1)
+    length.observe_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better from now on
+    kept = [length.plan(4) for _ in range(KEPT_ROUNDS + 1)]
+    assert kept == [DraftPlan(1)] * KEPT_ROUNDS + [DraftPlan(0, plain_tokens=FIRST_PIECE)]
+
+
+def test_drafts_that_stop_earning_rest_for_longer_and_longer():
+    draft_statistics = taught()[1]
+    length = AdaptiveLength(draft_statistics)
+    length.observe_plain_step(8, StepSeconds(1.0, 1.0))  # with the prompt
+    length.observe_plain_step(32, StepSeconds(0.32, 0.32))  # 100 tokens a second
+    plans = [length.plan(4).plain_tokens for _ in range(4)]
+    assert plans == [8, 16, 32, 32]
+
+
+def test_drafts_that_rest_are_tried_again_as_soon_as_the_time_for_it_is_saved():
+    draft_statistics = taught()[1]
+    length = AdaptiveLength(draft_statistics)
+    length.observe_plain_step(8, StepSeconds(1.0, 1.0))
+    length.observe_plain_step(32, StepSeconds(0.32, 0.32))
+    plans = []
+    for _ in range(400):
+        plans.append(length.plan(4))
+        if plans[-1].num_tokens:
+            length.verified(drafted(1, 1, engine_seconds=0.02), 1, StepSeconds(0.08, 0.05))
+        else:
+            length.observe_plain_step(32, StepSeconds(0.32, 0.32))  # 100 tokens a second
+    tried = [at for at, plan in enumerate(plans) if plan.num_tokens]
+    begun = [at for at in tried if at - 1 not in tried]
+    assert tried == sorted(begun + [at + 1 for at in begun])  # two drafts each
+    # 50 ms to verify, 10 on the way and 20 to draft, for two tokens that are worth 20.
+    assert np.diff(begun) == pytest.approx(2 * 0.06 / SHARE / 0.32, abs=3)
+    assert len(begun) >= 3
+
+
+def test_a_draft_model_that_has_to_catch_up_is_not_taken_for_a_slow_one_but_costs_the_trial():
+    draft_statistics = taught()[1]
+    before = draft_statistics.round_times.draft(2)
+    length = AdaptiveLength(draft_statistics)
+    length.observe_plain_step(8, StepSeconds(1.0, 1.0))
+    length.verified(drafted(1, 1, engine_seconds=9.0), 1, StepSeconds(9.08, 0.05))
+    assert draft_statistics.round_times.draft(2) == pytest.approx(before)
+    length.observe_plain_step(32, StepSeconds(0.32, 0.32))
+    plans = []
+    for _ in range(100):
+        plans.append(length.plan(4))
+        length.observe_plain_step(32, StepSeconds(0.32, 0.32))
+    assert not any(plan.num_tokens for plan in plans)
+    length.verified(drafted(1, 1, engine_seconds=0.02), 1, StepSeconds(0.08, 0.05))
+    length.verified(drafted(1, 1, engine_seconds=0.04), 1, StepSeconds(0.08, 0.05))
+    assert draft_statistics.round_times.draft(2) > before
+
+
+def test_a_copy_that_earns_more_than_a_draft_is_taken():
+    length = taught(max_draft_len=4)[0]
+    assert length.copy(copied(1, 1, 1, 1), 4) == 4
+    for _ in range(40):
+        length.verified(copied(1, 1, 1, 1), 0, StepSeconds(0.06, 0.05))
+    assert length.copy(copied(1, 1, 1, 1), 4) == 0
+    assert length.copy(copied(1, 1, 1, 1, num_matching=4), 4) == 4  # of those nothing was seen yet
+
+
+def test_copies_that_were_given_up_are_tried_again():
+    length = taught(max_draft_len=4)[0]
+    for _ in range(40):
+        length.verified(copied(1, 1, 1, 1), 0, StepSeconds(0.06, 0.05))
+    taken = []
+    for _ in range(100):
+        taken.append(length.copy(copied(1, 1, 1, 1), 4))
+        length.verified(drafted(1, 1, engine_seconds=0.02), 1, StepSeconds(0.08, 0.05))
+    assert 1 <= sum(map(bool, taken)) <= 100 * SHARE * 0.08 / (LEAST_PRICE * 0.06) + 1

@@ -1,4 +1,4 @@
-"""Who drafts, what, and who is told to have earned it."""
+"""Who drafts, what, and to whom the statistics ascribe it."""
 
 from dataclasses import replace
 
@@ -18,11 +18,11 @@ from scripted import (
 )
 
 from tandem.bls import effects
-from tandem.bls.draft_length import DraftStatistics, FixedLength
+from tandem.bls.draft_length import FIRST_TOKENS, DraftStatistics, FixedLength
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import SEEDED_LENGTH, DraftModel
 from tandem.bls.drafters.prompt_lookup import PromptLookup
-from tandem.bls.effects import EngineAnswer
+from tandem.bls.effects import EngineAnswer, StepSeconds
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
@@ -214,7 +214,7 @@ SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
 
 
 @pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
-def test_a_context_with_an_id_that_the_draft_lacks_is_not_sent_to_it(prompt, asks):
+def test_a_context_with_an_id_outside_the_drafts_vocabulary_is_not_sent_to_it(prompt, asks):
     class Zeros(Language):
         def next(self, context, banned=()):
             return 0
@@ -226,7 +226,7 @@ def test_a_context_with_an_id_that_the_draft_lacks_is_not_sent_to_it(prompt, ask
     assert decoding.statistics.num_drafter_failures == 0
 
 
-def test_an_id_that_the_draft_lacks_ends_drafting_where_it_comes_up():
+def test_an_id_outside_the_drafts_vocabulary_ends_drafting_where_it_comes_up():
     class Counts(Language):
         def next(self, context, banned=()):
             return 4 if len(context) == 12 else 1
@@ -262,7 +262,7 @@ def test_the_model_is_asked_only_where_it_has_room():
     assert not drafter.can_draft(sequence)
 
 
-def test_a_draft_has_no_end_of_sequence_while_tokens_are_owed():
+def test_a_draft_has_no_end_of_sequence_before_min_tokens():
     draft = Draft(ENDLESS)
     play(
         decoding_of(request_of("draft_model", min_tokens=8, max_tokens=30)), Target(ENDLESS), draft
@@ -291,14 +291,28 @@ def learning(**changes):
     return drafter_of(request, SETTINGS, Health(), draft_statistics), draft_statistics
 
 
-def test_hybrid_tells_the_model_of_its_own_drafts_alone():
+def test_hybrid_keeps_what_copies_earn_apart_from_what_the_model_does():
     drafter, draft_statistics = learning()
-    copied = effects.Draft(ids(1, 2), drafter="prompt_lookup")
-    drafter.verified(copied, 1, 0.1)
-    assert draft_statistics.arms.rounds == 0
+    copied = effects.Draft(ids(1, 2), drafter="prompt_lookup", num_matching=2)
+    drafter.verified(copied, 1, StepSeconds(0.1, 0.1))
+    assert draft_statistics.drafts.all.rounds == 0
     drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
-    drafter.verified(drafted, 1, 0.1)
-    assert draft_statistics.arms.rounds == 1
+    drafter.verified(drafted, 1, StepSeconds(0.1, 0.1))
+    assert draft_statistics.drafts.all.rounds == 1
+
+
+def test_hybrid_leaves_the_target_alone_for_longer_the_longer_nothing_is_found_to_copy():
+    drafter = learning()[0]
+    for _ in range(4):
+        drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
+        drafter.verified(drafted, 0, StepSeconds(0.1, 0.1))
+    drafter.observe_plain_step(32, StepSeconds(0.032, 0.032))  # drafts do not pay
+    new, pieces = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
+    for _ in range(7):
+        with pytest.raises(StopIteration) as proposed:
+            next(drafter.propose(new, 4))
+        pieces.append(proposed.value.value.plain_tokens)
+    assert pieces == [1, 2, 3, 4, 8, 16, 32]
 
 
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
@@ -318,7 +332,7 @@ def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
     )
     drafter = drafter_of(request, SETTINGS, Health(), DraftStatistics(16, rated=True))
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
-    fixed = SEEDED_LENGTH if seeded and use_draft_logits else 16  # AUTO begins at full length
+    fixed = SEEDED_LENGTH if seeded and use_draft_logits else FIRST_TOKENS
     assert first == (3 if draft_len == 3 else fixed)
 
 

@@ -1,4 +1,4 @@
-"""The loop with scripted engines: the text is the target's own, and the figures add up."""
+"""The loop with scripted engines: the text is the target's own, and the statistics add up."""
 
 from dataclasses import replace
 
@@ -204,7 +204,7 @@ def test_time_of_a_call_that_brought_nothing_is_counted():
     assert decoding.statistics.target_seconds == 0.25
 
 
-def test_no_stop_id_ends_a_call_while_tokens_are_owed():
+def test_no_stop_id_ends_a_call_before_min_tokens():
     language = Language(end_every=2)
     target, draft = Target(language), Draft(language)
     play(decoding_of(request_of(min_tokens=6, max_tokens=30)), target, draft)
@@ -247,7 +247,7 @@ def test_a_draft_is_cut_behind_an_end_of_sequence():
     assert target.calls[0].draft.tokens.tolist() == [1, END]
 
 
-def test_tokens_owed_ban_the_end_and_clip_the_draft():
+def test_min_tokens_ban_the_end_and_clip_the_draft():
     language = Language(end_every=2)
     target, draft = Target(language), Draft(language)
     decoding = decoding_of(request_of(min_tokens=3, max_tokens=30))

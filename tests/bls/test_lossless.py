@@ -66,7 +66,7 @@ def test_target_that_takes_them_raw_is_shown_what_they_were_drawn_from(width, dt
     np.testing.assert_allclose(np.exp(found[0, :, :VOCAB].astype(float)), rows, rtol=1e-2)
 
 
-def test_draft_whose_logits_tell_all_is_warped_by_the_whole_request():
+def test_draft_with_complete_logits_is_warped_by_the_whole_request():
     settings = with_engines(RAW, draft={"logits_tell_all": True})
     found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
     assert np.isfinite(found).all()
@@ -106,7 +106,7 @@ def test_handle_of_fast_logits_is_passed_on_untouched():
     )
 
 
-def test_draft_is_drawn_by_what_its_logits_tell():
+def test_draft_is_drawn_by_what_its_logits_hold():
     penalised = replace(SAMPLED, top_p=0.5, repetition_penalty=1.3, bad_words=ids(1))
     request = request_of(sampling=penalised)
     assert draft_sampling(request, SETTINGS) is penalised
@@ -182,7 +182,7 @@ def test_what_no_verification_brings_is_answered_without_drafts(wanted):
     assert lossless(itself, RAW) is itself
 
 
-def test_draft_ends_before_a_token_that_the_target_lacks():
+def test_draft_ends_before_a_token_outside_the_targets_vocabulary():
     settings = with_engines(SETTINGS, target={"vocab_size": VOCAB - 2})
 
     class Strays(Draft):

@@ -95,6 +95,20 @@ def test_what_is_counted_by_draft_has_the_name_of_who_proposed_it(statistics):
     } == {"drafts": 2, "draft_tokens": 8, "accepted_tokens": 3}
 
 
+def test_what_was_drafted_ahead_is_counted_by_sequence():
+    statistics = Statistics()
+    statistics.ahead.num_calls = 3
+    for hit in (False, True, True):
+        statistics.add(Round(4, 1, "draft_model", 0, 4, 0.0, 0.0, 0.0, 8, hit, 0.5))
+    figures = updates_of("hybrid", statistics, TIMELINE)
+    assert {
+        name: counts(figures, f"tandem_draft_ahead_{name}_total", drafter="hybrid")
+        for name in ("calls", "branches", "wasted_branches", "saved_seconds")
+    } == {"calls": 3, "branches": 24, "wasted_branches": 22, "saved_seconds": 1.0}
+    name = "tandem_draft_ahead_hits_total"
+    assert [counts(figures, name, drafter="hybrid", accepted=j) for j in "01"] == [0, 2]
+
+
 @pytest.mark.parametrize("drafter", ["none", "hybrid"])
 def test_who_proposes_nothing_itself_has_no_counters_of_drafts(drafter):
     assert not any(name.startswith("spec_decode") for name, _ in zeros(drafter).counts)

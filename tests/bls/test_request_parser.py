@@ -1,6 +1,8 @@
 """A client's tensors, as Triton hands them over: what is read of them, and every refusal."""
 
+import secrets
 from dataclasses import replace
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -8,11 +10,13 @@ import scripted
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
-from tandem.bls.prompt import Drafting, Options, TokenizerInputs
+from tandem.bls.prompt import Options, TokenizerInputs
+from tandem.bls.request import Request, Sampling
 from tandem.bls.request_parser import (
     MAX_PARAMETERS_BYTES,
     TRITON_PARAMETERS,
     UNSUPPORTED,
+    UNTOKENIZED,
     RequestParser,
     check_sizes,
 )
@@ -67,19 +71,22 @@ def batch(*rows, settings=SETTINGS):
     return RequestParser(inputs, "", settings)
 
 
+def prompts_of(parser):
+    return parser.prompts(parser.options())
+
+
 def prompt(**values):
-    [read] = request_parser(**values).prompts()
+    [read] = prompts_of(request_parser(**values))
     return read
 
 
-def read(**values):
-    made = request_parser(**values)
-    return made.options(), made.prompts()
+def request_of(**values):
+    return prompt(**values).request
 
 
 def refusal(**values):
     with pytest.raises(BadRequest) as refused:
-        read(**values)
+        prompt(**values)
     text = str(refused.value)
     assert "\n" not in text
     assert len(text) < 400
@@ -87,15 +94,19 @@ def refusal(**values):
 
 
 def test_a_plain_prompt_gets_the_deployments_defaults():
-    read = prompt()
-    assert read.words == TokenizerInputs("x")
-    assert read.input_ids is None
-    assert (read.max_tokens, read.min_tokens, read.end_id, read.seed) == (4, 0, None, None)
-    assert (read.temperature, read.top_k, read.top_p) == (1.0, 1, 1.0)
-    penalties = read.repetition_penalty, read.presence_penalty, read.frequency_penalty
-    assert penalties == (None, None, None)
-    assert read.drafting == Drafting(
-        "draft_model", draft_len=4, prompt_lookup_num_tokens=5, max_matching_ngram_size=2
+    words, input_ids, request = prompt()
+    assert words == TokenizerInputs("x")
+    assert input_ids is None
+    assert request == Request(
+        prompt_ids=UNTOKENIZED,
+        max_tokens=4,
+        sampling=Sampling(seed=request.sampling.seed),
+        end_ids=(7,),
+        drafter="draft_model",
+        draft_len=4,
+        max_draft_len=16,
+        prompt_lookup_num_tokens=5,
+        max_matching_ngram_size=2,
     )
     assert request_parser().options() == Options()
 
@@ -261,6 +272,21 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             ),
         ),
         (
+            {"draft_ahead": "yes"},
+            "input 'draft_ahead': 'yes' given, must be true, false, auto",
+        ),
+        (
+            {"draft_ahead": "true", "drafter": "prompt_lookup"},
+            "input 'draft_ahead' needs 'drafter' to be draft_model or hybrid",
+        ),
+        (
+            {"draft_ahead": "true"},
+            (
+                "input 'draft_ahead': true given, but this deployment's draft engine cannot draft "
+                "ahead; say auto or false"
+            ),
+        ),
+        (
             {"draft_acceptance_threshold": 0.5},
             (
                 "input 'draft_acceptance_threshold' needs 'use_draft_logits' to be true: without "
@@ -321,12 +347,14 @@ def test_what_is_wrong_is_named(values, line):
         {"num_draft_tokens": 16},
         {"drafter": "none", "draft_acceptance_threshold": 0.5, "use_draft_logits": True},
         {"use_draft_logits": True, "draft_acceptance_threshold": 1.0},
+        {"draft_ahead": "auto"},
+        {"draft_ahead": "false", "drafter": "none"},
         {"return_generation_logits": True, "max_tokens": 12},
     ],
     ids="-".join,
 )
 def test_what_is_just_right_is_taken(values):
-    assert request_parser(**values).prompts()
+    assert prompt(**values)
 
 
 @pytest.mark.parametrize("tensor", UNSUPPORTED, ids=str)
@@ -335,12 +363,12 @@ def test_what_no_engine_honours_is_refused_where_it_holds_something(tensor):
     inputs = {"text_input": array(INPUTS["text_input"], [["x"]]), "max_tokens": np.array([[4]])}
     with pytest.raises(BadRequest, match=f"^input '{tensor}' is not supported by this deployment$"):
         RequestParser(inputs | {tensor: some}, "", SETTINGS)
-    assert RequestParser(inputs | {tensor: some[:, :0]}, "", SETTINGS).prompts()
+    assert prompts_of(RequestParser(inputs | {tensor: some[:, :0]}, "", SETTINGS))
 
 
 def test_a_request_of_nothing_is_refused():
     empty = RequestParser({}, "", SETTINGS)
-    for read in (empty.options, empty.prompts):
+    for read in (empty.options, lambda: empty.prompts(Options())):
         with pytest.raises(
             BadRequest, match=r"^input 'text_input' is missing; send one prompt or more$"
         ):
@@ -390,15 +418,12 @@ def test_whether_the_prompt_is_shown_is_the_deployments_choice():
 
 
 def test_prompts_of_a_batch_differ():
-    first, second = batch(
-        {"max_tokens": 2, "drafter": "none"}, {"text_input": "y", "max_tokens": 3, "drafter": ""}
-    ).prompts()
-    assert (first.words.text, first.max_tokens, first.drafting.drafter) == ("x", 2, "none")
-    assert (second.words.text, second.max_tokens, second.drafting.drafter) == (
-        "y",
-        3,
-        "draft_model",
-    )
+    rows = {"max_tokens": 2, "drafter": "none"}, {"text_input": "y", "max_tokens": 3, "drafter": ""}
+    read = [
+        (words.text, request.max_tokens, request.drafter)
+        for words, _, request in prompts_of(batch(*rows))
+    ]
+    assert read == [("x", 2, "none"), ("y", 3, "draft_model")]
 
 
 HARMLESS = {
@@ -417,6 +442,7 @@ HARMLESS = {
     "embedding_bias_weights": 1.0,
     "drafter": "hybrid",
     "num_draft_tokens": 2,
+    "draft_ahead": "auto",
     "prompt_lookup_num_tokens": 2,
     "max_matching_ngram_size": 1,
     "use_draft_logits": False,
@@ -442,17 +468,23 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         "embedding_bias_words": "f",
         "embedding_bias_weights": 2.0,
         "num_draft_tokens": 3,
+        "draft_ahead": "false",
         "prompt_lookup_num_tokens": 4,
         "max_matching_ngram_size": 3,
         "use_draft_logits": True,
         "draft_acceptance_threshold": 0.5,
     }
     first = {**HARMLESS, "use_draft_logits": True}
-    one, two = batch(first, {**first, **other}).prompts()
+    one, two = prompts_of(batch(first, {**first, **other}))
     assert one == prompt(**first)
     assert two == prompt(**first | other)
-    for name, value in one._asdict().items():
-        assert value != getattr(two, name) or name in ("input_ids", "max_tokens"), name
+    for part in (lambda p: p.words._asdict(), lambda p: vars(p.request.sampling)):
+        same = {name for name, value in part(one).items() if part(two)[name] == value}
+        assert same <= {"text", "bad_words", "embedding_bias"}
+    same = {name for name, value in vars(one.request).items() if vars(two.request)[name] is value}
+    flags = {name for name in same if name.startswith(("wants_", "streams_"))}
+    every_row = {"prompt_ids", "max_tokens", "max_draft_len", "seeded", "drafter", "stop_strings"}
+    assert same - flags - {"use_draft_logits"} <= every_row
 
 
 @pytest.mark.parametrize(
@@ -469,24 +501,24 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
 )
 def test_what_is_refused_alone_is_refused_behind_a_good_prompt(wrong, reason):
     harmless = {k: v for k, v in HARMLESS.items() if k != "draft_acceptance_threshold"}
-    assert batch(harmless, harmless).prompts()
+    assert prompts_of(batch(harmless, harmless))
     with pytest.raises(BadRequest, match=reason):
-        batch(harmless, {**harmless, **wrong}).prompts()
+        prompts_of(batch(harmless, {**harmless, **wrong}))
 
 
 def test_a_threshold_is_refused_in_the_row_that_compares_ids():
     good = {"use_draft_logits": True, "draft_acceptance_threshold": 0.5}
-    assert batch(good, good).prompts()
+    assert prompts_of(batch(good, good))
     with pytest.raises(BadRequest, match="'draft_acceptance_threshold' needs"):
-        batch(good, good | {"use_draft_logits": False}).prompts()
+        prompts_of(batch(good, good | {"use_draft_logits": False}))
 
 
 def test_logits_of_a_batch_are_counted_together():
     rows = [{"max_tokens": length, "return_generation_logits": True} for length in (6, 2)]
-    assert batch(*rows).prompts()
+    assert prompts_of(batch(*rows))
     rows[0]["max_tokens"] = 7
     with pytest.raises(BadRequest, match=r"5600 bytes of logits \(2 prompts of 7 rows of 100\)"):
-        batch(*rows).prompts()
+        prompts_of(batch(*rows))
 
 
 def test_words_of_a_batch_are_counted_together():
@@ -526,7 +558,7 @@ def test_empty_words_are_left_out_but_for_biased_ones():
 def test_ids_are_a_copy():
     ids = np.array([[3, 4]], np.int32)
     inputs = {"input_ids": ids, "max_tokens": np.array([[4]], np.int32)}
-    [read] = RequestParser(inputs, "", SETTINGS).prompts()
+    [read] = prompts_of(RequestParser(inputs, "", SETTINGS))
     ids[:] = 0
     assert read.input_ids.tolist() == [3, 4]
     assert read.words == TokenizerInputs("")
@@ -548,61 +580,111 @@ def test_ids_are_a_copy():
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
 def test_a_request_samples_where_something_asks_for_it(values, expected):
-    read = prompt(**values)
-    assert (read.temperature, read.top_k, read.top_p) == expected
+    sampling = request_of(**values).sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == expected
 
 
 @pytest.mark.parametrize("name", ["seed", "random_seed"])
 def test_a_seed_goes_by_two_names(name):
-    assert prompt(**{name: 2**64 - 1}).seed == 2**64 - 1
+    request = request_of(**{name: 2**64 - 1})
+    assert (request.sampling.seed, request.seeded) == (2**64 - 1, True)
+
+
+def test_a_request_without_a_seed_draws_its_own():
+    assert not request_of().seeded
+    assert len({request_of().sampling.seed for _ in range(4)}) == 4
+
+
+def test_a_seed_that_was_drawn_fits_every_engine(monkeypatch):
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits - 1)
+    assert request_of().sampling.seed == 2**63 - 1
 
 
 def test_numbers_are_read():
-    read = prompt(
-        min_tokens=2,
-        end_id=0,
-        repetition_penalty=1.5,
-        presence_penalty=-0.5,
-        frequency_penalty=0.25,
+    read = request_of(
+        min_tokens=2, repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25
     )
-    assert (read.min_tokens, read.end_id) == (2, 0)
-    penalties = read.repetition_penalty, read.presence_penalty, read.frequency_penalty
+    assert read.min_tokens == 2
+    penalties = (
+        read.sampling.repetition_penalty,
+        read.sampling.presence_penalty,
+        read.sampling.frequency_penalty,
+    )
     assert penalties == (1.5, -0.5, 0.25)
+
+
+@pytest.mark.parametrize(("end_id", "end_ids"), [(None, (7, 6)), (3, (3,)), (0, (0,)), (-1, ())])
+def test_an_answer_ends_at_the_requests_end_id_or_at_the_checkpoints(end_id, end_ids):
+    assert request_of(settings=replace(SETTINGS, end_ids=(7, 6)), end_id=end_id).end_ids == end_ids
+
+
+@pytest.mark.parametrize(
+    ("flag", "field"),
+    [
+        ("stream", "streams_text"),
+        ("return_log_probs", "wants_log_probs"),
+        ("return_context_logits", "wants_context_logits"),
+        ("return_generation_logits", "wants_generation_logits"),
+        ("return_perf_metrics", "wants_kv_blocks"),
+    ],
+)
+def test_a_flag_of_the_request_reaches_the_loop(flag, field):
+    plain = request_of()
+    assert request_of(**{flag: True}) == replace(plain, sampling=ANY, **{field: True})
+
+
+DRAFTING = (
+    "drafter",
+    "draft_len",
+    "prompt_lookup_num_tokens",
+    "max_matching_ngram_size",
+    "use_draft_logits",
+    "draft_acceptance_threshold",
+)
+LOGITS = {"use_draft_logits": True}
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"drafter": "none"}, Drafting("none")),
-        ({"num_draft_tokens": 0}, Drafting("none")),
-        ({"num_draft_tokens": AUTO}, Drafting("draft_model", AUTO, 5, 2)),
-        ({"num_draft_tokens": 7}, Drafting("draft_model", 7, 7, 2)),
-        ({"drafter": "prompt_lookup"}, Drafting("prompt_lookup", 4, 5, 2)),
+        ({"drafter": "none"}, ("none", 0, 0, 1, False, None)),
+        ({"num_draft_tokens": 0}, ("none", 0, 0, 1, False, None)),
+        ({"num_draft_tokens": AUTO}, ("draft_model", AUTO, 5, 2, False, None)),
+        ({"num_draft_tokens": 7}, ("draft_model", 7, 7, 2, False, None)),
+        ({"drafter": "prompt_lookup"}, ("prompt_lookup", 4, 5, 2, False, None)),
         (
             {"drafter": "hybrid", "prompt_lookup_num_tokens": 3, "num_draft_tokens": 7},
-            Drafting("hybrid", 7, 3, 2),
+            ("hybrid", 7, 3, 2, False, None),
         ),
-        ({"drafter": "hybrid", "max_matching_ngram_size": 1}, Drafting("hybrid", 4, 5, 1)),
-        ({"use_draft_logits": True}, Drafting("draft_model", 4, 5, 2, True)),
-        (
-            {"use_draft_logits": True, "draft_acceptance_threshold": 0.5},
-            Drafting("draft_model", 4, 5, 2, True, 0.5),
-        ),
+        ({"drafter": "hybrid", "max_matching_ngram_size": 1}, ("hybrid", 4, 5, 1, False, None)),
+        (LOGITS, ("draft_model", 4, 5, 2, True, None)),
+        (LOGITS | {"draft_acceptance_threshold": 0.5}, ("draft_model", 4, 5, 2, True, 0.5)),
         (
             {"drafter": "prompt_lookup", "use_draft_logits": False},
-            Drafting("prompt_lookup", 4, 5, 2),
+            ("prompt_lookup", 4, 5, 2, False, None),
         ),
     ],
     ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
 def test_drafts_are_the_requests_or_the_deployments(values, expected):
-    assert prompt(**values).drafting == expected
+    request = request_of(**values)
+    assert tuple(getattr(request, name) for name in DRAFTING) == expected
+
+
+def test_drafting_ahead_is_the_requests_or_the_deployments():
+    ahead = scripted.with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
+    given = {"true": True, "false": False, "auto": None, "": True}
+    assert {
+        text: request_of(settings=ahead, draft_ahead=text).draft_ahead for text in given
+    } == given
+    assert request_of(settings=ahead, drafter="hybrid").draft_ahead is True
+    assert request_of().draft_ahead is None
 
 
 def test_a_deployments_threshold_holds_with_logits_only():
     lossy = replace(SETTINGS, draft_acceptance_threshold=0.25)
-    assert prompt(settings=lossy).drafting.draft_acceptance_threshold is None
-    with_logits = prompt(settings=replace(lossy, use_draft_logits=True)).drafting
+    assert request_of(settings=lossy).draft_acceptance_threshold is None
+    with_logits = request_of(settings=replace(lossy, use_draft_logits=True))
     assert with_logits.use_draft_logits
     assert with_logits.draft_acceptance_threshold == 0.25
 
@@ -613,7 +695,7 @@ def test_a_deployments_threshold_holds_with_logits_only():
 )
 def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
-    assert prompt(settings=alone).drafting.drafter == "engine"
+    assert request_of(settings=alone).drafter == "engine"
     assert refusal(settings=alone, **{name: value}) == (
         f"input '{name}' cannot be honoured: the target drafts by itself"
     )

@@ -47,6 +47,14 @@ def test_rounds_add_up_in_all_and_by_drafter():
         "draft_seconds": 0.5,
         "target_seconds": 7.0,
         "by_drafter": {"draft_model": model, "prompt_lookup": lookup},
+        "draft_ahead": {
+            "num_calls": 0,
+            "num_hits": 0,
+            "hits_by_accepted": [],
+            "num_branches": 0,
+            "num_wasted_branches": 0,
+            "seconds_saved": 0.0,
+        },
     }
     assert len(rounds) == 4
     assert rounds[0] == {
@@ -58,6 +66,30 @@ def test_rounds_add_up_in_all_and_by_drafter():
         "stop_probability": 0.25,
         "draft_seconds": 0.5,
         "target_seconds": 1.0,
+        "num_branches": 0,
+        "drafted_ahead": False,
+        "seconds_saved": 0.0,
+    }
+
+
+def test_hits_are_told_by_what_the_round_before_accepted():
+    statistics = Statistics()
+    for round_ in (
+        Round(4, 4, "draft_model"),
+        Round(4, 2, "draft_model", num_branches=8, drafted_ahead=True, seconds_saved=0.25),
+        Round(2, 0, "draft_model", num_branches=6),
+        Round(4, 4, "prompt_lookup"),
+        Round(4, 1, "draft_model", num_branches=8, drafted_ahead=True, seconds_saved=0.5),
+    ):
+        statistics.add(round_)
+    statistics.ahead.num_calls = 4
+    assert statistics.as_dict()["draft_ahead"] == {
+        "num_calls": 4,
+        "num_hits": 2,
+        "hits_by_accepted": [0, 0, 0, 0, 2],
+        "num_branches": 22,
+        "num_wasted_branches": 20,
+        "seconds_saved": 0.75,
     }
 
 

@@ -67,14 +67,14 @@ def test_what_is_sent_is_not_what_was_given():
     assert (logits == before).all()
 
 
-def test_padding_that_the_draft_lacks_is_impossible():
+def test_padding_missing_in_the_draft_is_impossible():
     found = probabilities(DRAFT, Warp(1.0), VOCAB + 3)
     assert found.shape == (1, VOCAB + 3)
     assert (found[0, VOCAB:] == 0).all()
     np.testing.assert_allclose(found[0, :VOCAB], Warp(1.0).of(DRAFT), rtol=1e-5)
 
 
-def test_padding_that_the_target_lacks_is_shared_out():
+def test_padding_missing_in_the_target_is_shared_out():
     found = probabilities(DRAFT, Warp(0.7, top_k=30), VOCAB - 3)[0]
     kept = Warp(0.7, top_k=30).of(DRAFT)[: VOCAB - 3]
     np.testing.assert_allclose(found, kept / kept.sum(), rtol=1e-5)

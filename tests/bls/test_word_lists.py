@@ -48,7 +48,7 @@ def test_no_table_is_a_table_without_words():
 
 
 @given(lists_of_words, st.integers(0, 10), st.integers(0, 2))
-def test_words_with_an_id_that_the_engine_lacks_are_left_out(words, vocab_size, padding):
+def test_words_with_an_id_outside_the_vocabulary_are_left_out(words, vocab_size, padding):
     left = [word for word in words if all(token < vocab_size for token in word)]
     assert words_of(known(table_of(words, padding), vocab_size)) == left
     assert (known(table_of(words, padding), vocab_size) is None) == (left == [])

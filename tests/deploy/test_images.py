@@ -125,7 +125,7 @@ def test_the_cpu_image_has_a_python_that_triton_has_a_stub_for():
     assert re.search(r"python:(3\.\d+)-", told(read("Dockerfile.cpu")[0], "FROM")[0])[1] in stubs
 
 
-def test_the_chart_tells_triton_only_what_it_knows(release, triton, flags):
+def test_the_chart_gives_triton_only_options_that_it_knows(release, triton, flags):
     options = [a for a in release.server["args"] if re.match(r"--[a-z-]+=|--disable", a)]
     assert options
     assert [option for option in options if not is_known(option, triton, flags)] == []

@@ -85,7 +85,7 @@ def test_a_stop_word_of_one_token_ends_the_answer_and_is_kept(engine):
 
 
 @pytest.mark.parametrize("stops", ["end_id", "stop_words"])
-def test_nothing_ends_the_answer_while_tokens_are_owed(engine, stops):
+def test_nothing_ends_the_answer_before_min_tokens(engine, stops):
     ids = prompt(4, 9)
     end = engine.tokens(ids, 1)[0]
     asked = {"end_id": end} if stops == "end_id" else {"stop_words": Words.of((end,))}
@@ -96,7 +96,7 @@ def test_nothing_ends_the_answer_while_tokens_are_owed(engine, stops):
         assert end not in text[:min_tokens]
 
 
-def test_a_longer_stop_word_is_said_but_ends_nothing_while_tokens_are_owed(engine):
+def test_a_longer_stop_word_appears_but_ends_nothing_before_min_tokens(engine):
     ids = prompt(4, 9)
     text = engine.tokens(ids, 12)
     at_least = SamplingParams(top_k=1, min_tokens=6)

@@ -189,7 +189,7 @@ def test_an_accepted_end_of_sequence_leaves_no_more_accepted_than_said(cycler):
     assert unending.tokens == [END] * 6
 
 
-def test_ends_are_not_said_while_tokens_are_owed(engine_of, make_harness):
+def test_no_end_token_appears_before_min_tokens(engine_of, make_harness):
     looker, control = engine_of(name="cycles"), make_harness("cycles")
     ids = [5, 6, 0, END, 2, 3, 4, 5]
     for min_tokens in range(12):
@@ -252,7 +252,7 @@ def test_nothing_is_drafted_behind_an_end_of_sequence(cycler):
     assert cycler.call(ids, 20, end_id=END).last.usage.draft_tokens == 3
 
 
-def test_no_end_comes_while_tokens_are_owed(engine_of, make_harness):
+def test_no_end_comes_before_min_tokens(engine_of, make_harness):
     looker, control = engine_of(name="cycles"), make_harness("cycles")
     ids = [5, 6, 0, END, 2, 3, 4, 5]
     for min_tokens in range(12):
@@ -371,7 +371,7 @@ def test_drafters_are_forgotten_when_they_hold_more_than_the_kv_cache(drafters):
     assert [one is other for one, other in zip(ended, again, strict=True)] == [False, True, True]
 
 
-def test_figures_leave_by_nvidias_tensors(cycler):
+def test_statistics_leave_by_nvidias_tensors(cycler):
     pending = cycler.start(CYCLE, 20, return_perf_metrics=True)
     answer = pending.wait().last
     request = EngineRequest("r", np.array(CYCLE, np.int32), 20, return_perf_metrics=True)

@@ -43,7 +43,7 @@ def package(monkeypatch):
 
 @pytest.fixture
 def start(package, tmp_path):
-    """Start an engine as a model's parameters tell; all are closed in the end."""
+    """Start an engine as a model's parameters say; all are closed in the end."""
     write_empty(tmp_path / "model", VOCAB)
     made = []
 
@@ -159,7 +159,7 @@ def test_traits_say_whether_it_speculates(start):
         assert not engine.capabilities.keyed_randomness
 
 
-def test_figures_are_those_of_the_outputs(looker):
+def test_statistics_are_those_of_the_outputs(looker):
     usage = looker.call(CYCLE, 41, return_perf_metrics=True, arrival_time_ns=10**18).last.usage
     assert usage.draft_tokens == usage.accepted_tokens == 32
     assert (usage.reused_blocks, usage.new_blocks) == (2, 3)
@@ -168,7 +168,7 @@ def test_figures_are_those_of_the_outputs(looker):
     assert looker.engine.computed_tokens == len(CYCLE) + 41
 
 
-def test_no_figures_are_made_up_when_none_were_asked_for(looker):
+def test_no_statistics_are_made_up_when_none_were_asked_for(looker):
     usage = looker.call(CYCLE, 10).last.usage
     assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
 
@@ -205,7 +205,7 @@ def test_stop_words_of_one_token_are_left_to_it(looker, package):
     assert not result._streaming
 
 
-def test_stop_words_of_one_token_end_nothing_while_tokens_are_owed(looker):
+def test_stop_words_of_one_token_end_nothing_before_min_tokens(looker):
     sampling = SamplingParams(top_k=1, min_tokens=8)
     outcome = looker.call(CYCLE, 200, stop_words=Words.of((34,)), sampling=sampling)
     assert outcome.tokens == said_after(31, 10)

@@ -10,7 +10,7 @@ from tandem.engines.decoding import decode
 from tandem.engines.encoding import encode, nothing
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.load import excludes_input
-from tandem.engines.request import EngineRequest, EngineResponse, Usage
+from tandem.engines.request import Branches, CallUsage, EngineRequest, EngineResponse
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
 NUMPY |= {"BOOL": np.bool_, "UINT64": np.uint64, "UINT8": np.uint8, "STRING": np.object_}
@@ -41,6 +41,39 @@ def test_a_plain_call():
     assert call.exclude_input
     assert not call.streaming
     assert call.sampling.greedy
+
+
+def test_a_call_for_branches_arrives():
+    call = request(
+        draft_input_ids=[8, 9],
+        branch_counts=[3, 0, 1],
+        branch_output_len=[4, 5, 6],
+        branch_seeds=[1, 2, 2**64 - 1],
+        min_tokens=2,
+    )
+    assert call.branches
+    assert call.branch_counts.tolist() == [3, 0, 1]
+    plain = call.plain(2)
+    assert not plain.branches
+    assert plain.max_new_tokens == 6
+    assert (plain.sampling.seed, plain.sampling.min_tokens) == (2**64 - 1, 0)
+    assert call.plain(0).sampling.min_tokens == 1
+    assert not request().branches
+
+
+def test_branches_have_a_batch_dimension():
+    outcomes, ids = np.array([[0, 7], [2, 8]], np.int32), np.array([[4, 5], [6, 0]], np.int32)
+    branches = Branches(outcomes, ids, np.array([2, 1], np.int32), None)
+    wanted = ["branch_outcomes", "branch_ids", "branch_lengths", "branch_log_probs", "output_ids"]
+    answer = dict(encode(request(), EngineResponse(branches=branches), wanted))
+    assert {name: array.shape for name, array in answer.items()} == {
+        "branch_outcomes": (1, 2, 2),
+        "branch_ids": (1, 2, 2),
+        "branch_lengths": (1, 2),
+        "output_ids": (1, 1, 0),
+    }
+    plain = dict(encode(request(), EngineResponse(tokens=(3,)), wanted))
+    assert list(plain) == ["output_ids"]
 
 
 def test_all_that_shapes_the_answer_arrives():
@@ -210,7 +243,7 @@ def test_an_answer_becomes_tensors():
         context_logits=np.zeros((3, 11), np.float32),
         generation_logits=np.zeros((2, 11), np.float32),
         num_output_tokens=2,
-        usage=Usage(reused_blocks=3, new_blocks=2, draft_tokens=4, accepted_tokens=1),
+        usage=CallUsage(reused_blocks=3, new_blocks=2, draft_tokens=4, accepted_tokens=1),
     )
     got = dict(encode(call, answer, [str(tensor) for tensor in tensors.NVIDIA_OUTPUTS]))
     for tensor in tensors.NVIDIA_OUTPUTS:

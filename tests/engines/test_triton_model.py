@@ -134,7 +134,7 @@ def test_a_refusal_has_its_code(begin, given, code, words):
         assert words in message
 
 
-def test_a_crash_is_internal_and_tells_no_more_than_its_kind(begin):
+def test_a_crash_is_internal_and_names_only_its_kind(begin):
     class Broken(Scripted):
         def submit(self, request, respond):
             raise MemoryError("secret")

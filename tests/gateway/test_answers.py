@@ -4,7 +4,7 @@ import pytest
 from scripted_triton import HELLO, statistics
 
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 
 from .conftest import events
 
@@ -75,7 +75,7 @@ async def test_stream_ends_with_its_usage_where_it_is_asked_for(post):
     assert last["metrics"]["speculative_decoding"] == FIGURES
 
 
-async def test_every_chunk_tells_the_usage_where_it_is_asked_for(post):
+async def test_every_chunk_has_the_usage_where_it_is_asked_for(post):
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {**PROMPT, "stream": True, "stream_options": options}
     told = events(await post("/v1/completions", body))
@@ -105,13 +105,13 @@ async def test_choices_of_a_stream_come_side_by_side(post):
 @pytest.mark.parametrize(
     ("chunk", "kinds", "rounds"),
     [
-        (Chunk("abc", [65, 66, 67], 1, 4, 2), ["accepted"] * 2 + ["correction"], [1, 1, 1]),
-        (Chunk("abc", [65, 66, 67], 1, 2, 2), ["accepted"] * 2 + ["bonus"], [1, 1, 1]),
-        (Chunk("abc", [65, 66, 67], 3, 0, 0), ["plain"] * 3, [1, 2, 3]),
-        (Chunk("ab", [65, 66], 1, 4, 3), ["accepted"] * 2, [1, 1]),
+        (ResponseChunk("abc", [65, 66, 67], 1, 4, 2), ["accepted"] * 2 + ["correction"], [1, 1, 1]),
+        (ResponseChunk("abc", [65, 66, 67], 1, 2, 2), ["accepted"] * 2 + ["bonus"], [1, 1, 1]),
+        (ResponseChunk("abc", [65, 66, 67], 3, 0, 0), ["plain"] * 3, [1, 2, 3]),
+        (ResponseChunk("ab", [65, 66], 1, 4, 3), ["accepted"] * 2, [1, 1]),
     ],
 )
-async def test_tokens_tell_where_they_came_from(post, triton, chunk, kinds, rounds):
+async def test_tokens_say_where_they_came_from(post, triton, chunk, kinds, rounds):
     triton.script = lambda _: [
         chunk,
         chunk._replace(finish_reason="stop", statistics=statistics(1)),
@@ -125,7 +125,7 @@ async def test_tokens_tell_where_they_came_from(post, triton, chunk, kinds, roun
     assert all(token["text"] for token in details)
 
 
-async def test_tokens_of_a_whole_answer_tell_it_too(post, triton):
+async def test_tokens_of_a_whole_answer_say_it_too(post, triton):
     answer = (await post("/v1/completions", {**PROMPT, "return_token_details": True})).json()
     details = answer["choices"][0]["token_details"]
     assert [(token["round"], token["kind"]) for token in details] == [
@@ -173,7 +173,7 @@ async def test_texts_and_ids_are_turned_into_each_other(client):
         assert "m.role" in info["chat_template"]
 
 
-async def test_metrics_tell_requests_and_speculation(client, triton):
+async def test_metrics_count_requests_and_speculation(client, triton):
     async with client() as opened:
         await opened.post("/v1/completions", json=PROMPT)
         await opened.post("/v1/completions", json={"prompt": []})

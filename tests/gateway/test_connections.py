@@ -11,7 +11,7 @@ from live_triton import eventually
 from scripted_triton import FOREVER, HELLO
 
 from tandem.gateway.server import listen, serving
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 
 PROMPT = {"prompt": "hi"}
 LONG = 20_000  # chunks of a long answer
@@ -65,7 +65,7 @@ def test_hundreds_that_leave_leave_nothing(port, triton):
 
 def test_a_client_that_takes_nothing_is_cut_off(port, triton, monkeypatch, caplog):
     monkeypatch.setattr("tandem.gateway.stream.SECONDS_TO_SEND", 0.2)
-    chunk = Chunk("x" * BYTES, [70], 1, 0, 0)
+    chunk = ResponseChunk("x" * BYTES, [70], 1, 0, 0)
     triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
     with request(port, stream=True) as idle:
         assert idle.sock.recv(1)
@@ -75,7 +75,7 @@ def test_a_client_that_takes_nothing_is_cut_off(port, triton, monkeypatch, caplo
 
 
 def test_a_slow_reader_holds_up_nobody_and_little_is_made_for_it(port, triton):
-    chunk = Chunk("x" * BYTES, [70], 1, 0, 0)
+    chunk = ResponseChunk("x" * BYTES, [70], 1, 0, 0)
     triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
     with request(port, stream=True) as slow:
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

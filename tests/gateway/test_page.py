@@ -8,15 +8,15 @@ from scripted_triton import FOREVER, statistics
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.server import listen, serving
-from tandem.gateway.triton import Chunk
+from tandem.gateway.triton import ResponseChunk
 
 pytestmark = needs_browser
 
 # "def main():" as tokens of the demo, over three rounds
 IDS = {"def": 325, " ma": 594, "in": 260, "():": 1002, "\n": 199, "#": 3}
-FIRST = Chunk("def main", [325, 594, 260], 1, 4, 2)
-SECOND = Chunk("():\n", [1002, 199], 2, 5, 3)
-LAST = Chunk("#", [3], 3, 5, 3, "length", statistics(2, 1))
+FIRST = ResponseChunk("def main", [325, 594, 260], 1, 4, 2)
+SECOND = ResponseChunk("():\n", [1002, 199], 2, 5, 3)
+LAST = ResponseChunk("#", [3], 3, 5, 3, "length", statistics(2, 1))
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +131,8 @@ def test_answer_is_set_beside_the_baseline(page, triton):
         [FIRST, SECOND, LAST]
         if "drafter" not in asked
         else [
-            Chunk("def", [325], 1, 0, 0),
-            Chunk(" mad", [594, 69], 3, 0, 0, "length", statistics(0, drafted=0)),
+            ResponseChunk("def", [325], 1, 0, 0),
+            ResponseChunk(" mad", [594, 69], 3, 0, 0, "length", statistics(0, drafted=0)),
         ]
     )
     page.get_by_label("Beside the baseline").check()

@@ -63,6 +63,8 @@ async def test_temperature_is_openais(post, triton, body, inputs):
         ({"num_draft_tokens": 3}, {"num_draft_tokens": 3}),
         ({"num_draft_tokens": "auto"}, {"num_draft_tokens": -1}),
         ({"use_draft_logits": True}, {"use_draft_logits": True}),
+        ({"draft_ahead": True}, {"draft_ahead": "true"}),
+        ({"draft_ahead": "auto"}, {"draft_ahead": "auto"}),
         ({"prompt_lookup_num_tokens": 3}, {"prompt_lookup_num_tokens": 3}),
         ({"model": "ensemble"}, {"drafter": "none"}),
         ({"model": "ensemble", "drafter": "hybrid"}, {"drafter": "hybrid"}),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import small
+import yaml
 from benchmarks import faulty
 from checkpoints import write_pair
 
@@ -20,6 +21,7 @@ from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
+EMULATED_ZERO = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
 CHAT_TEMPLATE = (
     "{% for m in messages %}# {{ m.role }}\n{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}# assistant\n{% endif %}"
@@ -75,7 +77,7 @@ def fallible_pair(tmp_path_factory) -> Path:
 def fallible(
     fallible_pair: Path, tmp_path_factory
 ) -> Callable[..., AbstractContextManager[TritonServer]]:
-    """Serve small random checkpoints by models that fail when told to (`server.faults`).
+    """Serve small random checkpoints by models that fail on demand (`server.faults`).
 
     Keywords are sections of the profile.
     """
@@ -84,13 +86,30 @@ def fallible(
     def start(**sections: Any) -> Iterator[TritonServer]:
         folder = tmp_path_factory.mktemp("fallible")
         profile = small.write_profile(fallible_pair, folder / "profile.yaml", **sections)
-        stopped = serving(deployment.load(profile), folder)
-        faulty.plant(stopped.repository)
-        stopped.faults = faulty.Faults(stopped.repository)
-        with stopped as running:
+        with serving_fallibly(deployment.load(profile), folder) as running:
             yield running
 
     return start
+
+
+def emulated_zero(folder: Path, **sections: Any) -> Deployment:
+    """Emulated engines that answer at once. Keywords are sections of the profile."""
+    profile = yaml.safe_load(EMULATED_ZERO.read_text()) | sections
+    for section in profile["engines"].values():
+        section["tokenizer"] = str(EMULATED_ZERO.parent / section["tokenizer"])
+    file = folder / "profile.yaml"
+    file.write_text(yaml.safe_dump(profile))
+    return deployment.load(file)
+
+
+@contextmanager
+def serving_fallibly(planned: Deployment, folder: Path) -> Iterator[TritonServer]:
+    """Serve a deployment by models that fail on demand (`server.faults`)."""
+    stopped = serving(planned, folder)
+    faulty.plant(stopped.repository)
+    stopped.faults = faulty.Faults(stopped.repository)
+    with stopped as running:
+        yield running
 
 
 def serving(planned: Deployment, folder: Path) -> TritonServer:

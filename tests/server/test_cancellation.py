@@ -71,12 +71,17 @@ LEAVE = [
 ]
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", "none"])
+AHEAD = {"drafter": "draft_model", "draft_ahead": "true"}
+
+
+@pytest.mark.parametrize(
+    "how", [{"drafter": "draft_model"}, AHEAD, {"drafter": "none"}], ids=["draft", "ahead", "none"]
+)
 @pytest.mark.parametrize("leave", LEAVE)
-def test_engines_stop_when_the_client_leaves(server, leave: Callable, drafter):
+def test_engines_stop_when_the_client_leaves(server, leave: Callable, how):
     settle(server)
     before = computed(server)
-    leave(server, drafter=drafter)
+    leave(server, **how)
     settle(server)
     # To the end it would have been more than LONG.
     after = computed(server)
@@ -105,10 +110,10 @@ def test_others_go_on_when_many_clients_leave(server):
     prompts = prompts_of(4)
     expected = controls(server, prompts, max_tokens=100)
     with Crowd(server, 4) as crowd:
-        streams = crowd.ask(prompts, max_tokens=100)
+        streams = crowd.ask(prompts, max_tokens=100, **AHEAD)
         crowd.wait_until_all_talk()
         for leave in LEAVE * 3:
-            leave(server)
+            leave(server, **AHEAD)
         assert wrong(answers_of(streams), expected) == []
 
 

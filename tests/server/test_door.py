@@ -1,24 +1,19 @@
 """Requests that are too much, and a tokenizer that hangs: others do not notice."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.grpc as client
-import yaml
-from benchmarks import faulty
 from crowd import Crowd as Clients
 from crowd import answers_of, ask, controls, eventually, idle, metric, streaming
 from entries import ask_one, inputs, read, refusal, tensor
 from live_triton import memory_bytes
 
 from tandem.contract.errors import decoded
-from tandem.tools.profiles import deployment
 
-from .conftest import serving
+from .conftest import emulated_zero, serving_fallibly
 
-PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
 STREAMS = [f"def number_{n}(" for n in range(8)]
 LENGTH = 400
 HUGE = b"x" * (50 << 20)
@@ -28,19 +23,11 @@ QUEUE = 12
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Emulated engines that answer at once, and tokenizers that hang when told to."""
+    """Emulated engines that answer at once, and tokenizers that hang on demand."""
     folder = tmp_path_factory.mktemp("door")
-    profile = yaml.safe_load(PROFILE.read_text())
-    for section in profile["engines"].values():
-        section["tokenizer"] = str(PROFILE.parent / section["tokenizer"])
-    profile["admission"] = {"max_requests": 8, "max_queue": QUEUE}
-    profile["timeouts"] = {"target": 60.0}
-    file = folder / "profile.yaml"
-    file.write_text(yaml.safe_dump(profile))
-    stopped = serving(deployment.load(file), folder)
-    faulty.plant(stopped.repository)
-    stopped.faults = faulty.Faults(stopped.repository)
-    with stopped as running:
+    admission = {"max_requests": 8, "max_queue": QUEUE}
+    planned = emulated_zero(folder, admission=admission, timeouts={"target": 60.0})
+    with serving_fallibly(planned, folder) as running:
         yield running
 
 
@@ -53,7 +40,7 @@ def left_as_found(server):
 
 
 def line_of(server, made, model="bls"):
-    """What a request that must fail is told."""
+    """The line that a request gets which must fail."""
     with (
         client.InferenceServerClient(server.grpc_url) as connection,
         pytest.raises(client.InferenceServerException) as refused,

@@ -1,11 +1,12 @@
 """The emulated engines behind a live server: one text with and without drafts, alpha accepted."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from entries import OUTPUTS, ask, ask_one, stream
-from metrics import computed
+from metrics import Change, computed
 
 from tandem.tools.profiles import deployment
 
@@ -53,6 +54,49 @@ def test_sampled_text_is_the_controls_by_ids_and_alpha_is_accepted(server):
     answers = ask(server, "bls", PROMPTS, num_draft_tokens=4, **values)
     assert [a.ids for a in answers] == [a.ids for a in expected]
     assert rate(answers) == pytest.approx(acceptance(4), rel=0.1)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("drafter", ["draft_model", "hybrid"])
+def test_text_is_the_controls_when_drafted_ahead(server, drafter, sampling):
+    values = {"max_tokens": LENGTH, "min_tokens": 9, **sampling}
+    expected = ask(server, "ensemble", PROMPTS, **values)
+    outputs = (*OUTPUTS, "spec_decode_statistics")
+    answers = ask(
+        server, "bls", PROMPTS, draft_ahead="true", drafter=drafter, outputs=outputs, **values
+    )
+    assert [a.ids for a in answers] == [a.ids for a in expected]
+    told = [json.loads(a.number("spec_decode_statistics")) for a in answers]
+    assert all(statistics["draft_ahead"]["num_calls"] for statistics in told)
+    assert sum(statistics["num_drafter_failures"] for statistics in told) == 0
+
+
+def test_branches_are_there_when_the_target_answers(in_time):
+    outputs = (*OUTPUTS, "spec_decode_statistics")
+    values = {"max_tokens": LENGTH, "num_draft_tokens": 4, "draft_ahead": "true"}
+    expected = ask_one(in_time, "ensemble", PROMPTS[0], max_tokens=LENGTH)
+    change = Change(in_time)
+    answer = ask_one(in_time, "bls", PROMPTS[0], outputs=outputs, **values)
+    assert answer.ids == expected.ids
+    statistics = json.loads(answer.number("spec_decode_statistics"))
+    ahead, rounds = statistics["draft_ahead"], statistics["rounds"]
+    assert ahead["num_hits"] == sum(round_["drafted_ahead"] for round_ in rounds) > 10
+    assert ahead["num_branches"] == ahead["num_wasted_branches"] + ahead["num_hits"]
+    # A hit made no call of the draft, whose branches were drafted while the target worked.
+    assert all(not round_["draft_seconds"] for round_ in rounds if round_["drafted_ahead"])
+    change.until_ended(1)
+    for name in ("calls", "branches", "wasted_branches", "hits"):
+        assert change.of(f"tandem_draft_ahead_{name}_total") == ahead[f"num_{name}"]
+    assert change.of("tandem_draft_ahead_saved_seconds_total") > 0
+
+
+@pytest.fixture(scope="module")
+def in_time(tmp_path_factory):
+    """A server whose draft engine has drafted long before the target has verified."""
+    planned = deployment.load(PROFILE)
+    target = replace(planned.target, parameters={**planned.target.parameters, "step_ms": "20"})
+    with serving(replace(planned, target=target), tmp_path_factory.mktemp("in_time")) as running:
+        yield running
 
 
 def test_alpha_is_accepted_by_logits(server):

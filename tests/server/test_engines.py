@@ -108,6 +108,39 @@ def test_a_draft_sends_its_logits_or_a_handle_to_them(server):
     shared.give_back()
 
 
+def test_a_draft_drafts_behind_outcomes_as_it_would_behind_their_texts(server):
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        drafts = tokens_of(client.infer("draft", request(request_output_len=[3])))
+        found = client.infer(
+            "draft",
+            request(
+                draft_input_ids=drafts, branch_counts=[2, 2, 0, 2], branch_output_len=[3, 4, 1, 2]
+            ),
+        )
+        outcomes = found.as_numpy(engine.BRANCH_OUTCOMES)[0].tolist()
+        lengths = found.as_numpy(engine.BRANCH_LENGTHS)[0].tolist()
+        assert [accepted for accepted, _ in outcomes] == [0, 0, 1, 1, 3, 3]
+        assert lengths == [3, 3, 4, 4, 2, 2]
+        assert found.as_numpy(engine.BRANCH_LOG_PROBS) is None
+        branches = found.as_numpy(engine.BRANCH_IDS)[0].tolist()
+        for (accepted, token), length, drafted in zip(outcomes, lengths, branches, strict=True):
+            context = [*CONTEXT, *drafts[:accepted], token]
+            plain = client.infer(
+                "draft",
+                request(
+                    input_ids=context, input_lengths=[len(context)], request_output_len=[length]
+                ),
+            )
+            assert drafted[:length] == tokens_of(plain)
+
+
+def test_no_branches_are_an_answer_too(server):
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        found = client.infer("draft", request(branch_counts=[0], branch_output_len=[4]))
+    assert found.as_numpy(engine.BRANCH_OUTCOMES).shape == (1, 0, 2)
+    assert tokens_of(found) == []
+
+
 def test_a_handle_to_nothing_leaves_the_ids_to_verify(server):
     draft = {"draft_input_ids": [41, 42], "temperature": [1.0], "seed": [5]}
     with grpc.InferenceServerClient(server.grpc_url) as client:

@@ -3,39 +3,26 @@
 import json
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 import tritonclient.grpc as client
-import yaml
-from benchmarks import faulty
 from crowd import Crowd, eventually, idle, metric
 from entries import inputs, streaming
 from tritonclient.utils import InferenceServerException
 
-from tandem.tools.profiles import deployment
+from .conftest import emulated_zero, serving_fallibly
 
-from .conftest import serving
-
-PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
 ENTRIES = ["bls", "ensemble"]
 TOO_LONG = {"max_tokens": 10**6}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Emulated engines that fail when told to, and room for one request."""
-    profile = yaml.safe_load(
-        PROFILE.read_text().replace("../demo", str(PROFILE.parents[1] / "demo"))
-    )
-    profile |= {"admission": {"max_requests": 1, "max_queue": 0}, "timeouts": {"target": 30.0}}
+    """Emulated engines that fail on demand, and room for one request."""
     folder = tmp_path_factory.mktemp("codes")
-    file = folder / "profile.yaml"
-    file.write_text(yaml.safe_dump(profile))
-    stopped = serving(deployment.load(file), folder)
-    faulty.plant(stopped.repository)
-    stopped.faults = faulty.Faults(stopped.repository)
-    with stopped as running:
+    admission = {"max_requests": 1, "max_queue": 0}
+    planned = emulated_zero(folder, admission=admission, timeouts={"target": 30.0})
+    with serving_fallibly(planned, folder) as running:
         yield running
 
 

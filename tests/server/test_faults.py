@@ -113,7 +113,7 @@ def again_where_triton_dies(test):
 def test_answers_go_on_without_drafts_when_the_draft_is_killed(doomed):
     with doomed(timeouts=TIMEOUTS | {"target": 60.0}) as server, Crowd(server, 8) as crowd:
         expected = controls(server, PROMPTS, max_tokens=LONG)
-        streams = crowd.ask(PROMPTS, max_tokens=LONG)
+        streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead="true")
         crowd.wait_until_all_talk()
         os.kill(process_of(server, "draft"), signal.SIGKILL)
         answers = told_alive(streams)
@@ -150,9 +150,10 @@ def test_answers_go_on_and_drafts_come_back_when_the_draft_failed(healthy, long_
     assert eventually(lambda: drafts(healthy))
 
 
-def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers):
+@pytest.mark.parametrize("ahead", ["true", "false"])
+def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers, ahead):
     with Crowd(healthy, 8) as crowd:
-        streams = crowd.ask(PROMPTS, max_tokens=LONG)
+        streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead=ahead)
         crowd.wait_until_all_talk()
         with healthy.faults.of("draft", "hold"):
             assert wrong(answers_of(streams), long_answers) == []

@@ -92,7 +92,7 @@ def test_usage_and_speculation_are_in_the_answer(client):
     assert last.metrics["speculative_decoding"] == figures
 
 
-def test_every_token_tells_where_it_came_from(client):
+def test_every_token_says_where_it_came_from(client):
     more = {"return_token_details": True}
     answer = complete(client, "def main():", extra_body=more, stream=True)
     chunks = [chunk.choices[0] for chunk in answer]

@@ -29,7 +29,7 @@ def run(server, *arguments):
 
 
 def running(server):
-    """How many sequences the loop decodes, as the metrics tell."""
+    """How many sequences the loop decodes, as the metrics say."""
     with urllib.request.urlopen(server.metrics_url) as answer:
         found = re.search(rb"^tandem_requests_running\{.*\} (\d+)", answer.read(), re.MULTILINE)
     return int(found[1]) if found else 0
@@ -112,7 +112,7 @@ def test_refusal_is_one_line(server, capsys, arguments, message):
     assert shown.err.count("\n") == 1
 
 
-def test_interrupt_cancels_the_request_and_tells_what_came(server):
+def test_interrupt_cancels_the_request_and_says_what_came(server):
     command_line = [sys.executable, "-m", "tandem", "generate", PROMPT, "--max-tokens", "900"]
     with subprocess.Popen(
         [*command_line, "--drafter", "none", "--url", server.grpc_url],

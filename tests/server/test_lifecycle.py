@@ -67,7 +67,7 @@ def test_server_answers_when_it_is_entered(models):
             assert b"nv_inference_request_success" in answer.read()
 
 
-def test_server_tells_its_progress_when_it_starts(models):
+def test_server_reports_its_progress_when_it_starts(models):
     seen = []
     with start(models, on_progress=seen.append):
         assert {step.models for step in seen} == {frozenset({"echo"})}
@@ -147,7 +147,7 @@ def test_busy_port_is_refused(models):
     )
 
 
-def test_server_tells_what_it_waits_for_when_it_stops(models):
+def test_server_reports_what_it_waits_for_when_it_stops(models):
     server = start(models)
     server.start()
     seen = []

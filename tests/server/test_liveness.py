@@ -26,7 +26,7 @@ ROOM = 32  # as many calls as a model may lose
 
 @pytest.fixture(scope="module")
 def server(fallible):
-    """A server of models that fail when told to, with room for 32 requests."""
+    """A server of models that fail on demand, with room for 32 requests."""
     with fallible(timeouts={"target": 30.0}, admission={"max_requests": ROOM}) as running:
         yield running
 

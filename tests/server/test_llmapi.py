@@ -86,7 +86,7 @@ def test_end_of_sequence_and_stop_strings_end_an_answer(server):
     assert stopped.finish_reason == "stop"
 
 
-def test_no_end_comes_while_tokens_are_owed(server):
+def test_no_end_comes_before_min_tokens(server):
     whole = ask_one(server, "bls", PROMPTS[0], max_tokens=LENGTH, end_id=-1)
     asked = {"max_tokens": LENGTH, "end_id": whole.ids[4], "min_tokens": 9}
     assert len(ask_one(server, "bls", PROMPTS[0], **asked).ids) >= 9

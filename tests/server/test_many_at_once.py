@@ -28,7 +28,7 @@ def test_a_batch_of_four_prompts_equals_four_requests(server, alone):
     assert answers[0].outputs["text_output"].shape == (4,)
 
 
-def test_a_streamed_batch_tells_its_prompts_apart(server, alone):
+def test_a_streamed_batch_keeps_its_prompts_apart(server, alone):
     chunks = stream(server, PROMPTS[:4], max_tokens=24)
     for index, expected in enumerate(alone[:4]):
         mine = [chunk for chunk in chunks if chunk.index == index]

@@ -109,7 +109,7 @@ def test_a_fault_is_counted_and_logged_in_one_line(server):
     )
 
 
-def test_a_request_for_another_one_is_told_of_it(server):
+def test_a_request_for_an_unknown_drafter_gets_the_known_names(server):
     assert "'oracle' given, this deployment has prompt_lookup, repeat, faulty, none" in refusal(
         server, "bls", drafter="oracle", max_tokens=2
     )

@@ -1,4 +1,4 @@
-"""Every command and program in README.md and docs/ runs, against the shared server."""
+"""Every command and program in README.md, CONTRIBUTING.md and docs/ runs."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ import pytest
 from checkpoints import write_qwen2, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NO_CODE = {"text", "yaml"}
 TANDEM = re.compile(r"^(\.venv/bin/)?tandem\b")
@@ -20,7 +21,7 @@ ANY_PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0 --gateway-port 0"
 
 def blocks(language):
     """Every block of a language, and the file and line that it begins at."""
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in PAGES:
         text = path.read_text()
         for found in BLOCK.finditer(text):
             if found[1] == language:
@@ -52,6 +53,9 @@ def here(server, gateway_url, tmp_path, monkeypatch):
         "tandem gateway": "tandem gateway --port 0",
         "tandem generate": f"tandem generate --url {server.grpc_url}",
         "make ": f"make --dry-run -C {ROOT} ",
+        ".venv/bin/python -m pytest": (
+            f"cd {ROOT} && {shlex.quote(sys.executable)} -m pytest --collect-only --quiet"
+        ),
     }
 
     def fit(code):
@@ -63,7 +67,7 @@ def here(server, gateway_url, tmp_path, monkeypatch):
 
 
 def test_every_block_says_what_it_is():
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for path in PAGES:
         kinds = {found[1] for found in BLOCK.finditer(path.read_text())}
         assert kinds <= NO_CODE | {"sh", "python"}, path
 

@@ -72,6 +72,20 @@ def test_greedy_text_is_the_controls_at_any_draft_length(server, control, draft_
     assert sum(a.number("total_accepted_draft_tokens") for a in answers) > 0
 
 
+@pytest.mark.parametrize("drafter", ["draft_model", "hybrid"])
+def test_greedy_text_is_the_controls_when_drafted_ahead(server, control, drafter):
+    answers = in_batches(server, "bls", num_draft_tokens=4, drafter=drafter, draft_ahead="true")
+    assert [a.ids for a in answers] == [a.ids for a in control]
+    assert [a.finish_reason for a in answers] == [a.finish_reason for a in control]
+
+
+def test_a_seed_gives_one_text_drafted_ahead_or_not(server):
+    values = {"max_tokens": LENGTH, "seed": 7, "temperature": 0.8, "min_tokens": 5}
+    expected = ask(server, "ensemble", COMPLETIONS[:16], **values)
+    answers = ask(server, "bls", COMPLETIONS[:16], draft_ahead="true", **values)
+    assert [a.ids for a in answers] == [a.ids for a in expected]
+
+
 def test_streamed_text_is_the_controls(server, control):
     with ThreadPoolExecutor(8) as pool:
         streams = pool.map(lambda prompt: stream(server, prompt, max_tokens=LENGTH), COMPLETIONS)

@@ -98,7 +98,7 @@ def test_second_interrupt_kills_what_the_first_waits_for():
         assert not shared_memory_of(process)
 
 
-def test_up_tells_how_far_it_is_and_what_it_chose_where_there_is_no_terminal():
+def test_up_reports_progress_and_its_choices_without_a_terminal():
     with up("--profile", "emulated-zero") as process:
         shown = read_greeting(process)
         process.send_signal(signal.SIGINT)

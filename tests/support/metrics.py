@@ -74,7 +74,7 @@ def until(condition):
 
 
 class Change:
-    """What the loop's figures grew by since. Whoever asks meanwhile is the test's own."""
+    """What the loop's metrics grew by since. Whoever asks meanwhile is the test's own."""
 
     def __init__(self, server, drafter="none"):
         self._server = server

@@ -1,14 +1,25 @@
 """Engines that follow a script, and a driver that plays a decoding with them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
+from tandem.bls.draft_ahead import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
-from tandem.bls.effects import Chunk, EngineAnswer, EngineCall, NextChunk, TextCall
+from tandem.bls.effects import (
+    Beside,
+    BranchDraft,
+    Chunk,
+    EngineAnswer,
+    EngineCall,
+    NextChunk,
+    Settle,
+    TextCall,
+)
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
@@ -34,6 +45,7 @@ CAPABILITIES = Capabilities(
     warps_draft_logits=True,
     compares_ids_exactly=True,
     top_p_with_drafts=True,
+    branches=False,
 )
 TARGET = EngineSettings(
     model="target",
@@ -161,6 +173,61 @@ class Draft:
 
 
 @dataclass
+class BranchingDraft:
+    """What it says depends on the context alone; it drafts behind outcomes as Tandem's engines do.
+
+    agrees: of 8 tokens so many are the target's. unsure_every: at so many-th position, the target's
+    token is its last guess of an outcome's, elsewhere the first. keeps_lengths: else its branches
+    are longer than they should be.
+    """
+
+    language: Language
+    agrees: int = 6
+    unsure_every: int = 3
+    keeps_lengths: bool = True
+    calls: list[EngineCall] = field(default_factory=list)
+
+    def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+        self.calls.append(call)
+        if call.branching is None:
+            yield EngineAnswer(ids(*self.drafted(call.context, call.max_new_tokens, call)))
+        else:
+            yield EngineAnswer(ids(), branches=tuple(self.branches(call)))
+
+    def next(self, context, banned=()) -> int:
+        token = self.language.next(context, banned)
+        wrong = hash((self.language.salt, "draft", *map(int, context))) % 8 >= self.agrees
+        return (token + 1) % (VOCAB - 2) if wrong else token
+
+    def drafted(self, context, count: int, call: EngineCall) -> list[int]:
+        """`count` tokens behind a context, under the call's bans and stop ids."""
+        context, new = list(context), []
+        for _ in range(count):
+            token = self.next(context, (END, 6) if call.ban_end_ids else ())
+            context.append(token)
+            new.append(token)
+            if token in call.stop_ids:
+                break
+        return new
+
+    def branches(self, call: EngineCall) -> Iterator[BranchDraft]:
+        draft = call.draft.tokens.tolist()
+        counts, lengths = call.branching
+        assert len(counts) == len(lengths) == len(draft) + 1
+        for accepted, (count, length) in enumerate(zip(counts, lengths, strict=True)):
+            assert length > 0 or not count
+            context = [*call.context, *draft[:accepted]]
+            right = self.language.next(context, (END, 6) if call.ban_end_ids else ())
+            others = [(right + offset) % VOCAB for offset in range(VOCAB)]
+            if len(context) % self.unsure_every == 0:
+                others = others[1:] + others[:1]
+            for token in [t for t in others if [t] != draft[accepted : accepted + 1]][:count]:
+                longer = 0 if self.keeps_lengths else 9
+                drafted = self.drafted([*context, token], length + longer, call)
+                yield BranchDraft(accepted, token, ids(*drafted))
+
+
+@dataclass
 class Health:
     """Rests for good after `patience` failures."""
 
@@ -186,22 +253,30 @@ def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None
     draft_statistics = DraftStatistics(
         settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
     )
-    drafter = drafter_of(request, settings, health or Health(), draft_statistics)
+    ahead_statistics = AheadStatistics(settings)
+    drafter = drafter_of(request, settings, health or Health(), draft_statistics, ahead_statistics)
     return Decoding(request, settings, drafter)
 
 
-def play(decoding: Decoding, target: Target, draft: Draft | None = None) -> list[Chunk]:
-    """Do all that the decoding asks for; return the chunks that it handed out, with their text."""
-    chunks = perform(decoding.decode(), {"target": target, "draft": draft})
+def play(
+    decoding: Decoding, target: Target, draft=None, beside: Sequence[str] = ("in time",)
+) -> list[Chunk]:
+    """Do all that the decoding asks for; return the chunks that it handed out, with their text.
+
+    beside: what becomes of steps that are carried out beside a call, in turn: "in time", "late",
+    "refused" or "failed".
+    """
+    chunks = perform(decoding.decode(), {"target": target, "draft": draft}, beside=beside)
     if decoding.request.detokenizes_off_path:
         return perform(detokenize_stream(), chunks_in=chunks)
     return chunks
 
 
-def perform(steps, engines=None, chunks_in=()) -> list[Chunk]:
+def perform(steps, engines=None, chunks_in=(), beside=("in time",)) -> list[Chunk]:
     """Do what steps ask for; return the chunks that they handed out."""
     chunks: list[Chunk] = []
     chunks_in = iter(chunks_in)
+    fates, fate, ahead = cycle(beside), "", None
     resume = lambda: next(steps)  # noqa: E731
     while True:
         try:
@@ -211,6 +286,10 @@ def perform(steps, engines=None, chunks_in=()) -> list[Chunk]:
         try:
             if isinstance(effect, EngineCall):
                 answer = next(engines[effect.engine].answers(effect))
+            elif isinstance(effect, Beside):
+                fate, ahead, answer = next(fates), effect.steps, None
+            elif isinstance(effect, Settle):
+                answer = settled(ahead, fate, engines)
             elif isinstance(effect, TextCall):
                 answer = text_of(effect.window[effect.context_length or 0 :])
             elif isinstance(effect, NextChunk):
@@ -221,6 +300,23 @@ def perform(steps, engines=None, chunks_in=()) -> list[Chunk]:
             resume = lambda error=error: steps.throw(error)  # noqa: E731
         else:
             resume = lambda answer=answer: steps.send(answer)  # noqa: E731
+
+
+def settled(steps, fate: str, engines):
+    """What became of steps that were carried out beside a call."""
+    if fate == "refused":
+        raise EngineRefused("draft", "scripted refusal")
+    if fate == "failed":
+        raise EngineCallError("draft", "scripted failure")
+    if fate == "late":
+        return None
+    answer = None
+    while True:
+        try:
+            effect = steps.send(answer)
+        except StopIteration as ended:
+            return ended.value
+        answer = next(engines[effect.engine].answers(effect))
 
 
 def expected(request: Request, language: Language) -> tuple[list[int], str, str]:

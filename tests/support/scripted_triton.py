@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import LoopFacts, ServedModel, ServedModels, TargetFacts
-from tandem.gateway.triton import Chunk, Inputs
+from tandem.gateway.triton import Inputs, ResponseChunk
 
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",
@@ -27,11 +27,11 @@ MODELS = ServedModels(
 )
 # Steps of a script: what is sent, what is raised, or a wait that only the client's leaving ends.
 FOREVER = "for ever"
-Script: TypeAlias = Sequence["Chunk | ApiError | str"]
+Script: TypeAlias = Sequence["ResponseChunk | ApiError | str"]
 
 
 def statistics(*accepted: int, drafted: int = 4) -> dict[str, Any]:
-    """What a request tells of rounds with drafts of one length."""
+    """What a request reports of rounds with drafts of one length."""
     histogram = [accepted.count(number) for number in range(max(accepted) + 1)]
     return {
         "num_spec_steps": len(accepted),
@@ -42,8 +42,8 @@ def statistics(*accepted: int, drafted: int = 4) -> dict[str, Any]:
 
 
 HELLO = (
-    Chunk("Hel", [39, 301], 1, 4, 1),
-    Chunk("lo", [302, 78], 2, 8, 2, "stop", statistics(1, 1)),
+    ResponseChunk("Hel", [39, 301], 1, 4, 1),
+    ResponseChunk("lo", [302, 78], 2, 8, 2, "stop", statistics(1, 1)),
 )
 
 
@@ -72,7 +72,7 @@ class ScriptedTriton:
     async def close(self) -> None:
         pass
 
-    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, model: str, inputs: Inputs) -> AsyncGenerator[ResponseChunk, None]:
         self.named.append(model)
         self.asked.append(inputs)
         self.running += 1
@@ -81,7 +81,7 @@ class ScriptedTriton:
                 await asyncio.sleep(0)
                 if isinstance(step, ApiError):
                     raise step
-                if isinstance(step, Chunk):
+                if isinstance(step, ResponseChunk):
                     self.sent += 1
                     yield step
                 else:
@@ -94,12 +94,12 @@ class ScriptedTriton:
 
     def _steps(self, inputs: Inputs) -> Script:
         steps = self.script(inputs)
-        if inputs["stream"] or not all(isinstance(step, Chunk) for step in steps):
+        if inputs["stream"] or not all(isinstance(step, ResponseChunk) for step in steps):
             return steps
         return [joined(steps)]
 
 
-def joined(chunks: Sequence[Any]) -> Chunk:
+def joined(chunks: Sequence[Any]) -> ResponseChunk:
     """Return what a whole answer is."""
     text = "".join(chunk.text for chunk in chunks)
     return chunks[-1]._replace(text=text, tokens=[t for c in chunks for t in c.tokens])

@@ -97,7 +97,7 @@ def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
     )
     draft_statistics = DraftStatistics(max_draft_len, rated=rated)
     drafter = drafter_of(request, settings, Health(), draft_statistics)
-    decoding = Decoding(request, settings, drafter)
+    decoding = Decoding(request, settings, drafter, clock=lambda: world.seconds)
     play(decoding, world, world)
     assert decoding.sequence.output.tolist() == [1] * LENGTH
     return LENGTH / world.seconds

@@ -1,4 +1,4 @@
-"""What `tandem bench` and `tandem tune` make of the answers: literal answers in, figures out."""
+"""What `tandem bench` and `tandem tune` make of the answers: literal answers in, statistics out."""
 
 import argparse
 import io
@@ -89,7 +89,7 @@ def test_spread_is_of_what_was_measured():
     assert Spread.of([None]) is None
 
 
-def test_engines_that_tell_no_time_leave_efficiency_open():
+def test_engines_that_report_no_time_leave_efficiency_open():
     row = figures(ours=[(1.0, 0.0)], control=[(2.0, 0.0)])
     assert row.speedup.median == 2.0
     assert (row.efficiency, row.ideal_speedup, row.orchestration_seconds) == (None, None, None)
@@ -146,6 +146,19 @@ def test_ways_are_what_means_something():
     ]
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
         variants_of([PROMPT_LOOKUP], [AUTO], [2])
+
+
+def test_drafting_ahead_is_a_matter_of_a_draft_model():
+    variants = variants_of(
+        [DRAFT_MODEL, PROMPT_LOOKUP], [4], [None], draft_aheads=["true", "false"]
+    )
+    assert list(map(str, variants)) == [
+        "none",
+        "draft_model 4 ahead true",
+        "draft_model 4 ahead false",
+        "prompt_lookup 4",
+    ]
+    assert variants[1].inputs["draft_ahead"] == "true"
 
 
 def test_way_sends_what_it_says():

@@ -39,7 +39,7 @@ def test_answer_adds_up_its_chunks():
     assert answer.tokens_per_round == 2.5
 
 
-def test_answer_of_which_nothing_came_has_no_figures():
+def test_answer_of_which_nothing_came_has_no_statistics():
     answer = Answer()
     assert (answer.tokens_per_second, answer.tokens_per_round) == (0, 0)
     assert answer.acceptance_rate is None

@@ -16,6 +16,7 @@ from tandem.tools.commands import doctor
 from tandem.tools.commands.options import PROFILES, grpc_url, named_profile
 from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError
+from tandem.tools.findings import Finding
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 
@@ -177,6 +178,14 @@ def test_render_lists_the_models_and_how_to_serve_them(embedded_profile, tmp_pat
     assert (tmp_path / "o" / "bls_stream" / "config.pbtxt").is_file()
 
 
+def test_the_command_that_render_prints_works_in_another_folder(
+    embedded_profile, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert run("render", "--profile", str(embedded_profile), "--output", "o") == 0
+    assert f"--model-repository={tmp_path / 'o'} " in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_render_takes_checkpoints_instead_of_a_profile(tmp_path, capsys):
     write_empty(tmp_path / "own", write_tokenizer(tmp_path / "own"))
     output = tmp_path / "rendered"
@@ -198,13 +207,22 @@ def test_doctor_shows_the_version_of_the_server_not_of_the_wheel():
     assert triton.found == "2.51.0 (nvidia-pytriton 0.7.0)"
 
 
-def test_doctor_names_a_mend_when_something_is_missing(monkeypatch, capsys):
+def test_doctor_names_a_fix_when_something_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "GLIBC", (99, 0))
     assert run("doctor") == 1
     assert "missing" in capsys.readouterr().out
     glibc = next(finding for finding in doctor.examine() if finding.subject == "glibc")
     assert not glibc.good
     assert glibc.fix == "needs 99.0: Debian 12, Ubuntu 22.04 or later"
+
+
+def test_doctor_shows_what_to_install_letter_for_letter(monkeypatch, capsys):
+    missing = Finding("torch", "[none]", good=False, fix="pip install 'tandem-triton[embedded]'")
+    monkeypatch.setattr(doctor, "examine", lambda: [missing])
+    assert run("doctor") == 1
+    shown = capsys.readouterr().out
+    assert missing.fix in shown
+    assert missing.found in shown
 
 
 def test_doctor_asks_no_more_of_a_machine_that_is_no_linux(monkeypatch):
@@ -222,7 +240,7 @@ def test_doctor_only_notes_a_port_that_is_taken():
     assert "--http-port 0" in finding.fix
 
 
-def test_doctor_says_which_python_lacks_a_shared_library(monkeypatch):
+def test_doctor_says_which_python_has_no_shared_library(monkeypatch):
     for module in (doctor, install):
         monkeypatch.setattr(module, "find_libpython", lambda: None)
     findings = {finding.subject: finding for finding in doctor.examine()}

@@ -40,7 +40,7 @@ def test_demo_outside_a_checkout_says_what_it_wants(tmp_path):
         demo.read_prompts(tmp_path / "prompts.jsonl")
 
 
-def test_figures_are_of_the_median_times():
+def test_statistics_are_of_the_median_times():
     figures = ComparisonRow.of(comparison())
     assert figures.cells == ["20", "10.0", "20.0", "2.00x", "25%", "2.00", "yes"]
 
@@ -51,7 +51,7 @@ def test_total_adds_up_times_and_tokens():
     assert total.cells == ["60", "10.0", "20.0", "2.00x", "25%", "2.00", "NO"]
 
 
-def test_figures_say_so_when_nothing_was_drafted():
+def test_statistics_say_so_when_nothing_was_drafted():
     nothing = PromptComparison(DemoPrompt("one", "x"), [answer("t", 1.0)], [answer("t", 1.0)])
     assert "-" in ComparisonRow.of(nothing).cells
 

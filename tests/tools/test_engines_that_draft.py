@@ -1,4 +1,4 @@
-"""Engines that draft by themselves: what a profile says of them, and what they are told."""
+"""Engines that draft by themselves: what a profile says of them, and which settings they get."""
 
 import json
 

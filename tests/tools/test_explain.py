@@ -13,6 +13,8 @@ ROUND = {
     "num_draft_tokens": 16,
     "num_accepted_tokens": 15,
     "num_plain_tokens": 0,
+    "num_branches": 128,
+    "drafted_ahead": True,
     "draft_seconds": 0.1234,
     "target_seconds": 12.3456,
 }
@@ -25,5 +27,15 @@ def test_table_of_any_round_fits_a_terminal_of_80_columns():
     header, *rows = file.getvalue().splitlines()
     assert header.split() == " ".join(COLUMNS).split()
     assert len(rows) == len(rounds)
-    assert rows[0].split() == ["1", "prompt_lookup", "16", "0.125", "16", "15", "123.4", "12345.6"]
+    assert rows[0].split() == [
+        "1",
+        "prompt_lookup",
+        "128*",
+        "16",
+        "0.125",
+        "16",
+        "15",
+        "123.4",
+        "12345.6",
+    ]
     assert rows[-1].split() == ["101", "none:", "32", "plain", "12345.6"]

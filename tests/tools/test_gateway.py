@@ -35,7 +35,7 @@ def test_a_busy_port_names_the_option(capsys):
     assert f"cannot listen on 127.0.0.1:{number}: " in capsys.readouterr().err
 
 
-def test_up_tells_of_a_busy_port_before_it_starts_anything(capsys):
+def test_up_names_a_busy_port_before_it_starts_anything(capsys):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         number = busy.getsockname()[1]
         arguments = ["up", "--profile", "emulated-zero", "--gateway-port", str(number)]

@@ -192,6 +192,28 @@ def test_missing_tokenizer_is_refused(folder):
     )
 
 
+def test_drafting_ahead_is_where_it_pays_and_that_is_on_two_devices(folder):
+    pair = profile()["engines"]
+    settings = load(folder, profile()).loop_settings()
+    assert (settings.draft_ahead, settings.draft_branches) == (None, True)
+    assert settings.engines_share_device
+    pair["draft"]["device"] = "cuda:1"
+    settings = load(folder, profile(engines=pair, decoding={"draft_ahead": True})).loop_settings()
+    assert settings.draft_ahead is True
+    assert not settings.engines_share_device
+    pair["target"]["device"] = "cuda:1"
+    assert load(folder, profile(engines=pair)).loop_settings().engines_share_device
+
+
+def test_drafting_ahead_without_an_engine_that_can_is_refused(folder):
+    assert "decoding.draft_ahead: true, but engines.draft is missing; say auto or false" in refusal(
+        folder, profile(engines=engines(), decoding={"draft_ahead": True})
+    )
+    assert "decoding.draft_ahead: must be auto, true or false, not 'maybe'" in refusal(
+        folder, profile(decoding={"draft_ahead": "maybe"})
+    )
+
+
 def test_draft_len_over_the_targets_limit_is_refused(folder):
     assert "decoding.draft_len: 9 is over engines.target.max_draft_len, which is 8" in refusal(
         folder, profile(decoding={"draft_len": 9})
@@ -369,3 +391,56 @@ def test_ngrams_over_the_limit_of_a_request_are_refused(folder):
         "decoding.prompt_lookup.max_matching_ngram_size: 9 is over limits.max_ngram_size, which "
         "is 8; lower the one or raise the other"
     ) in refusal(folder, profile(decoding=lookup))
+
+
+def test_padding_may_differ_as_that_of_qwens_sizes_does(folder):
+    write_empty(folder / "target", 152_064)
+    write_empty(folder / "draft", 151_936)
+    planned = load(folder, profile())
+    assert planned.target.parameters["draft_vocab_size"] == "151936"
+    settings = planned.loop_settings()
+    assert (settings.target.vocab_size, settings.draft.vocab_size) == (152_064, 151_936)
+
+
+def test_own_checkpoints_are_checked_before_their_weights_are_there(folder):
+    write_tokenizer(folder / "target")
+    (folder / "target" / "model.safetensors").unlink()
+    planned = deployment.for_checkpoints(folder / "target", None, name="mine", with_weights=False)
+    assert (planned.profile.name, planned.drafters) == ("mine", ("prompt_lookup", "none"))
+    with pytest.raises(TandemError, match=r"--target: .* holds no weights"):
+        deployment.for_checkpoints(folder / "target", None)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
+            "architecture 'T5ForConditionalGeneration' is not a decoder-only language model",
+        ),
+        ({"architectures": ["BertModel"]}, "architecture 'BertModel' is not a decoder-only"),
+        (
+            {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+            "architecture 'mamba' has no attention",
+        ),
+        (
+            {"model_type": "qwen3_next", "layer_types": ["full_attention", "linear_attention"]},
+            "architecture 'qwen3_next' has layers of type 'linear_attention'",
+        ),
+    ],
+)
+def test_architecture_that_is_not_served_is_refused_before_it_is_loaded(folder, config, said):
+    write_empty(folder / "target", 300, **config)
+    assert said in refusal(folder, profile())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["GPT2LMHeadModel"]},
+        {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention"]},
+    ],
+)
+def test_architecture_that_is_served_is_not_refused(folder, config):
+    write_empty(folder / "target", 300, **config)
+    assert load(folder, profile()).target.vocab_size == 300

@@ -167,13 +167,13 @@ def test_comparison_scores_columns_against_the_reference_and_each_other():
     assert comparison.num_identical(comparison.columns[1]) == 1
 
 
-def test_figures_are_sums_over_the_answers():
+def test_statistics_are_sums_over_the_answers():
     figures = compared("x", "y", drafted=40, accepted=10).columns[1]
     assert (figures.num_tokens, figures.tokens_per_second) == (40, 40)
     assert (figures.tokens_per_round, figures.acceptance_rate) == (2, 0.25)
 
 
-def test_figures_are_missing_where_nothing_came():
+def test_statistics_are_missing_where_nothing_came():
     nothing = AnswerColumn("hugging_face", [Answer()])
     assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
     assert nothing.acceptance_rate is None
@@ -196,7 +196,7 @@ def test_table_has_a_column_for_each_who_answered():
     assert ["tokens/s", "40.0", "40.0"] in rows
 
 
-def test_file_holds_figures_and_texts():
+def test_file_holds_statistics_and_texts():
     written = json.loads(json.dumps(compared("the cat sat", "the cat").as_json()))
     assert written["columns"]["hybrid"]["against"]["none"]["rouge1"] == 75
     assert written["columns"]["hybrid"]["num_identical_to_control"] == 1
@@ -224,7 +224,7 @@ def test_shipped_items_are_functions_without_their_docstrings():
         compile(f'{item.text}{item.summary}"""\n', item.id, "exec")
 
 
-def test_items_may_lack_a_name_and_stop_at_several_strings(tmp_path):
+def test_items_may_have_no_name_and_several_stop_strings(tmp_path):
     path = tmp_path / "items.jsonl"
     rows = [{"text": "a", "summary": "b", "stop": stop} for stop in (".", ["x", "y"])]
     path.write_text("\n".join(map(json.dumps, rows)))

@@ -62,7 +62,7 @@ def test_nothing_is_coloured_when_the_user_wants_no_colour():
     assert shown(*CHUNKS, force_terminal=True, no_color=True) == "ab␛c\n"
 
 
-def test_nothing_is_coloured_when_the_server_cannot_tell_texts_apart():
+def test_nothing_is_coloured_when_the_server_does_not_separate_texts():
     text = shown(*CHUNKS, detokenizer=None, force_terminal=True, color_system="standard")
     assert text == "ab␛c\n"
 
@@ -72,7 +72,7 @@ def test_request_is_cancelled_when_showing_is_interrupted():
         shown(CHUNKS[0], KeyboardInterrupt())
 
 
-def test_closing_line_tells_the_figures():
+def test_closing_line_has_the_statistics():
     answer = Answer()
     for chunk in CHUNKS:
         answer.add(chunk)

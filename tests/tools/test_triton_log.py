@@ -10,7 +10,7 @@ TRACEBACK = (
 )
 
 
-def test_log_tells_a_race_of_tritons_own_from_a_model_that_failed(tmp_path):
+def test_log_distinguishes_a_race_of_tritons_own_from_a_model_that_failed(tmp_path):
     path = tmp_path / "log"
     path.write_text("what():  boost::interprocess::lock_exception\n")
     assert TritonLog(path).died_of_a_race

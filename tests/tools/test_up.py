@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from checkpoints import write_empty, write_tokenizer
 
+from tandem.tools import cli as command
 from tandem.tools.commands import up
 from tandem.tools.commands.options import named_profile
 from tandem.tools.profiles import deployment
@@ -57,3 +58,22 @@ def test_models_that_know_nothing_but_python_are_asked_for_python():
     assert '"def main():"' in curl[-1]
     assert told["draft"] == "emulated"
     assert told["drafter"].startswith("draft_model (a request may choose prompt_lookup, hybrid")
+
+
+@pytest.mark.parametrize(
+    ("variables", "opens"), [({}, False), ({"DISPLAY": ":0"}, True), ({"BROWSER": "b"}, True)]
+)
+def test_page_is_opened_where_there_is_a_browser(monkeypatch, variables, opens):
+    opened = []
+    monkeypatch.setattr(up.webbrowser, "open", opened.append)
+    for name in up.SCREENS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    up.open_page("http://127.0.0.1:8080")
+    assert opened == (["http://127.0.0.1:8080"] if opens else [])
+
+
+def test_page_cannot_be_opened_where_there_is_no_gateway(capsys):
+    assert command.main(["up", "--open", "--no-gateway"]) == 1
+    assert "--open shows the gateway's page; leave out --no-gateway" in capsys.readouterr().err

@@ -137,7 +137,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
             yield variant, Repetition.of_one_stream(traces[variant])
 
     def _together(self, turn: _Turn, count: int) -> Repetition:
-        """Let streams ask at once, each all prompts, each beginning with another one."""
+        """Run streams at once. Each asks all prompts and begins with a different one."""
         barrier = threading.Barrier(count)
 
         def stream(number: int) -> tuple[list[Trace], float, float]:

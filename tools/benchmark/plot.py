@@ -1,4 +1,4 @@
-"""Speedup against draft length, beside what it would be without orchestration."""
+"""Speedup against draft length, and what it would be without orchestration."""
 
 from __future__ import annotations
 

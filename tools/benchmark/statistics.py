@@ -146,7 +146,7 @@ class VariantStatistics:
 
 
 def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
-    """Return every cell beside its control and, where one stream was measured too, beside that."""
+    """Return every cell with its control and, if one stream was measured too, with that."""
     by_place = {(cell.scenario, cell.num_streams, cell.variant): cell for cell in cells}
     controls = {(c.scenario, c.num_streams): c for c in cells if c.variant.is_control}
     return [

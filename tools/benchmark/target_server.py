@@ -61,7 +61,7 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
 
 
 def _kind(name: DrafterName) -> DrafterKind:
-    """Return a drafter's row; of one that a deployment brought, a server tells the name alone."""
+    """Return a drafter's row; of one that a deployment brought, a server knows the name alone."""
     return DRAFTERS.get(name) or DrafterKind(name=name, description="the deployment's", module="")
 
 

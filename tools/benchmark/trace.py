@@ -89,7 +89,7 @@ class Repetition:
 
     @property
     def efficiency(self) -> float | None:
-        """The part of the answers' time in which an engine worked; None where none tells its time.
+        """The part of the answers' time in which an engine worked; None where none says so.
 
         It is the measured speedup over the ideal one; see `docs/benchmarks.md`.
         """

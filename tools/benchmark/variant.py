@@ -20,13 +20,15 @@ class Variant:
     """What a request says of its drafts.
 
     draft_len: AUTO, or tokens; None: as served. ngram_size: the longest that is looked up; None: as
-    served, or nothing is looked up. use_draft_logits: of a draft model.
+    served, or nothing is looked up. use_draft_logits: of a draft model. draft_ahead: auto, true or
+    false, of a draft model; None: as served.
     """
 
     drafter: DrafterName
     draft_len: int | None = None
     ngram_size: int | None = None
     use_draft_logits: bool = False
+    draft_ahead: str | None = None
 
     @property
     def is_control(self) -> bool:
@@ -52,12 +54,16 @@ class Variant:
             given[tensors.MAX_MATCHING_NGRAM_SIZE] = self.ngram_size
         if self.use_draft_logits:
             given[tensors.USE_DRAFT_LOGITS] = True
+        if self.draft_ahead is not None:
+            given[tensors.DRAFT_AHEAD] = self.draft_ahead
         return given
 
     def __str__(self) -> str:
         parts = [self.drafter, self.length]
         if self.ngram_size is not None:
             parts.append(f"n-gram {self.ngram_size}")
+        if self.draft_ahead is not None:
+            parts.append(f"ahead {self.draft_ahead}")
         return " ".join(part for part in parts if part)
 
 
@@ -70,14 +76,17 @@ def variants_of(
     ngram_sizes: Sequence[int | None],
     *,
     use_draft_logits: bool = False,
+    draft_aheads: Sequence[str | None] = (None,),
 ) -> list[Variant]:
     """Return the control and every combination that means something, each once.
 
-    `auto` is a matter of a draft model, n-grams are one of lookup. Raises TandemError where
-    nothing is left to compare with the control.
+    `auto` and drafting ahead are matters of a draft model, n-grams are one of lookup. Raises
+    TandemError where nothing is left to compare with the control.
     """
     variants = {CONTROL: None}
-    for drafter, draft_len, ngram_size in product(drafters, draft_lens, ngram_sizes):
+    for drafter, draft_len, ngram_size, ahead in product(
+        drafters, draft_lens, ngram_sizes, draft_aheads
+    ):
         if not drafter.drafts_in_loop:
             continue
         if draft_len == AUTO and not drafter.samples_from_draft_model:
@@ -87,6 +96,7 @@ def variants_of(
             draft_len,
             ngram_size if drafter.looks_up else None,
             use_draft_logits and drafter.samples_from_draft_model,
+            ahead if drafter.samples_from_draft_model else None,
         )
         variants[variant] = None
     if len(variants) == 1:

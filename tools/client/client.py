@@ -1,4 +1,4 @@
-"""Asks a running server, over gRPC: what a text entry is sent, and what comes back."""
+"""A gRPC client of the text entries: what it sends, and what comes back."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class AnswerChunk(NamedTuple):
 
 @dataclass
 class Answer:
-    """Chunks joined: what was said, and what it took."""
+    """The chunks of an answer joined: its text, its tokens and its times."""
 
     text: str = ""
     num_tokens: int = 0
@@ -230,7 +230,7 @@ class Client(AbstractContextManager["Client"]):
         return TandemError(" ".join(error.message().split()))
 
     def _alive(self) -> bool:
-        """Whether the server answers: if so, its errors are worth telling."""
+        """Whether the server answers: if so, its errors are worth showing."""
         try:
             return bool(self._connection.is_server_live(client_timeout=ALIVE_SECONDS))
         except InferenceServerException:

@@ -7,14 +7,19 @@ from typing import Any
 
 from rich.table import Table
 
-COLUMNS = ("round", "drafter", "asked", "stop at", "drafted", "accepted", "draft ms", "target ms")
+COLUMNS = (
+    *("#", "drafter", "ahead", "asked", "stop", "drafted", "accepted"),
+    *("draft ms", "target ms"),
+)
 
 
 def explanation(statistics: Mapping[str, Any]) -> Table:
     """Return a row a round; ``statistics`` is an answer's `spec_decode_statistics`.
 
-    plain: tokens that the target generated alone. asked, stop at: the length that was chosen, and
-    the probability at which the draft model stops by itself. Times are the engines' own.
+    plain: tokens that the target generated alone. ahead: branches that were drafted for the round
+    while the one before was verified; with a star one of them was its draft. asked, stop: the
+    length that was chosen, and the probability at which the draft model stops by itself.
+    Times are the engines' own.
     """
     table = Table(*COLUMNS, box=None, pad_edge=False, padding=(0, 2, 0, 0))  # within 80 columns
     for column in table.columns:
@@ -28,10 +33,11 @@ def _cells(round_: Mapping[str, Any]) -> tuple[str, ...]:
     target = f"{1000 * round_['target_seconds']:.1f}"
     if round_["num_plain_tokens"]:
         alone = f"none: {round_['num_plain_tokens']} plain"
-        return (alone, "", "", "", "", "", target)
+        return (alone, "", "", "", "", "", "", target)
     stop = round_["stop_probability"]
     return (
         round_["drafter"],
+        _ahead(round_),
         str(round_["planned_tokens"] or round_["num_draft_tokens"]),
         f"{stop:g}" if stop else "",
         str(round_["num_draft_tokens"]),
@@ -39,3 +45,8 @@ def _cells(round_: Mapping[str, Any]) -> tuple[str, ...]:
         f"{1000 * round_['draft_seconds']:.1f}",
         target,
     )
+
+
+def _ahead(round_: Mapping[str, Any]) -> str:
+    branches = round_["num_branches"]
+    return f"{branches}{'*' if round_['drafted_ahead'] else ''}" if branches else ""

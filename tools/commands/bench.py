@@ -1,4 +1,4 @@
-"""`tandem bench`: what speculation is worth on a live server, beside the control."""
+"""`tandem bench`: the speedup of speculation on a live server, over the control."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tandem.tools.commands.measuring import (
     add_variants,
     check_outputs,
     chosen_target,
+    draft_ahead,
     drafters_of,
     lengths_of,
     measure,
@@ -32,11 +33,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N,N",
         help="Lengths of random prompts, a scenario for each, instead of the demo's prompts.",
     )
-    add_variants(
+    variants = add_variants(
         parser,
         drafters="the profile's own",
         lengths="as served",
         ngrams=(None,),
+    )
+    variants.add_argument(
+        "--draft-ahead",
+        type=several(draft_ahead),
+        default=(None,),
+        metavar="NAME,NAME",
+        help="Whether a draft model drafts the next round while the target verifies: auto, true, "
+        "false (default: as served).",
     )
     parser.add_argument_group("load").add_argument(
         "--concurrency",
@@ -60,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
         lengths_of(served, options.num_draft_tokens, (None,)),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
+        draft_aheads=options.draft_ahead,
     )
     report = measure(options, target, scenarios, variants, sorted(set(options.concurrency)))
     show(options, report)

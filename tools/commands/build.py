@@ -20,7 +20,7 @@ from tandem.tools.findings import Finding
 from tandem.tools.profiles import deployment
 from tandem.tools.trtllm import memory, preflight, stamp
 from tandem.tools.trtllm.engines import engines_to_plan, trt_engines, with_checkpoints
-from tandem.tools.trtllm.steps import EXAMPLES, Step, engine_steps, script
+from tandem.tools.trtllm.steps import EXAMPLES, BuildStep, engine_steps, script
 
 MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]note[/]"}
 LAST_LINES = 20
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def build(steps: Sequence[Step]) -> None:
+def build(steps: Sequence[BuildStep]) -> None:
     """Run the steps whose output is not up to date; raise TandemError where one fails."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for number, step in enumerate(steps, 1):
@@ -92,7 +92,7 @@ def build(steps: Sequence[Step]) -> None:
         console.print(f"{title}: {time.monotonic() - began:.0f} s")
 
 
-def _run(step: Step, title: str, status: Status) -> None:
+def _run(step: BuildStep, title: str, status: Status) -> None:
     """Run one step, its output into its log; on failure print the last lines and raise."""
     step.output.mkdir(parents=True, exist_ok=True)
     stamp.forget(step)

@@ -3,38 +3,108 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from tandem.tools.client.request import MODEL
 from tandem.tools.commands.options import Options, add_profile, add_url, chosen_profile
 from tandem.tools.errors import TandemError
+from tandem.tools.models.fit import Job, fit_of
+from tandem.tools.models.named import model_named
+from tandem.tools.models.source import Description, ModelSource
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
+
+Result = TypeVar("Result")
+DRAFT_ALONE = "--draft needs --target, the model that it drafts for"
 
 
 def add_deployment(group: Options) -> None:
     """Add ``--profile``, ``--target`` and ``--draft``."""
     add_profile(group)
+    add_models(group)
+
+
+def add_models(group: Options) -> None:
+    """Add ``--target`` and ``--draft``, the models by name."""
     group.add_argument(
         "--target",
-        type=Path,
-        metavar="DIR",
-        help="The Hugging Face checkpoint to deploy, instead of a profile.",
+        metavar="MODEL",
+        help="The model to deploy, instead of a profile: a checkpoint's folder, OWNER/NAME or "
+        "OWNER/NAME@REVISION of the Hugging Face Hub, or a GGUF file.",
     )
     group.add_argument(
-        "--draft", type=Path, metavar="DIR", help="The smaller checkpoint that drafts for it."
+        "--draft",
+        metavar="MODEL",
+        help="The smaller model that drafts for it (default: prompt lookup drafts).",
+    )
+    group.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="Fetch pickled weights, which can run code, where the Hub has no safetensors.",
     )
 
 
-def chosen_deployment(options: argparse.Namespace) -> Deployment:
-    """Return what the options say; raise TandemError."""
+def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Deployment:
+    """Return what the options say, its models fetched; raise TandemError.
+
+    here: it is to be served on this machine, whose memory must hold it.
+    """
     if options.target is None:
         if options.draft is not None:
-            raise TandemError("--draft needs --target, the model that it drafts for")
+            raise TandemError(DRAFT_ALONE)
         return deployment.load(chosen_profile(options))
     if options.profile is not None:
         raise TandemError("--profile and --target exclude each other")
-    return deployment.for_checkpoints(options.target, options.draft)
+    sources = chosen_models(options)
+    described = {job: told(job, source.describe) for job, source in sources.items()}
+    planned = planned_models(sources, described)
+    kv_cache_tokens: dict[str, int] = {}
+    if here:
+        fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
+        fit.check()
+        kv_cache_tokens = fit.kv_cache_tokens()
+    folders = {job: told(job, source.checkpoint) for job, source in sources.items()}
+    return deployment.for_checkpoints(
+        folders["target"],
+        folders.get("draft"),
+        name=sources["target"].name,
+        kv_cache_tokens=kv_cache_tokens,
+    )
+
+
+def chosen_models(options: argparse.Namespace) -> dict[Job, ModelSource]:
+    """Return the models that the options name; raise TandemError for what names none."""
+    if options.target is None:
+        raise TandemError(DRAFT_ALONE)
+    named: dict[Job, str | None] = {"target": options.target, "draft": options.draft}
+    return {
+        job: told(job, partial(model_named, text, allow_pickle=options.allow_pickle))
+        for job, text in named.items()
+        if text is not None
+    }
+
+
+def planned_models(
+    sources: Mapping[Job, ModelSource], described: Mapping[Job, Description]
+) -> Deployment:
+    """Check whether models fit together, by their small files; raise TandemError."""
+    draft = described.get("draft")
+    return deployment.for_checkpoints(
+        described["target"].folder,
+        draft.folder if draft else None,
+        name=sources["target"].name,
+        with_weights=False,
+    )
+
+
+def told(job: Job, what: Callable[[], Result]) -> Result:
+    """Say which option it is that an error is about."""
+    try:
+        return what()
+    except TandemError as error:
+        raise TandemError(f"--{job}: {error}") from error
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:

@@ -10,13 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from tandem.tools.commands.chosen import add_models, chosen_models, planned_models, told
 from tandem.tools.errors import TandemError
 from tandem.tools.findings import Finding
+from tandem.tools.models.fit import Job, fit_of
+from tandem.tools.models.source import Description
+from tandem.tools.models.weights import gigabytes
+from tandem.tools.profiles.memory import free_memory
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
 from tandem.tools.triton.supervisor import SHARED_MEMORY
@@ -25,20 +30,24 @@ GLIBC = (2, 35)
 MEMORY_MB = 1536  # the embedded profile's bound
 SHARED_MEMORY_MB = 64  # a megabyte a model, and room for tensors
 INSTALL = "pip install 'tandem-triton[embedded]'"
+GGUF = "GGUF files need it: pip install 'tandem-triton[gguf]'"
+FIXES = {"gguf": GGUF, "accelerate": GGUF}
 MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional[/]"}
 
 
-def add_options(_: argparse.ArgumentParser) -> None:
-    """The verb has no options."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    add_models(parser.add_argument_group("what to check besides"))
 
 
-def run(_: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Print the table; return 1 where something required is missing."""
-    findings = list(examine())
+    findings = [*examine(), *examine_models(options)]
     table = Table("", "what", "found", "fix", box=None, pad_edge=False)
     for finding in findings:
         fix = "" if finding.good else finding.fix
-        table.add_row(MARKS[finding.good], finding.subject, finding.found, fix)
+        cells = finding.subject, finding.found, fix
+        table.add_row(MARKS[finding.good], *map(escape, cells))
     Console().print(table)
     return int(any(finding.good is False for finding in findings))
 
@@ -59,7 +68,35 @@ def examine() -> Iterator[Finding]:
     for name, port in vars(Ports()).items():
         yield examine_port(name, port)
     yield _gpu()
+    for package in ("gguf", "accelerate"):
+        yield _package(package, optional=True)
     yield _package("tensorrt-llm", optional=True)
+
+
+def examine_models(options: argparse.Namespace) -> Iterator[Finding]:
+    """Look at the models that are named: what they are, and whether they fit."""
+    if options.target is None and options.draft is None:
+        return
+    described: dict[Job, Description] = {}
+    try:
+        sources = chosen_models(options)
+        for job, source in sources.items():
+            described[job] = told(job, source.describe)
+            yield Finding(job, f"{source.name}, {_described(described[job])}", good=True)
+        planned = planned_models(sources, described)
+    except TandemError as error:
+        yield Finding("models", "cannot be served", good=False, fix=str(error))
+        return
+    yield Finding("drafters", ", ".join(planned.drafters), good=True)
+    fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
+    found = f"{gigabytes(fit.needed)} needed, {gigabytes(fit.free)} free"
+    subject = "memory of the GPU" if fit.on_gpu else "memory for models"
+    yield Finding(subject, found, fit.fits, "take a smaller model")
+
+
+def _described(found: Description) -> str:
+    size = f"{found.num_parameters / 1e6:,.0f} million weights"
+    return f"{size}, {gigabytes(found.missing_bytes)} to fetch" if found.missing_bytes else size
 
 
 def _system() -> Finding:
@@ -98,13 +135,12 @@ def _package(name: str, *, optional: bool = False) -> Finding:
     try:
         return Finding(name, metadata.version(name), good=True)
     except metadata.PackageNotFoundError:
-        fix = f"pip install {name}" if optional else INSTALL
+        fix = FIXES.get(name, f"pip install {name}") if optional else INSTALL
         return Finding(name, "not installed", good=None if optional else False, fix=fix)
 
 
 def _memory() -> Finding:
-    available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    size = int(available.group(1)) // 1024 if available else 0
+    size = free_memory() // 2**20
     return Finding("memory", f"{size} MB free", size >= MEMORY_MB, f"needs {MEMORY_MB} MB")
 
 

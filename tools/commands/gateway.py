@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     admits.add_argument(
         "--api-key",
         metavar="KEY",
-        help=f"Let in only who sends it as a bearer token (default: ${KEY_VARIABLE}).",
+        help=f"Accept only requests that bring it as a bearer token (default: ${KEY_VARIABLE}).",
     )
     admits.add_argument(
         "--allow-origin",

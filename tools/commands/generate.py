@@ -37,6 +37,11 @@ GROUPS: Mapping[str, Sequence[Flag]] = {
             "The number of draft tokens per round, or auto.",
         ),
         Flag(
+            "--draft-ahead",
+            tensors.DRAFT_AHEAD,
+            "Draft the next round while the target verifies: auto, true or false.",
+        ),
+        Flag(
             "--prompt-lookup-num-tokens",
             tensors.PROMPT_LOOKUP_NUM_TOKENS,
             "The number of draft tokens per round if prompt lookup finds them.",

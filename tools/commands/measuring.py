@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tandem.bls.drafter_registry import DrafterKind, DrafterName
-from tandem.bls.settings import AUTO
+from tandem.bls.settings import AUTO, DRAFT_AHEAD
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
@@ -47,6 +47,13 @@ def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
 def draft_length(text: str) -> int:
     """Return a draft length; AUTO for `auto`."""
     return AUTO if text == "auto" else at_least_one(text)
+
+
+def draft_ahead(text: str) -> str:
+    """Return how a request says whether to draft ahead."""
+    if text not in DRAFT_AHEAD:
+        raise argparse.ArgumentTypeError(f"'{text}' given, must be {', '.join(DRAFT_AHEAD)}")
+    return text
 
 
 def at_least_none(text: str) -> int:
@@ -133,8 +140,11 @@ def add_variants(
     drafters: str,
     lengths: str,
     ngrams: Sequence[int | None],
-) -> None:
-    """Add who drafts and how much; drafters, lengths: what is said of the verb's defaults."""
+) -> Options:
+    """Add who drafts and how much; return their group.
+
+    drafters, lengths: what is said of the verb's defaults.
+    """
     group = parser.add_argument_group("what to compare")
     group.add_argument(
         "--drafter",
@@ -157,6 +167,7 @@ def add_variants(
         metavar="N,N",
         help=f"The longest n-grams that prompt lookup searches for (default: {sizes}).",
     )
+    return group
 
 
 def chosen_target(options: argparse.Namespace) -> Deployment | TargetServer:

@@ -31,15 +31,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Render; return the exit status."""
-    planned = chosen_deployment(options)
+    planned = chosen_deployment(options, here=False)
     repository.render(planned, options.output)
+    served_from = options.output.absolute()  # the server starts in another folder
     if options.slurm:
-        server = server_options(planned, options.output)
+        server = server_options(planned, served_from)
         print(launch_of(planned.profile).slurm_script(planned.profile.name, server, ()), end="")
         return 0
     names = [model.name for model in repository.models(planned)]
     print(f"{options.output}: {', '.join(names)}")
     # A Dockerfile takes the last line: it is the command and nothing else.
     print("To serve it, run this in an empty folder, where Triton is installed:")
-    print(server_command(planned, options.output))
+    print(server_command(planned, served_from))
     return 0

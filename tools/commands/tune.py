@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 def advice(
     rows: Sequence[VariantStatistics], kinds: Mapping[DrafterName, DrafterKind]
 ) -> list[str]:
-    """Say which variant is fastest, what it cannot be told from, and the profile's lines for it."""
+    """Say which variant is fastest, which others are as fast, and the profile's lines for it."""
     ranked = sorted(rows, key=_speed, reverse=True)
     best, variant = ranked[0], ranked[0].cell.variant
     lines = [f"fastest: {_named(best)}"]

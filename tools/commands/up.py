@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import tempfile
+import webbrowser
 from contextlib import closing
 from pathlib import Path
 
@@ -15,11 +17,14 @@ from tandem.tools.client.request import MODEL
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
 from tandem.tools.commands.front import Front, add_front
 from tandem.tools.commands.options import DEMO, port
+from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engines.base import EngineSection
 from tandem.tools.triton import repository
 from tandem.tools.triton.server import LOOPBACK, Ports, TritonServer
 from tandem.tools.triton.serving import start, stop
+
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # who has one has a browser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +40,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             type=port,
             metavar="N",
             default=number,
-            help=f"The {name} port; 0 picks a free one (default: %(default)s).",
+            help=f"Triton's {name} port; 0 picks a free one (default: %(default)s).",
         )
     add_front(listening)
+    listening.add_argument(
+        "--open", action="store_true", help="Open the page in a browser, where there is one."
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
     # because a shell starts what runs in the background with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+    if options.open and options.no_gateway:
+        raise TandemError("--open shows the gateway's page; leave out --no-gateway")
     planned = chosen_deployment(options)
     with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:
         models = Path(folder, "repository")
@@ -64,9 +74,17 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
         try:
             with front.before(server.grpc_url, planned.tokenizer.folder) as url:
                 print(greeting(server, planned, url), flush=True)
+                if options.open and url:
+                    open_page(url)
                 server.wait()
         finally:
             stop(server)
+
+
+def open_page(url: str) -> None:
+    """Open a browser, if there is one with a window; a text browser would take the terminal."""
+    if any(map(os.environ.get, SCREENS)):
+        webbrowser.open(url)
 
 
 def greeting(server: TritonServer, planned: Deployment, gateway: str | None = None) -> str:

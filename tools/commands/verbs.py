@@ -18,13 +18,14 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "serve and ask": {
         "up": Verb(
             "Start Triton and serve until Ctrl-C.",
-            "Start Triton and serve until Ctrl-C. The models are those of a profile, or two "
-            "Hugging Face checkpoints that share a tokenizer. Without --draft, prompt lookup "
-            "drafts.",
+            "Start Triton and serve until Ctrl-C. The models are those of a profile, or named by "
+            "--target and --draft, which share a tokenizer: folders, models of the Hugging Face "
+            "Hub, or GGUF files. Without --draft, prompt lookup drafts.",
             (
                 "tandem up",
                 "tandem up --profile emulated-70b-1b --grpc-port 9001",
                 "tandem up --target path/to/target --draft path/to/draft",
+                "tandem up --target Qwen/Qwen2.5-1.5B-Instruct --draft Qwen/Qwen2.5-0.5B-Instruct",
             ),
         ),
         "generate": Verb(
@@ -38,9 +39,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             ),
         ),
         "gateway": Verb(
-            "Serve OpenAI's API and a page before a running server.",
-            "Serve OpenAI's API, and a page that shows which tokens were drafted, before a Triton "
-            "that serves Tandem's models. `tandem up` starts one beside its server.",
+            "Serve OpenAI's API and a page in front of a running server.",
+            "Serve OpenAI's API, and a page that shows which tokens were drafted, in front of a "
+            "Triton that serves Tandem's models. `tandem up` starts one with its server.",
             (
                 "tandem gateway --tokenizer path/to/target",
                 "tandem gateway --url triton.example:8001 --tokenizer path/to/target --port 80",
@@ -62,8 +63,8 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         ),
         "bench": Verb(
             "Measure speedup and latency on a live server.",
-            "Measure what drafters and draft lengths are worth on a live server, beside drafter "
-            "'none' in the same run.",
+            "Measure the speedup of drafters and draft lengths on a live server. Drafter 'none' "
+            "runs in turns with them, as the baseline.",
             (
                 "tandem bench",
                 "tandem bench --url 127.0.0.1:8001 --num-draft-tokens 2,4,8,auto",
@@ -101,9 +102,10 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "deploy": {
         "doctor": Verb(
             "Check what this machine needs to serve.",
-            "Check what this machine needs to serve, and say how to get what is missing. The exit "
-            "status is 1 if something required is missing.",
-            ("tandem doctor",),
+            "Check what this machine needs to serve, and say how to get what is missing. With "
+            "--target, check also whether these models fit together and into memory, before their "
+            "weights are fetched. The exit status is 1 if something required is missing.",
+            ("tandem doctor", "tandem doctor --target Qwen/Qwen2.5-1.5B-Instruct"),
         ),
         "render": Verb(
             "Write a model repository that any Triton serves.",

@@ -82,10 +82,9 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
         raise CheckpointError(f"no folder {folder}{'' if with_weights else COPY}")
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} is not a Hugging Face checkpoint: it has no config.json")
-    if with_weights and not has_weights(folder):
-        raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
-    config = _read_json(folder / "config.json")
-    config = config.get("pretrained_config", config)
+    if with_weights:
+        require_weights(folder)
+    config = read_config(folder)
     generation = _read_json(folder / "generation_config.json")
     if "vocab_size" not in config:
         raise CheckpointError(f"{folder / 'config.json'} names no vocab_size")
@@ -97,6 +96,19 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
         pad_id=next(iter(_ids(generation.get("pad_token_id", config.get("pad_token_id")))), None),
         kv_bytes_per_token=_kv_bytes(config),
     )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint's config.json; raise CheckpointError for no JSON."""
+    config = _read_json(folder / "config.json")
+    pretrained: dict[str, Any] = config.get("pretrained_config", config)
+    return pretrained
+
+
+def require_weights(folder: Path) -> None:
+    """Raise CheckpointError where a checkpoint's folder holds no weights."""
+    if not has_weights(folder):
+        raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
 
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:

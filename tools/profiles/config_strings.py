@@ -15,7 +15,7 @@ Devices = tuple[int, ...]
 
 
 class ConfigStringError(ValueError):
-    """A string cannot be read; the text names the part, what is there and what would be right."""
+    """A string cannot be read. The text names the part, its value and what would be right."""
 
 
 class ConfigPart(NamedTuple):

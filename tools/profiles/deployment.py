@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import (
+    MAX_HELPERS,
     DrafterModule,
     EngineSettings,
     ForwarderSettings,
@@ -55,13 +57,25 @@ class Deployment:
         """BLS calls that one model can have in flight at once.
 
         The loop's worst case is a call for each running sequence beside one for each that a dead
-        engine never answers; a forwarder's is one for each sequence that runs or waits. No more
-        than that: every model gets so many threads, and idle ones make each wake-up in the server
-        dearer (docs/benchmarks.md).
+        engine never answers, and one for each that drafts ahead; a forwarder's is one for each
+        sequence that runs or waits. No more than that: every model gets so many threads, and idle
+        ones make each wake-up in the server dearer (docs/benchmarks.md).
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)
-        return most + SPARE_THREADS
+        helpers = min(MAX_HELPERS, admission.max_requests) if self._drafts_ahead else 0
+        return most + helpers + SPARE_THREADS
+
+    @property
+    def _drafts_ahead(self) -> bool:
+        """Whether requests that say nothing of it may have drafts made ahead."""
+        asked = self.profile.decoding.draft_ahead
+        pays = asked is None and not _share_device(self.profile)
+        return self._can_draft_ahead and bool(asked or pays)
+
+    @property
+    def _can_draft_ahead(self) -> bool:
+        return self.draft is not None and self.draft.capabilities.branches
 
     @property
     def max_text_bytes(self) -> int:
@@ -115,6 +129,7 @@ class Deployment:
             preprocessing_model=models.preprocessing,
             postprocessing_model=models.postprocessing,
             end_ids=self.end_ids,
+            engines_share_device=_share_device(profile),
             drafters=self.drafters,
             drafter_modules=tuple(
                 DrafterModule(file=own.file.name, settings=own.settings)
@@ -143,7 +158,7 @@ class Deployment:
 
     @property
     def _request_limits(self) -> dict[str, Any]:
-        """What every model that takes text is told alike, by the names of `RequestLimits`."""
+        """The limits that every model that takes text gets, by the names of `RequestLimits`."""
         limits = self.profile.limits
         return {
             "max_text_bytes": self.max_text_bytes,
@@ -153,7 +168,7 @@ class Deployment:
 
 
 def _engine_settings(model: str, planned: EnginePlan, timeout: float) -> EngineSettings:
-    """Return what the loop is told of an engine. timeout: seconds."""
+    """Return what the loop knows of an engine. timeout: seconds."""
     return EngineSettings(
         model=model,
         capabilities=planned.capabilities,
@@ -182,23 +197,44 @@ def load(path: Path) -> Deployment:
         raise source.error(error.key_path, str(error)) from error
 
 
-def for_checkpoints(target: Path, draft: Path | None) -> Deployment:
-    """Return a deployment of one's own checkpoints, without a profile; raise TandemError."""
-    engines = {"target": {"kind": "torch", "checkpoint": str(target.absolute())}}
-    if draft:
-        engines["draft"] = {"kind": "torch", "checkpoint": str(draft.absolute())}
-    profile = Profile.model_validate({"name": target.name, "engines": engines})
+def for_checkpoints(
+    target: Path,
+    draft: Path | None,
+    *,
+    name: str | None = None,
+    kv_cache_tokens: Mapping[str, int] = MappingProxyType({}),
+    with_weights: bool = True,
+) -> Deployment:
+    """Return a deployment of one's own checkpoints, without a profile; raise TandemError.
+
+    name: what the deployment is called, the target's folder when left out. kv_cache_tokens: of
+    `target` and `draft`. with_weights: false checks all that the small files say, where the weights
+    are not there yet.
+    """
+    folders = {"target": target, "draft": draft} if draft else {"target": target}
+    engines = {
+        job: {
+            "kind": "torch",
+            "checkpoint": str(folder.absolute()),
+            "kv_cache_tokens": kv_cache_tokens.get(job),
+        }
+        for job, folder in folders.items()
+    }
+    profile = Profile.model_validate({"name": name or target.name, "engines": engines})
     try:
-        return check(profile)
+        return check(profile, with_weights=with_weights)
     except ProfileError as error:
         option = "--draft: " if error.key_path[:2] == DRAFT else "--target: "
         raise TandemError(option + str(error)) from error
 
 
-def check(profile: Profile) -> Deployment:
+def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
     _check_names(profile)
     engines = {key_path: section.plan(key_path) for key_path, section in _sections(profile)}
+    if with_weights:
+        for key_path, section in _sections(profile):
+            section.check_weights(key_path)
     _check_languages(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     if draft:
@@ -216,6 +252,7 @@ def check(profile: Profile) -> Deployment:
     known = _drafters(target, draft, own)
     _check_drafters(profile, known, own)
     _check_draft_lengths(profile, known, target)
+    _check_draft_ahead(profile, draft)
     _check_limits(profile)
     tokenizer = _tokenizer(profile)
     for key_path, section in _sections(profile):
@@ -318,6 +355,19 @@ def _check_draft_lengths(
                 f"{length} is over engines.target.max_draft_len, which is "
                 f"{target.max_draft_len}; lower the one or raise the other",
             )
+
+
+def _check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
+    """Refuse to draft ahead with an engine that cannot."""
+    if profile.decoding.draft_ahead and not (draft and draft.capabilities.branches):
+        reason = "engines.draft is missing" if draft is None else "the draft engine cannot do it"
+        raise ProfileError(("decoding", "draft_ahead"), f"true, but {reason}; say auto or false")
+
+
+def _share_device(profile: Profile) -> bool:
+    """Whether what one engine computes slows the other down."""
+    target, draft = profile.engines.target, profile.engines.draft
+    return draft is not None and bool(target.devices & draft.devices)
 
 
 def _check_limits(profile: Profile) -> None:

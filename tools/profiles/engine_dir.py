@@ -77,7 +77,7 @@ def _verifies_drafts(built: Mapping[str, Any]) -> bool:
 
 
 def _build_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a built engine says of itself; what is read of it stands in one section only."""
+    """Return a built engine's description of itself; each key that is read is in one section."""
     return {
         **_section(config, "pretrained_config"),
         **_section(config, "build_config"),

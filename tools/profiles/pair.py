@@ -101,7 +101,7 @@ def _check_fast_logits(
 
 
 def _check_width(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
-    """Nobody cuts or pads what passes from GPU to GPU."""
+    """Logits that pass from GPU to GPU are neither cut nor padded."""
     if not (target.checkpoint.is_dir() and draft.checkpoint.is_dir()):
         return  # a plan for another machine
     mine, wanted = (_width(engine) for engine in (draft, target))

@@ -84,18 +84,30 @@ def _draft_len(value: Any) -> Any:
     return value
 
 
+def _draft_ahead(value: Any) -> Any:
+    if value == "auto":
+        return None
+    if not isinstance(value, bool):
+        raise PydanticCustomError("draft_ahead", "must be auto, true or false")
+    return value
+
+
 DraftLen = Annotated[int, BeforeValidator(_draft_len)]
+DraftAhead = Annotated[bool | None, BeforeValidator(_draft_ahead)]
 
 
 class DecodingSection(ConfigSection):
     """What a request gets that does not say otherwise.
 
     drafter: the draft model where there is one, else prompt lookup, when left out. draft_len: of
-    the draft model's drafts; `auto` follows what they cost and earn.
+    the draft model's drafts; `auto` follows what they cost and earn. draft_ahead: the draft model
+    drafts for the next round while the target verifies this one's; `auto`: where that pays, and
+    never where both engines compute on one device.
     """
 
     drafter: DrafterName | None = None
     draft_len: DraftLen = 4
+    draft_ahead: DraftAhead = None
     use_draft_logits: bool = False
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     exclude_input_in_output: bool = True

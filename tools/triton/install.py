@@ -154,7 +154,7 @@ def _assemble(source: Path, version: str) -> Path:
 
 
 def _rename_unless_there(source: Path, target: Path) -> None:
-    """Another process may have assembled the same thing meanwhile: its copy is as good."""
+    """Another process may have assembled the same copy at the same time: either will do."""
     try:
         source.rename(target)
     except OSError:

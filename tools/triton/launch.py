@@ -55,7 +55,7 @@ class Launch:
     ) -> list[str]:
         """Return the one command that starts everything on one node.
 
-        server: tritonserver and what every rank is told. endpoints: where rank 0 listens. prefix:
+        server: tritonserver and the options of every rank. endpoints: where rank 0 listens. prefix:
         that the names of all shared-memory regions begin with.
         """
         if self.mode == "single":

@@ -37,7 +37,7 @@ class TritonLog:
 
     @property
     def has_tracebacks(self) -> bool:
-        """Whether one of our models logged what it told a client in one line only."""
+        """Whether one of our models logged in full what it sent a client in one line."""
         return TRACEBACK.search(self._text) is not None
 
     @property

@@ -45,7 +45,7 @@ class PerfAnalyzer:
 
 
 def expected_perf_analyzer() -> PerfAnalyzer:
-    """Return the one on PATH if it runs, else where ours is, or will be once it is needed."""
+    """Return the one on PATH if it runs, else the place where ours is or will be unpacked."""
     found = shutil.which(PROGRAM)
     if found and _runs(PerfAnalyzer(Path(found))):
         return PerfAnalyzer(Path(found))
@@ -66,7 +66,7 @@ def find_perf_analyzer() -> PerfAnalyzer:
 
 
 def is_unpacked(program: PerfAnalyzer) -> bool:
-    """Whether the program is there; raise TandemError where that cannot be seen."""
+    """Whether the program exists; raise TandemError where the folder cannot be searched."""
     try:
         return program.binary.is_file()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One running Triton: start it, know when it is ready, stop it without leaving anything behind.
+"""One running Triton: start it, know when it is ready, stop it and clean up everything.
 
 with TritonServer(repository, thread_pool_size=128) as server:
     client = InferenceServerClient(server.grpc_url)
@@ -293,7 +293,7 @@ class TritonServer:
 
 
 def _refusals() -> Iterator[str]:
-    """Refuse clients the use of shared memory, by a key that nobody is told.
+    """Refuse clients the use of shared memory, by a key that nobody gets.
 
     In Triton 2.51 a client that may register regions may also name those of its Python models, and
     read and write in them (CVE-2025-23319 and others).

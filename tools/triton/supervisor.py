@@ -1,4 +1,4 @@
-"""Runs Triton and ends it, whatever happens to whoever started it.
+"""Runs Triton and ends it, even if the process that started it dies.
 
 A tiny process of its own: ``python guard.py PATIENCE PREFIX COMMAND...``. It starts COMMAND, and
 when its standard input closes (the starter asked, or died), it sends SIGINT, waits PATIENCE
@@ -105,7 +105,7 @@ def _stop(server: subprocess.Popen[bytes], patience: float) -> None:
 
 
 def _die_with_guard() -> None:
-    """In the child: a guard that is killed takes the server along."""
+    """In the child: end the server if its supervisor is killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

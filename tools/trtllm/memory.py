@@ -18,7 +18,7 @@ WIDE_BYTES = {"float32": 4.0}  # every other dtype has two
 
 @dataclass(frozen=True)
 class Share:
-    """What one engine takes of one GPU, in GiB. fraction: of the free memory for its KV cache."""
+    """What one engine takes of one GPU, in GiB. fraction: of free memory, for its KV cache."""
 
     engine: str
     gpu: int
@@ -34,7 +34,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU and who is on it. memory: GiB, None where nobody says."""
+    """One GPU and the engines on it. memory: GiB, None where it is not known."""
 
     number: int
     memory: float | None

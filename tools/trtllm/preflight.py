@@ -12,7 +12,7 @@ from tandem.tools.findings import Finding
 from tandem.tools.profiles.checkpoint import has_weights
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.trtllm.memory import Gpu, gpus, whole_weights
-from tandem.tools.trtllm.steps import UNSEEN, Step
+from tandem.tools.trtllm.steps import UNSEEN, BuildStep
 
 COMPUTE_CAPABILITY = 8.0  # Ampere, says TensorRT-LLM's support matrix
 FP8_CAPABILITY = 8.9  # Ada has the first FP8 tensor cores
@@ -45,7 +45,7 @@ def _parse(listing: str) -> dict[int, SeenGpu]:
 
 
 def examine_checkpoints(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[Finding]:
-    """Name the checkpoints that are not here: what they would tell is not checked."""
+    """Name the checkpoints that are not here: what they would show is not checked."""
     for name, engine in engines.items():
         if not engine.checkpoint.is_dir():
             yield Finding(
@@ -67,7 +67,7 @@ def examine(
 
 
 def examine_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) -> Iterator[Finding]:
-    """Say when a target drops draft tokens, which it does without a word.
+    """Say when a target drops draft tokens, which it does silently.
 
     Each round is a new request to the engine. Where those that start in one step do not fit
     max_num_tokens, context and draft together, its scheduler cuts their contexts into chunks, and
@@ -122,7 +122,7 @@ def examine_quantizing(
 
 
 def _said(engine: TensorRTLLMDraft) -> float:
-    """The memory of the GPUs that a profile names, as far as it tells."""
+    """The memory of the GPUs that a profile names, as far as it is known."""
     return (engine.gpu_memory_gib or 0.0) * len(engine.device_ids)
 
 
@@ -134,7 +134,9 @@ def free_host_gib() -> float:
 
 
 def examine_tools(
-    engines: Mapping[str, TensorRTLLMDraft], steps: tuple[Step, ...], seen: Mapping[int, SeenGpu]
+    engines: Mapping[str, TensorRTLLMDraft],
+    steps: tuple[BuildStep, ...],
+    seen: Mapping[int, SeenGpu],
 ) -> Iterator[Finding]:
     """Check what building needs on this machine: weights, NVIDIA's tools, GPUs."""
     for name, engine in engines.items():
@@ -150,11 +152,11 @@ def examine_tools(
 
 
 def memory_of(engines: Mapping[str, TensorRTLLMDraft], seen: Mapping[int, SeenGpu]) -> list[Gpu]:
-    """Return who takes what of which GPU."""
+    """Return how much of which GPU each engine takes."""
     return gpus(engines, {number: gpu.memory_gib for number, gpu in seen.items()})
 
 
-def _tool(step: Step) -> str:
+def _tool(step: BuildStep) -> str:
     return step.argv[1] if step.argv[0] == "python3" else step.argv[0]
 
 

@@ -22,7 +22,7 @@ UNSEEN = "llama"  # what a checkpoint is taken for that is not on this machine
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildStep:
     """One command. source: the folder that it reads. output: the folder that it writes."""
 
     engine: str
@@ -42,15 +42,17 @@ class Step:
         return self.output.with_name(f"{self.output.name}.log")
 
 
-def engine_steps(name: str, engine: TensorRTLLMDraft, examples: Path = EXAMPLES) -> Iterator[Step]:
+def engine_steps(
+    name: str, engine: TensorRTLLMDraft, examples: Path = EXAMPLES
+) -> Iterator[BuildStep]:
     """Yield the steps that make one engine; raise TandemError where no tool converts it.
 
     name: `target` or `draft`. examples: TensorRT-LLM's examples folder, which holds the tools.
     """
     converted = engine.engine_dir.with_name(f"{engine.engine_dir.name}-checkpoint")
     tool, argv = _convert(name, engine, examples, converted)
-    yield Step(name, tool, argv, source=engine.checkpoint, output=converted)
-    yield Step(
+    yield BuildStep(name, tool, argv, source=engine.checkpoint, output=converted)
+    yield BuildStep(
         name,
         "trtllm-build",
         (
@@ -64,7 +66,7 @@ def engine_steps(name: str, engine: TensorRTLLMDraft, examples: Path = EXAMPLES)
     )
 
 
-def script(steps: Sequence[Step]) -> str:
+def script(steps: Sequence[BuildStep]) -> str:
     """Return the steps as a shell script."""
     lines = ["#!/bin/sh", "set -eu"]
     for step in steps:

@@ -6,7 +6,7 @@ import triton_python_backend_utils as triton
 
 @pytest.fixture(autouse=True)
 def pb():
-    """What Triton was told; as new for each test."""
+    """What Triton received; as new for each test."""
     triton.reset()
     yield triton
     triton.reset()

@@ -14,6 +14,7 @@ from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.driver import Driver
 from tandem.bls.triton.forward import ForwardEntry
 from tandem.bls.triton.health import DraftHealth
+from tandem.bls.triton.helper import Helper
 from tandem.bls.triton.pending_call import AbandonedCalls
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.stream import _give_up
@@ -60,7 +61,7 @@ class Clients:
     abandoned = AbandonedCalls()
 
 
-def test_whoever_asks_for_a_thread_is_told_that_there_is_none(threads):
+def test_a_caller_learns_that_no_thread_can_start(threads):
     threads.left = 0
     refusals, worked = [], []
     in_background(lambda: worked.append(1), refusals.append)
@@ -130,8 +131,23 @@ def test_a_permit_that_cannot_be_used_goes_to_the_next_one(threads):
     assert len(served) == 1
 
 
+def test_without_a_thread_there_is_no_helper_and_its_place_stays_free(threads):
+    clients = type("Clients", (Clients,), {"helpers": threading.BoundedSemaphore(1)})
+    threads.left = 0
+    assert Helper.if_free(clients, None) is None
+    threads.left = 1
+    helper = Helper.if_free(clients, None)
+    assert Helper.if_free(clients, None) is None
+    ended = []
+    helper.close(lambda: ended.append(1))
+    assert ended == [1]
+    assert clients.helpers.acquire(blocking=False)
+
+
 def test_drafts_come_back_though_the_probe_found_no_thread(threads):
-    health = DraftHealth(type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 60.0)
+    health = DraftHealth(
+        type("Engine", (), {"timeout": 1.0, "model": "draft"})(), Calls(), 1e6
+    )  # the probe sleeps on
     threads.left = 0
     health.failed(EngineCallError("draft", "it fell over"))
     assert health.available

@@ -65,7 +65,7 @@ class ConfigSection(BaseModel):
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """An engine of a deployment, as far as the rest of it must know.
+    """What the rest of a deployment must know of one of its engines.
 
     parameters: of its model. files: subfolder of its version folder -> the files in it.
     vocab_size: width of its logits, padding included. kv_cache_tokens: what its KV cache holds.
@@ -105,9 +105,17 @@ class EngineSection(ConfigSection):
     def tokenizer_folder(self) -> Path | None:
         """The checkpoint folder that may hold the engine's own tokenizer."""
 
+    @property
+    @abstractmethod
+    def devices(self) -> frozenset[str]:
+        """Names of what it computes on: engines with one in common slow each other down."""
+
     @abstractmethod
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the part against what is on disk; raise ProfileError with its key path."""
+
+    def check_weights(self, key_path: KeyPath) -> None:
+        """Raise ProfileError where the weights to serve are missing; what brings none has none."""
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
         """Return the planned target, with what this draft changes in it."""

@@ -33,13 +33,16 @@ class LanguageSection(ConfigSection):
 
     alpha: how probable it is that a draft's best guess is right. With hard_alpha that of the easy
     stretches of a text that has hard ones too; stay_easy and stay_hard: how probable the next token
-    is to be of the same kind. mean_answer_len: tokens until the end of sequence; 0: it never comes.
+    is to be of the same kind. alternatives_exponent: r; where that guess is wrong, the right token
+    is among the draft's next F with probability 1 - (F + 1)^-r. mean_answer_len: tokens until the
+    end of sequence; 0: it never comes.
     """
 
     alpha: Probability
     hard_alpha: Probability | None = None
     stay_easy: Probability = 0.92
     stay_hard: Probability = 0.8
+    alternatives_exponent: NonNegativeFloat = 0.67
     mean_answer_len: NonNegativeFloat = 0.0
 
 
@@ -49,7 +52,8 @@ class EmulatedDraft(OwnEngineSection):
     tokenizer: folder of the tokenizer whose ids it says. vocab_size: width of its logits; the
     tokenizer's when left out. step_ms: one new token. prefill_ms_per_token: for each token of a
     context that is not in its KV cache. batch_slope: each other call under way makes a step longer
-    by this part. same_gpu: draft and target, if both say so, slow each other down.
+    by this part; branch_slope: each branch but its call's first does, by that part. same_gpu: draft
+    and target, if both say so, slow each other down.
     kv_cache_tokens: 64 whole sequences when left out.
     """
 
@@ -59,6 +63,7 @@ class EmulatedDraft(OwnEngineSection):
     step_ms: NonNegativeFloat = 0.0
     prefill_ms_per_token: NonNegativeFloat = 0.0
     batch_slope: NonNegativeFloat = 0.0
+    branch_slope: NonNegativeFloat = 0.0
     same_gpu: bool = False
     vocab_size: PositiveInt | None = None
     max_seq_len: PositiveInt = MAX_SEQ_LEN
@@ -69,6 +74,11 @@ class EmulatedDraft(OwnEngineSection):
     def tokenizer_folder(self) -> Path:
         """The tokenizer that it emulates the text of."""
         return self.tokenizer
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """One of its own, unless it says that it has the other engine's."""
+        return frozenset({"same_gpu" if self.same_gpu else f"emulated {self._role}"})
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Fill in what the profile leaves to the tokenizer."""

@@ -85,6 +85,11 @@ class LlmApiTarget(OwnEngineSection):
         """The checkpoint's folder."""
         return self.checkpoint
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """GPUs that are nobody else's: it drafts by itself."""
+        return frozenset()
+
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the part against the checkpoints; the weights may be elsewhere."""
         if self.prompt_lookup and self.draft:

@@ -107,7 +107,7 @@ class TensorRTLLMDraft(EngineSection):
     """A Hugging Face checkpoint as a TensorRT engine.
 
     checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes, `tandem build` its
-    weights. Where only the engine is left, its own folder tells the sizes. engine_dir: where the
+    weights. Where only the engine is left, its own folder says the sizes. engine_dir: where the
     built engine is, under the same path where Triton runs. device_ids: the GPUs of one node
     (`device_list` in NVIDIA's documents); times num_nodes they are tp_size * pp_size.
     gpu_memory_gib, compute_capability: of one of these GPUs, for the pre-flight checks; asked of
@@ -141,6 +141,11 @@ class TensorRTLLMDraft(EngineSection):
     def max_draft_len(self) -> int:
         """The longest draft that the engine verifies."""
         return 0
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Its GPUs."""
+        return frozenset(f"cuda:{number}" for number in self.device_ids)
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Check the part; the engine itself may not be built yet."""

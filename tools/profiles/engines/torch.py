@@ -11,11 +11,14 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from tandem.engines import capabilities
 from tandem.engines.errors import LoadError
 from tandem.engines.torch.settings import TorchSettings
+from tandem.tools.profiles.architecture import why_unsupported
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
     CheckpointError,
     checkpoint_files,
     read_checkpoint,
+    read_config,
+    require_weights,
 )
 from tandem.tools.profiles.engines.base import (
     EnginePlan,
@@ -57,12 +60,21 @@ class TorchDraft(OwnEngineSection):
         """The checkpoint's folder."""
         return self.checkpoint
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """The CPU or a GPU; `auto` may be the CPU or the first GPU, where there is one."""
+        either = {"auto": {"cpu", "cuda:0"}, "cuda": {"cuda:0"}}
+        return frozenset(either.get(self.device, {self.device}))
+
     def plan(self, key_path: KeyPath) -> EnginePlan:
         """Fill in what the profile leaves to the checkpoint."""
         try:
-            checkpoint = read_checkpoint(self.checkpoint)
+            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
+            fault = why_unsupported(read_config(self.checkpoint))
         except CheckpointError as error:
             raise ProfileError((*key_path, "checkpoint"), str(error)) from error
+        if fault:
+            raise ProfileError((*key_path, "checkpoint"), f"{self.checkpoint}: {fault}")
         settings = self._settings(checkpoint, key_path)
         return EnginePlan(
             capabilities=capabilities.TORCH_LOOKUP
@@ -80,6 +92,13 @@ class TorchDraft(OwnEngineSection):
             decoupled=self.decoupled,
             files={CHECKPOINT: checkpoint_files(checkpoint.folder)},
         )
+
+    def check_weights(self, key_path: KeyPath) -> None:
+        """Raise ProfileError where the checkpoint's folder holds none."""
+        try:
+            require_weights(self.checkpoint)
+        except CheckpointError as error:
+            raise ProfileError((*key_path, "checkpoint"), str(error)) from error
 
     @property
     def _longest_draft(self) -> int:
@@ -134,7 +153,7 @@ class TorchTarget(TorchDraft):
     prompt_lookup: LookupSection | None = None
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
-        """Tell the engine how wide the draft's logits are, where its padding differs."""
+        """Pass on to the engine how wide the draft's logits are, where its padding differs."""
         if draft.vocab_size == planned.vocab_size:
             return planned
         width = {"draft_vocab_size": str(draft.vocab_size)}

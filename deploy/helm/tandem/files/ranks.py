@@ -27,7 +27,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 PORT = int(os.environ.get("TANDEM_RANKS_PORT", "8003"))
-FOLDER = "TANDEM_RANKS_FOLDER"  # tells the agent where the posted lines are
+FOLDER = "TANDEM_RANKS_FOLDER"  # where the agent finds the posted lines are
 POLL_SECONDS = 1.0
 
 

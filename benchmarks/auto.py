@@ -1,0 +1,257 @@
+"""Whether `draft_len: auto` ever loses: beside no drafts and fixed lengths, cell by cell.
+
+    python -m benchmarks.auto --virtual
+    python -m benchmarks.auto
+    python -m benchmarks.auto --text edits --drafter hybrid --at-once 1,16
+    python -m benchmarks.auto --text two-state --at-once 64 --batch-slope 0,0.03
+
+A cell is a text, a number of requests at once, and by how much each other call slows a step of the
+emulated engines. Live, the variants take turns on one server, and the ratio is the median over the
+turns. With --virtual the same cells of the emulated engines are simulated: the real loop and the
+real controller, no server, no noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from rich.table import Table
+
+from benchmarks import closed_loop
+from benchmarks.closed_loop import AcceptanceModel, PairTimes
+from tandem.bls.settings import AUTO, DrafterName
+from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
+from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
+from tandem.tools.benchmark.statistics import Cell, Spread
+from tandem.tools.benchmark.variant import CONTROL, Variant
+from tandem.tools.client.terminal import console_of_width
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
+from tandem.tools.profiles.profile import Profile, read_profile
+from tandem.tools.triton.serving import serving
+
+HERE = Path(__file__).resolve().parent
+PROFILES, PROMPTS = HERE.parent / "profiles", HERE.parent / "demo" / "prompts.jsonl"
+WIDTH = 110
+PROMPT_TOKENS = 64
+TURNS_WARMING_UP = 1
+VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # of the target, that a simulation lasts
+Item = TypeVar("Item")
+
+
+class ProfileText(NamedTuple):
+    """A profile, the kind of its prompts where they are words, and the lengths to compare with."""
+
+    profile: Path
+    kind: str | None = None
+    lengths: tuple[int, ...] = (4, 6, 8, 10, 16)
+
+
+TEXTS = {
+    "completions": ProfileText(PROFILES / "embedded.yaml", "completion", (1, 2, 4, 6, 8)),
+    "edits": ProfileText(PROFILES / "embedded.yaml", "edit", (1, 2, 4, 6, 8)),
+    "70b-1b": ProfileText(PROFILES / "emulated-70b-1b.yaml"),
+    "70b-8b": ProfileText(PROFILES / "emulated-70b-8b.yaml"),
+    "405b-3b": ProfileText(PROFILES / "emulated-405b-3b.yaml"),
+    "two-state": ProfileText(PROFILES / "emulated-70b-1b-two-state.yaml"),
+    "wrong": ProfileText(HERE / "wrong-drafter.yaml", lengths=(2, 4, 10)),
+    "right": ProfileText(HERE / "right-drafter.yaml", lengths=(10, 16, 32)),
+}
+
+
+class CellRates(NamedTuple):
+    """Tokens a second of every variant of a cell, turn by turn."""
+
+    text: str
+    at_once: int
+    batch_slope: float
+    rates: dict[Variant, list[float]]
+
+    @property
+    def rivals(self) -> dict[Variant, list[float]]:
+        """What is not `auto`."""
+        return {variant: r for variant, r in self.rates.items() if variant.draft_len != AUTO}
+
+    @property
+    def best(self) -> Variant:
+        """The best of no drafts and every fixed length."""
+        return max(self.rivals, key=lambda variant: statistics.median(self.rivals[variant]))
+
+    def over(self, one: Variant, other: Variant) -> Spread:
+        """Of rates that were measured in the same turns."""
+        pairs = zip(self.rates[one], self.rates[other], strict=True)
+        spread = Spread.of(ours / theirs for ours, theirs in pairs)
+        assert spread is not None
+        return spread
+
+
+def main() -> None:
+    """Measure the chosen cells and print them as they come."""
+    options = _options()
+    table = Table(
+        *("text", "at once", "slope", "none tok/s", "best fixed", "of none"),
+        *("auto", "of none", "auto / best", "10-90 %"),
+        title="draft_len: auto" + (" (virtual time)" if options.virtual else ""),
+    )
+    console = console_of_width(WIDTH)
+    for outcome in _outcomes(options):
+        for row in _rows(outcome):
+            table.add_row(*row)
+            console.print(" | ".join(row))
+    console.print(table)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--text", type=_several(str), default=tuple(TEXTS), help=", ".join(TEXTS))
+    parser.add_argument("--at-once", type=_several(int), default=(1, 16, 64))
+    parser.add_argument("--batch-slope", type=_several(float), default=(0.0, 0.01, 0.03))
+    parser.add_argument("--drafter", type=_several(str), default=("draft_model",))
+    parser.add_argument("--prompts", type=int, default=2, help="that each request at once asks")
+    parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--virtual", action="store_true", help="simulate instead of measuring")
+    options = parser.parse_args()
+    if unknown := [name for name in options.text if name not in TEXTS]:
+        parser.error(f"no text '{unknown[0]}'; known are {', '.join(TEXTS)}")
+    return options
+
+
+def _several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+    return lambda text: tuple(read(part) for part in text.split(","))
+
+
+def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
+    for name in options.text:
+        text = TEXTS[name]
+        profile, _ = read_profile(text.profile)
+        emulated = isinstance(profile.engines.target, EmulatedTarget)
+        if options.virtual and not emulated:
+            continue
+        variants = _variants(options.drafter, text.lengths)
+        for slope in options.batch_slope if emulated else (0.0,):
+            slowed = _slowed(profile, slope)
+            if options.virtual:
+                for at_once in options.at_once:
+                    yield simulated(name, slowed, variants, at_once, slope)
+            else:
+                yield from _measured(name, deployment.check(slowed), variants, slope, options)
+
+
+def _variants(drafters: Sequence[DrafterName], lengths: Sequence[int]) -> list[Variant]:
+    return [CONTROL, *(Variant(name, n) for name, n in product(drafters, (*lengths, AUTO)))]
+
+
+def _slowed(profile: Profile, slope: float) -> Profile:
+    """Return a profile whose emulated engines get slower with the calls under way."""
+    target, draft = profile.engines.target, profile.engines.draft
+    if not isinstance(target, EmulatedTarget) or not isinstance(draft, EmulatedDraft):
+        return profile
+    engines = profile.engines.model_copy(
+        update={
+            "target": target.model_copy(update={"batch_slope": slope}),
+            "draft": draft.model_copy(update={"batch_slope": slope}),
+        }
+    )
+    return profile.model_copy(update={"engines": engines})
+
+
+def simulated(
+    name: str, profile: Profile, variants: Sequence[Variant], at_once: int, slope: float
+) -> CellRates:
+    """Return a cell of emulated engines in virtual time: one turn."""
+    target, draft = profile.engines.target, profile.engines.draft
+    assert isinstance(target, EmulatedTarget)
+    assert isinstance(draft, EmulatedDraft)
+    pair = PairTimes(
+        target=target.step_ms / 1e3,
+        draft=draft.step_ms / 1e3,
+        verify_slope=target.verify_slope,
+        batch_slope=slope,
+    )
+    seconds = pair.target * VIRTUAL_STEPS.get(at_once, max(VIRTUAL_STEPS.values()))
+    rates = {}
+    for variant in variants:
+        outcome = closed_loop.run(
+            pair,
+            _language(target),
+            streams=at_once,
+            drafter=variant.drafter,
+            draft_len=variant.draft_len or 0,
+            seconds=seconds,
+        )
+        rates[variant] = [outcome.tokens_per_second]
+    return CellRates(name, at_once, slope, rates)
+
+
+def _language(engine: EmulatedTarget) -> AcceptanceModel:
+    spoken = engine.language
+    if spoken.hard_alpha is None:
+        return AcceptanceModel((spoken.alpha,))
+    return AcceptanceModel((spoken.alpha, spoken.hard_alpha), (spoken.stay_easy, spoken.stay_hard))
+
+
+def _measured(
+    name: str,
+    planned: Deployment,
+    variants: Sequence[Variant],
+    slope: float,
+    options: argparse.Namespace,
+) -> Iterator[CellRates]:
+    """Measure the cells of one server, one number of requests at once after the other."""
+    scenario = _scenario(TEXTS[name], options.prompts)
+    with serving(planned) as server:
+        for at_once in options.at_once:
+            plan = LoadPlan(
+                scenarios=[scenario],
+                variants=variants,
+                nums_streams=[at_once],
+                max_tokens=options.max_tokens,
+                repetitions=TURNS_WARMING_UP + options.turns,
+                streamed=0,
+                more={},
+            )
+            with LoadGenerator(server.grpc_url, planned.stream_entry.name, plan) as load:
+                cells = load.cells()
+            yield CellRates(name, at_once, slope, {c.variant: _rates(c) for c in cells})
+
+
+def _rates(cell: Cell) -> list[float]:
+    return [turn.tokens_per_second for turn in cell.whole[TURNS_WARMING_UP:]]
+
+
+def _scenario(text: ProfileText, num_prompts: int) -> Scenario:
+    if text.kind is None:
+        return scenarios_of_lengths([PROMPT_TOKENS], num_prompts)[0]
+    found = {scenario.name: scenario for scenario in scenarios_of_file(PROMPTS, num_prompts)}
+    return found[text.kind]
+
+
+def _rows(outcome: CellRates) -> Iterator[tuple[str, ...]]:
+    best = outcome.best
+    for auto in (variant for variant in outcome.rates if variant.draft_len == AUTO):
+        ratio = outcome.over(auto, best)
+        yield (
+            outcome.text,
+            str(outcome.at_once),
+            f"{outcome.batch_slope:g}",
+            f"{statistics.median(outcome.rates[CONTROL]):.0f}",
+            str(best),
+            f"{outcome.over(best, CONTROL).median:.2f}",
+            auto.drafter,
+            f"{outcome.over(auto, CONTROL).median:.2f}",
+            f"{ratio.median:.3f}",
+            f"{ratio.low:.3f}-{ratio.high:.3f}",
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What rounds and plain steps take, learned from those that were.
+
+Seconds are wall to wall: from the end of one emit to the end of the next. What the engines say of
+their own work tells how a round grows with its draft; the rest of it, hops and waiting, does not
+depend on the draft.
+"""
+
+from __future__ import annotations
+
+MEMORY = 0.99  # of a step; those of all requests count
+LEAST = 1e-9  # seconds: what takes no time would earn without end
+MOST = 3.0  # times what is expected: one that took longer met something else
+
+
+class LatencyModel:
+    """``seconds = fixed + each * tokens``, fitted to recent calls by weighted least squares.
+
+    through_zero: what calls of one length alone are taken for: nothing fixed, or nothing else.
+    """
+
+    def __init__(self, *, through_zero: bool) -> None:
+        self._through_zero = through_zero
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        self._line = (0.0, 0.0)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was any call."""
+        return self._n > 0
+
+    def add(self, tokens: float, seconds: float) -> None:
+        """Take a call in. One that took far longer than expected met something else."""
+        x, y = tokens, seconds
+        if self.known:
+            fixed, each = self._line
+            y = min(y, MOST * (fixed + each * x))
+        self._n = MEMORY * self._n + 1.0
+        self._x = MEMORY * self._x + x
+        self._y = MEMORY * self._y + y
+        self._xx = MEMORY * self._xx + x * x
+        self._xy = MEMORY * self._xy + x * y
+        self._line = self._fitted()
+
+    def fit(self) -> tuple[float, float]:
+        """Return ``fixed`` and ``each``, neither below zero."""
+        return self._line
+
+    def _fitted(self) -> tuple[float, float]:
+        n, x, y, xx, xy = self._n, self._x, self._y, self._xx, self._xy
+        spread = n * xx - x * x
+        if spread < 1e-2 * n * n:
+            return (0.0, y / x) if self._through_zero else (y / n, 0.0)
+        each = max(0.0, (n * xy - x * y) / spread)
+        fixed = (y - each * x) / n
+        return (fixed, each) if fixed > 0 else (0.0, xy / xx)
+
+
+class Mean:
+    """Of recent values, of which one that is far larger than usual counts for less."""
+
+    def __init__(self) -> None:
+        self._weight = self.value = 0.0
+
+    def add(self, value: float) -> None:
+        """Take a value in; one below zero is none."""
+        value = max(0.0, value)
+        if self._weight and self.value:
+            value = min(value, MOST * self.value)
+        self._weight = MEMORY * self._weight + 1.0
+        self.value += (value - self.value) / self._weight
+
+
+class RoundTimes:
+    """What a round takes, by who drafts and how many tokens are drafted in it."""
+
+    def __init__(self) -> None:
+        self._draft = LatencyModel(through_zero=True)
+        self._target = LatencyModel(through_zero=False)
+        self._rest: dict[str, Mean] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether a round has been timed in which a model drafted."""
+        return self._draft.known
+
+    def add_draft(self, tokens: int, seconds: float) -> None:
+        """Take a draft model's call in, by the engine's clock."""
+        self._draft.add(tokens, seconds)
+
+    def add_round(self, drafter: str, verified: int, target: float, rest: float) -> None:
+        """Take a round in: tokens verified, the target's seconds, and those of no engine."""
+        self._target.add(verified, target)
+        self._rest.setdefault(drafter, Mean()).add(rest)
+
+    def draft(self, tokens: int) -> float:
+        """Return the seconds of a draft model's call."""
+        fixed, each = self._draft.fit()
+        return fixed + each * tokens
+
+    def of_drafts(self, drafter: str) -> tuple[float, float]:
+        """Return the seconds of a round in which a model drafts, and of each draft token."""
+        (fixed, each), (draft_fixed, draft_each) = self.of_copies(drafter), self._draft.fit()
+        return fixed + draft_fixed, each + draft_each
+
+    def of_copies(self, drafter: str) -> tuple[float, float]:
+        """Return the seconds of a round whose draft costs no call, and of each draft token."""
+        fixed, each = self._target.fit()
+        return max(LEAST, fixed + self._rest_of(drafter)), each
+
+    def step(self, piece: int) -> float:
+        """Seconds a token of the target alone, as its verifications let expect."""
+        hop = min((rest.value for rest in self._rest.values()), default=0.0)
+        return max(LEAST, self._target.fit()[0] + hop / piece)
+
+    def _rest_of(self, drafter: str) -> float:
+        """Of a drafter that has not been timed: as of another one."""
+        known = self._rest.get(drafter) or next(iter(self._rest.values()), None)
+        return known.value if known else 0.0
+
+
+class PlainTimes:
+    """What the target takes for tokens without drafts."""
+
+    def __init__(self) -> None:
+        self._target = LatencyModel(through_zero=True)
+        self._rest = Mean()
+
+    @property
+    def known(self) -> bool:
+        """Whether a call has been timed."""
+        return self._target.known
+
+    def add(self, tokens: int, target: float, whole: float) -> None:
+        """Take a call in: its tokens, the engine's seconds, all of it."""
+        self._target.add(tokens, target)
+        self._rest.add(whole - target)
+
+    def a_token(self, piece: int) -> float:
+        """Seconds a token, in calls for so many."""
+        fixed, each = self._target.fit()
+        return max(LEAST, each + (fixed + self._rest.value) / piece)

@@ -1,0 +1,107 @@
+"""One call that drafts behind many outcomes, while it runs."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+
+import numpy as np
+
+from tandem.engines.branch import Branch, Outcomes, joined
+from tandem.engines.emulated.call import EmulatedCall
+from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.sampler import EmulatedSampler
+from tandem.engines.engine import Respond, prepared
+from tandem.engines.errors import RequestError
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Ids
+
+
+class EmulatedBranchingCall(EmulatedCall):
+    """One step for the draft tokens, then one for each token of the longest branch."""
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        respond: Respond,
+        languages: tuple[Language, Language],
+        usage: CallUsage,
+    ) -> None:
+        """Two languages: what the engine says, and what the target would."""
+        own, target = languages
+        super().__init__(request, respond, EmulatedSampler(request, own), usage, own.vocab_size)
+        self._language = own
+        self._target = EmulatedSampler(request, target)
+        self._branches: list[Branch] = []
+        self.over = True
+
+    @property
+    def rows(self) -> int:
+        """How many tokens of the call its widest step computes."""
+        return max(len(self.request.draft_ids) + 1, len(self._branches))
+
+    @property
+    def known(self) -> Ids:
+        """The text that the engine remembers: [context + draft tokens]."""
+        return np.concatenate((self.request.input_ids, self.request.draft_ids))
+
+    def prepare(self) -> None:
+        """Draft all branches."""
+        outcomes, drafts = Outcomes(self.request), self.request.draft_ids.tolist()
+        wanted = set(outcomes.accepted_lengths)
+        for accepted in range(len(drafts) + 1):
+            if accepted in wanted:
+                candidates = self._candidates(outcomes.num_candidates(accepted))
+                self._draft(outcomes.branches(accepted, candidates))
+            if accepted < len(drafts):
+                self._sampler.append(drafts[accepted])
+                self._target.append(drafts[accepted])
+        self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
+        self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
+
+    def stop(self, now_ns: int) -> None:
+        """Leave the branches what they had by now."""
+        missing_ns = max(0, self.due_ns - now_ns)
+        missing = -(-missing_ns // self._step_ns) if self._step_ns else 0
+        self._steps = max(0, self._steps - missing)
+        if missing:
+            self._branches = [branch.early(self._steps - 1) for branch in self._branches]
+
+    def compose(self, wall_ns: int) -> None:
+        """Make the response with the branches, for sending at about that time."""
+        self._last_token_ns = wall_ns
+        branches = joined(self._branches, with_log_probs=self.request.return_log_probs)
+        first_token_ns = wall_ns - max(0, self._steps - 2) * self._step_ns
+        usage = self._used(first_token_ns)._replace(draft_tokens=0)  # it verifies none
+        self._composed = EngineResponse(usage=usage, branches=branches)
+        self._send = prepared(self._respond, self._composed)
+
+    def answer(self, wall_ns: int) -> None:
+        """Send what was composed."""
+        self._last_token_ns = wall_ns
+        super().answer(wall_ns)
+
+    def _draft(self, branches: list[Branch]) -> None:
+        """Draft those behind the text so far."""
+        seeds = self.request.branch_seeds
+        for branch in branches:
+            sampler = self._sampler.fork(None if seeds is None else int(seeds[branch.accepted]))
+            sampler.append(branch.token)
+            while not branch.over:
+                try:
+                    token = sampler.next()
+                except RequestError:
+                    branch.over = True
+                else:
+                    branch.take(token.id, token.probability, math.log(token.probability))
+        self._branches += branches
+
+    def _candidates(self, count: int) -> list[int]:
+        """What may come next, as the draft guesses; nothing where all is banned."""
+        by_noise = self.request.branch_seeds is None
+        try:
+            first = self._sampler.peek(by_noise=by_noise)
+            truth = self._target.peek(by_noise=by_noise)
+        except RequestError:
+            return []
+        guesses = self._language.alternatives(self._sampler.text, first, truth)
+        return list(islice(filter(self._sampler.may_say, guesses), count))

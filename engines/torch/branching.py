@@ -1,0 +1,189 @@
+"""One call that drafts behind many outcomes, while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from itertools import repeat
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tandem.engines.branch import Branch, Outcomes, fitting, joined
+from tandem.engines.engine import Respond
+from tandem.engines.errors import RequestError
+from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.torch.attention import Packed
+from tandem.engines.torch.branch_attention import BranchKV, BranchSegment
+from tandem.engines.torch.branch_sampling import BranchSampler
+from tandem.engines.torch.kv_cache import KVCache
+from tandem.engines.torch.scores import Rows
+from tandem.engines.torch.sequence import TorchSequence
+
+
+class BranchingSequence(TorchSequence):
+    """Runs the draft tokens once, as a verification would, then all branches side by side.
+
+    Its entry holds the context and the draft tokens, and stays for reuse. Keys and values of the
+    branches take what blocks nobody else has, and end with the call.
+    """
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        respond: Respond,
+        sampler: BranchSampler,
+        cache: KVCache,
+        max_branches: int,
+    ) -> None:
+        self._branch_sampler = sampler
+        self._cache = cache
+        self._max_branches = max_branches
+        self._outcomes = Outcomes(request)
+        self._branches: list[Branch] = []
+        self._live: list[Branch] = []
+        self._kv: BranchKV | None = None
+        self._unseen = 0  # live branches whose next token the model has not seen
+        super().__init__(request, respond, sampler)
+
+    @property
+    def max_new(self) -> int:
+        """How many tokens its entry holds behind the context, and one."""
+        return len(self.request.draft_ids) + 1
+
+    @property
+    def pending(self) -> int:
+        """Known tokens that the model has not seen: of the text, then of the branches."""
+        return self._unseen if self._kv else super().pending
+
+    @property
+    def tail(self) -> int:
+        """How many tokens the model must see in one pass."""
+        return len(self._live) if self._kv else super().tail
+
+    def next_tokens(self, count: int) -> NDArray[np.int64]:
+        """The tokens of the next forward pass: [count]."""
+        if self._kv is None:
+            return super().next_tokens(count)
+        tokens = [(branch.tokens or [branch.token])[-1] for branch in self._live]
+        return np.array(tokens, np.int64)
+
+    def segment(self, count: int) -> Packed:
+        """What the attention of the next forward pass must know of them."""
+        if self._kv is None:
+            return super().segment(count)
+        assert self.entry is not None
+        leaves = [self.prompt_length + branch.accepted for branch in self._live]
+        return BranchSegment(self.entry, self._kv, np.array(leaves, np.int64))
+
+    def schedule(self, count: int) -> None:
+        """Count `count` tokens as seen by the model."""
+        if self._kv is None:
+            super().schedule(count)
+            return
+        self._computed += count
+        self._kv.length += 1
+        self._unseen = 0
+
+    def advance(self, logits: torch.Tensor) -> bool:
+        """Choose from logits [tail, vocab_size]; say whether the call, now answered, is over."""
+        self._last_token_ns = time.time_ns()
+        if self._kv is None:
+            self._branch_out(self.sampler.process(logits, self.tokens, self.prompt_length))
+        else:
+            self._first_token_ns = self._first_token_ns or self._last_token_ns
+            self._extend(logits)
+        if not self._live:
+            self.answer(final=True)
+        return not self._live
+
+    def answer(self, *, final: bool) -> None:
+        """Send what there is of the branches."""
+        branches = joined(self._branches, with_log_probs=self.request.return_log_probs)
+        self._send(EngineResponse(final=final, usage=self._usage(), branches=branches))
+
+    def _branch_out(self, scores: Rows) -> None:
+        """Begin the branches that there is room for, by scores [k + 1, vocab_size]."""
+        wanted = [
+            branch
+            for accepted in self._outcomes.accepted_lengths
+            for branch in self._outcomes.branches(accepted, self._candidates(scores, accepted))
+        ]
+        assert self.entry is not None
+        room = self._cache.lend(self.entry, sum(branch.limit for branch in wanted))
+        self._branches = self._live = fitting(wanted, self._max_branches, room)
+        if self._live:
+            longest = max(branch.limit for branch in self._live)
+            self._kv = BranchKV(self._cache.shape, len(self._live), longest)
+            self._unseen = len(self._live)
+
+    def _candidates(self, scores: Rows, accepted: int) -> list[int]:
+        """What may come behind so many draft tokens; nothing where all is banned."""
+        try:
+            row = scores[accepted]
+        except RequestError:
+            return []
+        count = min(self._outcomes.num_candidates(accepted), self._max_branches + 1)
+        return self._branch_sampler.rank(row, self.prompt_length + accepted, count)
+
+    def _extend(self, logits: torch.Tensor) -> None:
+        """Add a token to each live branch, by logits [live, vocab_size]; go on with the others."""
+        scores, able = self._processed(logits)
+        live = [self._live[row] for row in able]
+        if live:
+            tokens = self._branch_sampler.choose_each(
+                scores, [branch.accepted for branch in live], [self._end(branch) for branch in live]
+            )
+            probabilities: Iterable[float | None] = repeat(None)
+            log_probs: Iterable[float | None] = repeat(None)
+            if self.request.draft_stop_probability is not None:
+                probabilities = _of(scores.float().softmax(-1), tokens)
+            if self.request.return_log_probs:
+                log_probs = _of(logits[able].float().log_softmax(-1), tokens)
+            for branch, token, p, log_p in zip(
+                live, tokens, probabilities, log_probs, strict=False
+            ):
+                branch.take(token, p, log_p)
+        self._go_on()
+
+    def _processed(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        """Return the scores of the branches that can go on, and which those are.
+
+        A plain call in which every token is banned is refused; a branch ends there.
+        """
+        if not self.sampler.looks_at_text:
+            return logits, list(range(len(logits)))
+        rows, able = [], []
+        for i, branch in enumerate(self._live):
+            text = self._text(branch)
+            try:
+                rows.append(self.sampler.process(logits[i : i + 1], text, len(text))[0])
+                able.append(i)
+            except RequestError:
+                branch.over = True
+        return (torch.stack(rows) if rows else logits[:0]), able
+
+    def _go_on(self) -> None:
+        """Drop the branches that are over."""
+        left = [i for i, branch in enumerate(self._live) if not branch.over]
+        if 0 < len(left) < len(self._live):
+            assert self._kv is not None
+            self._kv.keep(left)
+        self._live = [self._live[i] for i in left]
+        self._unseen = len(left)
+
+    def _end(self, branch: Branch) -> int:
+        """Position of the next token behind a branch."""
+        return self.prompt_length + branch.accepted + 1 + len(branch.tokens)
+
+    def _text(self, branch: Branch) -> NDArray[np.int64]:
+        """All that a branch's next token follows."""
+        start = self.tokens[: self.prompt_length + branch.accepted]
+        return np.concatenate((start, [branch.token, *branch.tokens]))
+
+
+def _of(rows: torch.Tensor, tokens: list[int]) -> list[float]:
+    """What each row [vocab_size] has for its token."""
+    values: list[float] = rows[range(len(tokens)), tokens].tolist()
+    return values

@@ -1,0 +1,436 @@
+"""Drafting ahead with scripted engines: the same text, by the drafts of plain calls."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import (
+    END,
+    SETTINGS,
+    BranchingDraft,
+    Health,
+    Language,
+    Target,
+    decoding_of,
+    expected,
+    ids,
+    play,
+    with_engines,
+)
+
+from tandem.bls import draft_ahead
+from tandem.bls.draft_ahead import (
+    FIRST_PLAN,
+    AheadPlan,
+    AheadStatistics,
+    BranchesAhead,
+    Costs,
+    best_plan,
+    branching_of,
+    hit_chance,
+    split,
+)
+from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+from tandem.bls.request import Request, Sampling
+from tandem.bls.sequence import Sequence
+from tandem.bls.settings import AUTO, MAX_HELPERS
+
+ENDLESS = Language(end_every=10**9)
+AHEAD = with_engines(SETTINGS, draft={"branches": True})
+
+
+def request_of(**changes) -> Request:
+    plain = Request(
+        prompt_ids=ids(1, 2, 3),
+        max_tokens=40,
+        end_ids=(END, 6),
+        drafter="draft_model",
+        draft_len=4,
+        draft_ahead=True,
+    )
+    return replace(plain, **changes)
+
+
+requests = st.builds(
+    request_of,
+    prompt_ids=st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda t: ids(*t)),
+    max_tokens=st.integers(1, 40),
+    min_tokens=st.integers(0, 20),
+    draft_len=st.integers(1, 8),
+    prompt_lookup_num_tokens=st.integers(1, 10),
+    max_matching_ngram_size=st.integers(1, 4),
+    drafter=st.sampled_from(["draft_model", "hybrid"]),
+    stop_strings=st.lists(st.text("ab é", min_size=1, max_size=4), max_size=2).map(tuple),
+    end_ids=st.sampled_from([(END, 6), (END,), ()]),
+    streams_text=st.booleans(),
+)
+languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 50]))
+fates = st.lists(
+    st.sampled_from(["in time", "in time", "in time", "late", "failed", "refused"]),
+    min_size=1,
+    max_size=5,
+).map(tuple)
+
+
+def check(request, language, draft, *, beside=("in time",), verifies=10**9):
+    """Decode with branches; assert that nothing but the speed is another one for it."""
+    decoding = decoding_of(request, AHEAD)
+    target = Target(language, request.end_ids, verifies)
+    chunks = play(decoding, target, draft, beside)
+    tokens, text, reason = expected(request, language)
+    assert decoding.sequence.output.tolist() == tokens
+    assert "".join(chunk.text for chunk in chunks) == text
+    assert chunks[-1].finish_reason == reason
+    for call in target.calls:
+        if call.draft.drafted_ahead:
+            assert_is_a_plain_call_would_draft(call, request, draft)
+    ahead = decoding.statistics.ahead
+    assert ahead.num_hits == sum(call.draft.drafted_ahead for call in target.calls)
+    assert ahead.num_wasted_branches >= 0
+    return decoding
+
+
+def assert_is_a_plain_call_would_draft(call, request, draft):
+    """A branch is, token for token, what the draft engine says when asked behind its context."""
+    drafts = DraftModel(AHEAD.draft, AHEAD.target, Health(), length=None)
+    sequence = Sequence(request)
+    sequence.append(call.context[len(request.prompt_ids) :])
+    plain = draft.drafted(call.context, 16, drafts._call(sequence))
+    assert call.draft.tokens.tolist() == plain[: len(call.draft)]
+    assert len(call.draft) <= sequence.draft_limit
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
+def test_text_is_the_targets_own_whatever_is_drafted_ahead(
+    request, language, agrees, beside, verifies
+):
+    check(request, language, BranchingDraft(language, agrees), beside=beside, verifies=verifies)
+
+
+@settings(max_examples=200, deadline=None)
+@given(requests, languages)
+def test_branches_that_are_longer_than_asked_for_are_cut_when_they_are_used(request, language):
+    check(request, language, BranchingDraft(language, keeps_lengths=False))
+
+
+def check_cases(**of_draft):
+    for salt in range(40):
+        language = Language(salt, end_every=5)
+        request = request_of(min_tokens=salt % 20, draft_len=4 + salt % 4)
+        check(request, language, BranchingDraft(language, **of_draft))
+
+
+def test_the_cases_that_the_variants_fail_are_right_without_them():
+    check_cases()
+    check_cases(keeps_lengths=False)
+
+
+def test_a_variant_that_looks_outcomes_up_by_length_alone_fails(monkeypatch):
+    def by_length(self, sequence):
+        accepted = len(sequence) - self.start - 1
+        found = [tokens for (j, _), tokens in self.by_outcome.items() if j == accepted]
+        return found[0] if found else None
+
+    monkeypatch.setattr(BranchesAhead, "behind", by_length)
+    with pytest.raises(AssertionError):
+        check_cases()
+
+
+def test_a_variant_with_branches_across_the_border_of_min_tokens_fails(monkeypatch):
+    right = draft_ahead.lengths_of
+
+    def across(sequence, draft, longest, room):
+        *lengths, last = right(sequence, draft, longest, room)
+        owed = sequence.min_tokens_left
+        return *lengths, longest if owed == len(draft) + 1 else last
+
+    monkeypatch.setattr(draft_ahead, "lengths_of", across)
+    with pytest.raises(AssertionError):
+        check_cases()
+
+
+def test_a_variant_that_does_not_cut_a_branch_when_it_is_used_fails(monkeypatch):
+    branch = DraftModel._branch
+    monkeypatch.setattr(
+        DraftModel, "_branch", lambda self, b, sequence, _: branch(self, b, sequence, 99)
+    )
+    with pytest.raises(AssertionError):
+        check_cases(keeps_lengths=False)
+
+
+def test_a_hit_asks_the_draft_engine_for_nothing_but_the_next_branches():
+    draft = BranchingDraft(ENDLESS, agrees=8, unsure_every=10**9)
+    decoding = check(request_of(end_ids=(), max_tokens=40), ENDLESS, draft)
+    first, *rest = draft.calls
+    assert first.branching is None
+    assert all(call.branching is not None for call in rest)
+    rounds = decoding.statistics.rounds
+    assert [round_.drafted_ahead for round_ in rounds if round_.num_draft_tokens] == [
+        False,
+        *[True] * (len(rounds) - 1),
+    ]
+    assert {round_.num_draft_tokens for round_ in rounds} == {4}
+
+
+def test_a_miss_drafts_as_usual_only_shorter():
+    draft = BranchingDraft(ENDLESS, agrees=8)
+    decoding = check(request_of(end_ids=(), draft_len=8), ENDLESS, draft, beside=("late",))
+    plain = [call.max_new_tokens for call in draft.calls if call.branching is None]
+    assert plain[0] == 8  # nothing was known of it then
+    assert set(plain[1:-1]) == {4}
+    assert decoding.statistics.ahead.num_hits == 0
+    assert decoding.statistics.ahead.num_calls > 0
+
+
+def test_figures_tell_hits_by_what_the_round_before_accepted():
+    draft = BranchingDraft(ENDLESS, agrees=5)
+    ahead = check(request_of(end_ids=(), max_tokens=200), ENDLESS, draft).statistics
+    rounds, hits = ahead.rounds, [0] * 5
+    for before, after in pairwise(rounds):
+        hits[before.num_accepted_tokens] += after.drafted_ahead
+    assert ahead.ahead.hits_by_accepted == hits[: len(ahead.ahead.hits_by_accepted)]
+    assert sum(hits) == ahead.ahead.num_hits > 5
+    assert ahead.as_dict()["draft_ahead"] == {
+        "num_calls": ahead.ahead.num_calls,
+        "num_hits": sum(hits),
+        "hits_by_accepted": ahead.ahead.hits_by_accepted,
+        "num_branches": sum(round_.num_branches for round_ in rounds),
+        "num_wasted_branches": sum(round_.num_branches for round_ in rounds) - sum(hits),
+        "seconds_saved": 0.0,
+    }
+
+
+def test_branches_follow_looked_up_drafts_too():
+    class Repeats(Language):
+        def next(self, context, banned=()):
+            return len(context) // 3 % 5 if len(context) % 7 else 5
+
+    request = request_of(
+        drafter="hybrid", end_ids=(), prompt_lookup_num_tokens=3, max_matching_ngram_size=2
+    )
+    draft = BranchingDraft(Repeats())
+    decoding = check(replace(request, max_tokens=120), Repeats(), draft)
+    behind = {call.draft.drafter for call in draft.calls if call.branching is not None}
+    assert behind == {"draft_model", "prompt_lookup"}
+    rounds = decoding.statistics.rounds
+    assert any(
+        before.drafter == "prompt_lookup" and after.drafted_ahead
+        for before, after in pairwise(rounds)
+    )
+
+
+def test_a_branch_that_fails_lets_the_drafter_rest_and_one_that_is_refused_does_not():
+    request = request_of(end_ids=())
+    draft, health = BranchingDraft(ENDLESS), Health()
+    decoding = decoding_of(request, AHEAD, health)
+    play(decoding, Target(ENDLESS, ()), draft, ("refused",))
+    assert (health.failures, health.refusals) == (0, 1)
+    assert decoding.statistics.ahead.num_calls == 1
+    assert decoding.statistics.num_drafter_failures == 0
+    assert decoding.statistics.num_draft_tokens > 8
+
+    health = Health(patience=1)
+    decoding = decoding_of(request, AHEAD, health)
+    play(decoding, Target(ENDLESS, ()), draft, ("in time", "failed"))
+    assert (health.failures, health.refusals) == (1, 0)
+    assert decoding.statistics.num_drafter_failures == 1
+    assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings_"),
+    [
+        ({"draft_ahead": False}, AHEAD),
+        ({}, SETTINGS),
+        ({"use_draft_logits": True, "sampling": Sampling(top_k=0)}, AHEAD),
+        ({"drafter": "prompt_lookup", "prompt_lookup_num_tokens": 4}, AHEAD),
+        (
+            {"seeded": True, "sampling": Sampling(top_k=0)},
+            with_engines(AHEAD, target={"keyed_randomness": False}),
+        ),
+        ({"draft_ahead": None}, replace(AHEAD, engines_share_device=True)),
+    ],
+)
+def test_nothing_is_drafted_ahead_where_it_is_off_or_cannot_be(changes, settings_):
+    class NoBranches(BranchingDraft):
+        def answers(self, call):
+            assert call.branching is None
+            tokens = ids(*self.drafted(call.context, call.max_new_tokens, call))
+            yield EngineAnswer(tokens, logits=np.zeros((1, len(tokens), 8), np.float32))
+
+    decoding = decoding_of(request_of(**changes), settings_)
+    play(decoding, Target(ENDLESS), NoBranches(ENDLESS))
+    assert decoding.statistics.ahead.num_calls == 0
+
+
+def test_a_shared_device_does_not_hinder_who_insists():
+    decoding = decoding_of(request_of(), replace(AHEAD, engines_share_device=True))
+    play(decoding, Target(ENDLESS), BranchingDraft(ENDLESS))
+    assert decoding.statistics.ahead.num_hits > 0
+
+
+def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
+    drafter = DraftModel(
+        replace(AHEAD.draft, vocab_size=6), AHEAD.target, Health(), None, ahead_of()
+    )
+    sequence = Sequence(request_of())
+    assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup")) is not None
+    assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None
+
+
+def ahead_of(longest=4, *, always=True, running=1):
+    statistics = AheadStatistics(AHEAD, lambda: running)
+    return draft_ahead.DraftAhead(statistics, longest, always=always)
+
+
+# How branches are shared out
+
+
+def test_branches_go_where_the_verification_probably_ends():
+    assert split(16, 0.8, (True,) * 5) == (4, 4, 3, 2, 3)
+    assert split(16, 0.3, (True,) * 5) == (10, 4, 1, 0, 1)
+    assert split(2, 0.9, (True,) * 5) == (1, 0, 0, 0, 1)
+
+
+@given(
+    st.integers(1, 128),
+    st.floats(0.05, 0.98),
+    st.lists(st.booleans(), min_size=1, max_size=17).map(tuple),
+)
+def test_the_whole_budget_is_spent_on_what_is_wanted(budget, acceptance, wanted):
+    counts = split(budget, acceptance, wanted)
+    assert sum(counts) == (budget if any(wanted) else 0)
+    assert all(count >= 0 for count in counts)
+    assert not any(count for count, want in zip(counts, wanted, strict=True) if not want)
+
+
+def test_a_split_hits_more_often_than_its_neighbours():
+    acceptance, counts = 0.8, np.array(split(24, 0.8, (True,) * 7))
+
+    def hits(of):
+        reached = acceptance ** np.arange(7)
+        ends = np.append(reached[:-1] * (1 - acceptance), reached[-1])
+        found = 1 - (of + 1.0) ** -0.67
+        found[-1] = 1 - (1 - acceptance) * float(of[-1]) ** -0.67
+        return (ends * found).sum()
+
+    best = hits(counts)
+    assert best == pytest.approx(hit_chance(6, 24, acceptance))
+    for a in range(7):
+        for b in range(7):
+            moved = counts.copy()
+            moved[a] -= 1
+            moved[b] += 1
+            if moved.min() >= 0 and moved[-1] > 0:
+                assert hits(moved) <= best + 1e-12
+
+
+def test_no_branch_follows_an_end_of_sequence_or_a_ban_that_ends():
+    plan = AheadPlan(num_tokens=4, num_branches=8, on_miss=2)
+    sequence = Sequence(request_of(min_tokens=0))
+    branching = branching_of(sequence, ids(1, END), plan, 100, 0.8)
+    assert branching.lengths == (4, 4, 0)
+    assert branching.counts[2] == 0
+    # Five tokens are owed: the call bans ends, which holds for branches that stay below.
+    sequence = Sequence(request_of(min_tokens=5))
+    assert branching_of(sequence, ids(1, 2, 3, 4), plan, 100, 0.8).lengths == (3, 2, 1, 0, 0)
+    # The answer or the draft engine's room ends.
+    sequence = Sequence(request_of(max_tokens=6))
+    assert branching_of(sequence, ids(1, 2), plan, 100, 0.8).lengths == (4, 3, 2)
+    assert branching_of(sequence, ids(1, 2), plan, 4, 0.8).lengths == (3, 2, 1)
+    sequence = Sequence(request_of(max_tokens=3))
+    assert branching_of(sequence, ids(1, 2), plan, 100, 0.8).lengths == (1, 0, 0)
+    sequence = Sequence(request_of(max_tokens=2))
+    assert branching_of(sequence, ids(1), plan, 100, 0.8) is None
+
+
+# How much is worth it
+
+LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), way=0.0012)
+
+
+def test_branches_are_as_long_as_a_verification_leaves_time_for():
+    plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 32, 128)
+    assert 8 <= plan.num_tokens <= 14
+    assert (plan.num_tokens + 1) * 0.00109 < 0.9 * 0.02
+    assert plan.num_branches == 128
+    assert 3 <= plan.on_miss <= 7
+    assert advantage > 1.25
+
+
+def test_steep_branches_are_fewer():
+    steep = LLAMA_70B_1B._replace(step=(0.00109, 0.00003))
+    assert best_plan(steep, 0.8, 32, 128)[0].num_branches <= 32
+
+
+def test_a_draft_engine_as_slow_as_the_target_gains_nothing_ahead():
+    slow = Costs(target=(0.02, 0.0), step=(0.02, 0.0), way=0.001)
+    assert best_plan(slow, 0.3, 8, 128)[0].num_tokens == 1
+
+
+@pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
+def test_the_more_sequences_decode_the_fewer_branches_each_asks_for(running, branches):
+    ahead = ahead_of(10, always=False, running=running)
+    learn(ahead)
+    assert ahead.plan.num_branches == branches
+
+
+def test_many_sequences_draft_nothing_ahead_by_themselves():
+    assert ahead_of(always=False, running=MAX_HELPERS).plan is not None
+    assert ahead_of(always=False, running=MAX_HELPERS + 1).plan is None
+    assert ahead_of(always=True, running=MAX_HELPERS + 1).plan is not None
+
+
+def test_where_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():
+    for always in (False, True):
+        ahead = ahead_of(8, always=always)
+        learn(ahead, step=0.02, accepted=1)
+        assert (ahead.plan is not None) == always
+
+
+def test_a_plan_follows_when_costs_do():
+    ahead = ahead_of(10)
+    before = ahead.plan
+    assert before == FIRST_PLAN
+    learn(ahead)
+    assert ahead.plan.num_branches == 128
+    learn(ahead, step=0.004, rounds=2_000)
+    assert ahead.plan.num_tokens < 5
+    assert ahead.patience == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
+
+
+def learn(ahead, step=0.00109, accepted=4, rounds=200):
+    for number in range(rounds):
+        tokens = 3 + number % 3
+        answer = EngineAnswer(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
+        draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
+        verification = 0.021 + 0.0001 * tokens
+        seconds = StepSeconds(answer.seconds + verification, verification)
+        ahead.verified(draft, min(accepted, tokens), seconds)
+        branches = step * (1 + 0.003 * 64) * 11
+        answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
+        ahead.statistics.timed_branches(answer, 10, 64)
+
+
+def test_auto_lengths_learn_nothing_from_a_draft_that_cost_no_call():
+    class TimedTarget(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(seconds=0.02)
+
+    request = request_of(draft_len=AUTO, max_draft_len=8, end_ids=(), max_tokens=100)
+    decoding = decoding_of(request, AHEAD)
+    play(decoding, TimedTarget(ENDLESS, ()), BranchingDraft(ENDLESS, agrees=7))
+    assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]
+    assert decoding.statistics.ahead.num_hits > 0
+
+
+def test_hit_chances_are_those_of_the_measured_exponent():
+    assert hit_chance(1, 1, 1e-9) == pytest.approx(1 - 2**-0.67, abs=1e-3)
+    assert math.isclose(hit_chance(0, 1, 0.8), 0.8)

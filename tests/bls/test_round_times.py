@@ -1,0 +1,87 @@
+"""What rounds and plain steps take, from the times of those that were."""
+
+import pytest
+
+from tandem.bls.round_times import MOST, LatencyModel, Mean, PlainTimes, RoundTimes
+
+
+def test_costs_are_learned_from_calls_of_different_length():
+    line = LatencyModel(through_zero=False)
+    for tokens in (1, 5, 9, 3):
+        line.add(tokens, 0.010 + 0.001 * tokens)
+    assert line.fit() == pytest.approx((0.010, 0.001))
+
+
+def test_calls_of_nearly_one_length_show_both_costs():
+    line = LatencyModel(through_zero=False)
+    for tokens in (4, 5) * 3:
+        line.add(tokens, 0.010 + 0.001 * tokens)
+    assert line.fit() == pytest.approx((0.010, 0.001))
+
+
+@pytest.mark.parametrize("through_zero", [True, False])
+def test_calls_of_one_length_show_one_cost(through_zero):
+    line = LatencyModel(through_zero=through_zero)
+    for _ in range(3):
+        line.add(5, 0.015)
+    assert line.fit() == pytest.approx((0.0, 0.003) if through_zero else (0.015, 0.0))
+
+
+def test_a_call_counts_for_three_times_its_expected_length_at_most():
+    hung, slow = LatencyModel(through_zero=True), LatencyModel(through_zero=True)
+    for line, seconds in ((hung, 30.0), (slow, 0.060)):
+        line.add(5, 0.010)
+        line.add(10, seconds)
+    assert hung.fit() == slow.fit()
+
+
+def test_one_call_that_hung_does_not_spoil_the_costs():
+    line = LatencyModel(through_zero=False)
+    for tokens in (1, 5, 9, 3) * 20:
+        line.add(tokens, 0.010 + 0.001 * tokens)
+    line.add(4, 30.0)
+    fixed, each = line.fit()
+    assert fixed + 4 * each < 0.020
+
+
+def test_a_mean_is_of_what_came_and_an_outlier_counts_for_three_times_it():
+    mean = Mean()
+    mean.add(0.01)
+    assert mean.value == 0.01
+    mean.add(30.0)
+    assert mean.value == pytest.approx(0.01 * (0.99 + MOST) / 1.99)
+
+
+def test_a_round_takes_its_engines_seconds_and_the_rest_of_it():
+    times = RoundTimes()
+    for tokens in (2, 4, 8):
+        times.add_draft(tokens, 0.001 * tokens)
+        times.add_round("draft_model", tokens, 0.020 + 0.0001 * tokens, 0.003)
+    assert times.of_drafts("draft_model") == pytest.approx((0.023, 0.0011))
+
+
+def test_a_copy_costs_its_verification_alone_and_has_a_way_of_its_own():
+    times = RoundTimes()
+    for tokens in (2, 4, 8):
+        times.add_draft(tokens, 0.001 * tokens)
+        times.add_round("draft_model", tokens, 0.020 + 0.0001 * tokens, 0.003)
+    assert times.of_copies("prompt_lookup") == pytest.approx((0.023, 0.0001))  # as far as known
+    times.add_round("prompt_lookup", 2, 0.0202, 0.001)
+    assert times.of_copies("prompt_lookup") == pytest.approx((0.021, 0.0001))
+
+
+def test_a_token_alone_takes_a_step_and_its_part_of_the_calls_way():
+    times = PlainTimes()
+    times.add(8, 0.160, 0.168)
+    assert times.a_token(8) == pytest.approx(0.021)
+    assert times.a_token(32) == pytest.approx(0.02025)
+
+
+def test_what_takes_no_time_does_not_earn_without_end():
+    rounds, alone = RoundTimes(), PlainTimes()
+    rounds.add_draft(2, 0.0)
+    rounds.add_round("draft_model", 2, 0.0, 0.0)
+    alone.add(2, 0.0, 0.0)
+    assert rounds.of_drafts("draft_model")[0] > 0
+    assert rounds.step(1) > 0
+    assert alone.a_token(1) > 0

@@ -1,0 +1,56 @@
+"""A real chat model on a live server: SmolLM2-135M-Instruct, as `make chat` serves it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tandem.gateway import server as gateway_server
+from tandem.gateway.app import create_app
+from tandem.gateway.server import listen
+from tandem.gateway.settings import GatewaySettings
+from tandem.tools.models.named import model_named
+from tandem.tools.profiles import deployment
+from tandem.tools.triton import repository
+from tandem.tools.triton.server import TritonServer
+
+GGUF = Path(__file__).resolve().parents[2] / ".venv" / "chat" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Path:
+    """The model's folder."""
+    if not GGUF.is_file():
+        pytest.skip("SmolLM2 is not here (93 MB): make test-chat fetches it")
+    return model_named(str(GGUF)).checkpoint()
+
+
+@pytest.fixture(scope="session")
+def server(checkpoint: Path, tmp_path_factory) -> Iterator[TritonServer]:
+    """The model with prompt lookup."""
+    planned = deployment.for_checkpoints(checkpoint, None)
+    models = tmp_path_factory.mktemp("chat") / "repository"
+    repository.render(planned, models, link=True)
+    with TritonServer(models, thread_pool_size=planned.thread_pool_size) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: TritonServer, checkpoint: Path) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client at a gateway to it."""
+    app = create_app(GatewaySettings(server.grpc_url, checkpoint))
+    with listen("127.0.0.1", 0) as bound, gateway_server.serving(app, bound):
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        with openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=300) as made:
+            yield made
+
+
+@pytest.fixture(scope="session")
+def transformers_model(checkpoint: Path):
+    """Transformers' own tokenizer and model of the same checkpoint."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    return AutoTokenizer.from_pretrained(checkpoint), model

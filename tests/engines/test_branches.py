@@ -1,0 +1,276 @@
+"""Drafting ahead: each branch is what a plain draft call on its text would be, on every engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated import emulated
+from engine_harness import VOCAB, Harness, prompt
+
+from tandem.engines.emulated.engine import EmulatedEngine
+from tandem.engines.errors import RequestError
+from tandem.engines.request import Branches, SamplingParams
+from tandem.engines.words import Words
+
+GREEDY = SamplingParams(top_k=1)
+SAMPLED = SamplingParams(temperature=1.0, seed=11)
+KINDS = ["emulated", "llama", "gpt2", "qwen2", "mistral"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def engine(request, make_harness) -> Harness:
+    """An engine of each kind that declares `branches`."""
+    if request.param == "emulated":
+        return emulated(role="draft", max_draft_len=0, hard_alpha=0.4)
+    return make_harness(request.param, max_batch_tokens=128)
+
+
+def emulates(harness) -> bool:
+    return isinstance(harness.engine, EmulatedEngine)
+
+
+def branches(engine, ids, drafts, counts, output_len, **given) -> Branches:
+    """Call for branches; `counts` and `output_len` of each accepted length, or of all alike."""
+    wanted = len(drafts) + 1
+    counts, output_len = np.full(wanted, counts, np.int32), np.full(wanted, output_len, np.int32)
+    outcome = engine.call(
+        ids, drafts=drafts, branch_counts=counts, branch_output_len=output_len, **given
+    )
+    assert not outcome.tokens
+    assert outcome.last.branches is not None
+    return outcome.last.branches
+
+
+def rows(found: Branches) -> list[tuple[int, int, list[int]]]:
+    """(accepted length, next token, what is drafted behind) of each branch."""
+    lengths = found.lengths.tolist()
+    ids = [row[:n] for row, n in zip(found.ids.tolist(), lengths, strict=True)]
+    assert not found.ids.size or found.ids.shape[1] == max(lengths)
+    return [(j, x, row) for (j, x), row in zip(found.outcomes.tolist(), ids, strict=True)]
+
+
+def assert_plain(engine, ids, drafts, found, output_len, *, sampling=GREEDY, **given) -> None:
+    """Each branch is, token for token, a plain draft call on its own text."""
+    for accepted, token, drafted in rows(found):
+        owed = max(0, sampling.min_tokens - accepted - 1)
+        length = int(np.broadcast_to(output_len, len(drafts) + 1)[accepted])
+        context = [*ids, *drafts[:accepted], token]
+        plain = engine.tokens(context, length, sampling=sampling._replace(min_tokens=owed), **given)
+        assert drafted == plain, (accepted, token)
+
+
+def test_branches_are_plain_drafts_behind_their_outcomes(engine):
+    ids = prompt(1, 40)
+    drafts = engine.tokens(ids, 5)
+    found = branches(engine, ids, drafts, 3, 6)
+    assert [j for j, _, _ in rows(found)] == [j for j in range(6) for _ in range(3)]
+    assert_plain(engine, ids, drafts, found, 6)
+    assert len({tuple(row) for *_, row in rows(found)}) > 6  # texts of one length differ
+
+
+def test_next_tokens_are_the_likeliest_but_the_draft_token(engine):
+    if emulates(engine):
+        pytest.skip("its alternatives are a list apart")
+    ids = prompt(2, 20)
+    drafts = engine.tokens(ids, 3)
+    found = rows(branches(engine, ids, drafts, 2, 1))
+    for accepted in range(4):
+        context = ids + drafts[:accepted]
+        taken = drafts[accepted : accepted + 1]
+        for _ in range(2):
+            banned = SamplingParams(top_k=1, bad_words=Words.of(*([t] for t in taken)))
+            taken.append(engine.tokens(context, 1, sampling=banned)[0])
+        assert [x for j, x, _ in found if j == accepted] == taken[-2:]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SAMPLED,
+        SAMPLED._replace(top_k=5),
+        SAMPLED._replace(top_p=0.7, temperature=0.8),
+        SAMPLED._replace(repetition_penalty=1.3, presence_penalty=0.4),
+        GREEDY._replace(frequency_penalty=0.7),
+        GREEDY._replace(bad_words=Words.of((5,), (7, 8))),
+    ],
+)
+def test_each_sees_its_own_text_and_the_noise_of_its_positions(engine, sampling):
+    if emulates(engine) and sampling.repetition_penalty + sampling.frequency_penalty != 1:
+        pytest.skip("it has no penalties")
+    ids = prompt(3, 30)
+    drafts = engine.tokens(ids, 4, sampling=sampling)
+    found = branches(engine, ids, drafts, 3, 5, sampling=sampling)
+    assert len(found.lengths) > 5
+    assert_plain(engine, ids, drafts, found, 5, sampling=sampling)
+
+
+def test_a_sampled_next_token_is_the_runner_up_under_the_noise_that_is_shared(engine):
+    """What the sampler draws where the draft token may not stand: the likeliest correction."""
+    if emulates(engine):
+        pytest.skip("its alternatives are a list apart")
+    ids = prompt(4, 20)
+    drafts = engine.tokens(ids, 4, sampling=SAMPLED)
+    found = rows(branches(engine, ids, drafts, 1, 1, sampling=SAMPLED))
+    for accepted, token, _ in found:
+        banned = Words.of(*([t] for t in drafts[accepted : accepted + 1]))
+        context = ids + drafts[:accepted]
+        assert [token] == engine.tokens(context, 1, sampling=SAMPLED._replace(bad_words=banned))
+
+
+def test_each_accepted_length_may_have_its_own_seed(engine):
+    """As a loop gives to a draft whose noise is not keyed; next tokens are then the likeliest."""
+    ids, drafts = prompt(16, 20), [4, 5, 6]
+    seeds = np.array([3, 2**64 - 1, 5, 6], np.uint64)
+    found = branches(engine, ids, drafts, 2, 5, sampling=SAMPLED, branch_seeds=seeds)
+    assert len(found.lengths) == 8
+    for accepted, token, drafted in rows(found):
+        context, seed = [*ids, *drafts[:accepted], token], int(seeds[accepted])
+        assert drafted == engine.tokens(context, 5, sampling=SAMPLED._replace(seed=seed))
+    greedy = branches(engine, ids, drafts, 2, 1)
+    assert found.outcomes[0].tolist() == greedy.outcomes[0].tolist()
+
+
+def test_usage_counts_no_draft_that_is_not_verified(engine):
+    usage = engine.call(
+        prompt(17, 20),
+        drafts=[4, 5],
+        branch_counts=np.full(3, 1, np.int32),
+        branch_output_len=np.full(3, 2, np.int32),
+    ).last.usage
+    assert (usage.draft_tokens, usage.accepted_tokens) == (0, 0)
+
+
+def test_each_accepted_length_has_its_own_number_and_length(engine):
+    ids, drafts = prompt(5, 20), [4, 5, 6]
+    counts, lengths = [0, 4, 1, 2], [3, 2, 0, 5]
+    found = branches(engine, ids, drafts, counts, lengths)
+    assert [j for j, _, _ in rows(found)] == [1, 1, 1, 1, 3, 3]
+    assert found.lengths.tolist() == [2, 2, 2, 2, 5, 5]
+    assert found.ids[0, 2:].tolist() == [0, 0, 0]
+    assert_plain(engine, ids, drafts, found, lengths)
+
+
+def test_without_draft_tokens_there_is_one_accepted_length(engine):
+    ids = prompt(6, 12)
+    found = branches(engine, ids, [], 3, 4)
+    assert found.outcomes[:, 0].tolist() == [0, 0, 0]
+    assert found.outcomes[0, 1] == engine.tokens(ids, 1)[0]
+    assert_plain(engine, ids, [], found, 4)
+
+
+def test_no_branch_at_all_is_an_answer_too(engine):
+    found = branches(engine, prompt(7, 12), [4, 5], 0, 4)
+    assert found.outcomes.shape == (0, 2)
+    assert found.ids.shape == (0, 0)
+
+
+def test_log_probs_are_those_of_plain_drafts(engine):
+    ids, drafts = prompt(8, 20), [4, 5, 6]
+    found = branches(engine, ids, drafts, 2, 4, return_log_probs=True)
+    for i, (accepted, token, drafted) in enumerate(rows(found)):
+        plain = engine.call([*ids, *drafts[:accepted], token], 4, return_log_probs=True)
+        assert drafted == plain.tokens
+        np.testing.assert_allclose(found.log_probs[i], plain.last.log_probs, atol=1e-4)
+
+
+def test_a_branch_ends_where_it_is_unsure(engine):
+    ids, drafts = prompt(9, 20), [4, 5, 6]
+    limit = 0.3
+    found = branches(engine, ids, drafts, 4, 6, draft_stop_probability=limit)
+    assert len(set(found.lengths.tolist())) > 1
+    assert_plain(engine, ids, drafts, found, 6, draft_stop_probability=limit)
+
+
+@pytest.mark.parametrize("ends", ["end_id", "stop_words"])
+def test_an_end_of_sequence_ends_its_branch_alone(engine, ends):
+    ids = prompt(10, 20)
+    drafts = engine.tokens(ids, 4)
+    whole = rows(branches(engine, ids, drafts, 3, 6))
+    end = next(row[2] for *_, row in whole if row[2] not in {*drafts, *row[:2]})
+    asked = {"end_id": end} if ends == "end_id" else {"stop_words": Words.of((end,))}
+    found = branches(engine, ids, drafts, 3, 6, **asked)
+    assert min(found.lengths) < 6
+    assert_plain(engine, ids, drafts, found, 6, **asked)
+    assert [(j, x) for j, x, _ in rows(found)] == [(j, x) for j, x, _ in whole if x != end]
+
+
+def test_nothing_is_drafted_behind_an_end(engine):
+    """Neither behind a draft token that ends the answer nor behind such a next token."""
+    ids, drafts = prompt(11, 20), [4, 5, 6, 7]
+    counts = [2, 2, 2, 2, 2]
+    first = rows(branches(engine, ids, drafts, counts, 3))[0][1]
+    found = rows(branches(engine, ids, drafts, counts, 3, stop_words=Words.of((first,), (6,))))
+    assert {j for j, _, _ in found} == {0, 1, 2}
+    assert first not in {x for _, x, _ in found}
+    assert len([j for j, _, _ in found if j == 0]) == 1  # it takes its place all the same
+
+
+@pytest.mark.parametrize("min_tokens", range(8))
+def test_tokens_are_owed_from_the_context_on(engine, min_tokens):
+    ids = prompt(12, 20)
+    drafts = [4, 5]
+    plain = rows(branches(engine, ids, drafts, 2, 5))
+    end = plain[0][2][1]
+    sampling = GREEDY._replace(min_tokens=min_tokens)
+    found = branches(engine, ids, drafts, 2, 5, sampling=sampling, end_id=end)
+    assert_plain(engine, ids, drafts, found, 5, sampling=sampling, end_id=end)
+    for accepted, token, drafted in rows(found):
+        assert end not in [*drafts[:accepted], token, *drafted][:min_tokens]
+
+
+def test_a_branch_in_which_all_is_banned_ends_alone(engine):
+    ids = prompt(13, 12)
+    whole = rows(branches(engine, ids, [20], 3, 2))
+    mute = whole[0][1]
+    sampling = GREEDY._replace(bad_words=Words.of(*((mute, t) for t in range(VOCAB))))
+    found = rows(branches(engine, ids, [20], 3, 2, sampling=sampling))
+    assert [(j, x) for j, x, _ in found] == [(j, x) for j, x, _ in whole]
+    assert {len(row) for _, x, row in found if x == mute} == {0}
+    assert max(len(row) for _, x, row in found) == 2
+
+
+def test_what_it_leaves_is_the_text_with_the_draft_tokens(engine):
+    ids = prompt(14, 48)
+    drafts = engine.tokens(ids, 4)
+    branches(engine, ids, drafts, 4, 6)
+    assert engine.computed(ids + drafts, 1) <= 1
+    assert engine.computed([*ids, *drafts[:2], 9], 1) <= 1
+
+
+def test_many_branching_calls_at_once_beside_others(engine):
+    prompts = [prompt(seed, 12 + seed) for seed in range(20, 26)]
+    texts = [engine.tokens(ids, 8) for ids in prompts]
+    counts = np.full(4, 3, np.int32)
+    asked = {"branch_counts": counts, "branch_output_len": counts + 2}
+    pending = [
+        engine.start(ids, drafts=text[:3], **asked)
+        for ids, text in zip(prompts, texts, strict=True)
+    ]
+    plain = [engine.start(ids, 8) for ids in prompts]
+    assert [call.wait().tokens for call in plain] == texts
+    for ids, text, call in zip(prompts, texts, pending, strict=True):
+        assert_plain(engine, ids, text[:3], call.wait().last.branches, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"branch_counts": [1, 1]}, r"branch_counts has 2 values; draft_input_ids \(2 tokens\)"),
+        ({"branch_output_len": [1]}, "branch_output_len has 1 values"),
+        ({"branch_seeds": [1]}, "branch_seeds has 1 values"),
+        ({"branch_counts": [1, -1, 1]}, "branch_counts holds -1"),
+        ({"branch_output_len": [1, 300, 1]}, "max_seq_len is 256"),
+        ({"streaming": True}, "streaming is not supported with branch_counts"),
+        ({"return_generation_logits": True}, "return_generation_logits is not supported"),
+        ({"branch_counts": None}, "branch_counts is missing"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused_by_name(engine, given, message):
+    asked = {"branch_counts": [1, 1, 1], "branch_output_len": [2, 2, 2]} | given
+    types = {"branch_seeds": np.uint64, "branch_counts": np.int32, "branch_output_len": np.int32}
+    asked = {
+        name: np.array(value, types[name]) if name in types and value is not None else value
+        for name, value in asked.items()
+    }
+    with pytest.raises(RequestError, match=message):
+        engine.start(prompt(15, 9), drafts=[4, 5], **asked)

@@ -1,0 +1,177 @@
+"""What branches cost the torch engine: room in its KV cache, steps, and nobody else anything."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from engine_harness import GREEDY, Harness, Pending, prompt
+
+from tandem.engines.errors import RequestError
+from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.torch import kv_cache
+from tandem.engines.torch.branch_attention import BranchKV
+from tandem.engines.torch.kv_cache import KVCache, KVShape
+
+BLOCK = 8
+SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
+
+
+def asked(drafts, counts, output_len):
+    wanted = len(drafts) + 1
+    return {
+        "drafts": drafts,
+        "branch_counts": np.full(wanted, counts, np.int32),
+        "branch_output_len": np.full(wanted, output_len, np.int32),
+    }
+
+
+class Conducted(Pending):
+    """A streaming call that, in the engine's own thread, does something after each token."""
+
+    def __init__(self, harness: Harness, ids, new, actions) -> None:
+        super().__init__()
+        self._actions = actions
+        self._said = 0
+        request = EngineRequest("s", np.array(ids, np.int32), new, sampling=GREEDY, streaming=True)
+        harness.engine.submit(request, self._respond)
+
+    def _respond(self, answer: EngineResponse) -> None:
+        self._said += 1
+        if action := self._actions.get(self._said):
+            action()
+        self.respond(answer)
+
+
+def test_there_are_fewer_branches_where_memory_is_short_the_likeliest_first(make_harness):
+    engine = make_harness(kv_cache_tokens=16 * BLOCK)
+    ids = prompt(1, 40)
+    found = engine.call(ids, **asked([4, 5, 6], 10, 6)).last.branches
+    taken = [(40 + 3 + BLOCK - 1) // BLOCK, 13 * 6]  # blocks of the text, tokens of the branches
+    assert taken[0] * BLOCK + taken[1] <= 16 * BLOCK < taken[0] * BLOCK + taken[1] + 6
+    assert found.outcomes[:, 0].tolist() == [0] * 4 + [1] * 3 + [2] * 3 + [3] * 3
+    whole = make_harness().call(ids, **asked([4, 5, 6], 10, 6)).last.branches
+    for accepted, count in enumerate((4, 3, 3, 3)):
+        rows = [found.outcomes[:, 0] == accepted, whole.outcomes[:, 0] == accepted]
+        np.testing.assert_array_equal(found.ids[rows[0]], whole.ids[rows[1]][:count])
+
+
+def test_branches_forget_no_text_of_others(make_harness):
+    engine = make_harness(kv_cache_tokens=16 * BLOCK)
+    ids, other = prompt(2, 40), prompt(3, 60)
+    engine.tokens(other)
+    found = engine.call(ids, **asked([4, 5, 6], 10, 6)).last.branches
+    assert len(found.lengths) == 2
+    assert engine.computed(other) == 1
+
+
+def test_without_memory_there_is_an_answer_without_branches(make_harness):
+    engine = make_harness(kv_cache_tokens=16 * BLOCK)
+    engine.tokens(prompt(3, 78))
+    found = engine.call(prompt(2, 44), **asked([4, 5, 6], 10, 6)).last.branches
+    assert found.outcomes.shape == (0, 2)
+
+
+def test_texts_that_nobody_has_gone_on_with_for_long_make_room(make_harness, monkeypatch):
+    engine = make_harness(kv_cache_tokens=16 * BLOCK)
+    engine.tokens(prompt(3, 60))
+    monkeypatch.setattr(kv_cache, "STALE_SECONDS", -1.0)
+    found = engine.call(prompt(2, 40), **asked([4, 5, 6], 10, 6)).last.branches
+    assert len(found.lengths) == 13
+
+
+def test_a_call_that_needs_the_room_gets_it_at_once(make_harness):
+    """The branches end with what they have; nobody waits for them or is forgotten for them."""
+    engine = make_harness(kv_cache_tokens=32 * BLOCK)
+    idle = prompt(4, 40)
+    engine.tokens(idle)
+    branching, plain = Pending(), Pending()
+    order: list[str] = []
+
+    def start(pending, name, ids, new=1, **given):
+        def respond(answer):
+            order.append(name)
+            pending.respond(answer)
+
+        given = {"draft_ids" if key == "drafts" else key: value for key, value in given.items()}
+        given["draft_ids"] = np.array(given.get("draft_ids", ()), np.int32)
+        request = EngineRequest(name, np.array(ids, np.int32), new, sampling=GREEDY, **given)
+        engine.engine.submit(request, respond)
+
+    ids = prompt(5, 40)
+    Conducted(
+        engine,
+        prompt(6, 20),
+        20,
+        {
+            1: lambda: start(branching, "branching", ids, **asked([4, 5], 4, 40)),
+            6: lambda: start(plain, "plain", prompt(7, 80), 8),
+        },
+    ).wait()
+    found = branching.wait().last.branches
+    assert len(plain.wait().tokens) == 8
+    assert order == ["branching", "plain"]
+    assert 0 < found.lengths.max() < 10
+    whole = make_harness().call(ids, **asked([4, 5], 4, 40)).last.branches
+    width = found.ids.shape[1]
+    behind = {tuple(outcome): row[:width] for outcome, row in zip(*whole[:2], strict=True)}
+    for outcome, row in zip(*found[:2], strict=True):
+        assert row.tolist() == behind[tuple(outcome)].tolist()
+    assert engine.computed(idle) == 1
+
+
+def test_stop_ends_the_branches_with_what_they_have(make_harness):
+    engine = make_harness()
+    branching: list[Pending] = []
+
+    def start():
+        given = asked([4, 5], 4, 40)
+        branching.append(engine.start(prompt(5, 40), request_id="b", **given))
+
+    Conducted(engine, prompt(6, 20), 20, {1: start, 6: lambda: engine.engine.stop("b")}).wait()
+    found = branching[0].wait().last.branches
+    assert set(found.lengths.tolist()) == {4}  # a step for the draft, and four
+    assert len(found.lengths) == 12
+
+
+def test_no_more_rows_than_half_of_a_step(make_harness):
+    engine = make_harness(max_batch_tokens=16)
+    found = engine.call(prompt(1, 40), **asked([4, 5, 6], 10, 6)).last.branches
+    assert len(found.lengths) == 8
+    with pytest.raises(RequestError, match=r"takes up to 15 \(max_batch_tokens\)"):
+        engine.start(prompt(1, 40), **asked([5] * 16, 1, 6))
+
+
+def test_a_call_computes_its_branches_and_nothing_twice(make_harness):
+    engine = make_harness()
+    ids = prompt(8, 40)
+    engine.tokens(ids)
+    usage = engine.call(ids, **asked([4, 5, 6], 3, 6)).last.usage
+    assert usage.computed_tokens == 4 + 4 * 3 * 6
+    assert 0 < usage.first_scheduled_time_ns <= usage.first_token_time_ns
+    assert usage.first_token_time_ns <= usage.last_token_time_ns
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_no_keys_and_values_of_branches_outlive_their_call(make_harness, kind):
+    engine = make_harness(kind)
+    for seed in range(3):
+        engine.call(prompt(seed, 40), **asked([4, 5, 6], 3, 6))
+    engine.tokens(prompt(9, 9), 2)  # by now the calls before it have been forgotten
+    assert BranchKV not in {type(thing) for thing in gc.get_objects()}
+
+
+def test_what_was_lent_comes_back():
+    cache = KVCache(SHAPE, 10 * BLOCK, BLOCK, 256)
+    tokens = np.arange(2 * BLOCK, dtype=np.int64)
+    for end in (cache.release, cache.drop) * 3:
+        entry = cache.acquire(tokens, 0, len(tokens))
+        assert cache.lend(entry, 5 * BLOCK) == 5 * BLOCK
+        assert not cache.lent_too_much
+        entry.length = 0
+        end(entry)
+        assert cache.used_blocks == 0
+    entry = cache.acquire(tokens, 0, len(tokens))
+    assert cache.lend(entry, 100 * BLOCK) == 8 * BLOCK

@@ -1,0 +1,129 @@
+"""The emulated draft's alternatives, and the time that branches take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated import emulated, pair
+from engine_harness import GREEDY, prompt
+from scipy.stats import binomtest
+
+from tandem.engines.emulated.engine import MS
+from tandem.engines.emulated.timers import VirtualTimer
+from tandem.engines.request import SamplingParams
+from tandem.engines.words import Words
+
+WIDE = {"vocab_size": 128_256, "high_id": 128_000, "max_seq_len": 4096}
+SAMPLED = SamplingParams(temperature=1.0, seed=11)
+TRIALS = 1200
+
+
+def asked(drafts, counts, output_len):
+    wanted = len(drafts) + 1
+    return {
+        "drafts": drafts,
+        "branch_counts": np.full(wanted, counts, np.int32),
+        "branch_output_len": np.full(wanted, output_len, np.int32),
+    }
+
+
+def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
+    """Place of the target's token among a draft's guesses, 0 the first; -1 where it is none."""
+    found = []
+    for seed in range(trials):
+        ids = prompt(seed, 12)
+        guesses = draft.call(ids, sampling=sampling, **asked([], 16, 1)).last.branches.outcomes
+        said = target.tokens(ids, 1, sampling=sampling)[0]
+        found.append(next((i for i, x in enumerate(guesses[:, 1].tolist()) if x == said), -1))
+    return found
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, SAMPLED._replace(temperature=0.4)])
+def test_alternatives_have_the_right_token_as_often_as_the_exponent_says(sampling):
+    found = ranks(*pair(alpha=0.6, **WIDE), sampling=sampling)
+    missed = [rank for rank in found if rank != 0]
+    assert binomtest(len(missed), len(found), 0.4).pvalue > 1e-4
+    for count in (1, 3, 7, 15):
+        hits = sum(0 < rank <= count for rank in missed)
+        assert binomtest(hits, len(missed), 1 - (count + 1) ** -0.67).pvalue > 1e-4
+
+
+def test_other_exponents_give_other_alternatives():
+    for exponent in (0.0, 0.3, 2.0):
+        found = ranks(*pair(alpha=0.3, alternatives_exponent=exponent, **WIDE), trials=TRIALS // 2)
+        missed = [rank for rank in found if rank != 0]
+        hits = sum(rank > 0 for rank in missed)
+        assert binomtest(hits, len(missed), 1 - 16**-exponent).pvalue > 1e-4
+
+
+def test_alternatives_change_neither_acceptance_nor_probabilities():
+    ids = prompt(1, 20)
+    plain = [emulated(alternatives_exponent=r, **WIDE).call(ids, 20) for r in (0.0, 5.0)]
+    assert plain[0].tokens == plain[1].tokens
+
+
+def test_no_alternative_is_banned_and_none_comes_twice():
+    draft = emulated(role="draft", alpha=0.3)
+    banned = Words.of(*([token] for token in range(2, 131, 2)))
+    for seed in range(30):
+        found = draft.call(
+            prompt(seed, 12), sampling=GREEDY._replace(bad_words=banned), **asked([101], 12, 1)
+        )
+        outcomes = [tuple(outcome) for outcome in found.last.branches.outcomes.tolist()]
+        assert len(set(outcomes)) == len(outcomes) == 24
+        assert all(x % 2 for _, x in outcomes)
+        assert (0, 101) not in outcomes
+
+
+def test_the_next_draft_goes_on_with_the_kv_of_what_was_accepted():
+    draft = emulated(role="draft")
+    ids, drafts = prompt(1, 40), [4, 5, 6]
+    draft.tokens(ids, 3)
+    usage = draft.call(ids, **asked(drafts, 2, 4)).last.usage
+    assert usage.computed_tokens == 1 + 3 + 4 * 2 * 4
+    assert draft.computed([*ids, 4, 5, 9], 1) == 1
+
+
+def test_branches_take_a_step_for_the_draft_and_one_a_token():
+    timer = VirtualTimer()
+    draft = emulated(timer, role="draft", step_ms=10.0)
+    pending = draft.start(prompt(1, 9), **asked([4, 5], 3, 6))
+    timer.advance()
+    assert timer.now_ns() == (1 + 6) * 10 * MS
+    usage = pending.wait().last.usage
+    assert (usage.first_token_time_ns, usage.last_token_time_ns) == (20 * MS, 70 * MS)
+
+
+def test_every_row_of_all_calls_makes_a_step_longer():
+    timer = VirtualTimer()
+    draft = emulated(timer, role="draft", step_ms=10.0, branch_slope=0.1, batch_slope=0.01)
+    draft.start(prompt(1, 9), **asked([4, 5], 3, 6))  # 9 rows
+    draft.start(prompt(2, 9), 1)  # beside another call with 8 more rows
+    timer.advance()
+    assert timer.now_ns() == pytest.approx(10 * (1 + 0.01 + 0.8) * MS)
+    timer.advance()
+    assert timer.now_ns() == pytest.approx(7 * 10 * (1 + 0.8) * MS)
+    draft.start(prompt(3, 9), 1)  # alone again
+    timer.advance()
+    assert timer.now_ns() == pytest.approx(126 * MS + 10 * MS)
+
+
+@pytest.mark.parametrize(("passed_ms", "tokens"), [(5, 0), (15, 0), (25, 1), (49, 3), (69, 5)])
+def test_stop_leaves_the_branches_what_had_its_time(passed_ms, tokens):
+    timer = VirtualTimer()
+    draft = emulated(timer, role="draft", step_ms=10.0)
+    whole = emulated(role="draft").call(prompt(1, 9), **asked([4, 5], 3, 6)).last.branches
+    pending = draft.start(prompt(1, 9), request_id="x", **asked([4, 5], 3, 6))
+    timer.pass_ns(passed_ms * MS)
+    draft.engine.stop("x")
+    outcome = pending.wait()
+    assert timer.now_ns() == passed_ms * MS
+    assert outcome.error is None
+    found = outcome.last.branches
+    assert found.lengths.tolist() == ([tokens] * 9 if tokens else [])
+    if tokens:
+        assert found.ids.tolist() == whole.ids[:, :tokens].tolist()
+        assert found.outcomes.tolist() == whole.outcomes.tolist()
+    draft.start(prompt(1, 9), 1)
+    timer.advance()  # what was due before is no more
+    timer.advance()

@@ -1,0 +1,62 @@
+"""A small GGUF file of random weights, as llama.cpp's converter would write it."""
+
+import json
+from pathlib import Path
+
+from checkpoints import END, write_tokenizer
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+def write_gguf(path: Path, *, seed: int = 1) -> None:
+    """Write a Llama of two layers in float32, with a byte-level BPE tokenizer."""
+    import numpy as np
+    from gguf import GGUFWriter, TokenType
+
+    size = write_tokenizer(path.parent / "tokenizer")
+    merged = json.loads((path.parent / "tokenizer" / "tokenizer.json").read_text())["model"]
+    tokens = sorted(merged["vocab"], key=merged["vocab"].get)
+    writer = GGUFWriter(path, "llama")
+    writer.add_context_length(512)
+    writer.add_embedding_length(64)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(128)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(16)
+    writer.add_vocab_size(size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    kinds = [TokenType.CONTROL if token == END else TokenType.NORMAL for token in tokens]
+    writer.add_token_types(kinds)
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merged["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+    random = np.random.default_rng(seed)
+    shapes = {"token_embd": (size, 64), "output_norm": (64,)}
+    for layer in range(2):
+        shapes |= {
+            f"blk.{layer}.{name}": shape
+            for name, shape in {
+                "attn_norm": (64,),
+                "attn_q": (64, 64),
+                "attn_k": (32, 64),
+                "attn_v": (32, 64),
+                "attn_output": (64, 64),
+                "ffn_norm": (64,),
+                "ffn_gate": (128, 64),
+                "ffn_up": (128, 64),
+                "ffn_down": (64, 128),
+            }.items()
+        }
+    for name, shape in shapes.items():
+        weights = random.normal(scale=0.3, size=shape) if len(shape) > 1 else np.ones(shape)
+        writer.add_tensor(f"{name}.weight", weights.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,148 @@
+"""A server that speaks the Hugging Face Hub's protocol, as far as fetching a model needs it.
+
+Facts: huggingface_hub's `HfApi.model_info`, `list_repo_tree` and `get_hf_file_metadata`.
+"""
+
+import hashlib
+import json
+import re
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+API = re.compile(r"/api/models/(?P<id>[^/]+/[^/]+)(/(?P<what>revision|tree)/(?P<revision>[^/]+))?")
+FILE = re.compile(r"/(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
+MESSAGES = {"RepoNotFound": "Repository not found", "RevisionNotFound": "Invalid rev id"}
+
+
+class Hub:
+    """Models in folders: `OWNER/NAME` below the root; a folder of its own for every commit.
+
+    Attributes:
+        url: where it listens.
+        gated: ids whose files it refuses.
+        failing: the status that it answers everything with; None while it is well.
+        fetched: the files that were asked for, in order.
+
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.gated: set[str] = set()
+        self.failing: int | None = None
+        self.fetched: list[str] = []
+        self.revisions: dict[tuple[str, str], Path] = {}
+
+    def add(self, name: str, folder: Path, revision: str = "main") -> str:
+        """Offer a folder under a name; return its commit."""
+        self.revisions[name, revision] = folder
+        commit = commit_of(name, revision)
+        self.revisions[name, commit] = folder
+        return commit
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        """Answer HEAD or GET."""
+        path = unquote(urlsplit(request.path).path)
+        if self.failing:
+            send(request, self.failing, {}, b"")
+        elif found := API.fullmatch(path):
+            self._tell(request, **found.groupdict())
+        elif found := FILE.fullmatch(path):
+            self._hand_out(request, **found.groupdict())
+        else:
+            send(request, 404, {}, b"")
+
+    def _folder(self, request, id, revision) -> Path | None:  # noqa: A002
+        known = {name for name, _ in self.revisions}
+        if folder := self.revisions.get((id, revision)):
+            return folder
+        status, code = (404, "RevisionNotFound") if id in known else (401, "RepoNotFound")
+        send(request, status, {"X-Error-Code": code, "X-Error-Message": MESSAGES[code]}, b"")
+        return None
+
+    def _tell(self, request, id, what, revision):  # noqa: A002
+        revision = revision or "main"
+        folder = self._folder(request, id, revision)
+        if folder is None:
+            return
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        if what == "tree":
+            told = [
+                {
+                    "type": "file",
+                    "path": str(path.relative_to(folder)),
+                    "size": path.stat().st_size,
+                    "oid": etag_of(path),
+                }
+                for path in files
+            ]
+        else:
+            commit = revision if len(revision) == 40 else commit_of(id, revision)
+            siblings = [
+                {"rfilename": str(path.relative_to(folder)), "size": path.stat().st_size}
+                for path in files
+            ]
+            told = {"id": id, "sha": commit, "siblings": siblings, "gated": id in self.gated}
+        headers = {"Content-Type": "application/json"}
+        send(request, 200, headers, json.dumps(told).encode())
+
+    def _hand_out(self, request, id, revision, file):  # noqa: A002
+        folder = self._folder(request, id, revision)
+        if folder is None:
+            return
+        if id in self.gated:
+            headers = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}
+            send(request, 403, headers, b"")
+        elif not (folder / file).is_file():
+            send(request, 404, {"X-Error-Code": "EntryNotFound"}, b"")
+        else:
+            if request.command == "GET":
+                self.fetched.append(file)
+            headers = {"ETag": f'"{etag_of(folder / file)}"', "X-Repo-Commit": revision}
+            send(request, 200, headers, (folder / file).read_bytes())
+
+
+def commit_of(name: str, revision: str) -> str:
+    """The commit of a branch."""
+    return hashlib.sha1(f"{name}@{revision}".encode()).hexdigest()
+
+
+def etag_of(path: Path) -> str:
+    """The hash that the cache keeps a file under."""
+    return hashlib.sha1(path.read_bytes()).hexdigest()
+
+
+def send(request: BaseHTTPRequestHandler, status: int, headers: dict, body: bytes) -> None:
+    """Send an answer; a HEAD gets its length only."""
+    request.send_response(status)
+    for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        request.send_header(name, value)
+    request.end_headers()
+    if request.command == "GET":
+        request.wfile.write(body)
+
+
+@contextmanager
+def hub(root: Path):
+    """A Hub on a free port for as long as the context lasts."""
+    served = Hub(root)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            served.answer(self)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        served.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield served
+        server.shutdown()

@@ -1,0 +1,114 @@
+"""A GGUF file becomes a checkpoint in the cache: once, whole or not at all."""
+
+import os
+
+import pytest
+from ggufs import TEMPLATE, write_gguf
+
+from tandem.tools.errors import TandemError
+from tandem.tools.models import gguf as gguf_module
+from tandem.tools.models.gguf import GgufFile
+from tandem.tools.models.named import model_named
+from tandem.tools.profiles import deployment
+
+pytest.importorskip("gguf", reason="no gguf: pip install 'tandem-triton[gguf]'")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder / "tandem" / "gguf"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "small.gguf"
+    write_gguf(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def converted(cache, file):
+    return GgufFile(file).checkpoint()
+
+
+def refusal(call):
+    with pytest.raises(TandemError) as refused:
+        call()
+    text = str(refused.value)
+    assert "\n" not in text
+    return text
+
+
+def test_gguf_file_is_a_model_that_needs_no_profile(file, converted):
+    source = model_named(str(file))
+    assert source == GgufFile(file)
+    assert source.name == "small"
+    planned = deployment.for_checkpoints(converted, None, name=source.name)
+    assert planned.loop_settings().drafter == "prompt_lookup"
+    assert planned.end_ids == (0,)
+    assert (converted / "chat_template.jinja").read_text() == TEMPLATE
+
+
+def test_weights_are_what_the_file_holds(file, converted):
+    from gguf import GGUFReader
+    from safetensors.numpy import load_file
+
+    tensors = {t.name: t.data for t in GGUFReader(file).tensors}
+    weights = load_file(converted / "model.safetensors")
+    assert (weights["model.embed_tokens.weight"] == tensors["token_embd.weight"]).all()
+    down = weights["model.layers.1.mlp.down_proj.weight"]
+    assert (down == tensors["blk.1.ffn_down.weight"]).all()
+    assert GgufFile(file).describe().num_parameters == sum(w.size for w in weights.values())
+
+
+def test_file_is_converted_once(file, converted, monkeypatch):
+    monkeypatch.setattr(GgufFile, "_dequantize", lambda *_: pytest.fail("it was there"))
+    assert GgufFile(file).checkpoint() == converted
+
+
+def test_changed_file_is_converted_anew_and_the_old_one_goes(cache, file, converted, monkeypatch):
+    made = []
+
+    def dequantize(_, folder):
+        made.append(folder)
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(GgufFile, "_dequantize", dequantize)
+    before = (converted / "source.json").read_text()
+    facts = file.stat()
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
+    assert GgufFile(file).checkpoint() == converted
+    assert len(made) == 1
+    assert (converted / "source.json").read_text() != before
+    assert sorted(path.name for path in cache.iterdir()) == [
+        converted.name,
+        f"{converted.name}.lock",
+    ]
+
+
+def test_failed_conversion_leaves_nothing_and_is_one_short_line(cache, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(range(256)) * 4)
+    text = refusal(GgufFile(broken).checkpoint)
+    assert text.startswith(f"{broken} cannot be dequantized: ")
+    assert len(text) < 500
+    assert not [path for path in cache.glob("*broken*") if path.suffix != ".lock"]
+
+
+def test_missing_package_is_told_with_the_extra_that_brings_it(file, monkeypatch):
+    monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
+    assert refusal(GgufFile(file).checkpoint) == (
+        f"{file}: a GGUF file needs the package no-such-package; pip install 'tandem-triton[gguf]'"
+    )
+
+
+def test_part_of_a_split_model_is_refused(tmp_path):
+    part = tmp_path / "big-00001-of-00002.gguf"
+    part.write_bytes(b"GGUF")
+    assert "is a part of a split model; join the parts first" in refusal(
+        model_named(str(part)).checkpoint
+    )

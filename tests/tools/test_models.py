@@ -1,0 +1,386 @@
+"""Models by name: folders, a Hub that speaks the real one's protocol, and what is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from checkpoints import write_empty, write_tokenizer
+from hub import hub
+
+from tandem.tools.commands import doctor
+from tandem.tools.commands.chosen import add_deployment, chosen_deployment
+from tandem.tools.commands.options import parser_of
+from tandem.tools.errors import TandemError
+from tandem.tools.models import fit, named
+from tandem.tools.models import hub as hub_module
+from tandem.tools.models.hub import HubModel
+from tandem.tools.models.named import model_named
+from tandem.tools.models.source import CheckpointFolder
+from tandem.tools.models.weights import count_parameters
+from tandem.tools.profiles import deployment, memory
+
+ID = "owner/small-model"
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A checkpoint's folder, as a repository of the Hub has it."""
+    folder = tmp_path / "repository"
+    write_empty(folder, write_tokenizer(folder), torch_dtype="bfloat16")
+    write_safetensors(folder / "model.safetensors", {"a": [4, 8], "b": [8]})
+    (folder / "README.md").write_text("not needed")
+    (folder / "original").mkdir()
+    (folder / "original" / "params.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def served(tmp_path, checkpoint, monkeypatch):
+    """The Hub that the library asks, and an empty cache."""
+    from huggingface_hub import constants
+
+    with hub(tmp_path) as running:
+        running.add(ID, checkpoint)
+        ask(running.url, monkeypatch)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield running
+
+
+def ask(url, monkeypatch):
+    """Let the library ask there: it read HF_ENDPOINT when it was imported."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+def write_safetensors(path, shapes):
+    """Write bfloat16 tensors of nothing."""
+    at, header = 0, {"__metadata__": {"format": "pt"}}
+    for name, shape in shapes.items():
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
+
+
+def refusal(call):
+    """The one line that something ends with."""
+    with pytest.raises(TandemError) as refused:
+        call()
+    text = str(refused.value)
+    assert "\n" not in text
+    return text
+
+
+def test_small_files_are_fetched_before_the_weights(served, checkpoint):
+    model = HubModel(ID)
+    described = model.describe()
+    assert set(served.fetched) == {"config.json", "tokenizer.json", "tokenizer_config.json"}
+    size = (checkpoint / "model.safetensors").stat().st_size
+    assert described.missing_bytes == size
+    assert described.num_parameters == size // 2
+    folder = model.checkpoint()
+    assert folder == described.folder
+    assert served.fetched[3:] == ["model.safetensors"]
+    assert count_parameters(folder) == 4 * 8 + 8
+
+
+def test_what_was_fetched_is_not_fetched_again(served):
+    folder = HubModel(ID).checkpoint()
+    before = list(served.fetched)
+    again = HubModel(ID)
+    assert again.describe().missing_bytes == 0
+    assert again.checkpoint() == folder
+    assert served.fetched == before
+
+
+def test_all_parts_of_the_weights_are_fetched(served, checkpoint):
+    (checkpoint / "model.safetensors").unlink()
+    parts = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    for part in parts:
+        write_safetensors(checkpoint / part, {part: [8]})
+    index = {"weight_map": {name: name for name in parts}}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    write_safetensors(checkpoint / "consolidated.safetensors", {"twice": [8]})
+    folder = HubModel(ID).checkpoint()
+    assert sorted(path.name for path in folder.glob("*.safetensors")) == parts
+
+
+def test_revision_is_fetched(served, tmp_path, checkpoint):
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    commit = served.add(ID, other, "v2")
+    by_branch, by_commit = HubModel(ID, "v2"), HubModel(ID, commit)
+    assert by_branch.checkpoint().name == commit
+    assert by_commit.checkpoint() == by_branch.checkpoint()
+    assert by_branch.name == f"{ID}@v2"
+
+
+def test_missing_revision_is_one_line_that_says_where_to_look(served):
+    assert refusal(HubModel(ID, "v9").describe) == (
+        f"{ID} has no revision 'v9'; say a branch, tag or commit that "
+        f"{served.url}/{ID}/commits/main shows, or leave out @v9"
+    )
+
+
+def test_gated_model_is_one_line_that_says_where_to_ask(served):
+    served.gated.add(ID)
+    assert refusal(HubModel(ID).describe) == (
+        f"{ID} is gated: accept its terms at {served.url}/{ID}, then say who you are "
+        "(hf auth login, or HF_TOKEN=...)"
+    )
+
+
+def test_missing_model_is_one_line_that_says_to_check_the_name(served):
+    assert refusal(HubModel("owner/absent").describe) == (
+        f"no folder owner/absent here, and no model owner/absent at {served.url}; check the name, "
+        "or say who you are if it is private (hf auth login, or HF_TOKEN=...)"
+    )
+
+
+@pytest.mark.parametrize("status", [403, 429])
+def test_refusal_of_the_hub_is_one_line(served, status):
+    served.failing = status
+    said = {403: "refuses your token; renew it", 429: "says that you ask too often; wait"}
+    assert f"{ID}: the Hub {said[status]}" in refusal(HubModel(ID).describe)
+
+
+def test_name_that_no_model_can_have_is_one_line(served):
+    assert refusal(HubModel("a/b--c").describe) == (
+        "no folder a/b--c here, and no model can have this name"
+    )
+
+
+def test_endpoint_that_is_no_hub_is_one_line(served):
+    served.failing = 200
+    assert refusal(HubModel(ID).describe) == (
+        f"{served.url} does not answer as a Hub does; mend HF_ENDPOINT, or unset it"
+    )
+
+
+@pytest.mark.parametrize("broken", ["closed", "failing", "offline"])
+def test_without_a_hub_the_cache_serves_what_it_holds(served, tmp_path, monkeypatch, broken):
+    from huggingface_hub import constants
+
+    folder = HubModel(ID).checkpoint()
+    if broken == "closed":
+        ask("http://127.0.0.1:9", monkeypatch)
+    elif broken == "failing":
+        served.failing = 503
+    else:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    again = HubModel(ID)
+    assert again.describe().missing_bytes == 0
+    assert again.checkpoint() == folder
+    text = refusal(HubModel("owner/other").describe)
+    mend = "unset it" if broken == "offline" else "connect this machine"
+    assert text.endswith(f"does not hold all of owner/other; {mend}, or name a folder")
+
+
+def test_without_a_hub_half_a_model_is_none(served, monkeypatch):
+    HubModel(ID).describe()
+    ask("http://127.0.0.1:9", monkeypatch)
+    assert "does not hold all of" in refusal(HubModel(ID).describe)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["pytorch_model.bin"], "has no safetensors, only pickled weights, which can run code; "),
+        (["small-q4.gguf"], "holds GGUF files; fetch one, such as small-q4.gguf, and name the "),
+        (["adapter_config.json"], "is a LoRA adapter, not a model; merge it"),
+        ([], "holds no model.safetensors; choose a model with weights"),
+    ],
+)
+def test_repository_without_safetensors_is_refused(served, checkpoint, files, said):
+    (checkpoint / "model.safetensors").unlink()
+    for name in files:
+        (checkpoint / name).write_text("{}")
+    assert refusal(HubModel(ID).describe).startswith(f"{ID} {said}")
+
+
+def test_pickled_weights_are_fetched_if_asked_for(served, checkpoint):
+    (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")
+    folder = HubModel(ID, allow_pickle=True).checkpoint()
+    assert (folder / "pytorch_model.bin").is_file()
+
+
+def test_disk_that_is_too_small_is_told_before_anything_is_fetched(served, monkeypatch):
+    model = HubModel(ID)
+    model.describe()
+    monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    text = refusal(model.checkpoint)
+    assert text.startswith(f"{ID} needs 1 MB in ")
+    assert text.endswith("are free; make room, or choose another folder by HF_HOME")
+    assert "model.safetensors" not in served.fetched
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Qwen/Qwen2.5-0.5B-Instruct", HubModel("Qwen/Qwen2.5-0.5B-Instruct")),
+        ("a/b@refs/pr/1", HubModel("a/b", "refs/pr/1")),
+    ],
+)
+def test_name_of_the_hub_is_understood(tmp_path, monkeypatch, text, found):
+    monkeypatch.chdir(tmp_path)
+    assert model_named(text) == found
+
+
+def test_folder_that_is_there_goes_before_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    source = model_named("a/b")
+    assert isinstance(source, CheckpointFolder)
+    assert source.name == "b"
+
+
+def test_missing_package_is_told_with_the_extra_that_brings_it(monkeypatch):
+    monkeypatch.setattr(named, "find_spec", lambda _: None)
+    assert refusal(lambda: model_named("a/b")) == (
+        "no folder a/b, and a model of the Hub needs the package huggingface_hub; "
+        "pip install 'tandem-triton[embedded]'"
+    )
+
+
+@pytest.mark.parametrize("text", ["absent", "./a/b", "/a/b", "a/b/c", "~/a"])
+def test_name_that_can_only_be_a_folder_is_answered_so(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    said = refusal(lambda: model_named(text))
+    assert said.startswith("no folder ")
+    assert said.endswith("is OWNER/NAME or OWNER/NAME@REVISION")
+
+
+def test_file_that_is_no_model_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    assert refusal(lambda: model_named(str(tmp_path / "notes.txt"))) == (
+        f"{tmp_path / 'notes.txt'} is neither a checkpoint's folder nor a GGUF file"
+    )
+    assert refusal(lambda: model_named("absent.gguf")) == "no file absent.gguf"
+
+
+@pytest.fixture
+def planned(checkpoint, monkeypatch):
+    """Two engines of 1024 tokens, 16 KB each; at best their caches hold 16 sequences."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    shape = {"num_hidden_layers": 8, "num_attention_heads": 4, "hidden_size": 256}
+    (checkpoint / "config.json").write_text(json.dumps(config | shape))
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    return deployment.for_checkpoints(checkpoint, checkpoint)
+
+
+COUNTS = {"target": 400_000_000, "draft": 1_000_000}
+
+
+def test_models_larger_than_memory_are_refused_with_what_takes_how_much(planned, monkeypatch):
+    monkeypatch.setattr(fit, "free_memory", lambda: 2_000_000_000)
+    assert refusal(fit.fit_of(planned, COUNTS).check) == (
+        "the models need about 2.6 GB of memory (1.6 GB of weights and 17 MB for 1024 tokens in "
+        "target, 4 MB of weights and 17 MB for 1024 tokens in draft), and 2.0 GB are free; take "
+        "smaller models"
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "tokens"), [(4_000_000_000, 16 * 1024), (2_637_600_000, 1024), (2_872_000_000, 8191)]
+)
+def test_kv_caches_are_what_memory_holds(planned, monkeypatch, free, tokens):
+    monkeypatch.setattr(fit, "free_memory", lambda: free)
+    found = fit.fit_of(planned, COUNTS)
+    found.check()
+    assert found.kv_cache_tokens() == pytest.approx({"target": tokens, "draft": tokens}, rel=0.01)
+    served = deployment.for_checkpoints(
+        planned.profile.engines.target.checkpoint, None, kv_cache_tokens=found.kv_cache_tokens()
+    )
+    assert served.target.kv_cache_tokens == found.kv_cache_tokens()["target"]
+
+
+def test_gpu_holds_the_weights_in_their_own_type(checkpoint, monkeypatch):
+    planned = deployment.for_checkpoints(checkpoint, None)
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda: 2_000_000_000)
+    found = fit.fit_of(planned, {"target": 400_000_000})
+    assert found.needs["target"].weights == 800_000_000
+    assert (found.fits, found.on_gpu) == (True, True)
+
+
+def test_memory_of_a_container_is_what_its_limit_leaves(tmp_path, monkeypatch):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    monkeypatch.setattr(memory, "MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    assert memory.free_memory() == 8000 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("3000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 500000\n")
+    assert memory.free_memory() == 8000 * 1024
+    (tmp_path / "memory.max").write_text("4000000\n")
+    assert memory.free_memory() == 1_500_000
+
+
+def test_doctor_says_whether_models_fit_before_their_weights_are_fetched(served, monkeypatch):
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    options = SimpleNamespace(target=ID, draft=ID, allow_pickle=False)
+    found = {finding.subject: finding for finding in doctor.examine_models(options)}
+    assert found["target"].found == f"{ID}, 0 million weights, 1 MB to fetch"
+    assert found["drafters"].found == "draft_model, prompt_lookup, hybrid, none"
+    assert found["memory for models"].found.startswith("1.0 GB needed, ")
+    assert all(finding.good for finding in found.values())
+    assert "model.safetensors" not in served.fetched
+    options.draft = "owner/absent"
+    *_, last = doctor.examine_models(options)
+    assert (last.subject, last.good) == ("models", False)
+    assert last.fix.startswith("--draft: no folder owner/absent here, and no model")
+
+
+def test_models_that_do_not_fit_are_refused_before_their_weights_are_fetched(
+    served, tmp_path, checkpoint, monkeypatch
+):
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    write_tokenizer(other, size=280)
+    served.add("owner/stranger", other)
+    options = options_of("--target", ID, "--draft", "owner/stranger")
+    assert "draft and target must share one vocabulary" in refusal(
+        lambda: chosen_deployment(options)
+    )
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    monkeypatch.setattr(fit, "free_memory", lambda: 1000)
+    options = options_of("--target", ID)
+    assert "the models need about 0.5 GB of memory" in refusal(lambda: chosen_deployment(options))
+    assert "model.safetensors" not in served.fetched
+    assert chosen_deployment(options, here=False).profile.name == ID
+    assert "model.safetensors" in served.fetched
+
+
+def options_of(*arguments):
+    parser = parser_of("render")
+    add_deployment(parser.add_argument_group("models"))
+    return parser.parse_args(arguments)
+
+
+def test_command_takes_a_model_by_name(served, checkpoint, tmp_path):
+    """As a process: HF_ENDPOINT and HF_HOME say where the Hub and its cache are."""
+    done = render(served, tmp_path, "--target", ID, "--draft", f"{ID}@main")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0].startswith(f"fetching {ID} (1 MB) into {tmp_path}/home/hub")
+    linked = tmp_path / "models" / "target" / "1" / "checkpoint" / "model.safetensors"
+    assert linked.read_bytes() == (checkpoint / "model.safetensors").read_bytes()
+    wrong = render(served, tmp_path, "--target", ID, "--draft", "owner/absent")
+    assert wrong.stderr.startswith("tandem: --draft: no folder owner/absent here, and no model ")
+    assert wrong.stderr.count("\n") == 1
+
+
+def render(served, tmp_path, *models):
+    from os import environ
+
+    given = {"HF_ENDPOINT": served.url, "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "tandem", "render", *models, "--output", "models"]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environ | given, check=False
+    )

@@ -1,0 +1,1 @@
+"""Models by name: a folder, a model of the Hugging Face Hub, or a GGUF file."""

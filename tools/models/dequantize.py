@@ -1,0 +1,61 @@
+"""A process of its own that turns a GGUF file into a checkpoint: FILE FOLDER."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from tandem.tools.errors import TandemError
+from tandem.tools.models.weights import gigabytes
+from tandem.tools.profiles.memory import free_memory
+
+BYTES = 4  # of a weight in float32
+SPARE = 1_000_000_000  # bytes: PyTorch, transformers, and one tensor twice
+
+
+def dequantize(path: Path, folder: Path) -> None:
+    """Write weights in float32, configuration and tokenizer; raise TandemError for want of room."""
+    _check_room(path, folder)
+    import torch  # noqa: PLC0415  takes its time
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+
+    where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        **where, dtype=torch.float32, local_files_only=True
+    )
+    # Else transformers takes the weights for quantized ones, which it does not save.
+    del model.config.quantization_config
+    model.is_quantized, model.hf_quantizer = False, None
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**where, local_files_only=True).save_pretrained(folder)
+
+
+def _check_room(path: Path, folder: Path) -> None:
+    from gguf import GGUFReader  # noqa: PLC0415  an extra
+
+    size = BYTES * sum(math.prod(map(int, tensor.shape)) for tensor in GGUFReader(path).tensors)
+    for what, needed, free in (
+        ("memory", size + SPARE, free_memory()),
+        (str(folder.parent.parent), size, shutil.disk_usage(folder.parent).free),
+    ):
+        if needed > free:
+            raise TandemError(
+                f"its weights in float32 need {gigabytes(needed)} of {what}, of which "
+                f"{gigabytes(free)} are free; take a smaller model"
+            )
+
+
+def main() -> None:
+    """Convert; end with one line for whatever is wrong."""
+    try:
+        dequantize(Path(sys.argv[1]), Path(sys.argv[2]))
+    except Exception as error:  # noqa: BLE001  whatever it is, the caller is told in one line
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        sys.exit(line if isinstance(error, TandemError) else f"{type(error).__name__}: {line}")
+
+
+if __name__ == "__main__":
+    main()

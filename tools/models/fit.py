@@ -1,0 +1,105 @@
+"""Whether models fit into the memory that is free, estimated before any of them is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tandem.tools.errors import TandemError
+from tandem.tools.models.weights import gigabytes, item_bytes
+from tandem.tools.profiles.checkpoint import read_checkpoint, read_config
+from tandem.tools.profiles.deployment import Deployment
+from tandem.tools.profiles.engines.base import EnginePlan
+from tandem.tools.profiles.engines.torch import TorchDraft
+from tandem.tools.profiles.gpus import free_gpu_memory
+from tandem.tools.profiles.memory import free_memory
+
+ENGINE_BYTES = 500_000_000  # of a process with PyTorch, before it loads anything
+FLOAT32 = 4
+Job = Literal["target", "draft"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one engine takes.
+
+    weights: bytes. token_bytes: of one token in its KV cache. kv_tokens: what that would hold at
+    best. max_seq_len: what it must hold at least.
+    """
+
+    weights: int
+    token_bytes: int
+    kv_tokens: int
+    max_seq_len: int
+
+    @property
+    def fixed(self) -> int:
+        """Bytes without any KV cache, the process included."""
+        return self.weights + ENGINE_BYTES
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What the engines of a deployment need together, and what there is. on_gpu: where they run."""
+
+    needs: Mapping[Job, Need]
+    free: int
+    on_gpu: bool
+
+    @property
+    def needed(self) -> int:
+        """Bytes of all engines, with KV caches that hold one whole sequence."""
+        return sum(need.fixed + need.token_bytes * need.max_seq_len for need in self.needs.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is enough."""
+        return self.needed <= self.free
+
+    def check(self) -> None:
+        """Raise TandemError, which says what takes how much, where there is not enough."""
+        if self.fits:
+            return
+        parts = [
+            f"{gigabytes(need.weights)} of weights and {gigabytes(need.token_bytes * length)} for "
+            f"{length} tokens in {job}"
+            for job, need in self.needs.items()
+            for length in [need.max_seq_len]
+        ]
+        where = "the GPU" if self.on_gpu else "memory"
+        raise TandemError(
+            f"the models need about {gigabytes(self.needed)} of {where} ({', '.join(parts)}), and "
+            f"{gigabytes(self.free)} are free; take smaller models"
+        )
+
+    def kv_cache_tokens(self) -> dict[str, int]:
+        """Return the KV caches: as large as planned, or what the free memory holds."""
+        left = self.free - sum(need.fixed for need in self.needs.values())
+        wanted = sum(need.token_bytes * need.kv_tokens for need in self.needs.values())
+        share = min(1.0, left / max(wanted, 1))
+        return {
+            job: max(need.max_seq_len, int(need.kv_tokens * share))
+            for job, need in self.needs.items()
+        }
+
+
+def fit_of(planned: Deployment, num_parameters: Mapping[Job, int]) -> Fit:
+    """Estimate what a deployment of checkpoints takes.
+
+    num_parameters: of each engine's weights, which may not be here yet.
+    """
+    gpu = free_gpu_memory()
+    needs = {}
+    for job, count in num_parameters.items():
+        section, plan = getattr(planned.profile.engines, job), getattr(planned, job)
+        needs[job] = _need(section, plan, count, on_gpu=gpu is not None)
+    return Fit(needs, free_memory() if gpu is None else gpu, on_gpu=gpu is not None)
+
+
+def _need(section: TorchDraft, plan: EnginePlan, num_parameters: int, *, on_gpu: bool) -> Need:
+    """The CPU computes in float32, a GPU in the checkpoint's own type."""
+    folder = section.checkpoint
+    size = item_bytes(read_config(folder)) if on_gpu else FLOAT32
+    cached = read_checkpoint(folder, with_weights=False).kv_bytes_per_token * size // FLOAT32
+    return Need(num_parameters * size, cached, plan.kv_cache_tokens, plan.max_seq_len)

@@ -1,0 +1,131 @@
+"""A GGUF file, dequantized once into a checkpoint that the torch engine loads."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from tandem.tools.errors import TandemError
+from tandem.tools.models.source import Description, ModelSource
+from tandem.tools.models.weights import count_parameters, gigabytes
+from tandem.tools.triton.install import cache_folder
+
+MAGIC = b"GGUF"
+STAMP = "source.json"
+PACKAGES = ("transformers", "gguf", "accelerate")
+PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # of a split model
+LONGEST_REASON = 300  # characters
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as a GGUF file does."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+@dataclass(frozen=True)
+class GgufFile(ModelSource):
+    """A GGUF file on this machine.
+
+    Its checkpoint lies in Tandem's cache. It is made anew when the file's size or time of change
+    differs, or the versions of the packages that read it.
+    """
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return self.path.stem
+
+    def describe(self) -> Description:
+        """Dequantize it, unless that was done before."""
+        folder = self.checkpoint()
+        return Description(folder, count_parameters(folder))
+
+    def checkpoint(self) -> Path:
+        """Return the folder with the dequantized weights; raise TandemError."""
+        if PART.search(self.path.name):
+            raise TandemError(
+                f"{self.path} is a part of a split model; join the parts first: "
+                "llama-gguf-split --merge FIRST-PART OUTPUT"
+            )
+        stamp = self._stamp()
+        place = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:12]
+        folder = cache_folder() / "gguf" / f"{self.name}-{place}"
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(folder):
+                if not _has_stamp(folder, stamp):
+                    self._convert(folder, stamp)
+        except OSError as error:
+            raise TandemError(
+                f"cannot write {error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to "
+                "a folder with room that you may write"
+            ) from error
+        return folder
+
+    def _stamp(self) -> str:
+        """Say which file it is, and what reads it; raise TandemError where a package is missing."""
+        try:
+            versions = {name: metadata.version(name) for name in PACKAGES}
+        except metadata.PackageNotFoundError as error:
+            raise TandemError(
+                f"{self.path}: a GGUF file needs the package {error.name}; "
+                "pip install 'tandem-triton[gguf]'"
+            ) from error
+        facts = self.path.stat()
+        return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})
+
+    def _convert(self, folder: Path, stamp: str) -> None:
+        """Write the checkpoint beside and rename it, so that nobody finds half of one."""
+        for leftover in folder.parent.glob(f".{folder.name}-*"):
+            shutil.rmtree(leftover)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
+            fresh = Path(beside, "checkpoint")
+            self._dequantize(fresh)
+            (fresh / STAMP).write_text(stamp)
+            if folder.exists():
+                folder.rename(Path(beside, "old"))
+            fresh.rename(folder)
+
+    def _dequantize(self, folder: Path) -> None:
+        """Run the conversion in a process of its own: PyTorch's memory goes back with it."""
+        title = f"dequantizing {self.path} ({gigabytes(self.path.stat().st_size)}), once"
+        command = [sys.executable, "-m", f"{__package__}.dequantize", str(self.path), str(folder)]
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.print(title, markup=False)
+        with console.status(escape(title)):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise TandemError(f"{self.path} cannot be dequantized: {said[:LONGEST_REASON]}")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let nobody else make this folder meanwhile."""
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _has_stamp(folder: Path, stamp: str) -> bool:
+    path = folder / STAMP
+    return path.is_file() and path.read_text() == stamp

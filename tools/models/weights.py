@@ -1,0 +1,48 @@
+"""How many numbers the weights of a checkpoint are, read without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+MAX_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+def count_parameters(folder: Path) -> int:
+    """Count the weights of a checkpoint's folder; 0 where it has none that can be read."""
+    safetensors = sorted(folder.glob("*.safetensors"))
+    if safetensors:
+        return sum(map(_in_safetensors, safetensors))
+    size = sum(path.stat().st_size for path in folder.glob("*.bin"))
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return 0  # whoever reads the checkpoint says so
+    return size // item_bytes(config)
+
+
+def item_bytes(config: Mapping[str, Any]) -> int:
+    """Bytes of one number in a checkpoint's files, by its config.json."""
+    return ITEM_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
+
+
+def _in_safetensors(path: Path) -> int:
+    """Add up the shapes in a file's header: 8 bytes of its length, then JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= MAX_HEADER:
+            return 0
+        try:
+            header = json.loads(file.read(length))
+        except ValueError:
+            return 0
+    return sum(math.prod(t["shape"]) for name, t in header.items() if name != "__metadata__")
+
+
+def gigabytes(size: float) -> str:
+    """Say how large something is, as people say it."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{max(size, 1e6) / 1e6:.0f} MB"
