@@ -107,7 +107,7 @@ def _add_tokenizer(app: FastAPI) -> None:
 
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, Any]:
-        return {"prompt": _serving(request).tokenizer.decode(body.tokens)}
+        return await _serving(request).detokenize(body)
 
     @app.get("/tokenizer_info")
     async def tokenizer_info(request: Request) -> dict[str, Any]:

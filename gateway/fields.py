@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
+MOST_LEVELS = 64  # of lists and objects in each other: all that is read here recurses
+LONGEST_QUOTE = 40  # characters of a client's own text in an error
+
 
 class Refused(NamedTuple):
     """Why a field is refused, and the values that ask for nothing."""
@@ -70,7 +73,7 @@ def accepted(body: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     known: the fields that the endpoint takes.
     """
     for name, value in body.items():
-        _refuse_halves(name, [name, value])
+        _check_plain(name, [name, value])
     given = {k: v for k, v in body.items() if v is not None and k not in IGNORED}
     for name, value in given.items():
         if name not in known:
@@ -78,27 +81,42 @@ def accepted(body: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in known}
 
 
-def _refuse_halves(field: str, value: Any) -> None:
-    """Refuse half of a surrogate pair in a field: JSON can spell it, but it is not text."""
+def _check_plain(field: str, value: Any, level: int = 0) -> None:
+    """Refuse in a field what JSON can spell and nobody can read.
+
+    Half of a surrogate pair is not text; what nests without end is more than a stack holds.
+    """
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            shown = field.encode(errors="replace").decode()
-            message = f"{shown}: holds half of a surrogate pair, which is not a character"
-            raise _error(shown, message, "invalid_text") from None
-    elif isinstance(value, dict):
-        _refuse_halves(field, [*value, *value.values()])
-    elif isinstance(value, list):
-        for item in value:
-            _refuse_halves(field, item)
+            message = "holds half of a surrogate pair, which is not a character"
+            raise _unreadable(field, message, "invalid_text") from None
+    elif isinstance(value, dict | list):
+        if level > MOST_LEVELS:
+            message = f"nests more than {MOST_LEVELS} levels deep"
+            raise _unreadable(field, message, "too_deep")
+        for item in [*value, *value.values()] if isinstance(value, dict) else value:
+            if isinstance(item, str | dict | list):
+                _check_plain(field, item, level + 1)
+
+
+def _unreadable(field: str, why: str, code: str) -> PydanticCustomError:
+    shown = quoted(field.encode(errors="replace").decode())
+    return _error(shown, f"{shown}: {why}", code)
+
+
+def quoted(text: str) -> str:
+    """A client's own text, short."""
+    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}..."
 
 
 def _refuse(name: str, value: Any, known: Collection[str]) -> None:
     if name not in REFUSED:
-        near = difflib.get_close_matches(name, sorted(known), n=1)
+        shown = quoted(name)
+        near = difflib.get_close_matches(shown, sorted(known), n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise _error(name, f"unknown field '{name}'{hint}", "unknown_field")
+        raise _error(shown, f"unknown field '{shown}'{hint}", "unknown_field")
     if not any(_same(value, neutral) for neutral in REFUSED[name].neutral):
         message = f"field '{name}' is not supported: {REFUSED[name].why}"
         raise _error(name, message, "unsupported_field")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tandem.contract.parameters import decode
 from tandem.gateway.errors import ApiError
+from tandem.gateway.fields import quoted
 
 Kind = TypeVar("Kind")
 
@@ -90,7 +91,7 @@ class ServedModels:
         known = ", ".join(model.name for model in self.models)
         raise ApiError(
             HTTPStatus.NOT_FOUND,
-            f"model '{name}' is not served; these are: {known}",
+            f"model '{quoted(name)}' is not served; these are: {known}",
             param="model",
             code="model_not_found",
         )

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from tandem.contract.entry import Kind
 from tandem.gateway import fields
 
 MOST_CHOICES = 128
+MOST_MESSAGES = 10_000
 INT32 = 2**31 - 1
 UNSPOKEN = ("tool_calls", "function_call", "audio", "tool_call_id")  # of a message
 
@@ -20,6 +30,56 @@ Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Alternatives = Annotated[int, Field(ge=0, le=20)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 FinishReason = Literal["stop", "length"]
+
+
+class UpToFirstFault(NamedTuple):
+    """Has a list read no further than its first fault, and at most so many items.
+
+    Bodies are read in the event loop, where all streams wait for it, and pydantic would keep a
+    complaint about each of millions of items. Its own FailFast has no hash, which a union needs.
+    """
+
+    max_length: int | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return the list's schema with what is asked here."""
+        schema: dict[str, Any] = {**handler(source), "fail_fast": True}
+        assert schema["type"] == "list"
+        if self.max_length is not None:
+            schema["max_length"] = self.max_length
+        return cast(CoreSchema, schema)
+
+
+# Where a field takes several kinds, its first item says which: each kind would be tried on all.
+Texts = Annotated[list[str], UpToFirstFault()]
+TokenIds = Annotated[list[TokenId], UpToFirstFault()]
+
+
+def _text_or_list(value: Any) -> str:
+    return "list[]" if isinstance(value, list) else "str"
+
+
+def _kind_of_prompt(value: Any) -> str:
+    """Tell by the first item what a prompt is; an error's path leaves such names out."""
+    if not isinstance(value, list):
+        return "str"
+    if not value or isinstance(value[0], str):
+        return "list[str]"
+    return "list[list[int]]" if isinstance(value[0], list) else "list[int]"
+
+
+TextOrTexts = Annotated[
+    Annotated[str, Tag("str")] | Annotated[Texts, Tag("list[]")], Discriminator(_text_or_list)
+]
+Prompts = Annotated[
+    Annotated[str, Tag("str")]
+    | Annotated[list[str], UpToFirstFault(MOST_CHOICES), Tag("list[str]")]
+    | Annotated[TokenIds, Tag("list[int]")]
+    | Annotated[list[TokenIds], UpToFirstFault(MOST_CHOICES), Tag("list[list[int]]")],
+    Discriminator(_kind_of_prompt),
+]
 
 
 class Body(BaseModel):
@@ -51,7 +111,7 @@ class GenerationRequest(Body):
     temperature: Annotated[float, Field(ge=0, le=1000)] = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
-    stop: str | list[str] = []
+    stop: TextOrTexts = []
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -63,7 +123,7 @@ class GenerationRequest(Body):
     min_tokens: Annotated[int, Field(ge=0, le=INT32)] = 0
     repetition_penalty: Annotated[float, Field(gt=0, le=1000)] | None = None
     ignore_eos: bool = False
-    bad_words: list[str] = []
+    bad_words: Texts = []
     drafter: str | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=INT32)] | Literal["auto"] | None = None
     draft_ahead: bool | Literal["auto"] | None = None
@@ -120,7 +180,7 @@ class CompletionRequest(GenerationRequest):
     max_tokens: 0 with echo: the prompt alone.
     """
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    prompt: Prompts
     max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
     echo: bool = False
     logprobs: Alternatives | None = None
@@ -170,7 +230,10 @@ class Message(BaseModel):
     """A message of a chat. Fields that are not named here say nothing to a template."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: Annotated[
+        Annotated[str, Tag("str")] | Annotated[list[TextPart], UpToFirstFault(), Tag("list[]")],
+        Discriminator(_text_or_list),
+    ]
     name: str | None = None
     reasoning_content: str | None = None
 
@@ -192,10 +255,13 @@ class Message(BaseModel):
         return "\n".join(part.text for part in self.content)
 
 
+Messages = Annotated[list[Message], UpToFirstFault(MOST_MESSAGES)]
+
+
 class ChatRequest(GenerationRequest):
     """A body of /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Messages, Field(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Alternatives = 0
@@ -230,7 +296,7 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = {}
@@ -247,7 +313,7 @@ class DetokenizeRequest(Body):
     """A body of /detokenize."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: TokenIds
 
 
 def _wrong(field: str, message: str) -> PydanticCustomError:

@@ -24,6 +24,7 @@ from tandem.gateway.schema import (
     MOST_CHOICES,
     ChatRequest,
     CompletionRequest,
+    DetokenizeRequest,
     GenerationRequest,
     TokenizeRequest,
 )
@@ -37,6 +38,7 @@ from tandem.gateway.writer import Writer
 Result = TypeVar("Result")
 
 LONG_TEXT = 20_000  # characters: more would hold up everybody's chunks while they are encoded
+MESSAGE = 100  # what rendering a message or a variable costs by itself, in characters
 
 
 class Serving:
@@ -112,7 +114,7 @@ class Serving:
         variables = dict(body.chat_template_kwargs)
         if isinstance(body, TokenizeRequest):
             variables["add_generation_prompt"] = body.add_generation_prompt
-        length = sum(len(message["content"]) for message in messages)
+        length = sum(len(message["content"]) + MESSAGE for message in messages) + _size(variables)
         try:
             return await _aside(length, lambda: self.tokenizer.encode_chat(messages, variables))
         except ChatTemplateError as error:
@@ -126,8 +128,15 @@ class Serving:
             ids = await self.chat_ids(body)
         tokenized = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
         if body.return_token_strs:
-            tokenized["token_strs"] = [self.tokenizer.token(token) for token in ids]
+            tokenized["token_strs"] = await _aside(
+                len(ids), lambda: [self.tokenizer.token(token) for token in ids]
+            )
         return tokenized
+
+    async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
+        """Answer with the text of ids."""
+        ids = body.tokens
+        return {"prompt": await _aside(len(ids), lambda: self.tokenizer.decode(ids))}
 
     async def _answer(
         self,
@@ -174,6 +183,15 @@ class Serving:
         if body.num_alternatives is not None:
             answer.log_probs = LogProbReader(self.tokenizer, ids if body.echoes else None)
         return answer
+
+
+def _size(data: Any) -> int:
+    """Characters of plain data, each text and each item counting for some more."""
+    if isinstance(data, dict):
+        return sum(len(name) + MESSAGE + _size(value) for name, value in data.items())
+    if isinstance(data, list):
+        return sum(map(_size, data))
+    return MESSAGE + (len(data) if isinstance(data, str) else 0)
 
 
 async def _aside(length: int, work: Callable[[], Result]) -> Result:

@@ -46,8 +46,7 @@ class ChatTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text. Special tokens in it are tokens."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+        return self._encode(self._tokenizer, text, add_special_tokens=add_special_tokens)
 
     def encode_chat(
         self,
@@ -87,7 +86,7 @@ class ChatTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens included."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        text: str = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
         return text
 
     def token(self, token_id: int) -> str:
@@ -142,6 +141,8 @@ class ChatTokenizer:
         return self._encode(tokenizer, piece)
 
     @staticmethod
-    def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    def _encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        # Calls for a batch let other threads of Python go on meanwhile; those for one text do not.
+        encoded = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoded[0].ids
         return ids

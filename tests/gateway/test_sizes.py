@@ -1,0 +1,115 @@
+"""Bodies that are wrong in very many places cost no more than those that are wrong in one."""
+
+import sys
+import threading
+import time
+
+import pytest
+from pydantic import ValidationError
+
+from tandem.gateway.fields import MOST_LEVELS
+from tandem.gateway.schema import (
+    MOST_CHOICES,
+    MOST_MESSAGES,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from tandem.gateway.tokenizer import ChatTokenizer
+
+MANY = 1000
+HELLO = {"role": "user", "content": "hello"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (CompletionRequest, {"prompt": [1] * MANY + ["x"]}),
+        (CompletionRequest, {"prompt": [-1] * MANY}),
+        (CompletionRequest, {"prompt": [{}] * MANY}),
+        (CompletionRequest, {"prompt": ["x", *[1] * MANY]}),
+        (CompletionRequest, {"prompt": [[-1] * MANY] * MANY}),
+        (CompletionRequest, {"prompt": [[1], *["x"] * MANY]}),
+        (CompletionRequest, {"prompt": ["x"] * (MOST_CHOICES + 1)}),
+        (CompletionRequest, {"prompt": [[1]] * (MOST_CHOICES + 1)}),
+        (CompletionRequest, {"prompt": "x", "stop": [1] * MANY}),
+        (CompletionRequest, {"prompt": "x", "bad_words": [1] * MANY}),
+        (ChatRequest, {"messages": [1] * MANY}),
+        (ChatRequest, {"messages": [HELLO] * (MOST_MESSAGES + 1)}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
+        (TokenizeRequest, {"messages": [1] * MANY}),
+        (DetokenizeRequest, {"tokens": [-1] * MANY}),
+    ],
+)
+def test_a_list_is_read_as_far_as_its_first_fault(kind, body):
+    with pytest.raises(ValidationError) as refused:
+        kind.model_validate(body)
+    assert refused.value.error_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("x", ["x"]),
+        (["x", "y"], ["x", "y"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+    ],
+)
+def test_a_prompt_is_what_its_first_item_is(prompt, prompts):
+    assert CompletionRequest.model_validate({"prompt": prompt}).prompts == prompts
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("field", ["stop", "nobody_knows", "chat_template_kwargs"])
+@pytest.mark.parametrize("levels", [MOST_LEVELS + 1, 400, 480, 700, 900])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a": ', "}")])
+async def test_what_nests_too_deep_is_refused(client, field, levels, begin, end):
+    value = begin * levels + "1" + end * levels
+    content = f'{{"messages": [{{"role": "user", "content": "x"}}], "{field}": {value}}}'
+    headers = {"content-type": "application/json"}
+    async with client() as opened:
+        response = await opened.post("/v1/chat/completions", content=content, headers=headers)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["message"] == f"{field}: nests more than {MOST_LEVELS} levels deep"
+    assert error["code"] == "too_deep"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("body", [{"model": "k" * 10_000}, {"k" * 10_000: 1}])
+async def test_an_error_quotes_little_of_what_it_was_sent(post, body):
+    response = await post("/v1/completions", {"prompt": "x"} | body)
+    assert response.status_code in (400, 404)
+    assert len(response.text) < 400
+
+
+@pytest.mark.parametrize("work", ["encode", "decode"])
+def test_others_go_on_while_a_long_text_is_read(tokenizer_folder, work):
+    tokenizer = ChatTokenizer(tokenizer_folder)
+    begun, over, steps = threading.Event(), threading.Event(), []
+
+    def others():
+        begun.set()
+        while not over.is_set():
+            steps.append(1)
+            time.sleep(0)  # whoever waits may go on
+
+    # With a patience without end, the work never gives way to another thread by itself.
+    patience = sys.getswitchinterval()
+    thread = threading.Thread(target=others)
+    thread.start()
+    begun.wait()
+    sys.setswitchinterval(1000)
+    try:
+        before = len(steps)
+        if work == "encode":
+            tokenizer.encode("a b " * 50_000, add_special_tokens=False)
+        else:
+            tokenizer.decode([5] * 200_000)
+        assert len(steps) > before
+    finally:
+        over.set()
+        sys.setswitchinterval(patience)
+        thread.join()
