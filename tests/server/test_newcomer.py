@@ -62,7 +62,7 @@ def test_tune_tries_the_drafters_that_the_server_has(server, capsys):
 def test_bench_refuses_a_drafter_that_the_server_does_not_have(server, capsys):
     arguments = ("bench", "--url", server.grpc_url, *FEW, "--drafter", "draft_model")
     assert refused(capsys, *arguments) == (
-        f"--drafter draft_model: {server.grpc_url} does not have it; it has prompt_lookup"
+        f"--drafter draft_model: {server.grpc_url} does not have it; it has prompt_lookup, none"
     )
 
 
@@ -126,7 +126,7 @@ def test_rounds_are_explained_within_80_columns(server, capsys):
     assert command.main(arguments) == 0
     table = capsys.readouterr().err.splitlines()[1:]
     assert table[0].split() == [
-        *("round", "drafter", "asked", "stop", "at", "drafted", "accepted"),
+        *("#", "drafter", "ahead", "asked", "stop", "drafted", "accepted"),
         *("draft", "ms", "target", "ms"),
     ]
     assert max(len(line.rstrip()) for line in table) <= 80
