@@ -42,15 +42,20 @@ class Engines:
     """Both engines behind Triton's calls.
 
     hold: is called before a call is answered, with its kind: draft, target or branches.
+    drafts_ahead: the first verification waits for the branches beside it; a sequence may end before
+        its helper's thread has begun otherwise.
     stops: the requests that were told to stop.
     """
 
-    def __init__(self, *, hold=lambda kind, request_id: None):
+    def __init__(self, *, hold=lambda kind, request_id: None, drafts_ahead=True):
         self.target = Target(LANGUAGE, ())
         self.draft = BranchingDraft(LANGUAGE, unsure_every=10**9)
         self.stops = []
         self.threads = {"draft": set(), "target": set(), "branches": set()}
         self._hold = hold
+        self._branches_came = threading.Event()
+        if not drafts_ahead:
+            self._branches_came.set()
         self._lock = threading.Lock()
 
     def __call__(self, request):
@@ -64,6 +69,10 @@ class Engines:
             self.threads[kind].add(threading.get_ident())
             engine = getattr(self, call.engine)
             answer = next(engine.answers(call))
+        if kind == "branches":
+            self._branches_came.set()
+        if kind == "target" and call.draft.tokens.size:
+            assert self._branches_came.wait(PATIENCE)
         self._hold(kind, request.given["request_id"])
         return response_of(call, answer)
 
@@ -232,7 +241,7 @@ def test_without_a_free_helper_nothing_is_drafted_ahead(pb):
     clients = EngineClients(AHEAD)
     for _ in range(MAX_HELPERS):
         clients.helpers.acquire()
-    engines = Engines()
+    engines = Engines(drafts_ahead=False)
     _, receiver, statistics = started(pb, engines, clients)
     assert receiver.end.wait(PATIENCE)
     assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
