@@ -1,7 +1,12 @@
-# NVIDIA's Triton and the model repository of one profile.
+# Two images of one profile: NVIDIA's Triton with the profile's model repository, and the gateway with
+# the target's tokenizer.
 #
 #   docker build --build-arg PROFILE=profiles/embedded.yaml --tag tandem:0.1.0 .
 #   docker run --gpus all --shm-size 1g --publish 8000-8002:8000-8002 tandem:0.1.0
+#
+#   docker build --build-arg PROFILE=profiles/embedded.yaml --target gateway \
+#       --tag tandem-gateway:0.1.0 .
+#   docker run --publish 127.0.0.1:8080:8080 tandem-gateway:0.1.0 --url triton.example:8001
 
 # The last image with TensorRT engines (TensorRT-LLM 1.2.1), and the oldest to use: in earlier ones,
 # calls between models could deadlock.
@@ -10,11 +15,28 @@ ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
 FROM python:3.12-slim-bookworm AS render
 WORKDIR /tandem
 COPY . .
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --editable .
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --editable '.[gateway]'
 ARG PROFILE=profiles/embedded.yaml
 # The last line that render prints is the command that serves what it wrote.
 RUN /venv/bin/tandem render --profile "${PROFILE}" --output /repository > /tmp/said \
     && tail -n 1 /tmp/said > /repository/.command
+# The tokenizer's folder, whatever the profile calls its models.
+RUN mkdir /tokenizer && cp -r /repository/*/1/tokenizer/. /tokenizer
+
+# Without PyTorch, in the Python that it was installed with.
+FROM python:3.12-slim-bookworm AS gateway
+COPY --from=render /venv /venv
+COPY --from=render /tandem /tandem
+COPY --from=render /tokenizer /tokenizer
+COPY deploy/helm/tandem/files/health.py /health.py
+USER 1000:1000
+EXPOSE 8080
+# One token, through Triton and back. Whoever has set TANDEM_API_KEY need not tell it again.
+HEALTHCHECK --interval=60s --timeout=30s --start-period=15m --retries=3 CMD [ \
+    "python3", "/health.py", "answers", "--patience=25"]
+# All addresses of the container; --publish decides who reaches them.
+ENTRYPOINT ["/venv/bin/tandem", "gateway", "--address", "0.0.0.0", "--tokenizer", "/tokenizer"]
+CMD ["--url", "server:8001"]
 
 FROM ${BASE}
 COPY --from=render /repository /repository

@@ -11,15 +11,19 @@ CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
 
 
 class Release:
-    """The manifests of one release, by their kinds."""
+    """The manifests of one release.
+
+    manifests: the server's, by their kinds. gateway: the gateway's, by the names of their files.
+    """
 
     def __init__(self, values):
         with helm_python.Chart.load(CHART) as chart:
             self.values = chart.merge_values(values)
             files = chart.render(values, name="tandem", namespace="prod")
-        texts = [text for name, text in files.items() if name.endswith(".yaml")]
-        documents = [yaml.safe_load(text) for text in texts]
-        self.manifests = {made["kind"]: made for made in documents if made}
+        paths = [Path(name) for name in files if name.endswith(".yaml")]
+        made = {path: manifest for path in paths if (manifest := yaml.safe_load(files[str(path)]))}
+        self.manifests = {m["kind"]: m for path, m in made.items() if path.parent.name != "gateway"}
+        self.gateway = {path.stem: m for path, m in made.items() if path.parent.name == "gateway"}
 
     @property
     def template(self):
@@ -51,7 +55,7 @@ def render():
     return lambda given: Release(example(given) if isinstance(given, str) else given)
 
 
-@pytest.fixture(params=["defaults", "llama-3.1-405b", "multi-node", "llmapi"])
+@pytest.fixture(params=["defaults", "llama-3.1-405b", "multi-node", "llmapi", "gateway"])
 def release(request):
     return Release({} if request.param == "defaults" else example(request.param))
 

@@ -38,7 +38,7 @@ def templates(manifest):
 
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_manifests_are_what_kubernetes_knows(release, version):
-    for manifest in release.manifests.values():
+    for manifest in (*release.manifests.values(), *release.gateway.values()):
         kind = f"{manifest['apiVersion']} {manifest['kind']}"
         if kind in CUSTOM:
             jsonschema.validate(manifest["spec"], CUSTOM[kind])
@@ -60,6 +60,10 @@ def test_each_case_has_its_objects(render):
     scaled = always | {"HorizontalPodAutoscaler", "PodMonitor"}
     assert kinds(render("llmapi")) == scaled | {"Deployment"}
     assert kinds(render("multi-node")) == scaled | {"LeaderWorkerSet", "NetworkPolicy"}
+    assert render({}).gateway == {}
+    plain = {"deployment", "servers", "service"}
+    assert set(render({"gateway": {"enabled": True}}).gateway) == plain
+    assert set(render("gateway").gateway) == plain | {"ingress", "podmonitor"}
 
 
 def test_ports_have_names(release):
@@ -241,6 +245,19 @@ def test_mpi_ports_are_for_the_release_only(render):
         ({"repository": {"claim": "models"}}, "at '/repository/claim': maxLength"),
         ({"repository": {"from": "url", "url": "http://models"}}, "does not match pattern"),
         ({"replicas": "3"}, "at '/replicas': got string, want integer"),
+        ({"gateway": {"tokenizer": {"path": "a"}}}, "at '/gateway/tokenizer/path': maxLength"),
+        (
+            {"gateway": {"tokenizer": {"claim": "models", "path": "/a"}}},
+            "at '/gateway/tokenizer/path': '/a' does not match pattern",
+        ),
+        (
+            {"gateway": {"enabled": True, "ingress": {"enabled": True}}},
+            "gateway.ingress.host: missing",
+        ),
+        (
+            {"gateway": {"ingress": {"enabled": True, "host": "llm.example.com"}}},
+            "gateway.ingress.enabled: there is no gateway to reach; set gateway.enabled",
+        ),
         (
             {"launch": {"mode": "leader", "ranks": 3, "nodes": 2}, "gpus": 8},
             "launch.ranks: 3 ranks do not divide among 2 nodes",

@@ -1,5 +1,6 @@
 """The Dockerfiles and the compose file, as far as they can be judged without building them."""
 
+import argparse
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from tandem.tools.cli import main
+from tandem.tools.commands.gateway import add_options as add_gateway_options
 from tandem.tools.triton.install import find_triton
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,11 +88,36 @@ def test_an_image_runs_as_a_user_and_says_how_it_is(name):
 
 
 def test_the_image_has_the_repository_and_nothing_else_of_ours():
-    render, final = read("Dockerfile")
+    render, _, final = read("Dockerfile")
     assert told(final, "COPY") == ["--from=render /repository /repository"]
     assert told(final, "ADD") == told(final, "RUN") == []
     assert told(final, "FROM") == ["${BASE}"]
     assert "AS render" in told(render, "FROM")[0]
+
+
+def test_the_gateways_image_serves_with_the_tokenizer_of_the_profile():
+    render, gateway, _ = read("Dockerfile")
+    assert "AS gateway" in told(gateway, "FROM")[0]
+    assert told(gateway, "FROM")[0].split()[0] == told(render, "FROM")[0].split()[0]
+    program, verb, *fixed = json.loads(told(gateway, "ENTRYPOINT")[0])
+    assert program.endswith("/tandem")
+    assert verb == "gateway"
+    parser = argparse.ArgumentParser()
+    add_gateway_options(parser)
+    options = parser.parse_args(fixed + json.loads(told(gateway, "CMD")[0]))
+    assert options.address == "0.0.0.0"
+    assert f"--from=render {options.tokenizer} {options.tokenizer}" in told(gateway, "COPY")
+    assert str(options.port) in told(gateway, "EXPOSE")
+    assert int(told(gateway, "USER")[0].partition(":")[0]) > 0
+
+
+def test_the_gateways_image_asks_for_a_token(program):
+    gateway = read("Dockerfile")[1]
+    python, script, *words = json.loads(told(gateway, "HEALTHCHECK")[0].partition("CMD")[2])
+    source = next(copy.split()[0] for copy in told(gateway, "COPY") if copy.endswith(script))
+    assert python == "python3"
+    assert (ROOT / source).samefile(program("health").__file__)
+    assert program("health").parser().parse_args(words).verb == "answers"
 
 
 def test_the_image_is_of_the_last_triton_with_tensorrt_engines():
@@ -141,6 +168,15 @@ def test_compose_finds_every_file_it_mounts():
     for override in ("compose.yaml", "deploy/compose.gpu.yaml"):
         build = yaml.safe_load((ROOT / override).read_text())["services"]["server"]["build"]
         assert (ROOT / build["dockerfile"]).is_file()
+
+
+def test_compose_publishes_the_port_of_a_gateway_that_has_its_own_image():
+    server = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["server"]
+    more = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yaml").read_text())["services"]
+    added = more["gateway"]
+    assert "AS " + added["build"]["target"] in told(read("Dockerfile")[1], "FROM")[0]
+    assert added["network_mode"] == "service:server"
+    assert "127.0.0.1:8080:8080" in server["ports"]
 
 
 def test_prometheus_scrapes_and_grafana_reads_it():

@@ -147,6 +147,13 @@ def test_rendered_files_name_no_path_of_this_machine(rendered, tmp_path):
         assert str(ROOT) not in path.read_text()
 
 
+def test_a_gateway_finds_its_chat_template_beside_the_tokenizer(planned, tmp_path):
+    (tmp_path / "target" / "chat_template.jinja").write_text("{{ messages }}")
+    repository.render(planned, tmp_path / "out")
+    beside = tmp_path / "out" / "preprocessing" / "1" / "tokenizer" / "chat_template.jinja"
+    assert beside.read_text() == "{{ messages }}"
+
+
 def test_rendering_again_changes_nothing(planned, rendered):
     before = files(rendered)
     repository.render(planned, rendered)

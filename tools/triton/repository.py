@@ -36,6 +36,7 @@ ENGINE_PACKAGES = ("contract", "lookup", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
+    "chat_template.jinja",  # for a gateway that takes its tokenizer from here
     "special_tokens_map.json",
     "vocab.json",  # of GPT-2, with merges.txt and config.json instead of a tokenizer.json
     "merges.txt",

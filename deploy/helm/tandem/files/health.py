@@ -2,8 +2,10 @@
 
     health.py alive --entry bls --target target --patience 25
     health.py drained --notice 10 --limit 610 [--host LEADER]
+    health.py answers --patience 25
 
-Both exit with 0 for yes. ``drained`` waits for it.
+They exit with 0 for yes. ``drained`` waits for it. ``answers`` asks a gateway, ``drained`` also one
+with ``--metrics-port 8080``.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
 import sys
 import time
@@ -18,11 +21,17 @@ import urllib.error
 import urllib.request
 
 OVERLOADED = "overloaded:"  # how the loop refuses a request when its queue is full
-IN_FLIGHT = ("tandem_requests_running", "tandem_requests_waiting")
+IN_FLIGHT = (
+    "tandem_requests_running",
+    "tandem_requests_waiting",
+    "tandem_gateway_requests_running",
+)
 LAST_LOOK = "tandem_watcher_last_look_timestamp_seconds"  # of each model that has a watcher
 SECONDS_WITHOUT_A_LOOK = 30.0  # it looks twice a second, a server that is short of time more rarely
 CALLS = "nv_inference_request_success"  # Triton's own; the loop makes some in every round
 QUESTION = json.dumps({"text_input": ".", "max_tokens": 1}).encode()
+GATEWAY_QUESTION = json.dumps({"prompt": ".", "max_tokens": 1}).encode()
+TOO_MANY_REQUESTS = 429
 POLL_SECONDS = 1.0
 
 
@@ -33,8 +42,15 @@ def main() -> int:
     if options.verb == "drained":
         wait_until_drained(metrics, options.notice, options.limit)
         return 0
+    if options.verb == "answers":
+        completions = f"http://{options.host}:{options.gateway_port}/v1/completions"
+        return told(silence(completions, options.patience))
     generate = f"http://{options.host}:{options.http_port}/v2/models/{options.entry}/generate"
-    problem = ailment(generate, metrics, options.target, options.patience) or blindness(metrics)
+    return told(ailment(generate, metrics, options.target, options.patience) or blindness(metrics))
+
+
+def told(problem: str | None) -> int:
+    """Say what is wrong; return the exit status."""
     if problem:
         sys.stderr.write(f"{problem}\n")  # kubelet shows it in the pod's events
     return int(problem is not None)
@@ -46,11 +62,14 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--host", default="127.0.0.1")
     options.add_argument("--http-port", type=int, default=8000)
     options.add_argument("--metrics-port", type=int, default=8002)
+    options.add_argument("--gateway-port", type=int, default=8080)
     verbs = options.add_subparsers(dest="verb", required=True)
     alive = verbs.add_parser("alive")
     alive.add_argument("--entry", required=True)
     alive.add_argument("--target", required=True)
     alive.add_argument("--patience", type=float, required=True)
+    answers = verbs.add_parser("answers")
+    answers.add_argument("--patience", type=float, required=True)
     drained = verbs.add_parser("drained")
     drained.add_argument("--notice", type=float, required=True)
     drained.add_argument("--limit", type=float, required=True)
@@ -76,6 +95,28 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
             return None
         return f"no answer in {patience:g} s, and no call of '{target}' meanwhile ({error})"
     return None if "text_output" in said else f"no text in {said!r}"
+
+
+def silence(completions: str, patience: float) -> str | None:
+    """Ask a gateway for one token; return why there was none, or None.
+
+    It is there to answer, if only that its servers are overloaded. The key that it asks for is in
+    its own environment.
+    """
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get("TANDEM_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    question = urllib.request.Request(completions, GATEWAY_QUESTION, headers)
+    try:
+        with urllib.request.urlopen(question, timeout=patience) as answer:
+            answer.read()
+    except urllib.error.HTTPError as error:
+        if error.code == TOO_MANY_REQUESTS:
+            return None
+        return f"{error.code}: {error.read().decode(errors='replace')}"
+    except OSError as error:
+        return f"no answer in {patience:g} s ({error})"
+    return None
 
 
 def blindness(metrics: str) -> str | None:

@@ -20,9 +20,29 @@ app.kubernetes.io/component: server
 
 {{- define "tandem.labels" -}}
 {{ include "tandem.selector" . }}
+{{ include "tandem.chartLabels" . }}
+{{- end -}}
+
+{{- define "tandem.chartLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/* The gateway's pods are not of the servers' selector: MPI's ports are not for them. */}}
+{{- define "tandem.gatewayName" -}}
+{{ include "tandem.name" . }}-gateway
+{{- end -}}
+{{- define "tandem.serversName" -}}
+{{ include "tandem.name" . }}-servers
+{{- end -}}
+{{- define "tandem.gatewaySelector" -}}
+app.kubernetes.io/name: tandem-gateway
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+{{- define "tandem.gatewayLabels" -}}
+{{ include "tandem.gatewaySelector" . }}
+{{ include "tandem.chartLabels" . }}
 {{- end -}}
 
 {{/* The kind of workload, for whoever refers to it. */}}
@@ -47,6 +67,14 @@ kind: Deployment
 {{- end -}}
 {{- if and (eq $launch.mode "leader") (gt (int $launch.ranks) (mul .Values.gpus $launch.nodes | int)) -}}
 {{- fail (printf "launch.ranks: %v ranks need a GPU each, and %v pods with gpus: %v have %v" $launch.ranks $launch.nodes .Values.gpus (mul .Values.gpus $launch.nodes)) -}}
+{{- end -}}
+{{- with .Values.gateway.ingress -}}
+{{- if and .enabled (not .host) -}}
+{{- fail "gateway.ingress.host: missing; name the host that clients will ask for" -}}
+{{- end -}}
+{{- if and .enabled (not $.Values.gateway.enabled) -}}
+{{- fail "gateway.ingress.enabled: there is no gateway to reach; set gateway.enabled" -}}
+{{- end -}}
 {{- end -}}
 {{- $most := .Values.profile.maxRequests -}}
 {{- if and .Values.autoscaling.enabled (ge (int .Values.autoscaling.requestsPerReplica) (int $most)) -}}
