@@ -82,20 +82,21 @@ class Driver:
         if self._caller.interruption is not None:
             return
         self._caller.interrupt(reason)
-        if self._helper is not None:
-            self._helper.interrupt(reason)
+        helper = self._helper  # read once: the sequence's own thread may change it
+        if helper is not None:
+            helper.interrupt(reason)
 
     def check(self, now: float) -> None:
         """Abandon the call under way if it is overdue, and let another thread go on."""
         if self._resume is not None:
             self._go_on(self._resume)
-        if self._helper is not None:
-            self._helper.check(now)
+        helper = self._helper
+        if helper is not None:
+            helper.check(now)
         call = self._caller.abandon_if_overdue(now)
-        if call is None:
-            return
-        reason = self._caller.interruption or EngineTimeout(call.model, call.timeout)
-        self._go_on(lambda: self._steps.throw(reason))
+        if call is not None:
+            error = EngineTimeout(call.model, call.timeout)
+            self._go_on(lambda: self._after_failure(error))
 
     def _go_on(self, resume: Callable[[], Effect]) -> None:
         """Drive the steps on a new thread; where there is none to be had, at a later check."""
@@ -124,16 +125,22 @@ class Driver:
 
     def _after(self, effect: Effect) -> Effect:
         """Perform an effect, pass its outcome to the steps and return the next effect."""
-        failure: Failure | None = None
-        answer = None
         try:
             answer = self._perform(effect)
         except EngineCallError as error:
-            failure = error
-        reason = self._caller.interruption or failure
-        if reason is not None:
-            return self._steps.throw(reason)
+            return self._after_failure(error)
+        self._raise_interruption()
         return self._steps.send(answer)
+
+    def _after_failure(self, error: EngineCallError) -> Effect:
+        """Let the steps decide what an engine's failure means, and return the next effect."""
+        self._raise_interruption()
+        return self._steps.throw(error)
+
+    def _raise_interruption(self) -> None:
+        """End here once interrupted: to the steps, another prompt's error would be their own."""
+        if self._caller.interruption is not None:
+            raise self._caller.interruption
 
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, EngineCall):

@@ -1,0 +1,100 @@
+"""A sequence's thread and its engine calls: what an interruption ends, and whose fault it is."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import triton_python_backend_utils as triton
+from scripted import SETTINGS, ids
+
+from tandem.bls.effects import EngineCall
+from tandem.bls.errors import EngineCallError, EngineTimeout
+from tandem.bls.request import Request
+from tandem.bls.triton.clients import EngineClients
+from tandem.bls.triton.driver import Driver
+from tandem.contract import engine as tensors
+
+PATIENCE = 30
+REQUEST = Request(prompt_ids=ids(1, 2, 3), max_tokens=8)
+
+
+class Receiver:
+    """Notes the end."""
+
+    def __init__(self):
+        self.end = threading.Event()
+
+    def ended(self, error):
+        self.error = error
+        self.end.set()
+
+
+class HeldEngine:
+    """Answers one token, once it is let go; `stop` at once."""
+
+    def __init__(self):
+        self.called = []
+        self.arrived, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self, request):
+        if tensors.STOP in [tensor.name() for tensor in request.given["inputs"]]:
+            return triton.InferenceResponse([])
+        self.called.append(request.model_name)
+        self.arrived.set()
+        assert self.let_go.wait(PATIENCE)
+        outputs = {tensors.OUTPUT_IDS: [[[4]]], tensors.SEQUENCE_LENGTH: [[1]]}
+        return triton.InferenceResponse(
+            [triton.Tensor(name, np.array(value, np.int32)) for name, value in outputs.items()]
+        )
+
+
+@pytest.fixture
+def engine(pb):
+    held = pb.InferenceRequest.answer = HeldEngine()
+    yield held
+    held.let_go.set()
+
+
+class DraftThenVerify:
+    """A round's steps; ``failures`` are those of its draft, which cost no more than the draft."""
+
+    def __init__(self):
+        self.failures = []
+
+    def __call__(self):
+        try:
+            yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
+        except EngineCallError as error:
+            self.failures.append(error)
+        yield EngineCall("target", REQUEST.prompt_ids, 1, seed=0)
+
+
+@pytest.fixture
+def interrupted(engine):
+    """A driver whose draft call is under way as another prompt of its request ends them all."""
+    steps, receiver = DraftThenVerify(), Receiver()
+    driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver)
+    driver.start()
+    assert engine.arrived.wait(PATIENCE)
+    reason = EngineTimeout("target", 60)
+    driver.interrupt(reason)
+    return driver, steps, receiver, reason
+
+
+def test_an_interruption_is_no_failure_of_the_call_under_way(engine, interrupted):
+    _, steps, receiver, reason = interrupted
+    engine.let_go.set()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is reason
+    assert steps.failures == []
+    assert engine.called == ["draft"]
+
+
+def test_nor_is_it_one_where_the_call_under_way_never_ends(engine, interrupted):
+    driver, steps, receiver, reason = interrupted
+    driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is reason
+    assert steps.failures == []
+    assert engine.called == ["draft"]
