@@ -26,7 +26,7 @@ from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.engine_caller import EngineCaller
-from tandem.bls.triton.helper import Errand, Helper, StepsBeside
+from tandem.bls.triton.helper import Helper, StepsBeside, Task
 from tandem.bls.triton.pending_call import Abandoned
 
 Steps: TypeAlias = Generator[Effect, Any, None]
@@ -67,7 +67,7 @@ class Driver:
         self._resume: Callable[[], Effect] | None = None  # what waits for a thread
         self._helper: Helper | None = None
         self._steps_beside: StepsBeside | None = None  # that wait for the next call
-        self._errand: Errand | None = None  # those beside the last one
+        self._task: Task | None = None  # those beside the last one
 
     def start(self) -> None:
         """Begin on a new thread."""
@@ -84,7 +84,7 @@ class Driver:
         self._caller.interrupt(reason)
         helper = self._helper  # read once: the sequence's own thread may change it
         if helper is not None:
-            helper.interrupt(reason)
+            helper.stop()
 
     def check(self, now: float) -> None:
         """Abandon the call under way if it is overdue, and let another thread go on."""
@@ -161,9 +161,9 @@ class Driver:
 
     def _beside(self, steps: StepsBeside) -> None:
         """Have steps carried out beside the next call; what was not settled is given up."""
-        if self._errand is not None and self._helper is not None:
+        if self._task is not None and self._helper is not None:
             self._helper.stop()
-        self._errand, self._steps_beside = None, steps
+        self._task, self._steps_beside = None, steps
 
     def _begin_beside(self) -> None:
         """Let the helper begin as this thread is about to block: the answer then wakes this one."""
@@ -173,15 +173,15 @@ class Driver:
         if self._helper is None or self._helper.lost:
             self._helper = Helper.if_free(self._clients, self._request)
         if self._helper is not None:
-            self._errand = self._helper.begin(steps)
+            self._task = self._helper.begin(steps)
 
     def _settle(self, patience: float) -> Any:
         """Return what was carried out beside the last call; None where it takes longer."""
-        errand, self._errand = self._errand, None
-        if errand is None or self._helper is None:
+        task, self._task = self._task, None
+        if task is None or self._helper is None:
             return None
-        if errand.done_within(patience):
-            return errand.result
+        if task.done_within(patience):
+            return task.result
         self._helper.stop()
         return None
 

@@ -21,8 +21,10 @@ from tandem.bls.effects import Branching, Draft, EngineCall
 from tandem.bls.errors import Cancelled
 from tandem.bls.request import Request
 from tandem.bls.settings import MAX_HELPERS
+from tandem.bls.triton import helper as module
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.helper import Helper
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
@@ -270,3 +272,56 @@ def test_what_goes_wrong_in_the_helper_is_logged_and_costs_the_text_nothing(pb):
     assert receiver.end.wait(PATIENCE)
     assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
     assert any("boom" in line for line in pb.Logger.lines)
+
+
+class Steps:
+    """Steps of so many draft calls; `made` counts those that were answered."""
+
+    def __init__(self, calls):
+        self.made = 0
+        self._calls = calls
+
+    def __call__(self):
+        for _ in range(self._calls):
+            yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
+            self.made += 1
+        return self.made
+
+
+def test_steps_that_are_given_up_before_their_thread_begins_make_no_call(pb, monkeypatch):
+    threads, given_up, wanted = [], Steps(1), Steps(1)
+    monkeypatch.setattr(module, "in_background", threads.append)
+    pb.InferenceRequest.answer = Engines()
+    helper = Helper.if_free(EngineClients(AHEAD), REQUEST)
+    task = helper.begin(given_up())
+    helper.stop()
+    assert helper.begin(wanted()) is None  # one after the other
+    threading.Thread(target=threads[0], daemon=True).start()
+    assert task.done_within(PATIENCE)
+    assert given_up.made == 0
+    task = helper.begin(wanted())
+    assert task.done_within(PATIENCE)
+    assert task.result == wanted.made == 1
+    helper.close(lambda: None)
+
+
+def test_steps_that_are_given_up_during_a_call_make_no_other_one(pb):
+    let_go, steps = threading.Event(), Steps(2)
+    arrived = threading.Event()
+
+    def hold(kind, request_id):
+        arrived.set()
+        assert let_go.wait(PATIENCE)
+
+    pb.InferenceRequest.answer = engine = Engines(hold=hold)
+    helper = Helper.if_free(EngineClients(AHEAD), REQUEST)
+    task = helper.begin(steps())
+    assert arrived.wait(PATIENCE)
+    helper.stop()
+    eventually(lambda: len(engine.stops) == 1)
+    let_go.set()
+    assert task.done_within(PATIENCE)
+    assert steps.made == 1
+    with pytest.raises(Cancelled):
+        _ = task.result
+    helper.close(lambda: None)
