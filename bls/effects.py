@@ -162,10 +162,10 @@ class Beside(NamedTuple):
 class Settle(NamedTuple):
     """Take what the steps beside the last call returned; None where they have not ended in time.
 
-    patience: how many seconds to wait for it.
+    timeout: how many seconds to wait for it.
     """
 
-    patience: float
+    timeout: float
 
 
 class StepSeconds(NamedTuple):

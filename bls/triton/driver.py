@@ -152,7 +152,7 @@ class Driver:
         if isinstance(effect, Beside):
             return self._beside(effect.steps)
         if isinstance(effect, Settle):
-            return self._settle(effect.patience)
+            return self._settle(effect.timeout)
         assert self._next_chunk is not None
         return self._next_chunk()
 
@@ -175,12 +175,12 @@ class Driver:
         if self._helper is not None:
             self._task = self._helper.begin(steps)
 
-    def _settle(self, patience: float) -> Any:
+    def _settle(self, timeout: float) -> Any:
         """Return what was carried out beside the last call; None where it takes longer."""
         task, self._task = self._task, None
         if task is None or self._helper is None:
             return None
-        if task.done_within(patience):
+        if task.done_within(timeout):
             return task.result
         self._helper.stop()
         return None

@@ -402,7 +402,7 @@ def test_a_plan_follows_when_costs_do():
     assert ahead.plan.num_branches == 128
     learn(ahead, step=0.004, rounds=2_000)
     assert ahead.plan.num_tokens < 5
-    assert ahead.patience == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
+    assert ahead.timeout == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
 
 
 def learn(ahead, step=0.00109, accepted=4, rounds=200):
