@@ -542,9 +542,9 @@ def test_a_streams_text_keeps_no_round_waiting():
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
     assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    told = perform(detokenize_stream(), chunks_in=chunks)
-    assert "".join(chunk.text for chunk in told) == expected(request, ENDLESS)[1]
-    assert [chunk.totals for chunk in told] == [chunk.totals for chunk in chunks]
+    detokenized = perform(detokenize_stream(), chunks_in=chunks)
+    assert "".join(chunk.text for chunk in detokenized) == expected(request, ENDLESS)[1]
+    assert [chunk.totals for chunk in detokenized] == [chunk.totals for chunk in chunks]
 
 
 def test_draft_tokens_that_came_back_unverified_are_counted():
