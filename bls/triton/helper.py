@@ -98,7 +98,7 @@ class Helper:
         """End the thread; call ``then`` as soon as no model works for it any more."""
         with self._lock:
             busy = self._task is not None
-            self._then = then if busy else None
+            self._then = then
         self._tasks.put(None)
         if busy:
             self.stop()

@@ -18,7 +18,7 @@ from scripted import (
 )
 
 from tandem.bls.effects import Branching, Draft, EngineCall
-from tandem.bls.errors import Cancelled
+from tandem.bls.errors import Cancelled, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.settings import MAX_HELPERS
 from tandem.bls.triton import helper as module
@@ -305,23 +305,73 @@ def test_steps_that_are_given_up_before_their_thread_begins_make_no_call(pb, mon
     helper.close(lambda: None)
 
 
-def test_steps_that_are_given_up_during_a_call_make_no_other_one(pb):
-    let_go, steps = threading.Event(), Steps(2)
-    arrived = threading.Event()
+class HeldDraft:
+    """Holds all calls until they are let go."""
 
-    def hold(kind, request_id):
-        arrived.set()
-        assert let_go.wait(PATIENCE)
+    def __init__(self):
+        self.arrived, self.let_go = threading.Event(), threading.Event()
 
-    pb.InferenceRequest.answer = engine = Engines(hold=hold)
-    helper = Helper.if_free(EngineClients(AHEAD), REQUEST)
+    def __call__(self, kind, request_id):
+        self.arrived.set()
+        assert self.let_go.wait(PATIENCE)
+
+
+@pytest.fixture
+def working(pb):
+    """A helper in the first of two calls: itself, what it shares, its steps, the task, the hold."""
+    hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
+    pb.InferenceRequest.answer = Engines(hold=hold)
+    helper = Helper.if_free(clients, REQUEST)
     task = helper.begin(steps())
-    assert arrived.wait(PATIENCE)
+    assert hold.arrived.wait(PATIENCE)
+    yield helper, clients, steps, task, hold
+    hold.let_go.set()
+
+
+def all_are_free(clients):
+    """Whether nobody has a helper; they are as free as before."""
+    taken = [clients.helpers.acquire(blocking=False) for _ in range(MAX_HELPERS)]
+    for _ in filter(None, taken):
+        clients.helpers.release()
+    return all(taken)
+
+
+def test_steps_that_are_given_up_during_a_call_make_no_other_one(pb, working):
+    helper, _, steps, task, hold = working
     helper.stop()
-    eventually(lambda: len(engine.stops) == 1)
-    let_go.set()
+    eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
+    hold.let_go.set()
     assert task.done_within(PATIENCE)
     assert steps.made == 1
     with pytest.raises(Cancelled):
         _ = task.result
     helper.close(lambda: None)
+
+
+def test_a_helper_whose_call_is_overdue_leaves_its_place_and_takes_no_more_steps(working):
+    helper, clients, _, task, _ = working
+    helper.check(time.monotonic())
+    assert not helper.lost
+    helper.check(time.monotonic() + AHEAD.draft.timeout + 1)
+    assert task.done_within(0)
+    with pytest.raises(EngineTimeout):
+        _ = task.result
+    assert helper.lost
+    assert helper.begin(Steps(1)()) is None
+    assert all_are_free(clients)
+    ended = []
+    helper.close(lambda: ended.append(1))
+    assert ended == [1]
+    assert all_are_free(clients)
+
+
+def test_a_helper_that_is_closed_during_a_call_leaves_its_place_when_the_call_is_over(working):
+    helper, clients, steps, _, hold = working
+    ended = threading.Event()
+    helper.close(ended.set)
+    assert not ended.is_set()
+    assert not all_are_free(clients)
+    hold.let_go.set()
+    assert ended.wait(PATIENCE)
+    assert steps.made == 1
+    assert all_are_free(clients)
