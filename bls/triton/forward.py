@@ -21,7 +21,7 @@ from tandem.bls.errors import (
     EngineUnavailable,
     ServingError,
 )
-from tandem.bls.request_parser import check_sizes, refuse_unknown
+from tandem.bls.inputs import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception

@@ -10,16 +10,10 @@ import scripted
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
+from tandem.bls.inputs import MAX_PARAMETERS_BYTES, TRITON_PARAMETERS, check_sizes
 from tandem.bls.prompt import Options, TokenizerInputs
 from tandem.bls.request import Request, Sampling
-from tandem.bls.request_parser import (
-    MAX_PARAMETERS_BYTES,
-    TRITON_PARAMETERS,
-    UNSUPPORTED,
-    UNTOKENIZED,
-    RequestParser,
-    check_sizes,
-)
+from tandem.bls.request_parser import UNSUPPORTED, UNTOKENIZED, RequestParser
 from tandem.bls.settings import AUTO, RequestLimits
 from tandem.contract import entry
 
