@@ -79,8 +79,6 @@ class Driver:
         An engine in the middle of a long step notices at the end of that step. The sequence keeps
         its reservation until then: the engine still works for it.
         """
-        if self._caller.interruption is not None:
-            return
         self._caller.interrupt(reason)
         helper = self._helper  # read once: the sequence's own thread may change it
         if helper is not None:

@@ -8,8 +8,8 @@ import pytest
 import triton_python_backend_utils as triton
 from scripted import SETTINGS, ids
 
-from tandem.bls.effects import Beside, EngineCall, Settle
-from tandem.bls.errors import EngineCallError, EngineTimeout
+from tandem.bls.effects import Beside, EngineCall, NextChunk, Settle
+from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
@@ -100,6 +100,27 @@ def test_nor_is_it_one_where_the_call_under_way_never_ends(engine, interrupted):
     assert receiver.error is reason
     assert steps.failures == []
     assert engine.called == ["draft"]
+
+
+def test_who_waits_for_a_chunk_ends_with_the_reason(pb):
+    waits, woken, receiver = threading.Event(), threading.Event(), Receiver()
+
+    def steps():
+        yield NextChunk()
+        raise AssertionError("there is no chunk")
+
+    def next_chunk():
+        waits.set()
+        assert woken.wait(PATIENCE)
+
+    driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver, next_chunk)
+    driver.start()
+    assert waits.wait(PATIENCE)
+    driver.interrupt(Cancelled())
+    woken.set()
+    assert receiver.end.wait(PATIENCE)
+    assert isinstance(receiver.error, Cancelled)
+    assert pb.Logger.lines == []
 
 
 def draft_ahead():
