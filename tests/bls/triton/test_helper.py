@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as triton
 from scripted import (
+    ENDLESS,
     SETTINGS,
     BranchingDraft,
-    Language,
     Target,
     decoding_of,
     expected,
@@ -28,7 +28,6 @@ from tandem.bls.triton.helper import Helper
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
-LANGUAGE = Language(end_every=10**9)
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 REQUEST = Request(
     prompt_ids=ids(1, 2, 3),
@@ -50,8 +49,8 @@ class Engines:
     """
 
     def __init__(self, *, hold=lambda kind, request_id: None, drafts_ahead=True):
-        self.target = Target(LANGUAGE, ())
-        self.draft = BranchingDraft(LANGUAGE, unsure_every=10**9)
+        self.target = Target(ENDLESS, ())
+        self.draft = BranchingDraft(ENDLESS, unsure_every=10**9)
         self.stops = []
         self.threads = {"draft": set(), "target": set(), "branches": set()}
         self._hold = hold
@@ -178,7 +177,7 @@ def test_one_thread_more_drafts_beside_the_verifications(pb):
     _, receiver, statistics = started(pb, engines, clients)
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_calls > 0
     assert statistics.num_drafter_failures == 0
     assert engines.threads["target"] >= engines.threads["draft"]
@@ -192,7 +191,7 @@ def test_branches_that_hang_hold_up_neither_a_round_nor_the_answer(pb, held):
     engines = Engines(hold=held)
     driver, receiver, statistics = started(pb, engines)
     assert receiver.done.wait(PATIENCE)
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_hits == 0
     assert len(held.ids) == 1  # while it hangs nothing more is drafted ahead
     eventually(lambda: held.ids[0] in engines.stops)
@@ -246,7 +245,7 @@ def test_without_a_free_helper_nothing_is_drafted_ahead(pb):
     engines = Engines(drafts_ahead=False)
     _, receiver, statistics = started(pb, engines, clients)
     assert receiver.end.wait(PATIENCE)
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_branches == 0
     assert not engines.threads["branches"]
 
@@ -259,7 +258,7 @@ def test_branches_that_fail_cost_the_draft_its_rest_and_the_text_nothing(pb):
     _, receiver, statistics = started(pb, Engines(hold=fail))
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_hits == 0
 
 
@@ -270,7 +269,7 @@ def test_what_goes_wrong_in_the_helper_is_logged_and_costs_the_text_nothing(pb):
 
     _, receiver, _ = started(pb, Engines(hold=wrong))
     assert receiver.end.wait(PATIENCE)
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert any("boom" in line for line in pb.Logger.lines)
 
 
