@@ -181,6 +181,7 @@ class ReservedSlots:
     def __init__(self, admission: Admission, count: int) -> None:
         self._admission = admission
         self._count = count
+        self._taken = False
         self._lock = threading.Lock()
 
     def enter(self, reservations: Sequence[Reservation]) -> None:
@@ -200,8 +201,6 @@ class ReservedSlots:
         with self._lock:
             taken, self._taken = self._taken, True
         return not taken
-
-    _taken = False
 
 
 class DraftKvAvailability:

@@ -341,7 +341,7 @@ class DraftAhead:
         return None if self.refused else self.statistics.plan(self._longest, always=self._always)
 
     @property
-    def patience(self) -> float:
+    def timeout(self) -> float:
         """How many seconds to wait for branches that are late: no longer than for a new draft."""
         plan = self.plan
         return 0.0 if plan is None else self.statistics.seconds(plan.on_miss)

@@ -13,8 +13,8 @@ Chunk          hand tokens (and text) to whoever waits for them            None
 NextChunk      wait for tokens that another driver's steps made final      Chunk
 =============  ==========================================================  ==================
 
-The driver throws EngineError into the loop where an engine failed, and Cancelled where nobody
-waits for the answer any more. What failed beside a call is thrown where the loop settles it.
+The driver throws EngineCallError into the loop where an engine failed. What failed beside a call is
+thrown where the loop settles it. A loop that nobody waits for any more is sent nothing.
 """
 
 from __future__ import annotations
@@ -162,10 +162,10 @@ class Beside(NamedTuple):
 class Settle(NamedTuple):
     """Take what the steps beside the last call returned; None where they have not ended in time.
 
-    patience: how many seconds to wait for it.
+    timeout: how many seconds to wait for it.
     """
 
-    patience: float
+    timeout: float
 
 
 class StepSeconds(NamedTuple):

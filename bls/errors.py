@@ -1,11 +1,11 @@
 """What can go wrong in the loop, who gets an error, and its code and class (contract.errors).
 
-TandemError                  INTERNAL     one line that a client may read
+ServingError                 INTERNAL     one line that a client may read
 ├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
 ├── Overloaded               UNAVAILABLE  overloaded: nothing is free, and the queue is full
 ├── DeadlineExceeded         INTERNAL     deadline_exceeded: the request ran out of its time
 ├── AnswerNotSent            INTERNAL     the answer does not fit into shared memory
-└── EngineError              the code it  an engine failed: the draft costs only speed, the target
+└── EngineCallError          the code it  an engine failed: the draft costs only speed, the target
     │                        came with    the request
     ├── EngineTimeout        INTERNAL     model_timeout: an engine did not answer in time
     ├── EngineUnavailable    UNAVAILABLE  model_unavailable: an engine is not called any more

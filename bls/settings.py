@@ -118,7 +118,7 @@ class LoopSettings(RequestLimits):
     max_ngram_size: int = 8  # each size costs the index memory for every token of the context
     max_logits_bytes: int = 64 * 2**20  # of all context and generation logits in an answer
 
-    # Patience; an engine's is its own
+    # Time-outs; an engine has its own
     request_timeout: float = 600.0  # a whole request, also where a client sets none
     drafter_pause: float = 5.0  # rest after a drafter failed
 

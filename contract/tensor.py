@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 class Tensor(str):
     """A tensor's name that also knows its type and shape.
@@ -53,20 +58,21 @@ class Tensor(str):
         )
 
 
+class Flags(TypedDict, total=False):
+    """What may hold for a tensor; see `Tensor`."""
+
+    optional: bool
+    scalar: bool
+    ragged: bool
+
+
 class Tensors(list[Tensor]):
     """The inputs of a model, or its outputs, in the order of its configuration."""
 
     def declare(
-        self,
-        name: str,
-        dtype: str,
-        dims: tuple[int, ...],
-        *,
-        optional: bool = False,
-        scalar: bool = False,
-        ragged: bool = False,
+        self, name: str, dtype: str, dims: tuple[int, ...], **flags: Unpack[Flags]
     ) -> Tensor:
         """Add a tensor and return it."""
-        tensor = Tensor(name, dtype, dims, optional=optional, scalar=scalar, ragged=ragged)
+        tensor = Tensor(name, dtype, dims, **flags)
         self.append(tensor)
         return tensor

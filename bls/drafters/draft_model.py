@@ -173,7 +173,7 @@ class DraftModel(Drafter):
             return None
         self._drafts_ahead = False
         try:
-            branches: BranchesAhead | None = yield Settle(self._ahead.patience)
+            branches: BranchesAhead | None = yield Settle(self._ahead.timeout)
         except EngineRefused as error:
             self._ahead.refused = True
             self._health.refused(error)

@@ -1,4 +1,4 @@
-"""Background threads, and how their errors reach the log."""
+"""Background threads, and the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,21 @@ def in_background(
 def log_exception(what: str, error: BaseException) -> None:
     """Write a traceback to the server's log; clients get one line without it. Never raises."""
     text = f"tandem: {what}\n{''.join(traceback.format_exception(error))}"
+    _log(pb_utils.Logger.log_error, text)
+
+
+def log_warning(text: str) -> None:
+    """Write a line to the server's log: something is wrong, and is dealt with. Never raises."""
+    _log(pb_utils.Logger.log_warn, f"tandem: {text}")
+
+
+def log_info(text: str) -> None:
+    """Write a line to the server's log. Never raises."""
+    _log(pb_utils.Logger.log_info, f"tandem: {text}")
+
+
+def _log(write: Callable[[str], None], text: str) -> None:
     try:
-        pb_utils.Logger.log_error(text)
+        write(text)
     except Exception:  # noqa: BLE001  it goes through shared memory, which may be full
-        sys.stderr.write(text)
+        sys.stderr.write(f"{text}\n")

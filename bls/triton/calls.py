@@ -52,8 +52,8 @@ class Calls:
 
         decoupled: whether the model is; it must be said, and costs the call another thread.
         may_be_empty: whether a response without tensors is an answer, where no other one came.
-        Raises EngineError with the model's own words where the call failed, EngineRefused where
-        they say that the call itself is at fault.
+        Raises EngineCallError with the model's own words where the call failed, EngineRefused
+        where they say that the call itself is at fault.
         """
         try:
             if not decoupled:

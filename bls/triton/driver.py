@@ -26,7 +26,7 @@ from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.engine_caller import EngineCaller
-from tandem.bls.triton.helper import Errand, Helper, StepsBeside
+from tandem.bls.triton.helper import Helper, StepsBeside, Task
 from tandem.bls.triton.pending_call import Abandoned
 
 Steps: TypeAlias = Generator[Effect, Any, None]
@@ -67,7 +67,7 @@ class Driver:
         self._resume: Callable[[], Effect] | None = None  # what waits for a thread
         self._helper: Helper | None = None
         self._steps_beside: StepsBeside | None = None  # that wait for the next call
-        self._errand: Errand | None = None  # those beside the last one
+        self._task: Task | None = None  # those beside the last one
 
     def start(self) -> None:
         """Begin on a new thread."""
@@ -79,23 +79,22 @@ class Driver:
         An engine in the middle of a long step notices at the end of that step. The sequence keeps
         its reservation until then: the engine still works for it.
         """
-        if self._caller.interruption is not None:
-            return
         self._caller.interrupt(reason)
-        if self._helper is not None:
-            self._helper.interrupt(reason)
+        helper = self._helper  # read once: the sequence's own thread may change it
+        if helper is not None:
+            helper.stop()
 
     def check(self, now: float) -> None:
         """Abandon the call under way if it is overdue, and let another thread go on."""
         if self._resume is not None:
             self._go_on(self._resume)
-        if self._helper is not None:
-            self._helper.check(now)
+        helper = self._helper
+        if helper is not None:
+            helper.check(now)
         call = self._caller.abandon_if_overdue(now)
-        if call is None:
-            return
-        reason = self._caller.interruption or EngineTimeout(call.model, call.timeout)
-        self._go_on(lambda: self._steps.throw(reason))
+        if call is not None:
+            error = EngineTimeout(call.model, call.timeout)
+            self._go_on(lambda: self._after_failure(error))
 
     def _go_on(self, resume: Callable[[], Effect]) -> None:
         """Drive the steps on a new thread; where there is none to be had, at a later check."""
@@ -124,16 +123,22 @@ class Driver:
 
     def _after(self, effect: Effect) -> Effect:
         """Perform an effect, pass its outcome to the steps and return the next effect."""
-        failure: Failure | None = None
-        answer = None
         try:
             answer = self._perform(effect)
         except EngineCallError as error:
-            failure = error
-        reason = self._caller.interruption or failure
-        if reason is not None:
-            return self._steps.throw(reason)
+            return self._after_failure(error)
+        self._raise_interruption()
         return self._steps.send(answer)
+
+    def _after_failure(self, error: EngineCallError) -> Effect:
+        """Let the steps decide what an engine's failure means, and return the next effect."""
+        self._raise_interruption()
+        return self._steps.throw(error)
+
+    def _raise_interruption(self) -> None:
+        """End here once interrupted: to the steps, another prompt's error would be their own."""
+        if self._caller.interruption is not None:
+            raise self._caller.interruption
 
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, EngineCall):
@@ -145,7 +150,7 @@ class Driver:
         if isinstance(effect, Beside):
             return self._beside(effect.steps)
         if isinstance(effect, Settle):
-            return self._settle(effect.patience)
+            return self._settle(effect.timeout)
         assert self._next_chunk is not None
         return self._next_chunk()
 
@@ -154,9 +159,9 @@ class Driver:
 
     def _beside(self, steps: StepsBeside) -> None:
         """Have steps carried out beside the next call; what was not settled is given up."""
-        if self._errand is not None and self._helper is not None:
+        if self._task is not None and self._helper is not None:
             self._helper.stop()
-        self._errand, self._steps_beside = None, steps
+        self._task, self._steps_beside = None, steps
 
     def _begin_beside(self) -> None:
         """Let the helper begin as this thread is about to block: the answer then wakes this one."""
@@ -166,15 +171,15 @@ class Driver:
         if self._helper is None or self._helper.lost:
             self._helper = Helper.if_free(self._clients, self._request)
         if self._helper is not None:
-            self._errand = self._helper.begin(steps)
+            self._task = self._helper.begin(steps)
 
-    def _settle(self, patience: float) -> Any:
+    def _settle(self, timeout: float) -> Any:
         """Return what was carried out beside the last call; None where it takes longer."""
-        errand, self._errand = self._errand, None
-        if errand is None or self._helper is None:
+        task, self._task = self._task, None
+        if task is None or self._helper is None:
             return None
-        if errand.done_within(patience):
-            return errand.result
+        if task.done_within(timeout):
+            return task.result
         self._helper.stop()
         return None
 

@@ -53,16 +53,15 @@ class EngineCaller:
         response = self._await(model, "", settings.target.timeout, text_request(model, call))
         return text_of(model, response)
 
-    def stop(self) -> None:
-        """Have the engine stop the call under way, if there is one; it is still waited for."""
+    def interrupt(self, reason: Failure) -> None:
+        """Have the engine stop the call under way, which is still waited for; begin no other one.
+
+        The others are refused with ``reason`` until ``interruption`` is None again.
+        """
+        self.interruption = reason
         call = self._slot.call
         if call is not None:
             self._clients.stop(call.model, call.request_id)
-
-    def interrupt(self, reason: Failure) -> None:
-        """Stop the call under way, and let no other one begin."""
-        self.interruption = reason
-        self.stop()
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:
         """Abandon the call under way, and have it stopped, if it is overdue; return it, or None."""

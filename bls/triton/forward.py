@@ -21,7 +21,7 @@ from tandem.bls.errors import (
     EngineUnavailable,
     ServingError,
 )
-from tandem.bls.request_parser import check_sizes, refuse_unknown
+from tandem.bls.inputs import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception
@@ -125,8 +125,8 @@ class _Forwarded:
             inputs=self._inputs(),
             timeout=self._request.timeout(),
         )
-        patience = self._settings.request_timeout + SECONDS_OF_GRACE
-        call = self._wait.begin(model, self._id, patience)
+        timeout = self._settings.request_timeout + SECONDS_OF_GRACE
+        call = self._wait.begin(model, self._id, timeout)
         try:
             # A client that names only what is not made gets an answer without tensors.
             return self._calls.infer(model, request, decoupled=True, may_be_empty=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-import triton_python_backend_utils as pb_utils
-
 from tandem.bls.errors import EngineCallError, EngineRefused, Overloaded
-from tandem.bls.triton.background import in_background
+from tandem.bls.triton.background import in_background, log_info, log_warning
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.engine_client import EngineClient
 
@@ -35,7 +33,7 @@ class DraftHealth:
             if not self.available:
                 return
             self.available = False
-        pb_utils.Logger.log_warn(f"tandem: answers go on without drafts: {error}")
+        log_warning(f"answers go on without drafts: {error}")
         in_background(self._probe_until_well, self._probe_later)
 
     def refused(self, error: EngineRefused) -> None:
@@ -58,7 +56,7 @@ class DraftHealth:
                 break
         self.available = True
         model = self._engine.settings.model
-        pb_utils.Logger.log_info(f"tandem: model '{model}' answers; drafts are back")
+        log_info(f"model '{model}' answers; drafts are back")
 
     def _probe(self) -> None:
         settings = self._engine.settings
@@ -92,4 +90,4 @@ class RefusalLog:
         """Log an error, unless it is the last one."""
         if self._last != str(error):
             self._last = str(error)
-            pb_utils.Logger.log_warn(f"tandem: a request goes on without drafts: {error}")
+            log_warning(f"a request goes on without drafts: {error}")

@@ -18,7 +18,7 @@ from tandem.bls.triton.pending_call import Abandoned
 StepsBeside: TypeAlias = Generator[EngineCall, EngineAnswer, Any]
 
 
-class Errand:
+class Task:
     """Steps that a helper carries out, and what became of them."""
 
     def __init__(self, steps: StepsBeside) -> None:
@@ -45,17 +45,17 @@ class Errand:
 
 
 class Helper:
-    """Carries errands out, one at a time, on a thread that waits for the next one.
+    """Carries tasks out, one at a time, on a thread that waits for the next one.
 
-    A call that is overdue costs the helper its thread: it is ``lost`` and takes no more errands.
+    A call that is overdue costs the helper its thread: it is ``lost`` and takes no more tasks.
     """
 
     def __init__(self, clients: EngineClients, request: Request) -> None:
         self.lost = False
         self._clients = clients
         self._caller = EngineCaller(clients, request)
-        self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
-        self._errand: Errand | None = None
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._task: Task | None = None
         self._then: Callable[[], None] | None = None
         self._left = False
         self._lock = threading.Lock()
@@ -73,22 +73,19 @@ class Helper:
             return None
         return helper
 
-    def begin(self, steps: StepsBeside) -> Errand | None:
-        """Begin to carry steps out; None where the last errand has not ended."""
+    def begin(self, steps: StepsBeside) -> Task | None:
+        """Begin to carry steps out; None where the last task has not ended."""
         with self._lock:
-            if self._errand is not None or self.lost:
+            if self._task is not None or self.lost:
                 return None
-            errand = self._errand = Errand(steps)
-        self._errands.put(errand)
-        return errand
+            self._caller.interruption = None  # of the last task
+            task = self._task = Task(steps)
+        self._tasks.put(task)
+        return task
 
     def stop(self) -> None:
-        """Have the call under way stopped: nobody wants its answer any more."""
-        self._caller.stop()
-
-    def interrupt(self, reason: Failure) -> None:
-        """Stop the call under way, and let no other one begin."""
-        self._caller.interrupt(reason)
+        """End the task: its call under way is stopped, and it begins no other one."""
+        self._caller.interrupt(Cancelled())
 
     def check(self, now: float) -> None:
         """Give the thread up if its call is overdue."""
@@ -100,19 +97,19 @@ class Helper:
     def close(self, then: Callable[[], None]) -> None:
         """End the thread; call ``then`` as soon as no model works for it any more."""
         with self._lock:
-            busy = self._errand is not None
-            self._then = then if busy else None
-        self._errands.put(None)
+            busy = self._task is not None
+            self._then = then
+        self._tasks.put(None)
         if busy:
-            self._caller.interrupt(Cancelled())
+            self.stop()
         else:
             self._leave()
             then()
 
     def _work(self) -> None:
-        while (errand := self._errands.get()) is not None:
+        while (task := self._tasks.get()) is not None:
             try:
-                self._ended(self._carry_out(errand.steps))
+                self._ended(self._carry_out(task.steps))
             except (ServingError, Cancelled) as error:
                 self._ended(error=error)
             except Abandoned:
@@ -131,12 +128,12 @@ class Helper:
             return ended.value
 
     def _ended(self, result: Any = None, error: Failure | None = None) -> None:
-        """Note an errand's outcome, and do what waits for it."""
+        """Note a task's outcome, and do what waits for it."""
         with self._lock:
-            errand, self._errand = self._errand, None
+            task, self._task = self._task, None
             then, self._then = self._then, None
-        if errand is not None:
-            errand.end(result, error)
+        if task is not None:
+            task.end(result, error)
         if self.lost or then is not None:
             self._leave()
         if then is not None:

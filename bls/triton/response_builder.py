@@ -162,11 +162,11 @@ def _log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
 
 def _prompt_log_probs(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     """The same of the prompts."""
-    told = [p.prompt_log_probs for p in parts if p.prompt_log_probs is not None]
-    if len(told) < len(parts):
+    prompts = [p.prompt_log_probs for p in parts if p.prompt_log_probs is not None]
+    if len(prompts) < len(parts):
         return {}
-    outputs = {tensors.PROMPT_LOG_PROBS: _padded([prompt.values for prompt in told], np.float32)}
-    tops = [prompt.top for prompt in told if prompt.top is not None]
+    outputs = {tensors.PROMPT_LOG_PROBS: _padded([prompt.values for prompt in prompts], np.float32)}
+    tops = [prompt.top for prompt in prompts if prompt.top is not None]
     if len(tops) == len(parts):
         outputs[tensors.PROMPT_TOP_IDS] = _padded([top.ids for top in tops], np.int32)
         outputs[tensors.PROMPT_TOP_LOG_PROBS] = _padded([top.values for top in tops], np.float32)

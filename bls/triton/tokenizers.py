@@ -57,13 +57,15 @@ def tokens_of(response: Any, prompts: Sequence[TokenizerInputs]) -> list[Tokens]
     """Read the answer to ``tokens_request``, a row a prompt."""
     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
     lengths = outputs[preprocessing.REQUEST_INPUT_LEN].reshape(-1)
-    canceller = outputs.get(preprocessing.SPECIAL_STOP_IDS)
+    special_stops = outputs.get(preprocessing.SPECIAL_STOP_IDS)
     bad_words = outputs.get(preprocessing.BAD_WORDS_IDS)
     bias = outputs.get(preprocessing.EMBEDDING_BIAS)
     return [
         Tokens(
             prompt_ids=outputs[preprocessing.INPUT_ID][row, :length].copy(),
-            special_stops=() if canceller is None else _special(canceller[row], len(p.stop_words)),
+            special_stops=(
+                () if special_stops is None else _special(special_stops[row], len(p.stop_words))
+            ),
             bad_words=bad_words[row].copy() if bad_words is not None and p.bad_words else None,
             embedding_bias=bias[row].copy() if bias is not None and p.bias_words else None,
         )

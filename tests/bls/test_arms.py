@@ -25,6 +25,7 @@ def test_a_shorter_draft_is_known_exactly_from_a_longer_one():
     assert of[1, 0.0] == (1, 2)
     assert of[4, 0.0] == (4, 3)
     assert of[4, 0.6] == (3, 3)  # 0.9 * 0.9 * 0.5 is less
+    assert of[8, 0.0] == (8, 3)  # a longer one would have been rejected there too
 
 
 def test_a_stop_probability_ends_no_draft_that_stays_likely_enough():
@@ -46,6 +47,13 @@ def test_beyond_a_draft_that_was_kept_whole_more_is_kept_at_the_average_rate():
     assert arms.lengths == [1, 2, 3, 4]
     assert own.sums[0, 0].tolist() == [1, 2, 3, 4]
     assert own.sums[1, 0] == pytest.approx([2, 3, 3 + rate, 3 + rate + rate**2])
+
+
+def test_no_token_is_taken_for_certain():
+    arms = Arms(4, (0.0,), acceptance=1.0)
+    own = arms.of_a_request()
+    arms.add(drafted(2), 2, own)
+    assert own.sums[1, 0, -1] == pytest.approx(3 + 0.99 + 0.99**2)
 
 
 def test_what_follows_a_rejected_token_decides_nothing():
@@ -85,6 +93,7 @@ def test_the_best_arm_is_one_that_fits():
     assert arms.best(own, 16, 0.05, 0.001).length == 16
     assert arms.best(own, 9, 0.05, 0.001).length == 8
     assert arms.best(own, 9, 0.001, 0.05).length == 1
+    assert arms.best(own, 1, 0.05, 0.001).length == 1
 
 
 def test_what_nobody_has_tried_is_taken_for_what_it_is_said_to_be():

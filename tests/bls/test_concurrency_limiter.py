@@ -28,10 +28,10 @@ def test_as_many_go_to_work_as_may_and_the_rest_in_order():
 
 
 def test_work_gets_its_own_turn():
-    told = []
+    begun = []
     limiter = ConcurrencyLimiter(1, 0)
-    permit = limiter.acquire(told.append, 1)
-    assert told == [permit]
+    permit = limiter.acquire(begun.append, 1)
+    assert begun == [permit]
 
 
 def test_a_turn_ends_once():

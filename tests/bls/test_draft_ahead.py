@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import (
     END,
+    ENDLESS,
     SETTINGS,
     BranchingDraft,
     Health,
@@ -21,6 +22,7 @@ from scripted import (
     play,
     with_engines,
 )
+from strategies import languages, requests_of
 
 from tandem.bls import draft_ahead
 from tandem.bls.draft_ahead import (
@@ -40,7 +42,6 @@ from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, MAX_HELPERS
 
-ENDLESS = Language(end_every=10**9)
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
 
@@ -56,20 +57,7 @@ def request_of(**changes) -> Request:
     return replace(plain, **changes)
 
 
-requests = st.builds(
-    request_of,
-    prompt_ids=st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda t: ids(*t)),
-    max_tokens=st.integers(1, 40),
-    min_tokens=st.integers(0, 20),
-    draft_len=st.integers(1, 8),
-    prompt_lookup_num_tokens=st.integers(1, 10),
-    max_matching_ngram_size=st.integers(1, 4),
-    drafter=st.sampled_from(["draft_model", "hybrid"]),
-    stop_strings=st.lists(st.text("ab é", min_size=1, max_size=4), max_size=2).map(tuple),
-    end_ids=st.sampled_from([(END, 6), (END,), ()]),
-    streams_text=st.booleans(),
-)
-languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 50]))
+requests = requests_of(request_of, drafters=["draft_model", "hybrid"], most_min_tokens=20)
 fates = st.lists(
     st.sampled_from(["in time", "in time", "in time", "late", "failed", "refused"]),
     min_size=1,
@@ -402,7 +390,7 @@ def test_a_plan_follows_when_costs_do():
     assert ahead.plan.num_branches == 128
     learn(ahead, step=0.004, rounds=2_000)
     assert ahead.plan.num_tokens < 5
-    assert ahead.patience == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
+    assert ahead.timeout == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
 
 
 def learn(ahead, step=0.00109, accepted=4, rounds=200):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scripted import (
+    ENDLESS,
     SETTINGS,
     Draft,
     Health,
@@ -26,8 +27,6 @@ from tandem.bls.effects import EngineAnswer, StepSeconds
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
-
-ENDLESS = Language(end_every=10**9)
 
 
 class Repeats(Language):

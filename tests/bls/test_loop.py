@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import (
     END,
+    ENDLESS,
     SETTINGS,
     Draft,
     Health,
@@ -21,6 +22,7 @@ from scripted import (
     text_of,
     with_engines,
 )
+from strategies import languages, requests_of
 
 from tandem.bls.effects import EngineAnswer, KvBlocks, PromptLogProbs
 from tandem.bls.errors import EngineCallError
@@ -28,8 +30,6 @@ from tandem.bls.request import Request, Sampling
 from tandem.bls.text import detokenize_stream
 from tandem.bls.token_details import TopLogProbs, joined
 from tandem.contract.entry import KINDS
-
-ENDLESS = Language(end_every=10**9)
 
 
 def request_of(**changes) -> Request:
@@ -43,20 +43,11 @@ def request_of(**changes) -> Request:
     return replace(plain, **changes)
 
 
-requests = st.builds(
+requests = requests_of(
     request_of,
-    prompt_ids=st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda t: ids(*t)),
-    max_tokens=st.integers(1, 40),
-    min_tokens=st.integers(0, 12),
-    draft_len=st.integers(1, 8),
-    prompt_lookup_num_tokens=st.integers(1, 10),
-    max_matching_ngram_size=st.integers(1, 4),
-    drafter=st.sampled_from(["draft_model", "prompt_lookup", "hybrid", "none"]),
-    stop_strings=st.lists(st.text("ab é", min_size=1, max_size=4), max_size=2).map(tuple),
-    end_ids=st.sampled_from([(END, 6), (END,), ()]),
-    streams_text=st.booleans(),
+    drafters=["draft_model", "prompt_lookup", "hybrid", "none"],
+    most_min_tokens=12,
 )
-languages = st.builds(Language, st.integers(0, 10**6), st.sampled_from([2, 10, 50]))
 verified = st.sampled_from([10**9, 0, 1, 3])
 scripts = st.lists(st.sampled_from([True, True, False, None]), min_size=1, max_size=9).map(tuple)
 
@@ -542,9 +533,9 @@ def test_a_streams_text_keeps_no_round_waiting():
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
     assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    told = perform(detokenize_stream(), chunks_in=chunks)
-    assert "".join(chunk.text for chunk in told) == expected(request, ENDLESS)[1]
-    assert [chunk.totals for chunk in told] == [chunk.totals for chunk in chunks]
+    detokenized = perform(detokenize_stream(), chunks_in=chunks)
+    assert "".join(chunk.text for chunk in detokenized) == expected(request, ENDLESS)[1]
+    assert [chunk.totals for chunk in detokenized] == [chunk.totals for chunk in chunks]
 
 
 def test_draft_tokens_that_came_back_unverified_are_counted():

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted import Health, Language, Target, decoding_of, expected, ids, play
+from scripted import ENDLESS, Health, Target, decoding_of, expected, ids, play
 
 from tandem.bls.drafter_registry import (
     BUILT_IN,
@@ -18,7 +18,6 @@ from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_setti
 from tandem.bls.request import Request
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "drafters" / "repeat.py"
-ENDLESS = Language(end_every=10**9)
 HEAD = """
 from tandem.bls.drafter_registry import DrafterKind
 from tandem.bls.drafters.drafter import Drafter

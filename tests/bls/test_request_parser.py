@@ -6,91 +6,23 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
-import scripted
+from client_inputs import (
+    SETTINGS,
+    array,
+    batch,
+    prompt,
+    prompts_of,
+    refusal,
+    request_of,
+    request_parser,
+)
 from scripted import with_engines
 
 from tandem.bls.errors import BadRequest
 from tandem.bls.prompt import Options, TokenizerInputs
 from tandem.bls.request import Request, Sampling
-from tandem.bls.request_parser import (
-    MAX_PARAMETERS_BYTES,
-    TRITON_PARAMETERS,
-    UNSUPPORTED,
-    UNTOKENIZED,
-    RequestParser,
-    check_sizes,
-)
-from tandem.bls.settings import AUTO, RequestLimits
+from tandem.bls.request_parser import UNSUPPORTED, UNTOKENIZED, RequestParser
 from tandem.contract import entry
-
-SETTINGS = replace(
-    with_engines(
-        scripted.SETTINGS, target={"vocab_size": 100, "max_seq_len": 64, "max_draft_len": 16}
-    ),
-    end_ids=(7,),
-    drafters=("draft_model", "prompt_lookup", "hybrid", "none"),
-    drafter="draft_model",
-    draft_len=4,
-    prompt_lookup_num_tokens=5,
-    max_matching_ngram_size=2,
-    max_ngram_size=3,
-    max_text_bytes=50,
-    max_words=3,
-    max_words_bytes=20,
-    max_logits_bytes=100 * 4 * 12,  # 12 rows
-)
-NUMPY = {"BOOL": np.bool_, "FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
-INPUTS = {tensor: tensor for tensor in entry.INPUTS}
-
-
-def array(tensor, rows):
-    """[b, n], or [b] where Triton reshapes it."""
-    if tensor.dtype == "STRING":
-        made = np.array([[s if isinstance(s, bytes) else s.encode() for s in r] for r in rows], "O")
-        return made.reshape(len(rows), -1)
-    made = np.array(rows, NUMPY.get(tensor.dtype, np.float32))
-    return made.reshape(-1) if tensor.scalar and made.shape[-1] == 1 else made
-
-
-def request_parser(*, settings=SETTINGS, parameters="", **values):
-    """Read a request of one prompt; a value, a row of values, or None to leave an input out."""
-    values = {"text_input": "x", "max_tokens": 4} | values
-    inputs = {}
-    for name, value in values.items():
-        if value is not None:
-            row = value if isinstance(value, list) else [value]
-            inputs[name] = array(INPUTS[name], [row])
-    return RequestParser(inputs, parameters, settings)
-
-
-def batch(*rows, settings=SETTINGS):
-    """Read a request of several prompts, each with the same inputs."""
-    rows = [{"text_input": "x", "max_tokens": 4} | row for row in rows]
-    names = {name for row in rows for name in row}
-    inputs = {name: array(INPUTS[name], [[row[name]] for row in rows]) for name in names}
-    return RequestParser(inputs, "", settings)
-
-
-def prompts_of(parser):
-    return parser.prompts(parser.options())
-
-
-def prompt(**values):
-    [read] = prompts_of(request_parser(**values))
-    return read
-
-
-def request_of(**values):
-    return prompt(**values).request
-
-
-def refusal(**values):
-    with pytest.raises(BadRequest) as refused:
-        prompt(**values)
-    text = str(refused.value)
-    assert "\n" not in text
-    assert len(text) < 400
-    return text
 
 
 def test_a_plain_prompt_gets_the_deployments_defaults():
@@ -377,7 +309,7 @@ def test_what_is_just_right_is_taken(values):
 @pytest.mark.parametrize("tensor", UNSUPPORTED, ids=str)
 def test_what_no_engine_honours_is_refused_where_it_holds_something(tensor):
     some = np.array([[b"x"]], object) if tensor.dtype == "STRING" else np.ones((1, 1))
-    inputs = {"text_input": array(INPUTS["text_input"], [["x"]]), "max_tokens": np.array([[4]])}
+    inputs = {"text_input": array(entry.TEXT_INPUT, [["x"]]), "max_tokens": np.array([[4]])}
     with pytest.raises(BadRequest, match=f"^input '{tensor}' is not supported by this deployment$"):
         RequestParser(inputs | {tensor: some}, "", SETTINGS)
     assert prompts_of(RequestParser(inputs | {tensor: some[:, :0]}, "", SETTINGS))
@@ -394,7 +326,7 @@ def test_a_request_of_nothing_is_refused():
 
 def test_inputs_of_different_rows_are_refused():
     inputs = {
-        "text_input": array(INPUTS["text_input"], [["x"], ["y"]]),
+        "text_input": array(entry.TEXT_INPUT, [["x"], ["y"]]),
         "max_tokens": np.array([[4]], np.int32),
     }
     with pytest.raises(
@@ -573,30 +505,6 @@ def test_logits_of_a_batch_are_counted_together():
         prompts_of(batch(*rows))
 
 
-def test_words_of_a_batch_are_counted_together():
-    rows = [{"stop_words": "a" * 10}, {"stop_words": "b" * 10}]
-    assert batch(*rows)
-    rows[1]["stop_words"] += "b"
-    with pytest.raises(BadRequest, match=r"^input 'stop_words': 21 bytes given in all"):
-        batch(*rows)
-
-
-def test_sizes_are_judged_without_looking_at_the_words():
-    nothing = np.broadcast_to(np.array(None, object), (1, 10**9))
-    with pytest.raises(BadRequest, match="1000000000 words given for a prompt, at most 1024"):
-        check_sizes({entry.BAD_WORDS: nothing}, RequestLimits())
-
-
-def test_a_text_may_be_of_any_length_where_nothing_bounds_it():
-    check_sizes({entry.TEXT_INPUT: np.array([[b"x" * 10**6]], object)}, RequestLimits())
-
-
-def test_the_longest_text_of_a_batch_counts():
-    texts = np.array([[b"x" * 51], [b"x"]], object)
-    with pytest.raises(BadRequest, match=r"^input 'text_input': 51 bytes given"):
-        check_sizes({entry.TEXT_INPUT: texts}, SETTINGS)
-
-
 def test_empty_words_are_left_out_but_for_biased_ones():
     words = prompt(
         stop_words=["", "stop"],
@@ -686,108 +594,8 @@ def test_a_flag_of_the_request_reaches_the_loop(flag, field):
     assert request_of(**{flag: True}) == replace(plain, sampling=ANY, **{field: True})
 
 
-DRAFTING = (
-    "drafter",
-    "draft_len",
-    "prompt_lookup_num_tokens",
-    "max_matching_ngram_size",
-    "use_draft_logits",
-    "draft_acceptance_threshold",
-)
-LOGITS = {"use_draft_logits": True}
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"drafter": "none"}, ("none", 0, 0, 1, False, None)),
-        ({"num_draft_tokens": 0}, ("none", 0, 0, 1, False, None)),
-        ({"num_draft_tokens": AUTO}, ("draft_model", AUTO, 5, 2, False, None)),
-        ({"num_draft_tokens": 7}, ("draft_model", 7, 7, 2, False, None)),
-        ({"drafter": "prompt_lookup"}, ("prompt_lookup", 4, 5, 2, False, None)),
-        (
-            {"drafter": "hybrid", "prompt_lookup_num_tokens": 3, "num_draft_tokens": 7},
-            ("hybrid", 7, 3, 2, False, None),
-        ),
-        ({"drafter": "hybrid", "max_matching_ngram_size": 1}, ("hybrid", 4, 5, 1, False, None)),
-        (LOGITS, ("draft_model", 4, 5, 2, True, None)),
-        (LOGITS | {"draft_acceptance_threshold": 0.5}, ("draft_model", 4, 5, 2, True, 0.5)),
-        (
-            {"drafter": "prompt_lookup", "use_draft_logits": False},
-            ("prompt_lookup", 4, 5, 2, False, None),
-        ),
-    ],
-    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
-)
-def test_drafts_are_the_requests_or_the_deployments(values, expected):
-    request = request_of(**values)
-    assert tuple(getattr(request, name) for name in DRAFTING) == expected
-
-
-def test_drafting_ahead_is_the_requests_or_the_deployments():
-    ahead = scripted.with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
-    given = {"true": True, "false": False, "auto": None, "": True}
-    assert {
-        text: request_of(settings=ahead, draft_ahead=text).draft_ahead for text in given
-    } == given
-    assert request_of(settings=ahead, drafter="hybrid").draft_ahead is True
-    assert request_of().draft_ahead is None
-
-
-def test_a_deployments_threshold_holds_with_logits_only():
-    lossy = replace(SETTINGS, draft_acceptance_threshold=0.25)
-    assert request_of(settings=lossy).draft_acceptance_threshold is None
-    with_logits = request_of(settings=replace(lossy, use_draft_logits=True))
-    assert with_logits.use_draft_logits
-    assert with_logits.draft_acceptance_threshold == 0.25
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("num_draft_tokens", 1), ("use_draft_logits", True), ("max_matching_ngram_size", 1)],
-)
-def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
-    alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
-    assert request_of(settings=alone).drafter == "engine"
-    assert refusal(settings=alone, **{name: value}) == (
-        f"input '{name}' cannot be honoured: the target drafts by itself"
-    )
-
-
 def test_a_stop_is_distinguished_from_a_request():
     stop = {"stop": np.array([[True]])}
     assert RequestParser(stop, "", SETTINGS).is_stop
     assert not RequestParser({"stop": np.array([[False]])}, "", SETTINGS).is_stop
     assert not request_parser().is_stop
-
-
-@pytest.mark.parametrize(
-    ("key", "hint"),
-    [
-        ("temprature", "unknown input 'temprature'; did you mean 'temperature'?"),
-        ("zzzzzzzz", "unknown input 'zzzzzzzz'"),
-        ("a\\nb", "unknown input 'a\\nb'"),
-        ("z" * 40, f"unknown input '{'z' * 40}'"),
-        ("z" * 41, f"unknown input '{'z' * 40}...'"),
-    ],
-)
-def test_a_key_that_is_no_input_is_named_on_one_line(key, hint):
-    assert refusal(parameters=f'{{"{key}": 1}}') == hint
-
-
-def test_tritons_own_parameters_are_none_of_ours():
-    for key in (*TRITON_PARAMETERS, "triton_anything"):
-        assert request_parser(parameters=f'{{"{key}": 1}}')
-
-
-def test_parameters_are_not_read_at_any_length():
-    longest = '{"priority": "%s"}'
-    filled = longest % ("x" * (MAX_PARAMETERS_BYTES - len(longest) + 2))
-    assert request_parser(parameters=filled)
-    assert refusal(parameters=filled + " ") == (
-        "65537 bytes of parameters given, at most 65536 are taken; send inputs only"
-    )
-
-
-def test_a_clients_own_words_are_quoted_short_and_on_one_line():
-    assert refusal(drafter="a\n" * 500).startswith("input 'drafter': 'a\\na\\na")

@@ -35,6 +35,20 @@ def test_a_call_counts_for_three_times_its_expected_length_at_most():
     assert hung.fit() == slow.fit()
 
 
+def test_longer_calls_that_took_less_show_no_cost_below_zero():
+    line = LatencyModel(through_zero=False)
+    line.add(1, 0.010)
+    line.add(5, 0.008)
+    assert line.fit() == pytest.approx(((0.99 * 0.010 + 0.008) / 1.99, 0.0))
+
+
+def test_calls_that_grow_ever_faster_show_no_fixed_cost_below_zero():
+    line = LatencyModel(through_zero=False)
+    line.add(1, 0.001)
+    line.add(2, 0.0025)
+    assert line.fit() == pytest.approx((0.0, (0.99 * 0.001 + 2 * 0.0025) / (0.99 + 4)))
+
+
 def test_one_call_that_hung_does_not_spoil_the_costs():
     line = LatencyModel(through_zero=False)
     for tokens in (1, 5, 9, 3) * 20:
@@ -75,6 +89,20 @@ def test_a_token_alone_takes_a_step_and_its_part_of_the_calls_way():
     times.add(8, 0.160, 0.168)
     assert times.a_token(8) == pytest.approx(0.021)
     assert times.a_token(32) == pytest.approx(0.02025)
+
+
+def test_what_is_fixed_in_a_call_is_shared_by_its_tokens():
+    times = PlainTimes()
+    for tokens in (2, 8, 4):
+        times.add(tokens, 0.008 + 0.020 * tokens, 0.012 + 0.020 * tokens)
+    assert times.a_token(8) == pytest.approx(0.020 + 0.012 / 8)
+
+
+def test_a_token_alone_is_expected_to_take_the_shortest_way():
+    times = RoundTimes()
+    for drafter, rest in (("draft_model", 0.005), ("prompt_lookup", 0.001)):
+        times.add_round(drafter, 4, 0.020, rest)
+    assert times.step(1) == pytest.approx(0.021)
 
 
 def test_what_takes_no_time_does_not_earn_without_end():

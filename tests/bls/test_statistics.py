@@ -16,8 +16,8 @@ def test_rounds_add_up_in_all_and_by_drafter():
     statistics.add(Round(num_plain_tokens=8, target_seconds=4.0))
     statistics.add(Round())
     assert statistics.totals == Totals(11, 7, 2, 2 / 7)
-    told = statistics.as_dict()
-    rounds = told.pop("rounds")
+    figures = statistics.as_dict()
+    rounds = figures.pop("rounds")
     model = {
         "num_spec_steps": 1,
         "num_draft_tokens": 4,
@@ -34,7 +34,7 @@ def test_rounds_add_up_in_all_and_by_drafter():
         "mean_acceptance_length": 1.0,
         "acceptance_histogram": [1],
     }
-    assert told == {
+    assert figures == {
         "num_spec_steps": 2,
         "num_draft_tokens": 7,
         "num_accepted_draft_tokens": 2,

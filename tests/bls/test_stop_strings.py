@@ -12,38 +12,38 @@ pieces_ = st.lists(st.text("abc", max_size=5), max_size=12)
 
 def plainly(stops, pieces):
     """What is shown after each piece, and whether the text has ended, by looking at all of it."""
-    text, shown, told = "", 0, []
+    text, shown, shown_pieces = "", 0, []
     for piece in pieces:
         text += piece
         starts = [at for at in (text.find(stop) for stop in stops) if at >= 0]
         if starts:
-            told.append((text[shown : min(starts)], True))
-            return told
+            shown_pieces.append((text[shown : min(starts)], True))
+            return shown_pieces
         held = next(
             n
             for n in range(len(text), -1, -1)
             if n == 0 or any(stop.startswith(text[-n:]) for stop in stops)
         )
-        told.append((text[shown : len(text) - held], False))
+        shown_pieces.append((text[shown : len(text) - held], False))
         shown = len(text) - held
-    told.append((text[shown:], False))
-    return told
+    shown_pieces.append((text[shown:], False))
+    return shown_pieces
 
 
 @settings(max_examples=2_000)
 @given(stops_, pieces_)
 def test_what_is_shown_is_what_no_stop_string_can_begin_with(stops, pieces):
-    matched, told = StopStrings(stops), []
+    matched, shown_pieces = StopStrings(stops), []
     for piece in pieces:
         found = matched.would_find(piece)
-        told.append((matched.feed(piece), matched.found))
+        shown_pieces.append((matched.feed(piece), matched.found))
         assert found == matched.found
         if found:
             assert matched.flush() == ""
             break
     else:
-        told.append((matched.flush(), False))
-    assert told == plainly(stops, pieces)
+        shown_pieces.append((matched.flush(), False))
+    assert shown_pieces == plainly(stops, pieces)
 
 
 def test_asking_takes_nothing_over():

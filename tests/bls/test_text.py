@@ -13,7 +13,7 @@ from tandem.bls.token_details import of_plain_tokens
 TOTALS = Statistics().totals
 
 
-def told(tokens, *, stops=(), each_round=True, rounds=None):
+def fed(tokens, *, stops=(), each_round=True, rounds=None):
     """Feed rounds of tokens; return the chunks of text, what was kept, and the windows."""
     so_far, windows, texts, kept = TextSoFar(stops, each_round=each_round), [], [], []
 
@@ -36,45 +36,45 @@ def told(tokens, *, stops=(), each_round=True, rounds=None):
 
 def test_a_window_holds_the_last_ids_that_made_text_and_the_new_ones():
     # 7 and 6 make no text
-    *_, texts, kept, windows = told([[0, 1], [2], [7], [6], [3]])
+    *_, texts, kept, windows = fed([[0, 1], [2], [7], [6], [3]])
     assert texts == ["ab", "ab", "", "", "ba"]
     assert kept == [2, 1, 1, 1, 1]
     assert windows == [([0, 1], 0), ([0, 1, 2], 2), ([2, 7], 1), ([2, 7, 6], 2), ([2, 7, 6, 3], 3)]
 
 
 def test_text_that_nobody_wants_each_round_is_asked_for_once():
-    so_far, run, texts, kept, windows = told([[0, 1], [2]], each_round=False)
+    so_far, run, texts, kept, windows = fed([[0, 1], [2]], each_round=False)
     assert (texts, kept, windows) == (["", ""], [2, 1], [])
     assert run(so_far.finish(ids(0, 1, 2))) == "abab"
     assert windows == [([0, 1, 2], None)]
 
 
 def test_a_round_without_tokens_asks_for_nothing():
-    *_, texts, kept, windows = told([[]])
+    *_, texts, kept, windows = fed([[]])
     assert (texts, kept, windows) == ([""], [0], [])
 
 
 def test_an_answer_without_tokens_has_no_rest():
-    so_far, run, *_, windows = told([])
+    so_far, run, *_, windows = fed([])
     assert run(so_far.finish(ids())) == ""
     assert windows == []
 
 
 def test_the_end_brings_what_was_withheld():
-    so_far, run, texts, *_ = told([[0, 1], [0]], stops=("aba!",))
+    so_far, run, texts, *_ = fed([[0, 1], [0]], stops=("aba!",))
     assert texts == ["", ""]
     assert run(so_far.finish(ids(0, 1, 0))) == "aba"
 
 
 def test_a_stopped_text_has_no_rest():
-    so_far, run, texts, kept, _ = told([[4, 0, 1, 0, 1]], stops=("ba",))
+    so_far, run, texts, kept, _ = fed([[4, 0, 1, 0, 1]], stops=("ba",))
     assert (texts, kept) == ([" a"], [4])
     assert so_far.stopped
     assert run(so_far.finish(ids(4, 0, 1, 0))) == ""
 
 
 def test_the_token_that_completes_a_stop_string_is_found_one_by_one():
-    *_, texts, kept, windows = told([[0], [0, 0, 1, 0, 0]], stops=("ba",))
+    *_, texts, kept, windows = fed([[0], [0, 0, 1, 0, 0]], stops=("ba",))
     assert (texts, kept) == (["a", "aa"], [1, 4])
     assert windows == [
         ([0], 0),
@@ -87,7 +87,7 @@ def test_the_token_that_completes_a_stop_string_is_found_one_by_one():
 
 
 def test_a_stop_string_that_the_last_token_completes_keeps_all():
-    *_, texts, kept, windows = told([[0], [0, 1, 0]], stops=("ba",))
+    *_, texts, kept, windows = fed([[0], [0, 1, 0]], stops=("ba",))
     assert (texts, kept) == (["a", "a"], [1, 3])
     assert [len(window) for window, _ in windows] == [1, 4, 2, 3]
 

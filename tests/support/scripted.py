@@ -27,29 +27,14 @@ from tandem.bls.request import Request
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text import detokenize_stream
 from tandem.contract.capabilities import Capabilities
+from tandem.engines.capabilities import TORCH
 
 VOCAB = 8
 END = 7  # and 6: a checkpoint may have several
 PIECES = ("a", "b", "ab", "ba", " ", "é", "", "")
 
-CAPABILITIES = Capabilities(
-    verifies_drafts=True,
-    drafts_itself=False,
-    keyed_randomness=True,
-    draft_logits=True,
-    log_probs_with_drafts=True,
-    top_log_probs=True,
-    prompt_log_probs=True,
-    stop=True,
-    streaming=True,
-    stops_when_unsure=False,
-    logits_tell_all=True,
-    shares_logits=False,
-    warps_draft_logits=True,
-    compares_ids_exactly=True,
-    top_p_with_drafts=True,
-    branches=False,
-)
+# A plain engine of ours: it answers as it is asked, and tells nothing beside it.
+CAPABILITIES = replace(TORCH, stops_when_unsure=False, shares_logits=False, branches=False)
 TARGET = EngineSettings(
     model="target",
     capabilities=CAPABILITIES,
@@ -118,6 +103,9 @@ class Language:
             if token not in banned:
                 return int(token)
         raise AssertionError("everything is banned")
+
+
+ENDLESS = Language(end_every=10**9)
 
 
 @dataclass

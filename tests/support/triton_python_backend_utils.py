@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
@@ -67,6 +68,8 @@ class InferenceRequest:
         self.model_name, self.given = model_name, given
 
     def exec(self, *, decoupled: bool = False) -> Any:
+        if owner_of(threading.current_thread()) is not owner_of(threading.main_thread()):
+            raise TritonModelException("the test that made this call is over")
         response = InferenceRequest.answer(self)
         return [response] if decoupled else response
 
@@ -197,8 +200,14 @@ class Metric:
             raise TritonModelException("Failed to increase the shared memory pool size")
 
 
+def owner_of(thread: threading.Thread) -> object:
+    """The test that a thread works for, where its maker noted it; else None."""
+    return getattr(thread, "owner", None)
+
+
 def reset() -> None:
-    """Forget what happened."""
+    """Forget what happened; calls of threads that were made before fail from now on."""
+    threading.current_thread().owner = object()  # type: ignore[attr-defined]
     Logger.lines, Logger.full = [], False
     MetricFamily.metrics, MetricFamily.full = {}, False
     InferenceRequest.answer = None

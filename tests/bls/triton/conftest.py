@@ -1,12 +1,21 @@
 """The loop's room inside Triton, without one: `triton_python_backend_utils` of tests/support."""
 
+import threading
+
 import pytest
 import triton_python_backend_utils as triton
 
 
 @pytest.fixture(autouse=True)
-def pb():
-    """What Triton received; as new for each test."""
+def pb(monkeypatch):
+    """What Triton received; as new for each test, and out of reach for threads of the last one."""
+    init = threading.Thread.__init__
+
+    def init_for_the_test_of_its_maker(thread, *args, **kwargs):
+        init(thread, *args, **kwargs)
+        thread.owner = triton.owner_of(threading.current_thread())
+
+    monkeypatch.setattr(threading.Thread, "__init__", init_for_the_test_of_its_maker)
     triton.reset()
     yield triton
     triton.reset()

@@ -85,7 +85,9 @@ def test_decoding_begins_once_there_is_a_thread(threads):
     driver.check(now=2.0)
     assert eventually(lambda: receiver.ends == [None])
     assert receiver.chunks == [chunk]
-    driver.check(now=3.0)  # it asks for none, and none is left
+    threads.left = 1
+    driver.check(now=3.0)
+    assert threads.left == 1  # it asks for none
     assert receiver.ends == [None]
 
 

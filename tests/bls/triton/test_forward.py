@@ -1,12 +1,12 @@
 """A forwarded request whose client has gone, while `bls_stream` hangs."""
 
-import threading
+import itertools
 import time
 
 import pytest
-from live_triton import eventually
 
 from tandem.bls.settings import ForwarderSettings
+from tandem.bls.triton import forward
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.forward import SECONDS_BETWEEN_STOPS, _Forwarded
 from tandem.bls.triton.pending_call import AbandonedCalls
@@ -26,22 +26,28 @@ def cancelled(pb):
     return _Forwarded(Request(sender), settings, Calls(), AbandonedCalls())
 
 
-def test_one_stop_is_under_way_at_a_time(cancelled, pb):
-    asked, go_on = [], threading.Event()
+def test_one_stop_is_under_way_at_a_time(cancelled, pb, monkeypatch):
+    begun, asked = [], []
+    monkeypatch.setattr(forward, "in_background", lambda work, refused: begun.append(work))
+    now = itertools.count(time.monotonic(), SECONDS_BETWEEN_STOPS)
+
+    def look_often():
+        for _ in range(100):
+            cancelled.check(next(now))
 
     def answer(request):
         asked.append(request)
-        assert go_on.wait(30)
+        look_often()
         return pb.InferenceResponse(error=pb.TritonError("the call has ended"))
 
     pb.InferenceRequest.answer = answer
-    now = time.monotonic()
-    threads = threading.active_count()
-    for look in range(100):
-        cancelled.check(now + look * SECONDS_BETWEEN_STOPS)
-    assert eventually(lambda: len(asked) == 1)
-    assert threading.active_count() <= threads + 1
-    go_on.set()
-    assert eventually(lambda: threading.active_count() == threads)
-    cancelled.check(now + 100 * SECONDS_BETWEEN_STOPS)  # it may have come too early
-    assert eventually(lambda: len(asked) == 2)
+    look_often()
+    [stop] = begun
+    begun.clear()
+    stop()
+    assert len(asked) == 1
+    assert begun == []
+    look_often()  # it may have come too early
+    [stop] = begun
+    stop()
+    assert len(asked) == 2

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as triton
 from scripted import (
+    ENDLESS,
     SETTINGS,
     BranchingDraft,
-    Language,
     Target,
     decoding_of,
     expected,
@@ -18,15 +18,16 @@ from scripted import (
 )
 
 from tandem.bls.effects import Branching, Draft, EngineCall
-from tandem.bls.errors import Cancelled
+from tandem.bls.errors import Cancelled, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.settings import MAX_HELPERS
+from tandem.bls.triton import helper as module
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.helper import Helper
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
-LANGUAGE = Language(end_every=10**9)
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 REQUEST = Request(
     prompt_ids=ids(1, 2, 3),
@@ -48,8 +49,8 @@ class Engines:
     """
 
     def __init__(self, *, hold=lambda kind, request_id: None, drafts_ahead=True):
-        self.target = Target(LANGUAGE, ())
-        self.draft = BranchingDraft(LANGUAGE, unsure_every=10**9)
+        self.target = Target(ENDLESS, ())
+        self.draft = BranchingDraft(ENDLESS, unsure_every=10**9)
         self.stops = []
         self.threads = {"draft": set(), "target": set(), "branches": set()}
         self._hold = hold
@@ -176,7 +177,7 @@ def test_one_thread_more_drafts_beside_the_verifications(pb):
     _, receiver, statistics = started(pb, engines, clients)
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_calls > 0
     assert statistics.num_drafter_failures == 0
     assert engines.threads["target"] >= engines.threads["draft"]
@@ -190,7 +191,7 @@ def test_branches_that_hang_hold_up_neither_a_round_nor_the_answer(pb, held):
     engines = Engines(hold=held)
     driver, receiver, statistics = started(pb, engines)
     assert receiver.done.wait(PATIENCE)
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_hits == 0
     assert len(held.ids) == 1  # while it hangs nothing more is drafted ahead
     eventually(lambda: held.ids[0] in engines.stops)
@@ -244,7 +245,7 @@ def test_without_a_free_helper_nothing_is_drafted_ahead(pb):
     engines = Engines(drafts_ahead=False)
     _, receiver, statistics = started(pb, engines, clients)
     assert receiver.end.wait(PATIENCE)
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_branches == 0
     assert not engines.threads["branches"]
 
@@ -257,7 +258,7 @@ def test_branches_that_fail_cost_the_draft_its_rest_and_the_text_nothing(pb):
     _, receiver, statistics = started(pb, Engines(hold=fail))
     assert receiver.end.wait(PATIENCE)
     assert receiver.error is None
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert statistics.ahead.num_hits == 0
 
 
@@ -268,5 +269,108 @@ def test_what_goes_wrong_in_the_helper_is_logged_and_costs_the_text_nothing(pb):
 
     _, receiver, _ = started(pb, Engines(hold=wrong))
     assert receiver.end.wait(PATIENCE)
-    assert receiver.tokens == expected(REQUEST, LANGUAGE)[0]
+    assert receiver.tokens == expected(REQUEST, ENDLESS)[0]
     assert any("boom" in line for line in pb.Logger.lines)
+
+
+class Steps:
+    """Steps of so many draft calls; `made` counts those that were answered."""
+
+    def __init__(self, calls):
+        self.made = 0
+        self._calls = calls
+
+    def __call__(self):
+        for _ in range(self._calls):
+            yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
+            self.made += 1
+        return self.made
+
+
+def test_steps_that_are_given_up_before_their_thread_begins_make_no_call(pb, monkeypatch):
+    threads, given_up, wanted = [], Steps(1), Steps(1)
+    monkeypatch.setattr(module, "in_background", threads.append)
+    pb.InferenceRequest.answer = Engines()
+    helper = Helper.if_free(EngineClients(AHEAD), REQUEST)
+    task = helper.begin(given_up())
+    helper.stop()
+    assert helper.begin(wanted()) is None  # one after the other
+    threading.Thread(target=threads[0], daemon=True).start()
+    assert task.done_within(PATIENCE)
+    assert given_up.made == 0
+    task = helper.begin(wanted())
+    assert task.done_within(PATIENCE)
+    assert task.result == wanted.made == 1
+    helper.close(lambda: None)
+
+
+class HeldDraft:
+    """Holds all calls until they are let go."""
+
+    def __init__(self):
+        self.arrived, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self, kind, request_id):
+        self.arrived.set()
+        assert self.let_go.wait(PATIENCE)
+
+
+@pytest.fixture
+def working(pb):
+    """A helper in the first of two calls: itself, what it shares, its steps, the task, the hold."""
+    hold, steps, clients = HeldDraft(), Steps(2), EngineClients(AHEAD)
+    pb.InferenceRequest.answer = Engines(hold=hold)
+    helper = Helper.if_free(clients, REQUEST)
+    task = helper.begin(steps())
+    assert hold.arrived.wait(PATIENCE)
+    yield helper, clients, steps, task, hold
+    hold.let_go.set()
+
+
+def all_are_free(clients):
+    """Whether nobody has a helper; they are as free as before."""
+    taken = [clients.helpers.acquire(blocking=False) for _ in range(MAX_HELPERS)]
+    for _ in filter(None, taken):
+        clients.helpers.release()
+    return all(taken)
+
+
+def test_steps_that_are_given_up_during_a_call_make_no_other_one(pb, working):
+    helper, _, steps, task, hold = working
+    helper.stop()
+    eventually(lambda: len(pb.InferenceRequest.answer.stops) == 1)
+    hold.let_go.set()
+    assert task.done_within(PATIENCE)
+    assert steps.made == 1
+    with pytest.raises(Cancelled):
+        _ = task.result
+    helper.close(lambda: None)
+
+
+def test_a_helper_whose_call_is_overdue_leaves_its_place_and_takes_no_more_steps(working):
+    helper, clients, _, task, _ = working
+    helper.check(time.monotonic())
+    assert not helper.lost
+    helper.check(time.monotonic() + AHEAD.draft.timeout + 1)
+    assert task.done_within(0)
+    with pytest.raises(EngineTimeout):
+        _ = task.result
+    assert helper.lost
+    assert helper.begin(Steps(1)()) is None
+    assert all_are_free(clients)
+    ended = []
+    helper.close(lambda: ended.append(1))
+    assert ended == [1]
+    assert all_are_free(clients)
+
+
+def test_a_helper_that_is_closed_during_a_call_leaves_its_place_when_the_call_is_over(working):
+    helper, clients, steps, _, hold = working
+    ended = threading.Event()
+    helper.close(ended.set)
+    assert not ended.is_set()
+    assert not all_are_free(clients)
+    hold.let_go.set()
+    assert ended.wait(PATIENCE)
+    assert steps.made == 1
+    assert all_are_free(clients)

@@ -1,0 +1,76 @@
+"""What a request says of its drafts, and what the deployment says where it says nothing."""
+
+from dataclasses import replace
+
+import pytest
+from client_inputs import SETTINGS, refusal, request_of
+from scripted import with_engines
+
+from tandem.bls.settings import AUTO
+
+DRAFTING = (
+    "drafter",
+    "draft_len",
+    "prompt_lookup_num_tokens",
+    "max_matching_ngram_size",
+    "use_draft_logits",
+    "draft_acceptance_threshold",
+)
+LOGITS = {"use_draft_logits": True}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"drafter": "none"}, ("none", 0, 0, 1, False, None)),
+        ({"num_draft_tokens": 0}, ("none", 0, 0, 1, False, None)),
+        ({"num_draft_tokens": AUTO}, ("draft_model", AUTO, 5, 2, False, None)),
+        ({"num_draft_tokens": 7}, ("draft_model", 7, 7, 2, False, None)),
+        ({"drafter": "prompt_lookup"}, ("prompt_lookup", 4, 5, 2, False, None)),
+        (
+            {"drafter": "hybrid", "prompt_lookup_num_tokens": 3, "num_draft_tokens": 7},
+            ("hybrid", 7, 3, 2, False, None),
+        ),
+        ({"drafter": "hybrid", "max_matching_ngram_size": 1}, ("hybrid", 4, 5, 1, False, None)),
+        (LOGITS, ("draft_model", 4, 5, 2, True, None)),
+        (LOGITS | {"draft_acceptance_threshold": 0.5}, ("draft_model", 4, 5, 2, True, 0.5)),
+        (
+            {"drafter": "prompt_lookup", "use_draft_logits": False},
+            ("prompt_lookup", 4, 5, 2, False, None),
+        ),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
+)
+def test_drafts_are_the_requests_or_the_deployments(values, expected):
+    request = request_of(**values)
+    assert tuple(getattr(request, name) for name in DRAFTING) == expected
+
+
+def test_drafting_ahead_is_the_requests_or_the_deployments():
+    ahead = with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
+    given = {"true": True, "false": False, "auto": None, "": True}
+    assert {
+        text: request_of(settings=ahead, draft_ahead=text).draft_ahead for text in given
+    } == given
+    assert request_of(settings=ahead, drafter="hybrid").draft_ahead is True
+    assert request_of().draft_ahead is None
+
+
+def test_a_deployments_threshold_holds_with_logits_only():
+    lossy = replace(SETTINGS, draft_acceptance_threshold=0.25)
+    assert request_of(settings=lossy).draft_acceptance_threshold is None
+    with_logits = request_of(settings=replace(lossy, use_draft_logits=True))
+    assert with_logits.use_draft_logits
+    assert with_logits.draft_acceptance_threshold == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_draft_tokens", 1), ("use_draft_logits", True), ("max_matching_ngram_size", 1)],
+)
+def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
+    alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
+    assert request_of(settings=alone).drafter == "engine"
+    assert refusal(settings=alone, **{name: value}) == (
+        f"input '{name}' cannot be honoured: the target drafts by itself"
+    )

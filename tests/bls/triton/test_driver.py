@@ -1,0 +1,208 @@
+"""A sequence's thread and its calls: what ends them, whose fault it is, what is beside them."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import triton_python_backend_utils as triton
+from scripted import SETTINGS, ids
+
+from tandem.bls.effects import Beside, EngineCall, NextChunk, Settle
+from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
+from tandem.bls.request import Request
+from tandem.bls.triton.clients import EngineClients
+from tandem.bls.triton.driver import Driver
+from tandem.contract import engine as tensors
+
+PATIENCE = 30
+REQUEST = Request(prompt_ids=ids(1, 2, 3), max_tokens=8)
+
+
+class Receiver:
+    """Notes the end."""
+
+    def __init__(self):
+        self.end = threading.Event()
+
+    def ended(self, error):
+        self.error = error
+        self.end.set()
+
+
+class HeldEngine:
+    """Answers one token, once the first call is let go; `stop` at once."""
+
+    def __init__(self):
+        self.called = []
+        self.arrived, self.let_go, self.stopped = (threading.Event() for _ in range(3))
+
+    def __call__(self, request):
+        if tensors.STOP in [tensor.name() for tensor in request.given["inputs"]]:
+            self.stopped.set()
+            return triton.InferenceResponse([])
+        self.called.append(request.model_name)
+        if request.model_name == "draft" and self.called.count("draft") == 1:
+            self.arrived.set()
+            assert self.let_go.wait(PATIENCE)
+        outputs = {tensors.OUTPUT_IDS: [[[4]]], tensors.SEQUENCE_LENGTH: [[1]]}
+        return triton.InferenceResponse(
+            [triton.Tensor(name, np.array(value, np.int32)) for name, value in outputs.items()]
+        )
+
+
+@pytest.fixture
+def engine(pb):
+    held = pb.InferenceRequest.answer = HeldEngine()
+    yield held
+    held.let_go.set()
+
+
+class DraftThenVerify:
+    """A round's steps; ``failures`` are those of its draft, which cost no more than the draft."""
+
+    def __init__(self):
+        self.failures = []
+
+    def __call__(self):
+        try:
+            yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0)
+        except EngineCallError as error:
+            self.failures.append(error)
+        yield EngineCall("target", REQUEST.prompt_ids, 1, seed=0)
+
+
+@pytest.fixture
+def interrupted(engine):
+    """A driver whose draft call is under way as another prompt of its request ends them all."""
+    steps, receiver = DraftThenVerify(), Receiver()
+    driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver)
+    driver.start()
+    assert engine.arrived.wait(PATIENCE)
+    reason = EngineTimeout("target", 60)
+    driver.interrupt(reason)
+    return driver, steps, receiver, reason
+
+
+def test_an_interruption_is_no_failure_of_the_call_under_way(engine, interrupted):
+    _, steps, receiver, reason = interrupted
+    engine.let_go.set()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is reason
+    assert steps.failures == []
+    assert engine.called == ["draft"]
+
+
+def test_nor_is_it_one_where_the_call_under_way_never_ends(engine, interrupted):
+    driver, steps, receiver, reason = interrupted
+    driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is reason
+    assert steps.failures == []
+    assert engine.called == ["draft"]
+
+
+def test_who_waits_for_a_chunk_ends_with_the_reason(pb):
+    waits, woken, receiver = threading.Event(), threading.Event(), Receiver()
+
+    def steps():
+        yield NextChunk()
+        raise AssertionError("there is no chunk")
+
+    def next_chunk():
+        waits.set()
+        assert woken.wait(PATIENCE)
+
+    driver = Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver, next_chunk)
+    driver.start()
+    assert waits.wait(PATIENCE)
+    driver.interrupt(Cancelled())
+    woken.set()
+    assert receiver.end.wait(PATIENCE)
+    assert isinstance(receiver.error, Cancelled)
+    assert pb.Logger.lines == []
+
+
+def draft_ahead():
+    """Steps beside a verification."""
+    return (yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0))
+
+
+VERIFICATION = EngineCall("target", REQUEST.prompt_ids, 1, seed=0)
+
+
+def run(steps):
+    receiver = Receiver()
+    driver = Driver(EngineClients(SETTINGS), steps, REQUEST, receiver)
+    driver.start()
+    return driver, receiver
+
+
+def test_steps_beside_a_call_that_were_not_settled_are_stopped_before_the_next_ones(engine):
+    def steps():
+        yield Beside(draft_ahead())
+        yield VERIFICATION
+        assert engine.arrived.wait(PATIENCE)
+        yield Beside(draft_ahead())
+        assert engine.stopped.wait(PATIENCE)
+
+    _, receiver = run(steps())
+    assert engine.stopped.wait(PATIENCE)
+    engine.let_go.set()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+
+
+def test_steps_that_are_late_are_stopped_at_once(engine):
+    settled = []
+
+    def steps():
+        yield Beside(draft_ahead())
+        yield VERIFICATION
+        assert engine.arrived.wait(PATIENCE)
+        settled.append((yield Settle(0)))
+        assert engine.stopped.wait(PATIENCE)
+
+    _, receiver = run(steps())
+    assert engine.stopped.wait(PATIENCE)
+    engine.let_go.set()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+    assert settled == [None]
+
+
+def test_steps_that_were_settled_in_time_are_not_stopped(engine):
+    settled = []
+
+    def steps():
+        for _ in range(2):
+            yield Beside(draft_ahead())
+            yield VERIFICATION
+            settled.append((yield Settle(PATIENCE)))
+
+    engine.let_go.set()
+    _, receiver = run(steps())
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+    assert [answer.tokens.tolist() for answer in settled] == [[4], [4]]
+    assert not engine.stopped.is_set()
+
+
+def test_another_helper_takes_the_place_of_one_whose_call_is_overdue(engine):
+    given_up, settled = threading.Event(), []
+
+    def steps():
+        yield Beside(draft_ahead())
+        yield VERIFICATION
+        assert given_up.wait(PATIENCE)
+        yield Beside(draft_ahead())
+        yield VERIFICATION
+        settled.append((yield Settle(PATIENCE)))
+
+    driver, receiver = run(steps())
+    assert engine.arrived.wait(PATIENCE)
+    driver.check(time.monotonic() + SETTINGS.draft.timeout + 1)
+    given_up.set()
+    assert receiver.end.wait(PATIENCE)
+    assert receiver.error is None
+    assert [answer.tokens.tolist() for answer in settled] == [[4]]

@@ -1,0 +1,81 @@
+"""Requests as clients send them, read by the parser: inputs by name, a row a prompt."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scripted
+from scripted import with_engines
+
+from tandem.bls.errors import BadRequest
+from tandem.bls.request_parser import RequestParser
+from tandem.contract import entry
+
+SETTINGS = replace(
+    with_engines(
+        scripted.SETTINGS, target={"vocab_size": 100, "max_seq_len": 64, "max_draft_len": 16}
+    ),
+    end_ids=(7,),
+    drafters=("draft_model", "prompt_lookup", "hybrid", "none"),
+    drafter="draft_model",
+    draft_len=4,
+    prompt_lookup_num_tokens=5,
+    max_matching_ngram_size=2,
+    max_ngram_size=3,
+    max_text_bytes=50,
+    max_words=3,
+    max_words_bytes=20,
+    max_logits_bytes=100 * 4 * 12,  # 12 rows
+)
+NUMPY = {"BOOL": np.bool_, "FP32": np.float32, "INT32": np.int32, "UINT64": np.uint64}
+INPUTS = {tensor: tensor for tensor in entry.INPUTS}
+
+
+def array(tensor, rows):
+    """[b, n], or [b] where Triton reshapes it."""
+    if tensor.dtype == "STRING":
+        made = np.array([[s if isinstance(s, bytes) else s.encode() for s in r] for r in rows], "O")
+        return made.reshape(len(rows), -1)
+    made = np.array(rows, NUMPY.get(tensor.dtype, np.float32))
+    return made.reshape(-1) if tensor.scalar and made.shape[-1] == 1 else made
+
+
+def request_parser(*, settings=SETTINGS, parameters="", **values):
+    """Read a request of one prompt; a value, a row of values, or None to leave an input out."""
+    values = {"text_input": "x", "max_tokens": 4} | values
+    inputs = {}
+    for name, value in values.items():
+        if value is not None:
+            row = value if isinstance(value, list) else [value]
+            inputs[name] = array(INPUTS[name], [row])
+    return RequestParser(inputs, parameters, settings)
+
+
+def batch(*rows, settings=SETTINGS):
+    """Read a request of several prompts, each with the same inputs."""
+    rows = [{"text_input": "x", "max_tokens": 4} | row for row in rows]
+    names = {name for row in rows for name in row}
+    inputs = {name: array(INPUTS[name], [[row[name]] for row in rows]) for name in names}
+    return RequestParser(inputs, "", settings)
+
+
+def prompts_of(parser):
+    return parser.prompts(parser.options())
+
+
+def prompt(**values):
+    [read] = prompts_of(request_parser(**values))
+    return read
+
+
+def request_of(**values):
+    return prompt(**values).request
+
+
+def refusal(**values):
+    with pytest.raises(BadRequest) as refused:
+        prompt(**values)
+    text = str(refused.value)
+    assert "\n" not in text
+    assert len(text) < 400
+    return text
