@@ -6,7 +6,8 @@
 Bare loops over a profile's emulated engines, on devices of their own: the target alone, the best
 length of drafting and verifying in turns, and the best of ahead. Greedy, over an even text. There
 are as many branches, up to a limit, as are ready when the verification is. All figures are emulated
-and say what the order of the calls is worth, not what a loop takes.
+and say what the order of the calls is worth, not what a loop takes: for this there is
+`loop_simulation`, with the product's own loop over the same engines.
 """
 
 from __future__ import annotations

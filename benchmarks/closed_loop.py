@@ -8,7 +8,9 @@ lengths are the product's own; engines, hops and the clock are modelled:
 - A call waits for the loop's processor on its way in and out: one for all streams, first come,
   first served. It is what many streams wait for on a small machine.
 
-The texts are drawn once for each stream, so every setting meets the same ones.
+The texts are drawn once for each stream, so every setting meets the same ones. `benchmarks.auto`
+judges the controller by it. `loop_simulation` has the emulated engines themselves, and drafting
+ahead, which this one has not.
 """
 
 from __future__ import annotations

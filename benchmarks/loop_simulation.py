@@ -5,7 +5,8 @@
 
 Loop, drafters and decisions are those that serve; engines are a profile's. What a call takes beside
 its engine is given (`--hop-ms`), and so is what the loop itself takes for a round. Every figure is
-emulated: it says what a setting is worth, and what a live server should come near.
+emulated: it says what a setting is worth, and what a live server should come near. `closed_loop`
+asks for less of each call, and so runs dozens of streams in seconds.
 """
 
 from __future__ import annotations

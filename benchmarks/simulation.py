@@ -1,4 +1,9 @@
-"""A bare sequential loop over two emulated engines, in virtual time: exact, and done at once."""
+"""A bare sequential loop over two emulated engines, in virtual time: exact, and done at once.
+
+It says what engines allow that draft and verify in turns: `published_rows` holds it against what
+others measured, `orchestration` what the product takes beside it. `loop_simulation` runs the
+product's own loop over the same engines.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from rich.console import Console
 
 from benchmarks import faulty
 from benchmarks.soak.asking import STREAM, SoakRequest, ask
-from benchmarks.soak.crowd import Crowd, Ledger
+from benchmarks.soak.crowd import Crowd, Duration, Ledger
 from benchmarks.soak.faults import Trouble
 from benchmarks.soak.flatness import courses
 from benchmarks.soak.processes import Sample, is_at_rest, process_of, sample
@@ -75,10 +75,15 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="the crowd asks at least so long"
+    )
     parser.add_argument("--streams", type=int, default=16, help="clients at once")
     parser.add_argument(
-        "--cancels", type=int, help=f"at least so many; default: {CANCELS_AN_HOUR} an hour"
+        "--cancels",
+        type=int,
+        help=f"at least so many: the crowd asks for up to twice the minutes to have them; "
+        f"default: {CANCELS_AN_HOUR} an hour",
     )
     options = parser.parse_args()
     if options.cancels is None:
@@ -93,9 +98,8 @@ def _soak(
     ledger, samples = Ledger(), []
     with Trouble(server.repository) as trouble:
         crowd = Crowd(server.grpc_url, questions, ledger, trouble.explains)
-        asking = threading.Thread(
-            target=crowd.run, args=(options.streams, 60 * options.minutes), daemon=True
-        )
+        duration = Duration(ledger, 60 * options.minutes, options.cancels)
+        asking = threading.Thread(target=crowd.run, args=(options.streams, duration), daemon=True)
         asking.start()
         _table_row(COLUMNS)
         while asking.is_alive() and server.running:
@@ -114,7 +118,9 @@ def _soak(
     unwatched = max((s.heartbeat for s in samples if s.heartbeat is not None), default=0.0)
     if unwatched > SECONDS_UNWATCHED:
         faults.append(f"a watcher did not look for {unwatched:.0f} s")
-    _summarize(options, ledger, trouble)
+    minutes = (samples[-1].moment - samples[0].moment) / 60
+    out.print(f"\n{minutes:.0f} minutes, {options.streams} clients at once\n")
+    _summarize(ledger, trouble)
     return faults
 
 
@@ -126,7 +132,8 @@ def _kill(server: TritonServer, questions: list[Question], clients: int) -> list
             server.start()
         ledger = Ledger()
         crowd = Crowd(server.grpc_url, questions, ledger, lambda *_: False)
-        asking = threading.Thread(target=crowd.run, args=(clients, SECONDS_KILLED), daemon=True)
+        duration = Duration(ledger, SECONDS_KILLED)
+        asking = threading.Thread(target=crowd.run, args=(clients, duration), daemon=True)
         asking.start()
         time.sleep(SECONDS_KILLED / 2)
         os.kill(process_of(server, "draft"), signal.SIGKILL)
@@ -190,8 +197,7 @@ def _table_row(cells: tuple[str, ...]) -> None:
     out.print("| " + " | ".join(cells) + " |", soft_wrap=True, markup=False)
 
 
-def _summarize(options: argparse.Namespace, ledger: Ledger, trouble: Trouble) -> None:
-    out.print(f"\n{options.minutes:g} minutes, {options.streams} clients at once\n")
+def _summarize(ledger: Ledger, trouble: Trouble) -> None:
     out.print("| requests | |\n|---|---|")
     for kind, count in ledger.counts.most_common():
         out.print(f"| {kind} | {count} |")

@@ -54,6 +54,33 @@ class Ledger:
                 self.examples.append(f"{kind}: {example}")
 
 
+class Duration:
+    """How long a crowd asks: for some seconds, and on until so many clients have left.
+
+    Never for more than twice the seconds: a server at which nobody leaves would be asked for ever.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        seconds: float,
+        cancels: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin now."""
+        self._ledger = ledger
+        self._seconds = seconds
+        self._cancels = cancels
+        self._clock = clock
+        self._began = clock()
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is to ask any more."""
+        enough = self._ledger.counts["cancelled"] >= self._cancels
+        return self._clock() - self._began >= (self._seconds if enough else 2 * self._seconds)
+
+
 class Crowd:
     """Clients at a server.
 
@@ -68,16 +95,15 @@ class Crowd:
         self._ledger = ledger
         self._explains = explains
 
-    def run(self, clients: int, seconds: float) -> None:
+    def run(self, clients: int, duration: Duration) -> None:
         """Let so many clients ask for so long."""
-        until = time.monotonic() + seconds
         with ThreadPoolExecutor(clients) as threads:
-            for done in [threads.submit(self._client, seed, until) for seed in range(clients)]:
+            for done in [threads.submit(self._client, seed, duration) for seed in range(clients)]:
                 done.result()
 
-    def _client(self, seed: int, until: float) -> None:
+    def _client(self, seed: int, duration: Duration) -> None:
         rng = random.Random(seed)
-        while time.monotonic() < until:
+        while not duration.over:
             question = rng.choice(self._questions)
             chance = rng.random()
             if chance < SHARE_BAD:

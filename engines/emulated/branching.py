@@ -25,10 +25,13 @@ class EmulatedBranchingCall(EmulatedCall):
         respond: Respond,
         languages: tuple[Language, Language],
         usage: CallUsage,
+        *,
+        begin_ns: int,
     ) -> None:
         """Two languages: what the engine says, and what the target would."""
         own, target = languages
-        super().__init__(request, respond, EmulatedSampler(request, own), usage, own.vocab_size)
+        sampler = EmulatedSampler(request, own)
+        super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)
         self._language = own
         self._target = EmulatedSampler(request, target)
         self._branches: list[Branch] = []
@@ -63,22 +66,22 @@ class EmulatedBranchingCall(EmulatedCall):
         missing_ns = max(0, self.due_ns - now_ns)
         missing = -(-missing_ns // self._step_ns) if self._step_ns else 0
         self._steps = max(0, self._steps - missing)
+        self.due_ns = min(self.due_ns, now_ns)
         if missing:
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
 
-    def compose(self, wall_ns: int) -> None:
-        """Make the response with the branches, for sending at about that time."""
-        self._last_token_ns = wall_ns
+    def compose(self) -> None:
+        """Make the response with the branches."""
         branches = joined(self._branches, with_log_probs=self.request.return_log_probs)
-        first_token_ns = wall_ns - max(0, self._steps - 2) * self._step_ns
+        first_token_ns = self._wall_ns(self._begin_ns + min(self._steps, 2) * self._step_ns)
         usage = self._used(first_token_ns)._replace(draft_tokens=0)  # it verifies none
         self._composed = EngineResponse(usage=usage, branches=branches)
         self._send = prepared(self._respond, self._composed)
 
-    def answer(self, wall_ns: int) -> None:
+    def answer(self, now_ns: int) -> None:
         """Send what was composed."""
-        self._last_token_ns = wall_ns
-        super().answer(wall_ns)
+        self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
+        super().answer(now_ns)
 
     def _draft(self, branches: list[Branch]) -> None:
         """Draft those behind the text so far."""

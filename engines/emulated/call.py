@@ -41,8 +41,15 @@ class EmulatedCall:
         sampler: EmulatedSampler,
         usage: CallUsage,
         vocab_size: int,
+        *,
+        begin_ns: int,
     ) -> None:
-        """`usage` is what the context costs."""
+        """`usage` is what the context costs.
+
+        begin_ns: when the call's time begins, in the timer's time; `usage` says it in the system's.
+        One look at both clocks serves all times of a call: their order is then that of its steps,
+        however long this process had to wait between two looks.
+        """
         self.request = request
         self.lock = threading.RLock()  # who is sent an answer may stop the call in the same breath
         self.open = True
@@ -60,6 +67,8 @@ class EmulatedCall:
         self._logits: Floats | None = None
         self._composed = EngineResponse()
         self._send: Send
+        self._clocks_apart_ns = usage.first_scheduled_time_ns - begin_ns
+        self._begin_ns = begin_ns
         self._steps = 0
         self._step_ns = 0
         self._accepted = 0
@@ -106,7 +115,7 @@ class EmulatedCall:
 
     def schedule(self, begin_ns: int, step_ns: int) -> None:
         """Set when the prepared answer is due: its steps begin at that time."""
-        self._step_ns = step_ns
+        self._begin_ns, self._step_ns = begin_ns, step_ns
         self.due_ns = begin_ns + self._steps * step_ns
 
     def stop(self, now_ns: int) -> None:
@@ -114,14 +123,15 @@ class EmulatedCall:
         missing_ns = max(0, self.due_ns - now_ns)
         missing = -(-missing_ns // self._step_ns) if self._step_ns else 0
         self._steps = max(0, self._steps - missing)
+        self.due_ns = min(self.due_ns, now_ns)
         if missing:
             del self._ids[len(self._ids) - len(self._unsent) + self._steps :]
             del self._unsent[self._steps :]
             self._accepted = 0
         self.over = True
 
-    def compose(self, wall_ns: int) -> None:
-        """Make the response with the prepared tokens, for sending at about that time."""
+    def compose(self) -> None:
+        """Make the response with the prepared tokens."""
         tokens = self._unsent
         log_probs = _log_probs(tokens) if self.request.return_log_probs else None
         self._composed = EngineResponse(
@@ -132,14 +142,14 @@ class EmulatedCall:
             cum_log_prob=self._log_prob + (0.0 if log_probs is None else float(log_probs.sum())),
             generation_logits=None if self._logits is None else self._logits[: len(tokens)],
             num_output_tokens=len(self._ids),
-            usage=self._used(self._first_token_ns or self._begun_by(wall_ns)),
+            usage=self._used(self._first_token_ns or self._first_step_over()),
         )
         self._send = prepared(self._respond, self._composed)
 
-    def answer(self, wall_ns: int) -> None:
-        """Send what was composed; its last token came at that time."""
+    def answer(self, now_ns: int) -> None:
+        """Send what was composed; its last token came now, or when it was due if this is before."""
         if self._unsent:
-            self._last_token_ns = wall_ns
+            self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
         self._unsent = []
         self._log_prob = self._composed.cum_log_prob
         self._first_token_ns = self._composed.usage.first_token_time_ns
@@ -176,9 +186,13 @@ class EmulatedCall:
         limit = self.request.draft_stop_probability
         return limit is not None and self._joint_probability < limit
 
-    def _begun_by(self, wall_ns: int) -> int:
-        """When the first prepared token came, if the last one does so then; 0 if there is none."""
-        return wall_ns - (self._steps - 1) * self._step_ns if self._unsent else 0
+    def _first_step_over(self) -> int:
+        """When the first prepared token comes, by the system's clock; 0 if there is none."""
+        return self._wall_ns(self._begin_ns + self._step_ns) if self._unsent else 0
+
+    def _wall_ns(self, timer_ns: int) -> int:
+        """Return a time of the timer as the system's clock has it."""
+        return timer_ns + self._clocks_apart_ns
 
     def _used(self, first_token_ns: int) -> CallUsage:
         return self._usage._replace(

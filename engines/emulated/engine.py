@@ -53,10 +53,12 @@ class EmulatedEngine:
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
         """Start a call. Raises RequestError for one that cannot be served."""
-        begin_ns = self._timer.now_ns() - self._age_ns(request)
+        now_ns, wall_ns = self._timer.now_ns(), self._timer.wall_ns()
+        age_ns = max(0, wall_ns - (request.arrival_time_ns or wall_ns))
+        begin_ns = now_ns - age_ns
         check(request, self._settings, self._settings.vocab_size)
         check_emulated(request)
-        call, missing = self._admit(request, respond)
+        call, missing = self._admit(request, respond, begin_ns, wall_ns - age_ns)
         with self._lock:
             if self._closing:
                 raise ClosingError
@@ -79,7 +81,7 @@ class EmulatedEngine:
                 with call.lock:
                     if call.open:
                         call.stop(self._timer.now_ns())
-                        call.compose(self._timer.wall_ns())
+                        call.compose()
                         self._answer(call)
 
     def close(self) -> None:
@@ -90,13 +92,13 @@ class EmulatedEngine:
             self._fail(call, ClosingError())
         self._timer.close()
 
-    def _age_ns(self, request: EngineRequest) -> int:
-        """How long ago a call arrived."""
-        arrival_ns = request.arrival_time_ns
-        return max(0, self._timer.wall_ns() - arrival_ns) if arrival_ns else 0
+    def _admit(
+        self, request: EngineRequest, respond: Respond, begin_ns: int, begin_wall_ns: int
+    ) -> tuple[EmulatedCall, int]:
+        """Return a new call and how many tokens of its context must be computed.
 
-    def _admit(self, request: EngineRequest, respond: Respond) -> tuple[EmulatedCall, int]:
-        """Return a new call and how many tokens of its context must be computed."""
+        begin_ns, begin_wall_ns: when its time begins, as the timer and as the system's clock say.
+        """
         cache, length = self._cache, len(request.input_ids)
         max_length = length + max(request.max_new_tokens, len(request.draft_ids) + 1) - 1
         if cache.blocks_for(max_length) > cache.total_blocks:
@@ -110,20 +112,24 @@ class EmulatedEngine:
             reused_blocks=cache.blocks_for(reused),
             new_blocks=cache.blocks_for(max_length) - cache.blocks_for(reused),
             computed_tokens=length - reused,
-            first_scheduled_time_ns=self._timer.wall_ns(),
+            first_scheduled_time_ns=begin_wall_ns,
         )
         missing = length - reused - 1  # the last token is part of the first step
         if request.branches:
             languages = self._language, self._target_language
-            return EmulatedBranchingCall(request, respond, languages, usage), missing
-        sampler = EmulatedSampler(request, self._language)
-        return EmulatedCall(request, respond, sampler, usage, self._settings.vocab_size), missing
+            call: EmulatedCall = EmulatedBranchingCall(
+                request, respond, languages, usage, begin_ns=begin_ns
+            )
+        else:
+            sampler, size = EmulatedSampler(request, self._language), self._settings.vocab_size
+            call = EmulatedCall(request, respond, sampler, usage, size, begin_ns=begin_ns)
+        return call, missing
 
     def _prepare(self, call: EmulatedCall, begin_ns: int) -> None:
         """Have the next answer ready, and set when its steps, which begin then, are over."""
         call.prepare()
         call.schedule(begin_ns, self._step_ns(call))
-        call.compose(self._timer.wall_ns() + max(0, call.due_ns - self._timer.now_ns()))
+        call.compose()
         if self._gpu:
             self._gpu.busy_until(call.due_ns)
 
@@ -167,7 +173,7 @@ class EmulatedEngine:
         if call.over:
             self._cache.remember(call.known)
             self._forget(call)
-        call.answer(self._timer.wall_ns())
+        call.answer(self._timer.now_ns())
         if not call.open:
             self._forget(call)
 

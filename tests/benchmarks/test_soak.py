@@ -2,7 +2,7 @@
 
 import pytest
 from benchmarks.soak.asking import SoakOutcome
-from benchmarks.soak.crowd import _right
+from benchmarks.soak.crowd import Duration, Ledger, _right
 from benchmarks.soak.faults import SECONDS_FELT, Struck, Trouble
 from benchmarks.soak.flatness import FEW, MEMORY_MB, courses
 from benchmarks.soak.processes import Sample
@@ -56,6 +56,27 @@ def test_threads_that_stay_behind_are_growth():
 )
 def test_an_answer_is_the_controls_or_its_beginning_where_the_client_left(outcome, right):
     assert _right(QUESTION, outcome) is right
+
+
+@pytest.mark.parametrize(
+    ("cancels", "seconds", "over"),
+    [
+        (5, 59, False),
+        (5, 60, True),
+        (4, 60, False),
+        (4, 119, False),
+        (4, 120, True),
+        (0, 120, True),
+    ],
+)
+def test_the_crowd_goes_on_until_enough_have_left_for_twice_its_time_at_most(
+    cancels, seconds, over
+):
+    ledger, clock = Ledger(), iter([0.0, float(seconds)])
+    duration = Duration(ledger, seconds=60, cancels=5, clock=lambda: next(clock))
+    for _ in range(cancels):
+        ledger.add("cancelled")
+    assert duration.over is over
 
 
 def test_an_error_is_explained_by_a_fault_of_its_model_and_time(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from live_triton import KilledServer
 
 from tandem.gateway import server as gateway_server
 from tandem.gateway.app import create_app
@@ -32,7 +33,7 @@ def server(checkpoint: Path, tmp_path_factory) -> Iterator[TritonServer]:
     planned = deployment.for_checkpoints(checkpoint, None)
     models = tmp_path_factory.mktemp("chat") / "repository"
     repository.render(planned, models, link=True)
-    with TritonServer(models, thread_pool_size=planned.thread_pool_size) as running:
+    with KilledServer(models, thread_pool_size=planned.thread_pool_size) as running:
         yield running
 
 

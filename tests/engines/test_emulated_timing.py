@@ -75,6 +75,35 @@ def test_what_was_made_too_long_is_made_anew_when_a_call_is_stopped():
     assert (responder.made, responder.sent) == ([(0.0, 3), (25.0, 2)], [25.0])
 
 
+class BusyTimer(VirtualTimer):
+    """Something else runs for 0.3 ms whenever somebody looks at a clock."""
+
+    def now_ns(self):
+        self.pass_ns(3 * MS // 10)
+        return super().now_ns()
+
+    wall_ns = now_ns
+
+
+class EarlyTimer(VirtualTimer):
+    """Calls 0.05 ms before the time, as the real one may."""
+
+    def at(self, due_ns, action):
+        super().at(due_ns - MS // 20, action)
+
+
+@pytest.mark.parametrize("new", [1, 5])
+@pytest.mark.parametrize("timer", [BusyTimer, EarlyTimer])
+def test_times_are_in_order_on_a_busy_machine_too(timer, new):
+    clock = timer()
+    pending = emulated(clock, step_ms=0.2).start(prompt(1, 9), new)
+    while pending.empty:
+        clock.advance()
+    usage = pending.next().usage
+    assert usage.first_token_time_ns >= usage.first_scheduled_time_ns + MS // 5
+    assert usage.last_token_time_ns >= usage.first_token_time_ns + (new - 1) * MS // 5
+
+
 def test_a_stream_has_a_token_a_step():
     timer = VirtualTimer()
     pending = emulated(timer, step_ms=5.0).start(prompt(1, 9), 4, streaming=True)

@@ -1,9 +1,10 @@
 """Live Triton servers: one that all tests share, and special ones."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import small
 import yaml
 from benchmarks import faulty
 from checkpoints import write_pair
+from live_triton import KilledServer
 
 from tandem.gateway import server as gateway_server
 from tandem.gateway.app import create_app
@@ -92,11 +94,17 @@ def fallible(
     return start
 
 
-def emulated_zero(folder: Path, **sections: Any) -> Deployment:
-    """Emulated engines that answer at once. Keywords are sections of the profile."""
+def emulated_zero(
+    folder: Path, *, step_ms: Mapping[str, float] = MappingProxyType({}), **sections: Any
+) -> Deployment:
+    """Emulated engines that answer at once. Keywords are sections of the profile.
+
+    step_ms: of engines that take their time.
+    """
     profile = yaml.safe_load(EMULATED_ZERO.read_text()) | sections
-    for section in profile["engines"].values():
+    for job, section in profile["engines"].items():
         section["tokenizer"] = str(EMULATED_ZERO.parent / section["tokenizer"])
+        section["step_ms"] = step_ms.get(job, 0.0)
     file = folder / "profile.yaml"
     file.write_text(yaml.safe_dump(profile))
     return deployment.load(file)
@@ -116,4 +124,4 @@ def serving(planned: Deployment, folder: Path) -> TritonServer:
     """Render a deployment into a folder; return its server, not yet started."""
     models = folder / "repository"
     repository.render(planned, models, link=True)
-    return TritonServer(models, thread_pool_size=planned.thread_pool_size)
+    return KilledServer(models, thread_pool_size=planned.thread_pool_size)

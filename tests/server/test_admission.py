@@ -3,8 +3,11 @@
 from functools import partial
 
 import pytest
-from crowd import Crowd, answers_of, ask, controls, eventually, metric, prompts_of, wrong
-from metrics import Change, computed
+from crowd import Crowd, answers_of, controls, eventually, metric, prompts_of, wrong
+from entries import OUTPUTS, stream
+from metrics import Change, computed, scrape
+
+from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS
 
 PROMPTS = prompts_of(40)
 MANY = PROMPTS * 5
@@ -32,8 +35,23 @@ def waiting(server):
     return metric(server, "tandem_requests_waiting")
 
 
+def running(server):
+    return metric(server, "tandem_requests_running")
+
+
 def present(server):
-    return waiting(server) + metric(server, "tandem_requests_running")
+    """One look at both: between two, who waits may start."""
+    gauges = ("tandem_requests_waiting", "tandem_requests_running")
+    return sum(value for (name, _), value in scrape(server).items() if name in gauges)
+
+
+def begun(server, prompt, **values):
+    """When a request was given room, by the loop's clock."""
+    outputs = (*OUTPUTS, FIRST_SCHEDULED_TIME_NS)
+    *_, last = stream(
+        server, prompt, end_id=-1, return_perf_metrics=True, outputs=outputs, **values
+    )
+    return int(last.number(FIRST_SCHEDULED_TIME_NS))
 
 
 def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):
@@ -44,8 +62,7 @@ def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):
         with small.faults.of("target", "hold"):  # nobody gets on before all have come
             asked = crowd.ask(MANY)
             assert eventually(lambda: sum(future.done() for future in asked) == REFUSED)
-            assert eventually(lambda: waiting(small) == QUEUE)
-            assert metric(small, "tandem_requests_running") == 8
+            assert eventually(lambda: waiting(small) == QUEUE and running(small) == 8)
         answers = answers_of(asked)
     errors = [answer.error for answer in answers if answer.error]
     assert len(errors) == REFUSED
@@ -66,14 +83,14 @@ def test_those_over_the_limit_are_refused_at_once_and_the_rest_answered(small):
 
 @pytest.mark.parametrize("small", ["KV tokens"], indirect=True)  # a long answer takes them all
 def test_those_who_wait_start_in_the_order_of_their_coming(small):
-    talked = []
     with Crowd(small, 9) as crowd, small.faults.of("target", "hold"):
+        asked = []
         for number, prompt in enumerate(PROMPTS[:9]):
             length = 450 if number % 3 == 0 else 24
-            talks = partial(talked.append, number)
-            crowd.run(partial(ask, small, prompt, max_tokens=length, on_chunk=talks))
+            asked.append(crowd.run(partial(begun, small, prompt, max_tokens=length)))
             assert eventually(lambda number=number: present(small) > number)
-    first, *others = dict.fromkeys(talked)
+    times = [future.result() for future in asked]
+    first, *others = sorted(range(9), key=times.__getitem__)
     # The short ones between two long ones run side by side.
     assert [first, *(number // 3 for number in others)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert (others[2], others[5]) == (3, 6)
@@ -81,14 +98,14 @@ def test_those_who_wait_start_in_the_order_of_their_coming(small):
 
 def test_a_request_that_waits_ends_at_its_time_out(small):
     with Crowd(small, 9) as crowd, small.faults.of("target", "hold"):
-        running = crowd.ask(PROMPTS[:8], max_tokens=24)
-        assert eventually(lambda: metric(small, "tandem_requests_running") == 8)
+        held = crowd.ask(PROMPTS[:8], max_tokens=24)
+        assert eventually(lambda: running(small) == 8)
         [late] = answers_of(crowd.ask(PROMPTS[8:9], timeout=200_000))
         line = "the request took longer than 0.2 s, which is its time-out"
         assert late.error == f"deadline_exceeded: {line}"
         assert eventually(lambda: waiting(small) == 0)
         small.faults.end("target")
-        assert not any(answer.error for answer in answers_of(running))
+        assert not any(answer.error for answer in answers_of(held))
 
 
 def test_a_small_draft_cache_keeps_nobody_waiting(fallible):
@@ -97,7 +114,7 @@ def test_a_small_draft_cache_keeps_nobody_waiting(fallible):
         expected = controls(server, PROMPTS[:4], max_tokens=200)
         with Crowd(server, 4) as crowd, server.faults.of("target", "hold"):
             asked = crowd.ask(PROMPTS[:4], max_tokens=200)
-            assert eventually(lambda: metric(server, "tandem_requests_running") == 4)
+            assert eventually(lambda: running(server) == 4)
             server.faults.end("target")
             answers = answers_of(asked)
         assert wrong(answers, expected) == []

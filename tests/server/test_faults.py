@@ -10,8 +10,6 @@ import pytest
 from crowd import Crowd, answers_of, ask, controls, eventually, idle, metric, prompts_of, wrong
 from metrics import Change, computed, settle
 
-from tandem.tools.triton import server as servers
-
 PROMPTS = prompts_of(8)
 LONG = 300
 TIMEOUTS = {"target": 4.0, "draft": 2.0, "drafter_pause": 0.5}
@@ -40,13 +38,6 @@ def healthy(server):
     """The server, left as it was: nothing under way, and the draft answers."""
     yield server
     assert eventually(lambda: idle(server) and drafts(server))
-
-
-@pytest.fixture
-def doomed(fallible, monkeypatch):
-    """Start a server of which a process will be killed; such a one does not stop when asked."""
-    monkeypatch.setattr(servers, "STOP_SECONDS", 0.5)
-    return fallible
 
 
 def drafts(server):
@@ -100,18 +91,18 @@ def again_where_triton_dies(test):
     """Run a test that kills a process up to five times, until Triton outlives the kill."""
 
     @wraps(test)
-    def run(doomed):
+    def run(fallible):
         for _ in range(4):
             with suppress(TritonDied):
-                return test(doomed)
-        return test(doomed)
+                return test(fallible)
+        return test(fallible)
 
     return run
 
 
 @again_where_triton_dies
-def test_answers_go_on_without_drafts_when_the_draft_is_killed(doomed):
-    with doomed(timeouts=TIMEOUTS | {"target": 60.0}) as server, Crowd(server, 8) as crowd:
+def test_answers_go_on_without_drafts_when_the_draft_is_killed(fallible):
+    with fallible(timeouts=TIMEOUTS | {"target": 60.0}) as server, Crowd(server, 8) as crowd:
         expected = controls(server, PROMPTS, max_tokens=LONG)
         streams = crowd.ask(PROMPTS, max_tokens=LONG, draft_ahead="true")
         crowd.wait_until_all_talk()
@@ -131,8 +122,8 @@ def test_answers_go_on_without_drafts_when_the_draft_is_killed(doomed):
 
 
 @again_where_triton_dies
-def test_requests_end_at_their_time_out_when_the_target_is_killed(doomed):
-    with doomed(timeouts=TIMEOUTS) as server, Crowd(server, 4) as crowd:
+def test_requests_end_at_their_time_out_when_the_target_is_killed(fallible):
+    with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 4) as crowd:
         streams = crowd.ask(PROMPTS[:4], max_tokens=LONG)
         crowd.wait_until_all_talk()
         os.kill(process_of(server, "target"), signal.SIGKILL)
@@ -234,8 +225,8 @@ def test_room_comes_back_when_a_request_is_given_up_by_its_client_while_the_targ
 
 
 @again_where_triton_dies
-def test_stopping_the_calls_of_an_engine_that_hangs_takes_no_thread_each(doomed):
-    with doomed(timeouts=TIMEOUTS) as server, Crowd(server, 12) as crowd:
+def test_stopping_the_calls_of_an_engine_that_hangs_takes_no_thread_each(fallible):
+    with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 12) as crowd:
         before = threads_of_the_loop(server)
         with standing_still(process_of(server, "target")):
             for answer in told_alive(crowd.ask(["x = 1"] * 12, timeout=500_000)):
@@ -265,7 +256,8 @@ def test_request_ends_with_one_line_when_a_tokenizer_fails(healthy, model, fault
 def test_target_stops_when_the_text_of_a_long_answer_fails(healthy):
     settle(healthy)
     before = computed(healthy)
-    with Crowd(healthy, 1) as crowd:
+    # So late that the answer goes on when the fault begins, however slow this thread is.
+    with Crowd(healthy, 1) as crowd, healthy.faults.of("target", "late"):
         [stream] = crowd.ask(["x = 1"], max_tokens=LONG, drafter="none")
         crowd.wait_until_all_talk()
         with healthy.faults.of("postprocessing", "raise"):

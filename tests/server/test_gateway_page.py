@@ -29,7 +29,7 @@ def test_drafts_change_nothing_beside_the_baseline(page):
 
 
 def test_stop_button_stops_the_engines(page, server):
-    before = computed_so_far(server)
+    before = computed(server)
     page.get_by_text("Drafts and sampling").click()
     page.get_by_label("Most tokens").fill("900")
     page.locator("#prompt").fill("x")

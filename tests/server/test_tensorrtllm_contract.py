@@ -9,7 +9,7 @@ import pytest
 import yaml
 from checkpoints import write_empty, write_tokenizer
 from crowd import ask
-from live_triton import alive, eventually, leftovers
+from live_triton import KilledServer, alive, eventually, leftovers
 
 from tandem.tools.profiles import deployment
 from tandem.tools.triton import repository, server
@@ -92,7 +92,7 @@ def stubbed(request, tmp_path_factory):
     repository.render(planned, folder / "repository")
     with (
         stub_backend(folder),
-        TritonServer(
+        KilledServer(
             folder / "repository",
             thread_pool_size=planned.thread_pool_size,
             launch=launch_of(planned.profile),
@@ -144,7 +144,7 @@ def test_fast_logits_are_a_handle_that_nobody_touches(tmp_path):
     repository.render(planned, tmp_path / "repository")
     with (
         stub_backend(tmp_path),
-        TritonServer(
+        KilledServer(
             tmp_path / "repository", thread_pool_size=planned.thread_pool_size, launch=SINGLE
         ) as running,
     ):

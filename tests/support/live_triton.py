@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 
+from tandem.tools.triton.server import TritonServer
+
 CONFIG = """\
 name: "{name}"
 backend: "python"
@@ -26,6 +28,16 @@ class TritonPythonModel:
         x = [pb_utils.get_input_tensor_by_name(r, "X").as_numpy() for r in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", a)]) for a in x]
 """
+
+
+class KilledServer(TritonServer):
+    """A server that is killed in the end: each that stops in good manners takes three seconds.
+
+    How servers stop is a matter of tests/server/test_lifecycle.py, test_up.py and others.
+    """
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 def write_model(repository: Path, name: str, initialize: str = "pass") -> None:

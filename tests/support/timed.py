@@ -1,4 +1,7 @@
-"""Engines that take virtual time over a text whose every token is easy or hard to guess."""
+"""Engines that take virtual time over a text whose every token is easy or hard to guess.
+
+One stream, for tests of the controller of draft lengths; `benchmarks.closed_loop` has many.
+"""
 
 from dataclasses import dataclass, field
 

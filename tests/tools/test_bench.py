@@ -4,7 +4,6 @@ import argparse
 import io
 import json
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from rich.console import Console
@@ -14,15 +13,13 @@ from tandem.bls.drafter_registry import DRAFT_MODEL, DRAFTERS, HYBRID, PROMPT_LO
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.benchmark import load_generator, plot
-from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
+from tandem.tools.benchmark import plot
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Cell, Spread, VariantStatistics, statistics_of
 from tandem.tools.benchmark.target_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
-from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals
 from tandem.tools.commands import bench, tune
 from tandem.tools.commands.measuring import drafters_of, lengths_of
 from tandem.tools.commands.options import named_profile
@@ -189,66 +186,6 @@ def test_random_prompts_are_the_same_in_every_run():
     assert first != second
 
 
-class ScriptedClient:
-    """Answers at once, and remembers what it was asked."""
-
-    asked: ClassVar = []
-
-    def __init__(self, url):
-        self.url = url
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def stream(self, model, inputs):
-        self.asked.append((inputs[entry.TEXT_INPUT], inputs[entry.DRAFTER], inputs[entry.STREAM]))
-        statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
-        yield AnswerChunk("x", [1, 2], AnswerTotals(1, 4, 1), "length", 1.0, statistics)
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    monkeypatch.setattr(load_generator, "Client", ScriptedClient)
-    monkeypatch.setattr(ScriptedClient, "asked", [])
-    return ScriptedClient.asked
-
-
-def measured(nums_streams, streamed=0, seen=lambda _: None):
-    prompts = [{entry.TEXT_INPUT: text} for text in "ab"]
-    plan = LoadPlan(
-        [Scenario("code", prompts)], [CONTROL, DRAFTS], nums_streams, 8, 2, streamed, {}
-    )
-    with LoadGenerator("url", "bls_stream", plan, seen) as asker:
-        return plan, asker.cells()
-
-
-def test_one_stream_asks_every_way_in_turn_and_each_begins_once(asked):
-    _, cells = measured([1])
-    priming, turns = asked[:4], asked[4:]
-    assert len(priming) == 4
-    assert [(text, drafter[:1]) for text, drafter, _ in turns] == [
-        *(("a", "n"), ("a", "d"), ("b", "d"), ("b", "n")),
-        *(("a", "d"), ("a", "n"), ("b", "n"), ("b", "d")),
-    ]
-    assert [(c.variant, len(c.whole), c.whole[0].engine_seconds) for c in cells] == [
-        (CONTROL, 2, 1.5),
-        (DRAFTS, 2, 1.5),
-    ]
-
-
-def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(asked):
-    answered = []
-    plan, cells = measured([1, 3], streamed=1, seen=answered.append)
-    assert len(asked) == len(answered) == plan.num_answers
-    assert [[len(r.traces) for r in c.whole] for c in cells] == [[2, 2], [2, 2], [6, 6], [6, 6]]
-    assert all(len(c.streamed) == 1 for c in cells)
-    assert {trace.arrivals for trace in cells[-1].streamed[0].traces} == {(Arrival(1.0, 2),)}
-    assert cells[-1].whole[0].traces[0].arrivals == ()
-
-
 def report():
     control = cell(CONTROL, repetition(2.0, 2.0, num_rounds=20, num_draft_tokens=0))
     ours = [
@@ -386,14 +323,6 @@ def test_tune_says_none_when_nothing_pays():
     lines = tune.advice(statistics_of([control, ours]), DRAFTERS)
     assert lines[0] == "fastest: none: no drafts"
     assert lines[-1] == "decoding:\n  drafter: none"
-
-
-def test_answers_become_traces():
-    answer = Answer()
-    statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
-    answer.add(AnswerChunk("x", [1, 2], AnswerTotals(1, 4, 1), "length", 1.0, statistics))
-    found = load_generator._trace(answer, (), 3)
-    assert (found.engine_seconds, found.num_rounds, found.prompt) == (0.75, 1, 3)
 
 
 def test_options_of_both_verbs_are_read():

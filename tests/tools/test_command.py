@@ -231,13 +231,19 @@ def test_doctor_asks_no_more_of_a_machine_that_is_no_linux(monkeypatch):
     assert only.good is False
 
 
-def test_doctor_only_notes_a_port_that_is_taken():
+@pytest.mark.parametrize("name", ["http", "gateway"])
+def test_doctor_only_notes_a_port_that_is_taken(name):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         number = busy.getsockname()[1]
-        finding = doctor.examine_port("http", number)
+        finding = doctor.examine_port(name, number)
     assert finding.good is None
     assert finding.found == f"{number} is taken"
-    assert "--http-port 0" in finding.fix
+    assert f"--{name}-port 0" in finding.fix
+
+
+def test_doctor_looks_at_every_port_of_up():
+    ports = {finding.subject for finding in doctor.examine() if finding.subject.endswith(" port")}
+    assert ports == {"http port", "grpc port", "metrics port", "gateway port"}
 
 
 def test_doctor_says_which_python_has_no_shared_library(monkeypatch):

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tandem.tools.commands.chosen import add_models, chosen_models, planned_models, told
+from tandem.tools.commands.front import PORT
 from tandem.tools.errors import TandemError
 from tandem.tools.findings import Finding
 from tandem.tools.models.fit import Job, fit_of
@@ -65,7 +66,7 @@ def examine() -> Iterator[Finding]:
         yield _package(package)
     yield _memory()
     yield _shared_memory()
-    for name, port in vars(Ports()).items():
+    for name, port in {**vars(Ports()), "gateway": PORT}.items():
         yield examine_port(name, port)
     yield _gpu()
     for package in ("gguf", "accelerate"):
@@ -154,9 +155,9 @@ def _shared_memory() -> Finding:
 
 
 def examine_port(name: str, port: int) -> Finding:
-    """Say whether a port is free; one that is taken does not stop serving."""
+    """Say whether a port is free; where one is taken, another can be had."""
     try:
-        claim_ports(Ports(**{"http": 0, "grpc": 0, "metrics": 0, name: port}), LOOPBACK)
+        claim_ports(Ports(http=port, grpc=0, metrics=0), LOOPBACK)
     except TandemError:
         fix = f"tandem up --{name}-port 0 picks a free one"
         return Finding(f"{name} port", f"{port} is taken", good=None, fix=fix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,22 +22,28 @@ from tandem.contract.strings import MOST_STRINGS
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.settings import TokenizerSettings
 from tandem.tools.errors import TandemError
-from tandem.tools.profiles.checkpoint import (
-    CheckpointError,
-    TokenizerFolder,
-    has_tokenizer,
-    read_tokenizer,
-)
+from tandem.tools.profiles.checkpoint import TokenizerFolder
 from tandem.tools.profiles.drafters import OwnDrafter, own_drafters
-from tandem.tools.profiles.engines.base import EnginePlan, EngineSection, KeyPath, ProfileError
+from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.pair import check_pair
-from tandem.tools.profiles.profile import EntrySection, Profile, read_profile
+from tandem.tools.profiles.profile import (
+    DRAFT,
+    TARGET,
+    EntrySection,
+    Profile,
+    read_profile,
+    sections_of,
+)
+from tandem.tools.profiles.vocabulary import (
+    check_width,
+    end_ids_of,
+    pad_id_of,
+    shared_tokenizer,
+)
 
 TOKENIZER = "tokenizer"  # folder beside model.py
 SPARE_THREADS = 32
-TARGET: KeyPath = ("engines", "target")
-DRAFT: KeyPath = ("engines", "draft")
 
 
 @dataclass(frozen=True)
@@ -231,9 +237,9 @@ def for_checkpoints(
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
     _check_names(profile)
-    engines = {key_path: section.plan(key_path) for key_path, section in _sections(profile)}
+    engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
     if with_weights:
-        for key_path, section in _sections(profile):
+        for key_path, section in sections_of(profile):
             section.check_weights(key_path)
     _check_languages(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
@@ -254,15 +260,15 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     _check_draft_lengths(profile, known, target)
     _check_draft_ahead(profile, draft)
     _check_limits(profile)
-    tokenizer = _tokenizer(profile)
-    for key_path, section in _sections(profile):
-        _check_width(engines[key_path], section, tokenizer, key_path)
-    end_ids = _end_ids(profile, target, tokenizer)
+    tokenizer = shared_tokenizer(profile)
+    for key_path, section in sections_of(profile):
+        check_width(engines[key_path], section, tokenizer, key_path)
+    end_ids = end_ids_of(profile, target, tokenizer)
     return Deployment(
         profile=profile,
         tokenizer=tokenizer,
         end_ids=end_ids,
-        pad_id=_pad_id(target, tokenizer, default=end_ids[0]),
+        pad_id=pad_id_of(target, tokenizer, default=end_ids[0]),
         target=target,
         draft=draft,
         own_drafters=own,
@@ -385,72 +391,3 @@ def _check_limits(profile: Profile) -> None:
             f"{lookup.max_matching_ngram_size} is over limits.max_ngram_size, which is "
             f"{limits.max_ngram_size}; lower the one or raise the other",
         )
-
-
-def _tokenizer(profile: Profile) -> TokenizerFolder:
-    """Return the tokenizer; refuse an engine that came with a different one."""
-    chosen = profile.tokenizer.folder or profile.engines.target.tokenizer_folder
-    if chosen is None:
-        raise ProfileError(("tokenizer", "folder"), "is missing; the target brings no tokenizer")
-    try:
-        tokenizer = read_tokenizer(chosen)
-    except CheckpointError as error:
-        raise ProfileError(("tokenizer", "folder"), str(error)) from error
-    for key_path, section in _sections(profile):
-        own = section.tokenizer_folder
-        if own is not None and own != chosen and has_tokenizer(own):
-            theirs = _own_tokenizer(own, key_path)
-            if theirs.ids != tokenizer.ids:
-                raise ProfileError((*key_path, "checkpoint"), _difference(theirs, tokenizer))
-    return tokenizer
-
-
-def _own_tokenizer(folder: Path, engine: KeyPath) -> TokenizerFolder:
-    try:
-        return read_tokenizer(folder)
-    except CheckpointError as error:
-        raise ProfileError((*engine, "checkpoint"), str(error)) from error
-
-
-def _sections(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
-    yield TARGET, profile.engines.target
-    if profile.engines.draft:
-        yield DRAFT, profile.engines.draft
-
-
-def _difference(theirs: TokenizerFolder, ours: TokenizerFolder) -> str:
-    """Say by name where two vocabularies part."""
-    end = "; draft and target must share one vocabulary"
-    token, _ = min(theirs.ids.items() ^ ours.ids.items(), key=lambda item: item[1])
-    mine, other = (folder.ids.get(token, "no token") for folder in (theirs, ours))
-    return f"token {token!r} is {mine} in {theirs.folder}, {other} in {ours.folder}{end}"
-
-
-def _check_width(
-    engine: EnginePlan, section: EngineSection, tokenizer: TokenizerFolder, key_path: KeyPath
-) -> None:
-    """An engine may be padded beyond the tokenizer, never narrower than it."""
-    if engine.vocab_size < tokenizer.size:
-        raise ProfileError(
-            (*key_path, "checkpoint"),
-            f"vocab_size {engine.vocab_size} in {section.tokenizer_folder} is less than the "
-            f"{tokenizer.size} tokens of {tokenizer.folder}; use the checkpoint's own tokenizer",
-        )
-
-
-def _end_ids(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder) -> tuple[int, ...]:
-    if target.end_ids or tokenizer.end_ids:
-        return target.end_ids or tokenizer.end_ids
-    end_id = tokenizer.special_id("eos_token")
-    if end_id is None:
-        raise ProfileError(
-            (*TARGET, "checkpoint"),
-            f"nothing in {profile.engines.target.tokenizer_folder} says which token ends an "
-            "answer; put eos_token_id into its generation_config.json",
-        )
-    return (end_id,)
-
-
-def _pad_id(target: EnginePlan, tokenizer: TokenizerFolder, *, default: int) -> int:
-    known = (target.pad_id, tokenizer.special_id("pad_token"), default)
-    return next(number for number in known if number is not None)

@@ -23,13 +23,21 @@ from tandem.bls.drafter_registry import CONTROL, DrafterName
 from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.drafters import DrafterSection
-from tandem.tools.profiles.engines.base import ConfigSection, Folder, KeyPath, as_tuple
+from tandem.tools.profiles.engines.base import (
+    ConfigSection,
+    EngineSection,
+    Folder,
+    KeyPath,
+    as_tuple,
+)
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
 from tandem.tools.profiles.engines.llmapi import LlmApiTarget
 from tandem.tools.profiles.engines.lookup import LookupSection
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft, TensorRTLLMTarget
 from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
 
+TARGET: KeyPath = ("engines", "target")
+DRAFT: KeyPath = ("engines", "draft")
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -193,6 +201,13 @@ class Profile(ConfigSection):
     admission: AdmissionSection = AdmissionSection()
     limits: LimitsSection = LimitsSection()
     timeouts: TimeoutsSection = TimeoutsSection()
+
+
+def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
+    """Yield where each engine's section stands, and the section."""
+    yield TARGET, profile.engines.target
+    if profile.engines.draft:
+        yield DRAFT, profile.engines.draft
 
 
 @dataclass(frozen=True)

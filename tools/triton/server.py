@@ -200,6 +200,8 @@ class TritonServer:
             self._guard.wait()
             supervisor.kill_session(self._guard.pid)
             supervisor.unlink_regions(self.shm_prefix)
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
         self._guard = None
         shutil.rmtree(self._empty_folder, ignore_errors=True)
         if not (self._failed or self.log.has_tracebacks):

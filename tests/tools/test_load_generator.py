@@ -1,0 +1,83 @@
+"""What the load generator asks, in which order, and what it keeps of the answers."""
+
+from typing import ClassVar
+
+import pytest
+
+from tandem.contract import entry
+from tandem.tools.benchmark import load_generator
+from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
+from tandem.tools.benchmark.scenario import Scenario
+from tandem.tools.benchmark.trace import Arrival
+from tandem.tools.benchmark.variant import CONTROL, Variant
+from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals
+
+DRAFTS = Variant("draft_model", 4)
+
+
+class ScriptedClient:
+    """Answers at once, and remembers what it was asked."""
+
+    asked: ClassVar = []
+
+    def __init__(self, url):
+        self.url = url
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def stream(self, model, inputs):
+        self.asked.append((inputs[entry.TEXT_INPUT], inputs[entry.DRAFTER], inputs[entry.STREAM]))
+        statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
+        yield AnswerChunk("x", [1, 2], AnswerTotals(1, 4, 1), "length", 1.0, statistics)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setattr(load_generator, "Client", ScriptedClient)
+    monkeypatch.setattr(ScriptedClient, "asked", [])
+    return ScriptedClient.asked
+
+
+def measured(nums_streams, streamed=0, seen=lambda _: None):
+    prompts = [{entry.TEXT_INPUT: text} for text in "ab"]
+    plan = LoadPlan(
+        [Scenario("code", prompts)], [CONTROL, DRAFTS], nums_streams, 8, 2, streamed, {}
+    )
+    with LoadGenerator("url", "bls_stream", plan, seen) as asker:
+        return plan, asker.cells()
+
+
+def test_one_stream_asks_every_way_in_turn_and_each_begins_once(asked):
+    _, cells = measured([1])
+    priming, turns = asked[:4], asked[4:]
+    assert len(priming) == 4
+    assert [(text, drafter[:1]) for text, drafter, _ in turns] == [
+        *(("a", "n"), ("a", "d"), ("b", "d"), ("b", "n")),
+        *(("a", "d"), ("a", "n"), ("b", "n"), ("b", "d")),
+    ]
+    assert [(c.variant, len(c.whole), c.whole[0].engine_seconds) for c in cells] == [
+        (CONTROL, 2, 1.5),
+        (DRAFTS, 2, 1.5),
+    ]
+
+
+def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(asked):
+    answered = []
+    plan, cells = measured([1, 3], streamed=1, seen=answered.append)
+    assert len(asked) == len(answered) == plan.num_answers
+    assert [[len(r.traces) for r in c.whole] for c in cells] == [[2, 2], [2, 2], [6, 6], [6, 6]]
+    assert all(len(c.streamed) == 1 for c in cells)
+    assert {trace.arrivals for trace in cells[-1].streamed[0].traces} == {(Arrival(1.0, 2),)}
+    assert cells[-1].whole[0].traces[0].arrivals == ()
+
+
+def test_answers_become_traces():
+    answer = Answer()
+    statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
+    answer.add(AnswerChunk("x", [1, 2], AnswerTotals(1, 4, 1), "length", 1.0, statistics))
+    found = load_generator._trace(answer, (), 3)
+    assert (found.engine_seconds, found.num_rounds, found.prompt) == (0.75, 1, 3)
