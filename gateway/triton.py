@@ -48,16 +48,6 @@ CHANNEL = [
     ("grpc.max_receive_message_length", -1),
 ]
 SECONDS_TO_ANSWER = 5.0  # for what is not a request for text
-OUTPUTS = (
-    tensors.TEXT_OUTPUT,
-    tensors.OUTPUT_IDS,
-    tensors.SEQUENCE_LENGTH,
-    tensors.FINISH_REASON,
-    tensors.NUM_ROUNDS,
-    tensors.TOTAL_DRAFT_TOKENS,
-    tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
-    tensors.SPEC_DECODE_STATISTICS,
-)
 # Outputs that come where they are asked for, [1, 1, n, ...], and their types.
 EXTRAS = {
     tensor: triton_to_np_dtype(tensor.dtype)
@@ -162,7 +152,9 @@ class Triton:
             yield {
                 "model_name": model,
                 "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
-                "outputs": [InferRequestedOutput(name) for name in (*OUTPUTS, *extras)],
+                "outputs": [
+                    InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)
+                ],
             }
 
         responses = self._connection.stream_infer(request(), headers=WITH_CODES)
