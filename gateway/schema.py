@@ -11,6 +11,8 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -50,6 +52,16 @@ class UpToFirstFault(NamedTuple):
         if self.max_length is not None:
             schema["max_length"] = self.max_length
         return cast(CoreSchema, schema)
+
+
+def _entry_by_entry(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Have an object read no further than its first fault."""
+    if not isinstance(value, dict):
+        return check(value)
+    entries = {}
+    for name, item in value.items():
+        entries |= check({name: item})
+    return entries
 
 
 # Where a field takes several kinds, its first item says which: each kind would be tried on all.
@@ -115,7 +127,7 @@ class GenerationRequest(Body):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[TokenId, Bias] = {}
+    logit_bias: Annotated[dict[TokenId, Bias], WrapValidator(_entry_by_entry)] = {}
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -198,7 +210,7 @@ class CompletionRequest(GenerationRequest):
 
     @model_validator(mode="after")
     def _prompt_is_there(self) -> CompletionRequest:
-        if not self.prompt or any(p in ("", []) for p in self.prompt):
+        if not self.prompt or not all(self.prompts):
             raise _wrong("prompt", "prompt is empty; send at least one character or token")
         return self
 

@@ -1,5 +1,6 @@
 """Bodies that are wrong in very many places cost no more than those that are wrong in one."""
 
+import json
 import sys
 import threading
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
+from tandem.gateway.aside import LONG
 from tandem.gateway.fields import MOST_LEVELS
 from tandem.gateway.schema import (
     MOST_CHOICES,
@@ -35,6 +37,7 @@ HELLO = {"role": "user", "content": "hello"}
         (CompletionRequest, {"prompt": [[1]] * (MOST_CHOICES + 1)}),
         (CompletionRequest, {"prompt": "x", "stop": [1] * MANY}),
         (CompletionRequest, {"prompt": "x", "bad_words": [1] * MANY}),
+        (CompletionRequest, {"prompt": "x", "logit_bias": {str(i): "x" for i in range(MANY)}}),
         (ChatRequest, {"messages": [1] * MANY}),
         (ChatRequest, {"messages": [HELLO] * (MOST_MESSAGES + 1)}),
         (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
@@ -83,6 +86,30 @@ async def test_an_error_quotes_little_of_what_it_was_sent(post, body):
     response = await post("/v1/completions", {"prompt": "x"} | body)
     assert response.status_code in (400, 404)
     assert len(response.text) < 400
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("number", "aside"), [(10, False), (LONG, True)])
+async def test_a_large_body_is_read_on_a_thread(post, monkeypatch, number, aside):
+    threads = []
+
+    def parsed(raw):
+        threads.append(threading.current_thread())
+        return json.loads(raw)
+
+    monkeypatch.setattr("tandem.gateway.body._parsed", parsed)
+    await post("/v1/completions", {"prompt": [1] * number})
+    assert [thread is not threading.current_thread() for thread in threads] == [aside]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("body", [b'"\xff"', b"[" * 200_000])
+async def test_what_no_parser_can_read_is_refused(client, body):
+    headers = {"content-type": "application/json"}
+    async with client() as opened:
+        response = await opened.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_json"
 
 
 @pytest.mark.parametrize("work", ["encode", "decode"])
