@@ -23,6 +23,7 @@ from tandem.gateway import fields
 
 MOST_CHOICES = 128
 MOST_MESSAGES = 10_000
+MOST_PARTS = 10_000  # of one message
 INT32 = 2**31 - 1
 UNSPOKEN = ("tool_calls", "function_call", "audio", "tool_call_id")  # of a message
 
@@ -243,7 +244,8 @@ class Message(BaseModel):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
-        Annotated[str, Tag("str")] | Annotated[list[TextPart], UpToFirstFault(), Tag("list[]")],
+        Annotated[str, Tag("str")]
+        | Annotated[list[TextPart], UpToFirstFault(MOST_PARTS), Tag("list[]")],
         Discriminator(_text_or_list),
     ]
     name: str | None = None
@@ -265,6 +267,12 @@ class Message(BaseModel):
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content)
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """What a template sees of it."""
+        others = self.model_dump(exclude={"content"}, exclude_none=True)
+        return others | {"content": self.text}
 
 
 Messages = Annotated[list[Message], UpToFirstFault(MOST_MESSAGES)]
