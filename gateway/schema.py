@@ -59,7 +59,7 @@ def _entry_by_entry(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """Have an object read no further than its first fault."""
     if not isinstance(value, dict):
         return check(value)
-    entries = {}
+    entries: dict[Any, Any] = {}
     for name, item in value.items():
         entries |= check({name: item})
     return entries
@@ -239,13 +239,15 @@ class TextPart(BaseModel):
     text: str
 
 
+Parts = Annotated[list[TextPart], UpToFirstFault(MOST_PARTS)]
+
+
 class Message(BaseModel):
     """A message of a chat. Fields that are not named here say nothing to a template."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
-        Annotated[str, Tag("str")]
-        | Annotated[list[TextPart], UpToFirstFault(MOST_PARTS), Tag("list[]")],
+        Annotated[str, Tag("str")] | Annotated[Parts, Tag("list[]")],
         Discriminator(_text_or_list),
     ]
     name: str | None = None
