@@ -115,7 +115,8 @@ class EmulatedEngine:
         missing = length - reused - 1  # the last token is part of the first step
         if request.branches:
             languages = self._language, self._target_language
-            return EmulatedBranchingCall(request, respond, languages, usage), missing
+            room = self._settings.kv_cache_tokens
+            return EmulatedBranchingCall(request, respond, languages, usage, room), missing
         sampler = EmulatedSampler(request, self._language)
         return EmulatedCall(request, respond, sampler, usage, self._settings.vocab_size), missing
 
