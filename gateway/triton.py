@@ -21,7 +21,7 @@ from tandem.contract.tensor import Tensor
 from tandem.gateway.aside import aside
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import ServedModels, served_models
-from tandem.gateway.schema import FinishReason
+from tandem.gateway.objects import FinishReason
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
