@@ -114,3 +114,15 @@ FINISH_REASON = OUTPUTS.declare("finish_reason", "STRING", (-1,))
 NUM_ROUNDS = OUTPUTS.declare("num_rounds", "INT32", (1,))
 # A JSON object a prompt, with the keys of vLLM's per-request statistics, in all and by drafter.
 SPEC_DECODE_STATISTICS = OUTPUTS.declare("spec_decode_statistics", "STRING", (-1,))
+
+# What a client reads of every answer and of every chunk of it.
+ANSWER_OUTPUTS: Final = (
+    TEXT_OUTPUT,
+    OUTPUT_IDS,
+    SEQUENCE_LENGTH,
+    FINISH_REASON,
+    NUM_ROUNDS,
+    TOTAL_DRAFT_TOKENS,
+    TOTAL_ACCEPTED_DRAFT_TOKENS,
+    SPEC_DECODE_STATISTICS,
+)

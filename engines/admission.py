@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from tandem.engines.errors import RequestError, UnsupportedError
-from tandem.engines.request import EngineRequest, Floats, Ids
+from tandem.engines.request import MAX_BRANCHES, EngineRequest, Floats, Ids
 
 
 class Limits(Protocol):
@@ -90,6 +90,11 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
             )
         if array.min() < 0:
             raise RequestError(f"{name} holds {array.min()}; it must not be negative")
+    asked = int(counts.sum(dtype=np.int64))
+    if asked > MAX_BRANCHES:
+        raise RequestError(
+            f"branch_counts asks for {asked} branches; one call drafts up to {MAX_BRANCHES}"
+        )
     reach = (np.arange(1, wanted + 1) + lengths)[(counts > 0) & (lengths > 0)].max(initial=wanted)
     if len(request.input_ids) + reach > limits.max_seq_len:
         raise RequestError(

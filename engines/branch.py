@@ -119,14 +119,21 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
     """Return as many as there is room for, those of the likeliest next tokens first.
 
     max_tokens: room for keys and values, of each branch's next token and all drafted but the last.
+    Each branch takes as much of it as the longest: they lie side by side.
     """
     kept: list[Branch] = []
+    longest = 0
     for branch in sorted(branches, key=lambda branch: (branch.rank, branch.accepted)):
-        if len(kept) == max_branches or branch.limit > max_tokens:
+        longest = max(longest, branch.limit)
+        if len(kept) == max_branches or (len(kept) + 1) * longest > max_tokens:
             break
-        max_tokens -= branch.limit
         kept.append(branch)
     return kept
+
+
+def room_for(branches: Sequence[Branch]) -> int:
+    """Return the `max_tokens` in which all of them fit."""
+    return len(branches) * max((branch.limit for branch in branches), default=0)
 
 
 def joined(branches: Sequence[Branch], *, with_log_probs: bool) -> Branches:

@@ -14,6 +14,7 @@ Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]
 Seeds: TypeAlias = NDArray[np.uint64]
 
+MAX_BRANCHES = 1024  # of one call; the loop asks for 128 at most
 MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 NO_IDS: Ids = np.empty(0, np.int32)
 

@@ -25,11 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.engines.request import Floats
+from tandem.engines.response_memory import ResponseError
 
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
 
 SECONDS_TO_TAKE = 60.0  # whoever asked for the logits has timed out long before
 MOST_PAGES = 128  # then the oldest page that nobody read is used again sooner
+MOST_BYTES = 2**30  # of all pages; the logits of long drafts of 64 requests, of a large vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +110,10 @@ class SharedLogitsWriter:
         return len(self._written)
 
     def write(self, logits: Floats) -> Handle:
-        """Return where a reader finds a copy of logits [n, vocab_size]."""
+        """Return where a reader finds a copy of logits [n, vocab_size].
+
+        Raises ResponseError where they are more than there is room for.
+        """
         with self._lock:
             descriptor, page = self._free_page(logits.nbytes)
         number = page.write(logits)
@@ -131,10 +136,27 @@ class SharedLogitsWriter:
             if page.capacity >= num_bytes:
                 return descriptor, page
             os.close(descriptor)
-        descriptor = os.memfd_create(_NAME)
         # Pages that are not written take no memory: capacity for longer drafts costs nothing.
-        os.ftruncate(descriptor, _HEADER_BYTES + (1 << (num_bytes - 1).bit_length()))
+        capacity = 1 << (num_bytes - 1).bit_length()
+        self._make_room(capacity)
+        descriptor = os.memfd_create(_NAME)
+        os.ftruncate(descriptor, _HEADER_BYTES + capacity)
         return descriptor, _Page(descriptor)
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Free pages that nobody reads, the oldest first, until there may be so many bytes more."""
+        excess = num_bytes + sum(page.capacity for _, _, page in self._written) - MOST_BYTES
+        for place in list(self._written) if num_bytes <= MOST_BYTES else ():
+            _, descriptor, page = place
+            if excess > 0 and (page.returned or page.withdraw()):
+                self._written.remove(place)
+                os.close(descriptor)
+                excess -= page.capacity
+        if excess > 0:
+            raise ResponseError(
+                f"its logits of {num_bytes / 2**20:.0f} MiB do not fit into the "
+                f"{MOST_BYTES / 2**20:.0f} MiB that drafts share; ask for fewer tokens"
+            )
 
     def _place_of_free_page(self) -> int | None:
         for place, (_, _, page) in enumerate(self._written):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.gateway.log_probs import LogProbReader, LogProbRow
-from tandem.gateway.schema import FinishReason, TokenDetail
+from tandem.gateway.objects import FinishReason, TokenDetail
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.triton import ResponseChunk
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from tandem.gateway import metrics as prometheus
-from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, ClientGone, invalid
+from tandem.gateway.body import read_body
+from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, ClientGone
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
 from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -92,22 +92,23 @@ def _add_openai(app: FastAPI) -> None:
         return served.described(served.named(name))
 
     @app.post("/v1/chat/completions")
-    async def chat(body: ChatRequest, request: Request) -> Response:
-        return await _serving(request).chat(body, request)
+    async def chat(request: Request) -> Response:
+        return await _serving(request).chat(await read_body(ChatRequest, request), request)
 
     @app.post("/v1/completions")
-    async def completions(body: CompletionRequest, request: Request) -> Response:
+    async def completions(request: Request) -> Response:
+        body = await read_body(CompletionRequest, request)
         return await _serving(request).completion(body, request)
 
 
 def _add_tokenizer(app: FastAPI) -> None:
     @app.post("/tokenize")
-    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
-        return await _serving(request).tokenize(body)
+    async def tokenize(request: Request) -> dict[str, Any]:
+        return await _serving(request).tokenize(await read_body(TokenizeRequest, request))
 
     @app.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, Any]:
-        return await _serving(request).detokenize(body)
+    async def detokenize(request: Request) -> dict[str, Any]:
+        return await _serving(request).detokenize(await read_body(DetokenizeRequest, request))
 
     @app.get("/tokenizer_info")
     async def tokenizer_info(request: Request) -> dict[str, Any]:
@@ -135,10 +136,6 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def refused(_: Request, error: ApiError) -> Response:
         return error.response()
-
-    @app.exception_handler(RequestValidationError)
-    async def not_valid(_: Request, error: RequestValidationError) -> Response:
-        return invalid(error).response()
 
     @app.exception_handler(HTTPException)
     async def not_served(request: Request, error: HTTPException) -> Response:

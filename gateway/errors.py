@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 LOG = logging.getLogger("gateway")
@@ -94,11 +94,9 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the gateway's log")
 
 
-def invalid(error: RequestValidationError) -> ApiError:
+def invalid(error: ValidationError) -> ApiError:
     """Return the error of a body that is not what the endpoint takes: the first thing wrong."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return bad_request(f"the body is not JSON: {first['ctx']['error']}", code="invalid_json")
+    first = error.errors(include_url=False, include_input=False)[0]
     context: Mapping[str, Any] = first.get("ctx", {})
     param = context.get("field") or _path(first["loc"])
     if first["type"] == "missing":
@@ -111,7 +109,7 @@ def invalid(error: RequestValidationError) -> ApiError:
 def _path(location: tuple[int | str, ...]) -> str:
     """Spell a place in the body: ``messages[0].role``. Names of alternatives are left out."""
     path = ""
-    for part in location[1:]:
+    for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
         elif part.isidentifier() and part not in ("str", "int", "float", "bool"):

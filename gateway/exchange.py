@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from starlette.responses import Response
 
 from tandem.gateway.answers import AnswerState
+from tandem.gateway.aside import aside
 from tandem.gateway.generation import Numbered
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.stream import DONE, event
-from tandem.gateway.triton import without_tokens
+from tandem.gateway.triton import ResponseChunk, without_tokens
 from tandem.gateway.writer import Writer
 
 
@@ -35,23 +37,29 @@ class Exchange:
 
     async def whole(self, chunks: AsyncGenerator[Numbered, None]) -> Response:
         """Return the complete answers."""
+        size = 0
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
                 answer = self._answers[number]
-                answer.additions.append(answer.addition(chunk))
-        return Response(self._writer.whole().json_bytes(), media_type="application/json")
+                size += chunk.size
+                answer.additions.append(await aside(chunk.size, partial(answer.addition, chunk)))
+        written = await aside(size, lambda: self._writer.whole().json_bytes())
+        return Response(written, media_type="application/json")
 
     async def events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
         """Yield the answers as events while they grow."""
-        body = self._body
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
-                addition = self._answers[number].addition(chunk)
-                written = self._writer.chunk(number, addition, with_usage=body.streams_usage_always)
-                yield event(written.json_bytes())
-        if body.streams_usage:
+                yield event(await aside(chunk.size, partial(self._written, number, chunk)))
+        if self._body.streams_usage:
             yield event(self._writer.end().json_bytes())
         yield DONE
+
+    def _written(self, number: int, chunk: ResponseChunk) -> bytes:
+        """Return what a chunk adds to one answer of a stream."""
+        addition = self._answers[number].addition(chunk)
+        with_usage = self._body.streams_usage_always
+        return self._writer.chunk(number, addition, with_usage=with_usage).json_bytes()
 
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]

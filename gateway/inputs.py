@@ -28,7 +28,7 @@ def inputs_for(
     """
     inputs: dict[Tensor, Value] = {
         tensors.INPUT_IDS: ids,
-        tensors.MAX_TOKENS: _max_tokens(request.limit, len(ids), room),
+        tensors.MAX_TOKENS: check_room(request, len(ids), room),
         tensors.STREAM: request.stream,
         tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
         **_sampling(request, number),
@@ -77,8 +77,12 @@ def derived_seed(seed: int, number: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-def _max_tokens(limit: int | None, length: int, room: int) -> int:
-    left = room - length
+def check_room(request: GenerationRequest, length: int, room: int) -> int:
+    """Return how many tokens an answer may have; raise ApiError where it cannot fit.
+
+    length: of its prompt. room: see `inputs_for`.
+    """
+    limit, left = request.limit, room - length
     if left < 1 or (limit or 0) > left:
         new = f"and {limit} new ones " if limit else ""
         raise bad_request(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.gateway.schema import Alternative, ChatLogProb, ChatLogProbs, CompletionLogProbs
+from tandem.gateway.objects import Alternative, ChatLogProb, ChatLogProbs, CompletionLogProbs
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton import ResponseChunk
 

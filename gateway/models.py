@@ -26,11 +26,15 @@ class TargetFacts:
 
 @dataclass(frozen=True)
 class LoopFacts:
-    """What the gateway wants to know of the model that holds the loop."""
+    """What the gateway wants to know of the model that holds the loop.
+
+    max_text_bytes: of one prompt, in UTF-8; 0 leaves it open.
+    """
 
     target: TargetFacts
     preprocessing_model: str
     max_requests: int = 64
+    max_text_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,16 @@ class ServedModels:
     def room(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self.loop.target.max_seq_len - self.loop.target.max_draft_len
+
+    def check_text(self, text: str) -> None:
+        """Refuse a prompt that the entries would not take, before it is tokenized."""
+        size, most = len(text.encode()), self.loop.max_text_bytes
+        if 0 < most < size:
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"the prompt has {size} bytes, at most {most} are taken; shorten it",
+                code="context_length_exceeded",
+            )
 
     def described(self, model: ServedModel) -> dict[str, Any]:
         """Return OpenAI's object for an entry."""

@@ -1,4 +1,4 @@
-"""What clients send and are sent: OpenAI's objects, and the fields that Tandem adds."""
+"""What clients send: OpenAI's objects, and the fields that Tandem adds."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     GetCoreSchemaHandler,
     Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from tandem.contract.entry import Kind
 from tandem.gateway import fields
 
 MOST_CHOICES = 128
 MOST_MESSAGES = 10_000
+MOST_PARTS = 10_000  # of one message
 INT32 = 2**31 - 1
 UNSPOKEN = ("tool_calls", "function_call", "audio", "tool_call_id")  # of a message
 
@@ -29,7 +30,6 @@ TokenId = Annotated[int, Field(ge=0, le=INT32)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Alternatives = Annotated[int, Field(ge=0, le=20)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
-FinishReason = Literal["stop", "length"]
 
 
 class UpToFirstFault(NamedTuple):
@@ -50,6 +50,16 @@ class UpToFirstFault(NamedTuple):
         if self.max_length is not None:
             schema["max_length"] = self.max_length
         return cast(CoreSchema, schema)
+
+
+def _entry_by_entry(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Have an object read no further than its first fault."""
+    if not isinstance(value, dict):
+        return check(value)
+    entries: dict[Any, Any] = {}
+    for name, item in value.items():
+        entries |= check({name: item})
+    return entries
 
 
 # Where a field takes several kinds, its first item says which: each kind would be tried on all.
@@ -115,7 +125,7 @@ class GenerationRequest(Body):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[TokenId, Bias] = {}
+    logit_bias: Annotated[dict[TokenId, Bias], WrapValidator(_entry_by_entry)] = {}
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -198,7 +208,7 @@ class CompletionRequest(GenerationRequest):
 
     @model_validator(mode="after")
     def _prompt_is_there(self) -> CompletionRequest:
-        if not self.prompt or any(p in ("", []) for p in self.prompt):
+        if not self.prompt or not all(self.prompts):
             raise _wrong("prompt", "prompt is empty; send at least one character or token")
         return self
 
@@ -226,12 +236,15 @@ class TextPart(BaseModel):
     text: str
 
 
+Parts = Annotated[list[TextPart], UpToFirstFault(MOST_PARTS)]
+
+
 class Message(BaseModel):
     """A message of a chat. Fields that are not named here say nothing to a template."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
-        Annotated[str, Tag("str")] | Annotated[list[TextPart], UpToFirstFault(), Tag("list[]")],
+        Annotated[str, Tag("str")] | Annotated[Parts, Tag("list[]")],
         Discriminator(_text_or_list),
     ]
     name: str | None = None
@@ -253,6 +266,12 @@ class Message(BaseModel):
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content)
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """What a template sees of it."""
+        others = self.model_dump(exclude={"content"}, exclude_none=True)
+        return others | {"content": self.text}
 
 
 Messages = Annotated[list[Message], UpToFirstFault(MOST_MESSAGES)]
@@ -318,126 +337,3 @@ class DetokenizeRequest(Body):
 
 def _wrong(field: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("field", "{message}", {"message": message, "field": field})
-
-
-class Answered(BaseModel):
-    """Something that clients are sent; fields that were not set stay out of it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    def json_bytes(self) -> bytes:
-        """Return the JSON object."""
-        return self.model_dump_json(exclude_unset=True).encode()
-
-
-class Usage(Answered):
-    """Tokens of a request. ``completion_tokens`` leaves out the token that ends an answer."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class SpeculativeDecoding(Answered):
-    """What speculation did for a request, in vLLM's words."""
-
-    num_spec_steps: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-    draft_acceptance_rate: float
-    mean_acceptance_length: float
-    acceptance_histogram: list[int]
-
-
-class RequestMetrics(Answered):
-    """Statistics of a request."""
-
-    speculative_decoding: SpeculativeDecoding
-
-
-class TokenDetail(Answered):
-    """Where a token of the answer came from.
-
-    text: what it adds to the text; empty where later tokens complete a character. round: counted
-    from 1. kind: an accepted draft token, the target's correction, its bonus token, or a plain one;
-    unknown where the engine drafts by itself.
-    """
-
-    id: int
-    text: str
-    round: int
-    kind: Kind
-
-
-class SpeculationSoFar(Answered):
-    """What speculation did for one answer until now."""
-
-    num_rounds: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-
-
-class ChatMessage(Answered):
-    """The message of a choice, or what a chunk adds to it."""
-
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-    refusal: None = None
-
-
-class Alternative(Answered):
-    """A token and how likely it was. bytes: UTF-8, perhaps of a part of a character."""
-
-    token: str
-    logprob: float
-    bytes: list[int] | None
-
-
-class ChatLogProb(Alternative):
-    """A token of a chat's answer, and the likeliest at its place."""
-
-    top_logprobs: list[Alternative]
-
-
-class ChatLogProbs(Answered):
-    """Log-probabilities of a chat's answer."""
-
-    content: list[ChatLogProb]
-    refusal: None = None
-
-
-class CompletionLogProbs(Answered):
-    """Log-probabilities of a completion, a list an aspect; nothing precedes a prompt's first token.
-
-    text_offset: where a token begins in the text, in characters.
-    """
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-class Choice(Answered):
-    """One answer, or what a chunk adds to it: a message in a chat, a text in a completion."""
-
-    index: int
-    message: ChatMessage | None = None
-    delta: ChatMessage | None = None
-    text: str | None = None
-    logprobs: ChatLogProbs | CompletionLogProbs | None = None
-    finish_reason: FinishReason | None = None
-    token_details: list[TokenDetail] | None = None
-    speculation: SpeculationSoFar | None = None
-
-
-class Completion(Answered):
-    """A whole answer, or a chunk of a stream."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: Usage | None = None
-    metrics: RequestMetrics | None = None

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tandem.gateway.answers import AnswerState
+from tandem.gateway.aside import LONG, aside
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.generation import generate
-from tandem.gateway.inputs import extras_for, inputs_for
+from tandem.gateway.inputs import check_room, extras_for, inputs_for
 from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
@@ -26,6 +27,8 @@ from tandem.gateway.schema import (
     CompletionRequest,
     DetokenizeRequest,
     GenerationRequest,
+    Message,
+    TextPart,
     TokenizeRequest,
 )
 from tandem.gateway.shapes import CHAT, COMPLETION, Shape
@@ -35,9 +38,6 @@ from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton import Backend
 from tandem.gateway.writer import Writer
 
-Result = TypeVar("Result")
-
-LONG_TEXT = 20_000  # characters: more would hold up everybody's chunks while they are encoded
 MESSAGE = 100  # what rendering a message or a variable costs by itself, in characters
 
 
@@ -71,7 +71,8 @@ class Serving:
     async def chat(self, body: ChatRequest, http: Request) -> Response:
         """Answer a chat."""
         models = await self.models()
-        return await self._answer(CHAT, body, [await self.chat_ids(body)], models, http)
+        ids = await self._chat_ids(body, models)
+        return await self._answer(CHAT, body, [ids], models, http)
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
         """Answer prompts."""
@@ -83,9 +84,11 @@ class Serving:
             )
         special = models.add_special_tokens
         prompts = [
-            prompt if isinstance(prompt, list) else await self.text_ids(prompt, special)
+            prompt if isinstance(prompt, list) else await self._text_ids(prompt, special, models)
             for prompt in body.prompts
         ]
+        for ids in prompts:
+            check_room(body, len(ids), models.room)
         largest = max(map(max, prompts))
         vocab_size = models.loop.target.vocab_size
         if largest >= vocab_size:
@@ -94,41 +97,23 @@ class Serving:
                 param="prompt",
             )
         echoes = [
-            prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+            prompt
+            if isinstance(prompt, str)
+            else await aside(len(prompt), partial(self.tokenizer.decode, prompt))
             for prompt in (body.prompts if body.echo else ())
         ]
         return await self._answer(COMPLETION, body, prompts, models, http, echoes=echoes)
 
-    async def text_ids(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Return the ids of a text."""
-        return await _aside(
-            len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        )
-
-    async def chat_ids(self, body: ChatRequest | TokenizeRequest) -> list[int]:
-        """Return the prompt of a chat; raises ApiError where no template renders it."""
-        messages = [
-            {**message.model_dump(exclude_none=True), "content": message.text}
-            for message in body.messages or ()
-        ]
-        variables = dict(body.chat_template_kwargs)
-        if isinstance(body, TokenizeRequest):
-            variables["add_generation_prompt"] = body.add_generation_prompt
-        length = sum(len(message["content"]) + MESSAGE for message in messages) + _size(variables)
-        try:
-            return await _aside(length, lambda: self.tokenizer.encode_chat(messages, variables))
-        except ChatTemplateError as error:
-            raise bad_request(str(error), param="messages", code="chat_template") from error
-
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
         """Answer with the ids of a text or of a chat's prompt."""
+        models = await self.models()
         if body.prompt is not None:
-            ids = await self.text_ids(body.prompt, body.add_special_tokens)
+            ids = await self._text_ids(body.prompt, body.add_special_tokens, models)
         else:
-            ids = await self.chat_ids(body)
-        tokenized = {"count": len(ids), "max_model_len": (await self.models()).room, "tokens": ids}
+            ids = await self._chat_ids(body, models)
+        tokenized = {"count": len(ids), "max_model_len": models.room, "tokens": ids}
         if body.return_token_strs:
-            tokenized["token_strs"] = await _aside(
+            tokenized["token_strs"] = await aside(
                 len(ids), lambda: [self.tokenizer.token(token) for token in ids]
             )
         return tokenized
@@ -136,7 +121,33 @@ class Serving:
     async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
         """Answer with the text of ids."""
         ids = body.tokens
-        return {"prompt": await _aside(len(ids), lambda: self.tokenizer.decode(ids))}
+        return {"prompt": await aside(len(ids), lambda: self.tokenizer.decode(ids))}
+
+    async def _text_ids(
+        self, text: str, add_special_tokens: bool, models: ServedModels
+    ) -> list[int]:
+        """Return the ids of a text; raises ApiError for one that cannot fit."""
+        models.check_text(text)
+        return await aside(
+            len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        )
+
+    async def _chat_ids(
+        self, body: ChatRequest | TokenizeRequest, models: ServedModels
+    ) -> list[int]:
+        """Return the prompt of a chat; raises ApiError where no template renders it."""
+        variables = dict(body.chat_template_kwargs)
+        if isinstance(body, TokenizeRequest):
+            variables["add_generation_prompt"] = body.add_generation_prompt
+
+        def encoded() -> list[int]:
+            messages = [message.plain for message in body.messages or ()]
+            return self.tokenizer.encode_chat(messages, variables, check=models.check_text)
+
+        try:
+            return await aside(_size(body), encoded)
+        except ChatTemplateError as error:
+            raise bad_request(str(error), param="messages", code="chat_template") from error
 
     async def _answer(
         self,
@@ -185,15 +196,20 @@ class Serving:
         return answer
 
 
-def _size(data: Any) -> int:
-    """Characters of plain data, each text and each item counting for some more."""
-    if isinstance(data, dict):
-        return sum(len(name) + MESSAGE + _size(value) for name, value in data.items())
-    if isinstance(data, list):
-        return sum(map(_size, data))
-    return MESSAGE + (len(data) if isinstance(data, str) else 0)
-
-
-async def _aside(length: int, work: Callable[[], Result]) -> Result:
-    """Do the work here; on a thread where the text is long."""
-    return await asyncio.to_thread(work) if length > LONG_TEXT else work()
+def _size(body: ChatRequest | TokenizeRequest) -> int:
+    """Characters of a chat, each text and each item counting for some more; enough to be long."""
+    size, left = 0, [body.chat_template_kwargs, *(body.messages or ())]
+    while left and size <= LONG:
+        item = left.pop()
+        size += MESSAGE
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, dict):
+            left += [*item, *item.values()]
+        elif isinstance(item, list):
+            left += item
+        elif isinstance(item, Message):
+            left += filter(None, (item.content, item.name, item.reasoning_content))
+        elif isinstance(item, TextPart):
+            left.append(item.text)
+    return size

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tandem.gateway.answers import Addition, AnswerState
 from tandem.gateway.log_probs import LogProbRow, chat_log_probs, completion_log_probs
-from tandem.gateway.schema import ChatLogProbs, ChatMessage, Choice, CompletionLogProbs
+from tandem.gateway.objects import ChatLogProbs, ChatMessage, Choice, CompletionLogProbs
 from tandem.gateway.tokenizer import ChatTokenizer
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem.contract import entry as tensors
 from tandem.contract.entry import KINDS
-from tandem.gateway.schema import SpeculativeDecoding, TokenDetail
+from tandem.gateway.objects import SpeculativeDecoding, TokenDetail
 from tandem.gateway.triton import ResponseChunk
 
 # What is told of each token, in this order.

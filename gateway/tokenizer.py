@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +23,10 @@ Value = TypeVar("Value")
 
 
 class ChatTokenizer:
-    """A tokenizer with its chat template, from one folder. Raises what the two loaders raise."""
+    """A tokenizer with its chat template, from one folder. Raises what the two loaders raise.
+
+    size: one more than the largest token id.
+    """
 
     def __init__(self, folder: Path, chat_template: Path | None = None) -> None:
         self.folder = folder
@@ -37,12 +40,8 @@ class ChatTokenizer:
         self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._token_texts: dict[int, str] = {}
         self._line_end = self._encode(self._tokenizer, "\n")
-
-    @property
-    def size(self) -> int:
-        """One more than the largest token id."""
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
-        return max(ids, default=-1) + 1
+        self.size = max(ids, default=-1) + 1
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text. Special tokens in it are tokens."""
@@ -52,11 +51,13 @@ class ChatTokenizer:
         self,
         messages: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any] = NO_VARIABLES,
+        *,
+        check: Callable[[str], None] = lambda _: None,
     ) -> list[int]:
         """Return the prompt of a chat. Special tokens are tokens where the template writes them.
 
         In what the messages and the template's variables say they are text: nobody can end his own
-        turn and speak for another.
+        turn and speak for another. check: sees the text before it is encoded, and may raise.
         """
         if self.template is None:
             raise ChatTemplateError(
@@ -67,6 +68,7 @@ class ChatTokenizer:
             [self._marked(dict(message)) for message in messages],
             self._marked(dict(variables)),
         )
+        check(rendered.replace(BEGIN, "").replace(END, ""))
         # [text, marked token, text, ..., text]; None stands for a mark that lost its partner.
         first, *rest = MARKED.split(rendered)
         ids = self._encode(self._tokenizer, first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -17,9 +18,10 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 from tandem.contract import entry as tensors
 from tandem.contract.errors import ErrorClass, class_of
 from tandem.contract.tensor import Tensor
+from tandem.gateway.aside import aside
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import ServedModels, served_models
-from tandem.gateway.schema import FinishReason
+from tandem.gateway.objects import FinishReason
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
@@ -47,17 +49,8 @@ CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 ]
+VALUE = 10  # what telling a number takes, in characters
 SECONDS_TO_ANSWER = 5.0  # for what is not a request for text
-OUTPUTS = (
-    tensors.TEXT_OUTPUT,
-    tensors.OUTPUT_IDS,
-    tensors.SEQUENCE_LENGTH,
-    tensors.FINISH_REASON,
-    tensors.NUM_ROUNDS,
-    tensors.TOTAL_DRAFT_TOKENS,
-    tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
-    tensors.SPEC_DECODE_STATISTICS,
-)
 # Outputs that come where they are asked for, [1, 1, n, ...], and their types.
 EXTRAS = {
     tensor: triton_to_np_dtype(tensor.dtype)
@@ -91,6 +84,16 @@ class ResponseChunk(NamedTuple):
     finish_reason: FinishReason | None = None
     statistics: Mapping[str, Any] | None = None
     extras: Mapping[str, Sequence[Any]] = {}
+
+    @property
+    def size(self) -> int:
+        """About as many characters of text take as long to read and to write."""
+        return len(self.text) + VALUE * sum(map(_num_values, self.extras.values()))
+
+
+def _num_values(rows: Sequence[Any]) -> int:
+    """How many numbers there are in equal rows, or in a single one."""
+    return len(rows) * len(rows[0]) if rows and isinstance(rows[0], list) else len(rows)
 
 
 def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
@@ -162,7 +165,9 @@ class Triton:
             yield {
                 "model_name": model,
                 "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
-                "outputs": [InferRequestedOutput(name) for name in (*OUTPUTS, *extras)],
+                "outputs": [
+                    InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)
+                ],
             }
 
         responses = self._connection.stream_infer(request(), headers=WITH_CODES)
@@ -170,7 +175,8 @@ class Triton:
             async for result, error in responses:
                 if error is not None:  # a Triton that does not know the header
                     raise _error(grpc.StatusCode.UNKNOWN, error.message())
-                yield _chunk(result.get_response())
+                response = result.get_response()
+                yield await aside(response.ByteSize(), partial(_chunk, response))
         except grpc.RpcError as error:
             raise self._failure(error) from error
         finally:

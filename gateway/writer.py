@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem.gateway.answers import Addition, AnswerState
 from tandem.gateway.log_probs import LogProbRow
-from tandem.gateway.schema import Choice, Completion, RequestMetrics, SpeculationSoFar, Usage
+from tandem.gateway.objects import Choice, Completion, RequestMetrics, SpeculationSoFar, Usage
 from tandem.gateway.shapes import Shape
 from tandem.gateway.speculation import speculative_decoding
 from tandem.gateway.tokenizer import ChatTokenizer

@@ -7,13 +7,13 @@ from itertools import islice
 
 import numpy as np
 
-from tandem.engines.branch import Branch, Outcomes, joined
+from tandem.engines.branch import Branch, Outcomes, fitting, joined
 from tandem.engines.emulated.call import EmulatedCall
 from tandem.engines.emulated.language import Language
 from tandem.engines.emulated.sampler import EmulatedSampler
 from tandem.engines.engine import Respond, prepared
 from tandem.engines.errors import RequestError
-from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Ids
+from tandem.engines.request import MAX_BRANCHES, CallUsage, EngineRequest, EngineResponse, Ids
 
 
 class EmulatedBranchingCall(EmulatedCall):
@@ -26,14 +26,19 @@ class EmulatedBranchingCall(EmulatedCall):
         languages: tuple[Language, Language],
         usage: CallUsage,
         *,
+        max_tokens: int,
         begin_ns: int,
     ) -> None:
-        """Two languages: what the engine says, and what the target would."""
+        """Two languages: what the engine says, and what the target would.
+
+        max_tokens: of all branches together.
+        """
         own, target = languages
         sampler = EmulatedSampler(request, own)
         super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)
         self._language = own
         self._target = EmulatedSampler(request, target)
+        self._max_tokens = max_tokens
         self._branches: list[Branch] = []
         self.over = True
 
@@ -51,13 +56,18 @@ class EmulatedBranchingCall(EmulatedCall):
         """Draft all branches."""
         outcomes, drafts = Outcomes(self.request), self.request.draft_ids.tolist()
         wanted = set(outcomes.accepted_lengths)
+        samplers: dict[Branch, EmulatedSampler] = {}
         for accepted in range(len(drafts) + 1):
             if accepted in wanted:
                 candidates = self._candidates(outcomes.num_candidates(accepted))
-                self._draft(outcomes.branches(accepted, candidates))
+                for branch in outcomes.branches(accepted, candidates):
+                    samplers[branch] = self._sampler_of(branch)
             if accepted < len(drafts):
                 self._sampler.append(drafts[accepted])
                 self._target.append(drafts[accepted])
+        self._branches = fitting(list(samplers), MAX_BRANCHES, self._max_tokens)
+        for branch in self._branches:
+            _draft(branch, samplers[branch])
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
@@ -83,20 +93,12 @@ class EmulatedBranchingCall(EmulatedCall):
         self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
         super().answer(now_ns)
 
-    def _draft(self, branches: list[Branch]) -> None:
-        """Draft those behind the text so far."""
+    def _sampler_of(self, branch: Branch) -> EmulatedSampler:
+        """Return what goes on behind a branch that leaves the text here."""
         seeds = self.request.branch_seeds
-        for branch in branches:
-            sampler = self._sampler.fork(None if seeds is None else int(seeds[branch.accepted]))
-            sampler.append(branch.token)
-            while not branch.over:
-                try:
-                    token = sampler.next()
-                except RequestError:
-                    branch.over = True
-                else:
-                    branch.take(token.id, token.probability, math.log(token.probability))
-        self._branches += branches
+        sampler = self._sampler.fork(None if seeds is None else int(seeds[branch.accepted]))
+        sampler.append(branch.token)
+        return sampler
 
     def _candidates(self, count: int) -> list[int]:
         """What may come next, as the draft guesses; nothing where all is banned."""
@@ -108,3 +110,14 @@ class EmulatedBranchingCall(EmulatedCall):
             return []
         guesses = self._language.alternatives(self._sampler.text, first, truth)
         return list(islice(filter(self._sampler.may_say, guesses), count))
+
+
+def _draft(branch: Branch, sampler: EmulatedSampler) -> None:
+    """Draft what goes on behind a branch."""
+    while not branch.over:
+        try:
+            token = sampler.next()
+        except RequestError:
+            branch.over = True
+        else:
+            branch.take(token.id, token.probability, math.log(token.probability))

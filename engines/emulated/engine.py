@@ -117,8 +117,9 @@ class EmulatedEngine:
         missing = length - reused - 1  # the last token is part of the first step
         if request.branches:
             languages = self._language, self._target_language
+            room = self._settings.kv_cache_tokens
             call: EmulatedCall = EmulatedBranchingCall(
-                request, respond, languages, usage, begin_ns=begin_ns
+                request, respond, languages, usage, max_tokens=room, begin_ns=begin_ns
             )
         else:
             sampler, size = EmulatedSampler(request, self._language), self._settings.vocab_size

@@ -45,11 +45,23 @@ class BranchSampler(TorchSampler):
         """Return a token per row of scores [rows, vocab_size], of branches at these positions."""
         if not self._greedy:
             seeds = self._seeds or [self._seed] * (max(accepted) + 1)
-            keys = zip(accepted, positions, strict=True)
-            noise = [self._noise(seeds[j], position) for j, position in keys]
+            keys = [(seeds[j], position) for j, position in zip(accepted, positions, strict=True)]
+            self._forget_before(keys)
+            noise = [self._noise(*key) for key in keys]
             scores = self._warped(scores) / torch.stack(noise)
         tokens: list[int] = scores.argmax(-1).tolist()
         return tokens
+
+    def _forget_before(self, keys: Sequence[tuple[int, int]]) -> None:
+        """Forget the noise that no branch comes to any more: each goes on from its position."""
+        least: dict[int, int] = {}
+        for seed, position in keys:
+            least[seed] = min(position, least.get(seed, position))
+        self._noise_at = {
+            (seed, position): noise
+            for (seed, position), noise in self._noise_at.items()
+            if seed in least and position >= least[seed]
+        }
 
     def _noise(self, seed: int, position: int) -> torch.Tensor:
         """Return the noise [vocab_size] that a plain call draws the token there with."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.branch import Branch, Outcomes, fitting, joined
+from tandem.engines.branch import Branch, Outcomes, fitting, joined, room_for
 from tandem.engines.engine import Respond
 from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest, EngineResponse
@@ -111,7 +111,7 @@ class BranchingSequence(TorchSequence):
             for branch in self._outcomes.branches(accepted, self._candidates(scores, accepted))
         ]
         assert self.entry is not None
-        room = self._cache.lend(self.entry, sum(branch.limit for branch in wanted))
+        room = self._cache.lend(self.entry, room_for(wanted))
         self._branches = self._live = fitting(wanted, self._max_branches, room)
         if self._live:
             longest = max(branch.limit for branch in self._live)

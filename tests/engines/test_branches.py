@@ -7,9 +7,10 @@ import pytest
 from emulated import emulated
 from engine_harness import VOCAB, Harness, prompt
 
+from tandem.engines.branch import Branch, fitting, room_for
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.errors import RequestError
-from tandem.engines.request import Branches, SamplingParams
+from tandem.engines.request import Branches, EngineRequest, SamplingParams
 from tandem.engines.words import Words
 
 GREEDY = SamplingParams(top_k=1)
@@ -259,6 +260,8 @@ def test_many_branching_calls_at_once_beside_others(engine):
         ({"branch_output_len": [1]}, "branch_output_len has 1 values"),
         ({"branch_seeds": [1]}, "branch_seeds has 1 values"),
         ({"branch_counts": [1, -1, 1]}, "branch_counts holds -1"),
+        ({"branch_counts": [1024, 1, 0]}, "asks for 1025 branches; one call drafts up to 1024"),
+        ({"branch_counts": [2**31 - 1] * 3}, "asks for 6442450941 branches"),
         ({"branch_output_len": [1, 300, 1]}, "max_seq_len is 256"),
         ({"streaming": True}, "streaming is not supported with branch_counts"),
         ({"return_generation_logits": True}, "return_generation_logits is not supported"),
@@ -274,3 +277,23 @@ def test_a_call_that_makes_no_sense_is_refused_by_name(engine, given, message):
     }
     with pytest.raises(RequestError, match=message):
         engine.start(prompt(15, 9), drafts=[4, 5], **asked)
+
+
+def drafted(limit, accepted, rank):
+    plain = EngineRequest("", np.array([1], np.int32), limit)
+    return Branch(plain, accepted, 0, rank)
+
+
+def test_branches_lie_side_by_side_each_with_room_for_the_longest():
+    one, two, long, four = (
+        drafted(limit, j, rank) for limit, j, rank in ((4, 0, 0), (3, 1, 0), (9, 0, 1), (1, 1, 1))
+    )
+    wanted = [four, long, two, one]
+    assert room_for(wanted) == 36
+    assert room_for([]) == 0
+    assert fitting(wanted, 9, 36) == [one, two, long, four]
+    assert fitting(wanted, 9, 35) == [one, two, long]
+    assert fitting(wanted, 9, 26) == [one, two]
+    assert fitting(wanted, 9, 7) == [one]
+    assert fitting(wanted, 9, 3) == []
+    assert fitting(wanted, 3, 99) == [one, two, long]

@@ -10,9 +10,10 @@ import torch
 from engine_harness import GREEDY, Harness, Pending, prompt
 
 from tandem.engines.errors import RequestError
-from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.torch import kv_cache
 from tandem.engines.torch.branch_attention import BranchKV
+from tandem.engines.torch.branch_sampling import BranchSampler
 from tandem.engines.torch.kv_cache import KVCache, KVShape
 
 BLOCK = 8
@@ -175,3 +176,22 @@ def test_what_was_lent_comes_back():
         assert cache.used_blocks == 0
     entry = cache.acquire(tokens, 0, len(tokens))
     assert cache.lend(entry, 100 * BLOCK) == 8 * BLOCK
+
+
+@pytest.mark.parametrize("seeds", [None, [1, 2, 3]])
+def test_noise_is_kept_only_while_a_branch_may_come_to_it(seeds):
+    request = EngineRequest(
+        "r",
+        np.array([1], np.int32),
+        1,
+        draft_ids=np.array([4, 5], np.int32),
+        sampling=SamplingParams(temperature=1.0, seed=11),
+        branch_counts=np.ones(3, np.int32),
+        branch_seeds=None if seeds is None else np.array(seeds, np.uint64),
+    )
+    sampler = BranchSampler(request, 8, torch.device("cpu"))
+    for step in range(20):
+        sampler.choose_each(torch.zeros(3, 8), [0, 1, 2], [step + 2, step + 3, step + 4])
+        assert len(sampler._noise_at) == 3
+    sampler.choose_each(torch.zeros(1, 8), [2], [24])
+    assert len(sampler._noise_at) == 1

@@ -127,3 +127,10 @@ def test_stop_leaves_the_branches_what_had_its_time(passed_ms, tokens):
     draft.start(prompt(1, 9), 1)
     timer.advance()  # what was due before is no more
     timer.advance()
+
+
+def test_branches_are_no_more_than_the_cache_would_hold():
+    engine = emulated(role="draft", kv_cache_tokens=128)
+    found = engine.call(prompt(1, 20), **asked([4, 5], 20, 6)).last.branches
+    assert len(found.lengths) == 128 // 6
+    assert found.outcomes[:, 0].tolist() == [0] * 7 + [1] * 7 + [2] * 7

@@ -12,7 +12,6 @@ from tandem.contract import engine as tensors
 from tandem.engines.encoding import encode
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.torch.drafter import Drafters
 from tandem.engines.torch.settings import TorchSettings
 from tandem.engines.words import Words
 from tandem.lookup.index import NgramIndex
@@ -332,43 +331,6 @@ def test_an_answer_in_pieces_is_the_one_in_one_piece(looker, plain):
         while len(text) < 40:
             text += looker.tokens([*ids, *text], 8)
         assert text == want
-
-
-@pytest.fixture
-def drafters():
-    """Those of an engine whose KV cache holds 64 tokens."""
-    return Drafters(
-        TorchSettings(
-            checkpoint="",
-            max_seq_len=64,
-            kv_cache_tokens=64,
-            max_draft_len=4,
-            prompt_lookup_num_tokens=4,
-        )
-    )
-
-
-def request(ids) -> EngineRequest:
-    return EngineRequest("r", np.array(ids, np.int32), 8)
-
-
-def test_a_call_that_goes_on_gets_the_drafter_of_the_one_before(drafters):
-    first = drafters.drafter_for(request(range(20)))
-    first.note([20, 21])
-    drafters.keep(first)
-    assert drafters.drafter_for(request(range(21))) is not first  # it knows more than that
-    assert drafters.drafter_for(request([*range(20), 20, 7])) is not first
-    assert drafters.drafter_for(request(range(24))) is first
-    assert len(first) == 24
-    assert drafters.drafter_for(request(range(30))) is not first  # it is in use
-
-
-def test_drafters_are_forgotten_when_they_hold_more_than_the_kv_cache(drafters):
-    ended = [drafters.drafter_for(request([n, *range(30)])) for n in range(3)]
-    for drafter in ended:
-        drafters.keep(drafter)
-    again = [drafters.drafter_for(request([n, *range(40)])) for n in range(3)]
-    assert [one is other for one, other in zip(ended, again, strict=True)] == [False, True, True]
 
 
 def test_statistics_leave_by_nvidias_tensors(cycler):

@@ -11,6 +11,7 @@ import pytest
 import standin
 from checkpoints import write_empty
 from engine_harness import GREEDY, Harness, successor
+from live_triton import eventually
 
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.llmapi.load import load
@@ -314,7 +315,7 @@ def test_a_request_is_aborted_when_its_answers_cannot_be_delivered(looker, packa
     ids = np.array(CYCLE, np.int32)
     looker.engine.submit(EngineRequest("r", ids, 200, sampling=GREEDY, streaming=True), respond)
     assert looker.tokens(CYCLE, 40) == said_after(CYCLE[-1], 40)
-    assert llm(package).results[0].aborted()
+    assert eventually(llm(package).results[0].aborted)
 
 
 def test_closing_fails_calls_and_ends_the_llm(start, package):

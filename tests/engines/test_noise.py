@@ -56,3 +56,19 @@ def test_neighbours_know_nothing_of_each_other(neighbour):
     for shift in (0, 1, 2):
         pair = mine[: len(mine) - shift], theirs[shift:]
         assert abs(stats.spearmanr(*pair).statistic) < 0.03  # four standard deviations
+
+
+def test_the_smallest_number_has_a_logarithm(monkeypatch):
+    """SplitMix64 makes 0 of 0, to which this key counts up."""
+    monkeypatch.setattr(noise, "_key", lambda *_: 2**64 - noise._STEP)
+    draws = noise.exponentials(1, 2, noise.Purpose.SAMPLE, 2)
+    assert draws[0] == np.float32(-np.log(2.0**-54))
+    assert np.isfinite(draws).all()
+
+
+def test_the_largest_number_is_no_draw_of_zero(monkeypatch):
+    """Weights over it would be infinite, or no number where they are zero."""
+    monkeypatch.setattr(noise, "_bits", lambda *_: np.array([2**64 - 1, 2**63], np.uint64))
+    draws = noise.exponentials(1, 2, noise.Purpose.SAMPLE, 2)
+    assert 0 < draws[0] < 1e-30
+    assert draws[1] == np.float32(np.log(2))

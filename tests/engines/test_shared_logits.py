@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.engines.response_memory import ResponseError
 from tandem.engines.shared_logits import (
     MOST_PAGES,
     SECONDS_TO_TAKE,
@@ -126,6 +127,31 @@ def test_a_longer_draft_gets_more_room(writer):
         assert shared.logits.shape == (num, 1000)
         assert (shared.logits == num).all()
         shared.give_back()
+    assert writer.num_pages == 1
+
+
+def test_pages_have_a_limited_number_of_bytes(writer, monkeypatch):
+    monkeypatch.setattr("tandem.engines.shared_logits.MOST_BYTES", 4096 * 4)
+    reader = SharedLogitsReader()
+    handles = [writer.write(rows(n, 1, 1024)) for n in range(4)]
+    assert writer.num_pages == 4
+    kept = reader.read(handles[1])
+    last = writer.write(rows(9, 2, 1024))  # as much as two: the oldest that nobody reads go
+    assert writer.num_pages == 3
+    assert [reader.read(handle) for handle in (handles[0], handles[2])] == [None, None]
+    assert (kept.logits == 1).all()
+    assert (reader.read(last).logits == 9).all()
+    assert (reader.read(handles[3]).logits == 3).all()
+    with pytest.raises(ResponseError, match="its logits of 0 MiB do not fit into the 0 MiB"):
+        writer.write(rows(1, 1, 1024))
+
+
+def test_logits_that_never_fit_take_the_room_of_none(writer, monkeypatch):
+    monkeypatch.setattr("tandem.engines.shared_logits.MOST_BYTES", 4096 * 4)
+    handle = writer.write(rows(1))
+    with pytest.raises(ResponseError, match="ask for fewer tokens"):
+        writer.write(rows(1, 5, 1024))
+    assert (SharedLogitsReader().read(handle).logits == 1).all()
     assert writer.num_pages == 1
 
 

@@ -1,9 +1,13 @@
 """Log-probabilities, as OpenAI's clients ask for them and read them."""
 
+import threading
+
 import pytest
 from scripted_triton import origins, statistics
 
 from tandem.contract import entry
+from tandem.gateway.log_probs import LogProbReader
+from tandem.gateway.objects import Completion
 from tandem.gateway.triton import ResponseChunk
 
 from .conftest import events
@@ -156,3 +160,30 @@ async def test_part_of_a_character_is_told_by_its_bytes(ask, triton, client):
     answer = await ask(prompt=PROMPT, logprobs=0)
     name = answer["choices"][0]["logprobs"]["tokens"][0]
     assert name == "bytes:" + "".join(f"\\x{byte:02x}" for byte in first["bytes"])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, monkeypatch, stream):
+    """Others' chunks would wait for them."""
+    threads = []
+    rows, json_bytes = LogProbReader.rows, Completion.json_bytes
+
+    def noted(work):
+        def noting(*given):
+            threads.append(threading.current_thread())
+            return work(*given)
+
+        return noting
+
+    monkeypatch.setattr(LogProbReader, "rows", noted(rows))
+    monkeypatch.setattr(Completion, "json_bytes", noted(json_bytes))
+    triton.script = lambda _: [ANSWER]
+    body = {"prompt": PROMPT, "logprobs": 2, "echo": True, "stream": stream}
+    short = (await post("/v1/completions", body)).text
+    assert set(threads) == {threading.current_thread()}
+    threads.clear()
+    monkeypatch.setattr("tandem.gateway.aside.LONG", 100)
+    long = (await post("/v1/completions", body)).text
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
+    assert long.count("logprob") == short.count("logprob") > 0

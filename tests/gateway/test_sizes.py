@@ -1,16 +1,20 @@
 """Bodies that are wrong in very many places cost no more than those that are wrong in one."""
 
+import json
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
 
+from tandem.gateway.aside import LONG
 from tandem.gateway.fields import MOST_LEVELS
 from tandem.gateway.schema import (
     MOST_CHOICES,
     MOST_MESSAGES,
+    MOST_PARTS,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -20,6 +24,7 @@ from tandem.gateway.tokenizer import ChatTokenizer
 
 MANY = 1000
 HELLO = {"role": "user", "content": "hello"}
+PART = {"type": "text", "text": "x"}
 
 
 @pytest.mark.parametrize(
@@ -35,9 +40,11 @@ HELLO = {"role": "user", "content": "hello"}
         (CompletionRequest, {"prompt": [[1]] * (MOST_CHOICES + 1)}),
         (CompletionRequest, {"prompt": "x", "stop": [1] * MANY}),
         (CompletionRequest, {"prompt": "x", "bad_words": [1] * MANY}),
+        (CompletionRequest, {"prompt": "x", "logit_bias": {str(i): "x" for i in range(MANY)}}),
         (ChatRequest, {"messages": [1] * MANY}),
         (ChatRequest, {"messages": [HELLO] * (MOST_MESSAGES + 1)}),
         (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [PART] * (MOST_PARTS + 1)}]}),
         (TokenizeRequest, {"messages": [1] * MANY}),
         (DetokenizeRequest, {"tokens": [-1] * MANY}),
     ],
@@ -83,6 +90,78 @@ async def test_an_error_quotes_little_of_what_it_was_sent(post, body):
     response = await post("/v1/completions", {"prompt": "x"} | body)
     assert response.status_code in (400, 404)
     assert len(response.text) < 400
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("number", "aside"), [(10, False), (LONG, True)])
+async def test_a_large_body_is_read_on_a_thread(post, monkeypatch, number, aside):
+    threads = []
+
+    def parsed(raw):
+        threads.append(threading.current_thread())
+        return json.loads(raw)
+
+    monkeypatch.setattr("tandem.gateway.body._parsed", parsed)
+    await post("/v1/completions", {"prompt": [1] * number})
+    assert [thread is not threading.current_thread() for thread in threads] == [aside]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("body", [b'"\xff"', b"[" * 200_000])
+async def test_what_no_parser_can_read_is_refused(client, body):
+    headers = {"content-type": "application/json"}
+    async with client() as opened:
+        response = await opened.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_json"
+
+
+CHAT = {"messages": [{"role": "user", "content": "long " * 10}]}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "long " * 10}),
+        ("/v1/completions", {"prompt": ["short", "\u00e9" * 20]}),
+        ("/v1/chat/completions", CHAT),
+        ("/tokenize", {"prompt": "long " * 10}),
+        ("/tokenize", CHAT),
+    ],
+)
+async def test_a_text_that_the_server_would_not_take_is_never_tokenized(
+    client, triton, monkeypatch, path, body
+):
+    served = triton.models_served
+    triton.models_served = replace(served, loop=replace(served.loop, max_text_bytes=39))
+    async with client() as opened:
+        encode = ChatTokenizer._encode
+
+        def encoded(tokenizer, text, **given):
+            assert len(text) < 20
+            return encode(tokenizer, text, **given)
+
+        monkeypatch.setattr(ChatTokenizer, "_encode", staticmethod(encoded))
+        response = await opened.post(path, json=body)
+    assert response.status_code == 400
+    assert " bytes, at most 39 are taken; shorten it" in response.json()["error"]["message"]
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.anyio
+async def test_a_text_of_as_many_bytes_as_the_server_takes_is_answered(post, triton):
+    served = triton.models_served
+    triton.models_served = replace(served, loop=replace(served.loop, max_text_bytes=40))
+    assert (await post("/v1/completions", {"prompt": "\u00e9" * 20})).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_ids_that_cannot_fit_are_never_made_text(post, monkeypatch):
+    monkeypatch.setattr(ChatTokenizer, "decode", lambda *_: pytest.fail("decoded"))
+    response = await post("/v1/completions", {"prompt": [5] * 101, "echo": True})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("work", ["encode", "decode"])

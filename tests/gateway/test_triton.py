@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tandem.contract import entry
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton import OUTPUTS, Triton
+from tandem.gateway.triton import Triton
 
 pytestmark = pytest.mark.anyio
 LOOP = {
@@ -136,7 +136,7 @@ async def test_chunks_are_read():
         "max_tokens": [1, 1],
         "stream": [1, 1],
     }
-    assert [output.name for output in request.outputs] == list(OUTPUTS)
+    assert [output.name for output in request.outputs] == list(entry.ANSWER_OUTPUTS)
     assert service.metadata["triton_grpc_error"] == "true"
 
 

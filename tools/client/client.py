@@ -24,16 +24,6 @@ from tandem.tools.triton.running import why_unreachable
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
-OUTPUTS = (
-    tensors.TEXT_OUTPUT,
-    tensors.OUTPUT_IDS,
-    tensors.SEQUENCE_LENGTH,
-    tensors.FINISH_REASON,
-    tensors.NUM_ROUNDS,
-    tensors.TOTAL_DRAFT_TOKENS,
-    tensors.TOTAL_ACCEPTED_DRAFT_TOKENS,
-    tensors.SPEC_DECODE_STATISTICS,
-)
 ORIGINS = (tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 ALIVE_SECONDS = 2.0
 UNKNOWN_MODEL = "StatusCode.NOT_FOUND"
@@ -169,7 +159,7 @@ class Client(AbstractContextManager["Client"]):
         began = time.perf_counter()
         self._connection.start_stream(take)
         try:
-            self._send(model, inputs, OUTPUTS + ORIGINS * tells_origins)
+            self._send(model, inputs, tensors.ANSWER_OUTPUTS + ORIGINS * tells_origins)
             while True:
                 result, error, moment = arrived.get()
                 if error is not None:

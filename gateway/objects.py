@@ -1,0 +1,134 @@
+"""What clients are sent: OpenAI's objects, and the fields that Tandem adds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tandem.contract.entry import Kind
+
+FinishReason = Literal["stop", "length"]
+
+
+class Answered(BaseModel):
+    """Something that clients are sent; fields that were not set stay out of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def json_bytes(self) -> bytes:
+        """Return the JSON object."""
+        return self.model_dump_json(exclude_unset=True).encode()
+
+
+class Usage(Answered):
+    """Tokens of a request. ``completion_tokens`` leaves out the token that ends an answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class SpeculativeDecoding(Answered):
+    """What speculation did for a request, in vLLM's words."""
+
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    draft_acceptance_rate: float
+    mean_acceptance_length: float
+    acceptance_histogram: list[int]
+
+
+class RequestMetrics(Answered):
+    """Statistics of a request."""
+
+    speculative_decoding: SpeculativeDecoding
+
+
+class TokenDetail(Answered):
+    """Where a token of the answer came from.
+
+    text: what it adds to the text; empty where later tokens complete a character. round: counted
+    from 1. kind: an accepted draft token, the target's correction, its bonus token, or a plain one;
+    unknown where the engine drafts by itself.
+    """
+
+    id: int
+    text: str
+    round: int
+    kind: Kind
+
+
+class SpeculationSoFar(Answered):
+    """What speculation did for one answer until now."""
+
+    num_rounds: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+
+
+class ChatMessage(Answered):
+    """The message of a choice, or what a chunk adds to it."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    refusal: None = None
+
+
+class Alternative(Answered):
+    """A token and how likely it was. bytes: UTF-8, perhaps of a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogProb(Alternative):
+    """A token of a chat's answer, and the likeliest at its place."""
+
+    top_logprobs: list[Alternative]
+
+
+class ChatLogProbs(Answered):
+    """Log-probabilities of a chat's answer."""
+
+    content: list[ChatLogProb]
+    refusal: None = None
+
+
+class CompletionLogProbs(Answered):
+    """Log-probabilities of a completion, a list an aspect; nothing precedes a prompt's first token.
+
+    text_offset: where a token begins in the text, in characters.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class Choice(Answered):
+    """One answer, or what a chunk adds to it: a message in a chat, a text in a completion."""
+
+    index: int
+    message: ChatMessage | None = None
+    delta: ChatMessage | None = None
+    text: str | None = None
+    logprobs: ChatLogProbs | CompletionLogProbs | None = None
+    finish_reason: FinishReason | None = None
+    token_details: list[TokenDetail] | None = None
+    speculation: SpeculationSoFar | None = None
+
+
+class Completion(Answered):
+    """A whole answer, or a chunk of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+    metrics: RequestMetrics | None = None

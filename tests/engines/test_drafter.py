@@ -1,0 +1,47 @@
+"""Who gets the drafter of an ended call, and which are forgotten."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tandem.engines.request import EngineRequest
+from tandem.engines.torch.drafter import Drafters
+from tandem.engines.torch.settings import TorchSettings
+
+
+@pytest.fixture
+def drafters():
+    """Those of an engine whose KV cache holds 64 tokens."""
+    return Drafters(
+        TorchSettings(
+            checkpoint="",
+            max_seq_len=64,
+            kv_cache_tokens=64,
+            max_draft_len=4,
+            prompt_lookup_num_tokens=4,
+        )
+    )
+
+
+def request(ids) -> EngineRequest:
+    return EngineRequest("r", np.array(ids, np.int32), 8)
+
+
+def test_a_call_that_goes_on_gets_the_drafter_of_the_one_before(drafters):
+    first = drafters.drafter_for(request(range(20)))
+    first.note([20, 21])
+    drafters.keep(first)
+    assert drafters.drafter_for(request(range(21))) is not first  # it knows more than that
+    assert drafters.drafter_for(request([*range(20), 20, 7])) is not first
+    assert drafters.drafter_for(request(range(24))) is first
+    assert len(first) == 24
+    assert drafters.drafter_for(request(range(30))) is not first  # it is in use
+
+
+def test_drafters_are_forgotten_when_they_hold_more_than_the_kv_cache(drafters):
+    ended = [drafters.drafter_for(request([n, *range(30)])) for n in range(3)]
+    for drafter in ended:
+        drafters.keep(drafter)
+    again = [drafters.drafter_for(request([n, *range(40)])) for n in range(3)]
+    assert [one is other for one, other in zip(ended, again, strict=True)] == [False, True, True]
