@@ -303,19 +303,36 @@ def _numbers(text: str) -> list[int]:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--profiles", default=",".join(PAIRS))
+    parser.add_argument(
+        "--profiles", default=",".join(PAIRS), help="of emulated pairs, separated by commas"
+    )
     parser.add_argument(
         "--lengths", type=_numbers, default=[6, 7, 8, 9, 10, 12], help="of branches"
     )
     parser.add_argument("--on-miss", type=int, default=5, help="draft tokens on a miss")
     parser.add_argument("--branches", type=_numbers, default=[128], help="at most")
     parser.add_argument("--even", action="store_true", help="as many at each accepted length")
-    parser.add_argument("--streams", type=_numbers, default=[1])
-    parser.add_argument("--hop-ms", type=float, default=1.2)
-    parser.add_argument("--branch-slope", type=float, default=0.003)
-    parser.add_argument("--alternatives-exponent", type=float, default=0.67)
+    parser.add_argument("--streams", type=_numbers, default=[1], help="that run side by side")
+    parser.add_argument(
+        "--hop-ms",
+        type=float,
+        default=1.2,
+        help="of a call besides the engine (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--branch-slope",
+        type=float,
+        default=0.003,
+        help="by which each branch makes a step of the draft longer (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--alternatives-exponent",
+        type=float,
+        default=0.67,
+        help="r of the emulated text (docs/emulated.md) (default: %(default)s)",
+    )
     parser.add_argument("--answers", type=int, default=10, help="of each stream")
-    parser.add_argument("--answer-len", type=int, default=500)
+    parser.add_argument("--answer-len", type=int, default=500, help="tokens of an answer")
     options = parser.parse_args()
     table = Table(
         title=f"virtual time, hop {options.hop_ms} ms, branch slope {options.branch_slope}"

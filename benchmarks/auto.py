@@ -112,12 +112,27 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--text", type=_several(str), default=tuple(TEXTS), help=", ".join(TEXTS))
-    parser.add_argument("--at-once", type=_several(int), default=(1, 16, 64))
-    parser.add_argument("--batch-slope", type=_several(float), default=(0.0, 0.01, 0.03))
-    parser.add_argument("--drafter", type=_several(str), default=("draft_model",))
+    parser.add_argument(
+        "--at-once",
+        type=_several(int),
+        default=(1, 16, 64),
+        help="requests at once (default: 1,16,64)",
+    )
+    parser.add_argument(
+        "--batch-slope",
+        type=_several(float),
+        default=(0.0, 0.01, 0.03),
+        help="by which each other call makes a step longer (default: 0,0.01,0.03)",
+    )
+    parser.add_argument(
+        "--drafter",
+        type=_several(str),
+        default=("draft_model",),
+        help="draft_model or hybrid, or both (default: draft_model)",
+    )
     parser.add_argument("--prompts", type=int, default=2, help="that each request at once asks")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=3, help="of all variants")
     parser.add_argument("--virtual", action="store_true", help="simulate instead of measuring")
     options = parser.parse_args()
     if unknown := [name for name in options.text if name not in TEXTS]:

@@ -32,9 +32,11 @@ CONTEXT = 64
 def main() -> None:
     """Measure in turns and print medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--profile", type=Path, default=PROFILE)
+    parser.add_argument(
+        "--profile", type=Path, default=PROFILE, help="of emulated engines with wide logits"
+    )
     parser.add_argument("--tokens", type=int, default=200, help="of each answer")
-    parser.add_argument("--turns", type=int, default=25)
+    parser.add_argument("--turns", type=int, default=25, help="of both ways")
     options = parser.parse_args()
     planned = deployment.load(options.profile)
     by_ids, by_logits = [], []

@@ -299,15 +299,29 @@ def _numbers(text: str) -> list[int]:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--profiles", default=",".join(PAIRS))
-    parser.add_argument("--draft-len", type=_numbers, default=[10, 12])
-    parser.add_argument("--streams", type=_numbers, default=[1])
-    parser.add_argument("--hop-ms", type=float, default=1.2)
-    parser.add_argument("--loop-ms", type=float, default=0.3)
-    parser.add_argument("--branch-slope", type=float, default=0.003)
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument(
+        "--profiles", default=",".join(PAIRS), help="of emulated pairs, separated by commas"
+    )
+    parser.add_argument("--draft-len", type=_numbers, default=[10, 12], help="draft tokens a round")
+    parser.add_argument("--streams", type=_numbers, default=[1], help="that run side by side")
+    parser.add_argument(
+        "--hop-ms",
+        type=float,
+        default=1.2,
+        help="of a call besides the engine (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--loop-ms", type=float, default=0.3, help="of the loop in a round (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--branch-slope",
+        type=float,
+        default=0.003,
+        help="by which each branch makes a step of the draft longer (default: %(default)s)",
+    )
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--answers", type=int, default=10, help="of each stream")
-    parser.add_argument("--answer-len", type=int, default=500)
+    parser.add_argument("--answer-len", type=int, default=500, help="tokens of an answer")
     options = parser.parse_args()
     table = Table(title=f"virtual time, hop {options.hop_ms} ms, loop {options.loop_ms} ms a round")
     columns = "profile", "streams", "alone", "draft_len", "in turns", "auto", "ahead", "of alone"

@@ -57,9 +57,11 @@ def main() -> None:
     """Measure in turns and print medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", type=Path, default=PROFILE, help="of emulated engines")
-    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument(
+        "--at-once", type=int, default=64, help="requests at once, beside one alone"
+    )
     parser.add_argument("--rounds", type=int, default=60, help="of each request")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=5, help="of both loops")
     options = parser.parse_args()
     planned = deployment.load(options.profile)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

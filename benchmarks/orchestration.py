@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--profile", type=Path, default=PROFILE, help="of emulated engines")
     parser.add_argument("--rounds", type=int, default=200, help="of each loop in a turn")
-    parser.add_argument("--turns", type=int, default=25)
+    parser.add_argument("--turns", type=int, default=25, help="of all loops")
     parser.add_argument("--threads", type=int, help="Triton's for each model; few when left out")
     options = parser.parse_args()
     profile, _ = read_profile(options.profile)

@@ -45,7 +45,7 @@ HELD = 16  # ordinary requests that wait for the tokenizer
 def main() -> None:
     """Measure alone and beside strangers, and print both."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--streams", type=int, default=8, help="that are measured")
     parser.add_argument("--seconds", type=float, default=20, help="of the streams alone")
     parser.add_argument("--requests", type=int, default=200, help="of strangers")
     parser.add_argument("--megabytes", type=int, default=50, help="of each stranger's text")

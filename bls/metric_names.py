@@ -45,7 +45,9 @@ AHEAD_HITS = METRICS.counter(
 AHEAD_SAVED_SECONDS = METRICS.counter(
     "tandem_draft_ahead_saved_seconds_total", "Seconds that draft calls instead would have taken"
 )
-DRAFTER_FAILURES = METRICS.counter("tandem_drafter_failures_total", "Draft calls that failed")
+DRAFTER_FAILURES = METRICS.counter(
+    "tandem_drafter_failures_total", "Draft calls that failed or were refused"
+)
 UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
     "tandem_unverified_draft_tokens_total",
     "Draft tokens that the target dropped without verifying them; at least so many",
@@ -55,9 +57,12 @@ RECOMPUTED_TOKENS = METRICS.counter(
 )
 
 REQUESTS_RUNNING = METRICS.gauge("tandem_requests_running", "Sequences decoding now")
-REQUESTS_WAITING = METRICS.gauge("tandem_requests_waiting", "Sequences waiting for KV blocks")
+REQUESTS_WAITING = METRICS.gauge(
+    "tandem_requests_waiting", "Sequences waiting, for the tokenizer or KV blocks"
+)
 KV_RESERVED = METRICS.gauge(
-    "tandem_kv_reserved_ratio", "Share of the KV cache that running sequences may come to need"
+    "tandem_kv_reserved_ratio",
+    "Share of the target's KV cache that running sequences may need",
 )
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls", "Engine calls abandoned without an answer"

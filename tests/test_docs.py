@@ -2,14 +2,23 @@
 
 import builtins
 import re
+import typing
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from tandem.bls import metric_names
 from tandem.contract import entry
 from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
+from tandem.gateway.schema import DetokenizeRequest, TokenizeRequest
+from tandem.tools.commands.front import KEY_VARIABLE
+from tandem.tools.commands.options import parser_of
+from tandem.tools.commands.verbs import VERBS
+from tandem.tools.profiles.engines.torch import TorchTarget
+from tandem.tools.profiles.profile import Profile
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
@@ -18,6 +27,8 @@ DOCUMENTS = [
     ROOT / "demo" / "README.md",
 ]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+PLACE = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 METRICS = [
     *metric_names.METRICS,
     *metric_names.WATCHER,
@@ -39,16 +50,112 @@ NAME_METRICS = [
     ),
     ROOT / "deploy" / "helm" / "tandem" / "files" / "health.py",
 ]
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+GATEWAY = (ROOT / "docs" / "gateway.md").read_text()
+# The keys of a kind of engine are on its own page.
+ENGINE_PAGES = {"emulated": "emulated", "tensorrtllm": "tensorrt-llm", "llmapi": "llmapi"}
+# Commands whose sections say that they have the options of another.
+LIKE = {"tune": "bench", "summarize": "run"}
+VARIABLE = re.compile(r"""environ(?:\.get\(|\.setdefault\(|\[)['"](\w+)""")
+OF_EVERY_PROCESS = {"PATH", "LD_LIBRARY_PATH"}
+
+
+def section(title):
+    """A chapter of the reference, with the sections in it."""
+    found = re.search(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", REFERENCE, re.DOTALL | re.MULTILINE
+    )
+    assert found, title
+    return found[1]
+
+
+def named(text, name=r"[\w.]+"):
+    """The names in the first columns of a text's tables."""
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return {found for cell in cells for found in re.findall(rf"`({name})`", cell)}
 
 
 @pytest.mark.parametrize("tensor", [*entry.INPUTS, *entry.OUTPUTS], ids=str)
 def test_reference_knows_every_tensor_of_the_entries(tensor):
-    assert f"`{tensor}`" in (ROOT / "docs" / "reference.md").read_text()
+    assert f"`{tensor}`" in REFERENCE
+
+
+@pytest.mark.parametrize(
+    ("title", "tensors"), [("Inputs", entry.INPUTS), ("Outputs", entry.OUTPUTS)], ids=str
+)
+def test_reference_knows_no_other_tensor(title, tensors):
+    text = section(title).partition("### Errors")[0]
+    assert named(text) <= {str(tensor) for tensor in tensors}
+
+
+def options(name):
+    parser = parser_of(name)
+    import_module(f"tandem.tools.commands.{name}").add_options(parser)
+    actions = [action for action in parser._actions if action.dest != "help"]
+    return {option for action in actions for option in action.option_strings}
+
+
+def chapter(name):
+    return GATEWAY if name == "gateway" else section(f"`tandem {name}`")
+
+
+@pytest.mark.parametrize("name", [name for name in VERBS if name != "demo"])
+def test_every_option_is_documented_and_no_other(name):
+    told = chapter(name) + (chapter(LIKE[name]) if name in LIKE else "")
+    assert not [option for option in options(name) if f"`{option}`" not in told]
+    assert named(chapter(name), r"--[\w-]+") <= options(name)
+
+
+def keys_of_profile(part=Profile, path=(), page="reference"):
+    """Every key of a profile: its path, and the page that tells of it."""
+    if "kind" in part.model_fields:
+        (kind, *_) = typing.get_args(part.model_fields["kind"].annotation)
+        page = ENGINE_PAGES.get(kind, page)
+    for key, field in part.model_fields.items():
+        yield (*path, key), page
+        for deeper in parts_of(field.annotation):
+            yield from keys_of_profile(deeper, (*path, key), page)
+
+
+def parts_of(annotation):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from parts_of(argument)
+
+
+def test_every_key_of_a_profile_is_documented():
+    pages = {path.stem: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    undocumented = {
+        (page, ".".join(path))
+        for path, page in keys_of_profile()
+        if not re.search(rf"`[^`\n]*\b{path[-1]}\b[^`\n]*`", pages[page] + REFERENCE)
+    }
+    assert undocumented == set()
+
+
+def test_reference_knows_no_other_key_of_a_profile():
+    keys, engines = section("Profile").split("### Engines")
+    assert named(keys) <= {".".join(path) for path, _ in keys_of_profile()}
+    assert named(engines) == {*TorchTarget.model_fields} - {"kind"}
+
+
+def test_every_environment_variable_is_documented():
+    folders = ("bls", "engines", "gateway", "preprocessing", "postprocessing", "tools")
+    sources = [path.read_text() for name in folders for path in (ROOT / name).rglob("*.py")]
+    read = {name for source in sources for name in VARIABLE.findall(source)}
+    assert "XDG_CACHE_HOME" in read
+    assert not (read | {KEY_VARIABLE}) - OF_EVERY_PROCESS - named(section("Environment"))
+
+
+@pytest.mark.parametrize("body", [TokenizeRequest, DetokenizeRequest], ids=lambda b: b.__name__)
+def test_every_field_of_the_gateways_other_endpoints_is_documented(body):
+    assert not [field for field in body.model_fields if f"`{field}`" not in GATEWAY]
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=str)
 def test_reference_knows_every_metric(metric):
-    assert f"`{metric}`" in (ROOT / "docs" / "reference.md").read_text()
+    assert f"`{metric}`" in REFERENCE
 
 
 def test_no_metric_is_declared_twice():
@@ -74,6 +181,17 @@ def test_documents_and_deployments_name_metrics_that_exist():
 def test_links_lead_somewhere(document):
     for target in LINK.findall(document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_headings(document):
+    for target, place in PLACE.findall(document.read_text().replace("\n", " ")):
+        page = document.parent / target if target else document
+        slugs = {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            for heading in HEADING.findall(page.read_text())
+        }
+        assert place in slugs, f"{document.name} links to {target}#{place}"
 
 
 def quoted(document):

@@ -44,8 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=several(draft_ahead),
         default=(None,),
         metavar="NAME,NAME",
-        help="Whether a draft model drafts the next round while the target verifies: auto, true, "
-        "false (default: as served).",
+        help="Whether a draft model drafts for the next round while the target verifies: auto, "
+        "true, false (default: as served).",
     )
     parser.add_argument_group("load").add_argument(
         "--concurrency",

@@ -32,7 +32,11 @@ MEMORY_MB = 1536  # the embedded profile's bound
 SHARED_MEMORY_MB = 64  # a megabyte a model, and room for tensors
 INSTALL = "pip install 'tandem-triton[embedded]'"
 GGUF = "GGUF files need it: pip install 'tandem-triton[gguf]'"
-FIXES = {"gguf": GGUF, "accelerate": GGUF}
+FIXES = {
+    "gguf": GGUF,
+    "accelerate": GGUF,
+    "tensorrt-llm": "use NVIDIA's image: docs/tensorrt-llm.md",
+}
 MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional[/]"}
 
 

@@ -39,7 +39,7 @@ GROUPS: Mapping[str, Sequence[Flag]] = {
         Flag(
             "--draft-ahead",
             tensors.DRAFT_AHEAD,
-            "Draft the next round while the target verifies: auto, true or false.",
+            "Draft for the next round while the target verifies: auto, true or false.",
         ),
         Flag(
             "--prompt-lookup-num-tokens",

@@ -65,7 +65,7 @@ class Deployment:
         The loop's worst case is a call for each running sequence beside one for each that a dead
         engine never answers, and one for each that drafts ahead; a forwarder's is one for each
         sequence that runs or waits. No more than that: every model gets so many threads, and idle
-        ones make each wake-up in the server dearer (docs/benchmarks.md).
+        ones make each wake-up in the server dearer (docs/results.md).
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)

@@ -58,7 +58,7 @@ Draft = Annotated[
 
 
 class EnginesSection(ConfigSection):
-    """What stands behind `target` and `draft`; without a draft only `none` can be the drafter."""
+    """What stands behind `target` and `draft`; without a draft no drafter asks a draft model."""
 
     target: Target
     draft: Draft | None = None
