@@ -137,8 +137,8 @@ class GuardedDrafter(Drafter):
             raise self._fault(f"it proposed a {type(draft).__name__}, not a Draft")
         if not self._kind.samples_from_draft_model and _of_draft_model(draft):
             raise self._fault(
-                "its draft has what only the draft model brings (logits, plan, answer); its row has "
-                "to say samples_from_draft_model"
+                "its draft has what only the draft model brings (logits, plan, answer); its row "
+                "has to say samples_from_draft_model"
             )
         if not (isinstance(draft.plain_tokens, int) and draft.plain_tokens >= 0):
             raise self._fault("its draft's plain_tokens are no whole number from 0 on")

@@ -97,9 +97,9 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
         (PROPOSE.format("return Draft([1] * 10**6)"), "it proposed 1000000 tokens where 3 may"),
         (
             PROPOSE.format("return Draft([1], logits=[[0.0]])"),
-            "its draft has what only the draft model",
+            "its draft has what only",
         ),
-        (PROPOSE.format("return Draft([1], plan=7)"), "its draft has what only the draft model"),
+        (PROPOSE.format("return Draft([1], plan=7)"), "its draft has what only"),
         (PROPOSE.format("return Draft(plain_tokens=-4)"), "its draft's plain_tokens are no whole"),
         (PROPOSE.format("return Draft(plain_tokens='4')"), "its draft's plain_tokens are no whole"),
         (PROPOSE.format("raise SystemExit(3)"), "SystemExit: 3 (own.py"),
