@@ -82,10 +82,9 @@ class Serving:
                 param="prompt",
             )
         special = models.add_special_tokens
-        prompts = [
-            prompt if isinstance(prompt, list) else await self.text_ids(prompt, special)
-            for prompt in body.prompts
-        ]
+        # Many short prompts take as long as a long one: they go aside together.
+        length = sum(map(len, body.prompts))
+        prompts = await _aside(length, lambda: self._prompt_ids(body.prompts, special))
         largest = max(map(max, prompts))
         vocab_size = models.loop.target.vocab_size
         if largest >= vocab_size:
@@ -93,10 +92,8 @@ class Serving:
                 f"token id {largest} is not below {vocab_size}, the vocabulary's size",
                 param="prompt",
             )
-        echoes = [
-            prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-            for prompt in (body.prompts if body.echo else ())
-        ]
+        echoed = body.prompts if body.echo else ()
+        echoes = await _aside(length, lambda: self._echoes(echoed))
         return await self._answer(COMPLETION, body, prompts, models, http, echoes=echoes)
 
     async def text_ids(self, text: str, add_special_tokens: bool) -> list[int]:
@@ -104,6 +101,22 @@ class Serving:
         return await _aside(
             len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         )
+
+    def _prompt_ids(
+        self, prompts: Sequence[str | list[int]], add_special_tokens: bool
+    ) -> list[list[int]]:
+        return [
+            self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+            if isinstance(prompt, str)
+            else prompt
+            for prompt in prompts
+        ]
+
+    def _echoes(self, prompts: Sequence[str | list[int]]) -> list[str]:
+        return [
+            prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+            for prompt in prompts
+        ]
 
     async def chat_ids(self, body: ChatRequest | TokenizeRequest) -> list[int]:
         """Return the prompt of a chat; raises ApiError where no template renders it."""

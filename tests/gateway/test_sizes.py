@@ -85,6 +85,34 @@ async def test_an_error_quotes_little_of_what_it_was_sent(post, body):
     assert len(response.text) < 400
 
 
+@pytest.mark.anyio
+async def test_an_error_quotes_little_of_a_path(client):
+    async with client() as opened:
+        response = await opened.get("/nowhere/" + "k" * 10_000)
+    assert response.status_code == 404
+    assert len(response.text) < 400
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("work", "prompt"), [("encode", "a b " * 500), ("decode", [5] * 50)], ids=["texts", "ids"]
+)
+async def test_many_prompts_are_one_long_text(post, monkeypatch, work, prompt):
+    """Each is short, and all together would hold up everybody's chunks."""
+    monkeypatch.setattr("tandem.gateway.serving.LONG_TEXT", 2500)
+    threads, done = set(), getattr(ChatTokenizer, work)
+
+    def seen(*args, **kwargs):
+        threads.add(threading.get_ident())
+        return done(*args, **kwargs)
+
+    monkeypatch.setattr(ChatTokenizer, work, seen)
+    body = {"prompt": [prompt] * 64, "echo": True, "max_tokens": 1}
+    await post("/v1/completions", body)
+    assert threads
+    assert threading.get_ident() not in threads
+
+
 @pytest.mark.parametrize("work", ["encode", "decode"])
 def test_others_go_on_while_a_long_text_is_read(tokenizer_folder, work):
     tokenizer = ChatTokenizer(tokenizer_folder)
