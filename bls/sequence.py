@@ -20,6 +20,8 @@ class Sequence:
         self._row: TokenIds = np.empty(self._limit, np.int32)
         self._row[: self._start] = request.prompt_ids
         self._length = self._start
+        self._read = self._row.view()
+        self._read.flags.writeable = False  # a drafter that writes there would change the text
 
     def fork(self) -> Sequence:
         """Return a copy that shares nothing that changes."""
@@ -33,13 +35,13 @@ class Sequence:
 
     @property
     def context(self) -> TokenIds:
-        """Prompt and answer, [context_length]; later tokens do not change it."""
-        return self._row[: self._length]
+        """Prompt and answer, [context_length], read-only; later tokens do not change it."""
+        return self._read[: self._length]
 
     @property
     def output(self) -> TokenIds:
-        """The answer so far, [num_output_tokens]."""
-        return self._row[self._start : self._length]
+        """The answer so far, [num_output_tokens], read-only."""
+        return self._read[self._start : self._length]
 
     @property
     def num_output_tokens(self) -> int:

@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from tandem.gateway import metrics as prometheus
 from tandem.gateway.body import read_body
 from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, ClientGone
+from tandem.gateway.fields import quoted
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
 from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -139,7 +140,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def not_served(request: Request, error: HTTPException) -> Response:
-        path = request.url.path
+        path = quoted(request.url.path)
         message = f"{request.method} {path}: {error.detail}"
         code = "not_found" if error.status_code == HTTPStatus.NOT_FOUND else None
         return ApiError(error.status_code, message, code=code).response()

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from tandem.gateway.connection import Connection
+
 # Requests under way get so long to end when the gateway is stopped.
 SECONDS_TO_STOP = 5
 
@@ -50,6 +52,7 @@ def listen(address: str, port: int) -> socket.socket:
 def _server(app: ASGIApp) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
+        http=Connection,
         lifespan="on",
         log_level="warning",
         access_log=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -83,10 +82,12 @@ class Serving:
                 param="prompt",
             )
         special = models.add_special_tokens
-        prompts = [
-            prompt if isinstance(prompt, list) else await self._text_ids(prompt, special, models)
-            for prompt in body.prompts
-        ]
+        for prompt in body.prompts:
+            if isinstance(prompt, str):
+                models.check_text(prompt)
+        # Many short prompts take as long as a long one: they go aside together.
+        length = sum(map(len, body.prompts))
+        prompts = await aside(length, lambda: self._prompt_ids(body.prompts, special))
         for ids in prompts:
             check_room(body, len(ids), models.room)
         largest = max(map(max, prompts))
@@ -96,13 +97,25 @@ class Serving:
                 f"token id {largest} is not below {vocab_size}, the vocabulary's size",
                 param="prompt",
             )
-        echoes = [
-            prompt
-            if isinstance(prompt, str)
-            else await aside(len(prompt), partial(self.tokenizer.decode, prompt))
-            for prompt in (body.prompts if body.echo else ())
-        ]
+        echoed = body.prompts if body.echo else ()
+        echoes = await aside(length, lambda: self._echoes(echoed))
         return await self._answer(COMPLETION, body, prompts, models, http, echoes=echoes)
+
+    def _prompt_ids(
+        self, prompts: Sequence[str | list[int]], add_special_tokens: bool
+    ) -> list[list[int]]:
+        return [
+            self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+            if isinstance(prompt, str)
+            else prompt
+            for prompt in prompts
+        ]
+
+    def _echoes(self, prompts: Sequence[str | list[int]]) -> list[str]:
+        return [
+            prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+            for prompt in prompts
+        ]
 
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
         """Answer with the ids of a text or of a chat's prompt."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tandem.bls.drafter_registry import CONTROL, DrafterKind
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
-from tandem.bls.effects import Draft, StepSeconds
+from tandem.bls.effects import Draft, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence
 
 Made = TypeVar("Made")
+DRAFT = "draft"  # the one engine that a drafter may call
 
 
 class GuardedDrafter(Drafter):
@@ -44,7 +46,7 @@ class GuardedDrafter(Drafter):
         with self._naming_it():
             steps = self._drafter.propose(sequence, limit)
             if self._kind.samples_from_draft_model:
-                draft = yield from steps
+                draft = yield from self._calls_alone(steps)
             else:
                 draft = self._without_calls(steps)
             return self._checked(draft, sequence, limit)
@@ -90,7 +92,7 @@ class GuardedDrafter(Drafter):
             yield
         except (ServingError, Cancelled):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._fault(described(error)) from error
 
     def _without_calls(self, steps: Proposal) -> Draft:
@@ -102,22 +104,72 @@ class GuardedDrafter(Drafter):
             return draft
         raise self._fault("it calls an engine; its row has to say samples_from_draft_model")
 
+    def _calls_alone(self, steps: Proposal) -> Proposal:
+        """Pass on what steps ask of the draft model, and nothing else that they yield."""
+        resume: Callable[[], Any] = partial(next, steps)
+        while True:
+            try:
+                effect = resume()
+            except StopIteration as returned:
+                draft: Draft = returned.value
+                return draft
+            self._check_call(effect)
+            try:
+                resume = partial(steps.send, (yield effect))
+            except (ServingError, Cancelled) as error:
+                resume = partial(steps.throw, error)
+
+    def _check_call(self, effect: Any) -> None:
+        """Raise DrafterFailed for what is not a call of the draft model, or `Settle`."""
+        if isinstance(effect, Settle):
+            return
+        if not isinstance(effect, EngineCall):
+            what = type(effect).__name__
+            raise self._fault(f"it yields {what} where only calls of the draft model may be")
+        if effect.engine != DRAFT:
+            raise self._fault(f"it calls the {effect.engine}, not the {DRAFT}")
+        if not (_is_row(effect.context) and isinstance(effect.max_new_tokens, int)):
+            raise self._fault("its call is not of a row of token ids, for a number of tokens")
+
     def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:
-        """Return the draft under the drafter's name, up to an end of sequence."""
+        """Return the draft under a drafter's name, up to an end of sequence."""
+        if not isinstance(draft, Draft):
+            raise self._fault(f"it proposed a {type(draft).__name__}, not a Draft")
+        if not self._kind.samples_from_draft_model and _of_draft_model(draft):
+            raise self._fault(
+                "its draft has what only the draft model brings (logits, plan, answer); its row "
+                "has to say samples_from_draft_model"
+            )
+        if not (isinstance(draft.plain_tokens, int) and draft.plain_tokens >= 0):
+            raise self._fault("its draft's plain_tokens are no whole number from 0 on")
+        if len(draft) > limit:
+            raise self._fault(f"it proposed {len(draft)} tokens where {limit} may be verified")
         if not len(draft):
             return draft
         tokens = np.asarray(draft.tokens)
-        if len(tokens) > limit:
-            raise self._fault(f"it proposed {len(tokens)} tokens where {limit} may be verified")
-        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        if not _is_row(tokens):
             raise self._fault("its draft tokens are not one row of whole numbers")
         if not ((tokens >= 0) & (tokens < self._vocab_size)).all():
             raise self._fault(f"its draft tokens do not lie in 0..{self._vocab_size - 1}")
         tokens = tokens.astype(np.int32)
         if draft.logits is None:
             tokens = sequence.up_to_end(tokens)
-        named = self._kind.name if draft.drafter == CONTROL.name else draft.drafter
-        return replace(draft, tokens=tokens, drafter=named)
+        known = draft.drafter in DRAFTERS and draft.drafter != CONTROL.name
+        return replace(draft, tokens=tokens, drafter=draft.drafter if known else self._kind.name)
 
     def _fault(self, what: str) -> DrafterFailed:
         return DrafterFailed(self._kind.name, what)
+
+
+def _of_draft_model(draft: Draft) -> bool:
+    """Whether a draft has more than tokens and how they were found."""
+    given = (draft.logits, draft.plan, draft.answer)
+    return draft.drafted_ahead or any(thing is not None for thing in given)
+
+
+def _is_row(tokens: Any) -> bool:
+    return (
+        isinstance(tokens, np.ndarray)
+        and tokens.ndim == 1
+        and np.issubdtype(tokens.dtype, np.integer)
+    )

@@ -92,6 +92,18 @@ PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
         (PROPOSE.format("return Draft([0.5])"), "its draft tokens are not one row of whole"),
         (PROPOSE.format("return Draft([[1]])"), "its draft tokens are not one row of whole"),
         (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "it calls an engine; its row"),
+        (PROPOSE.format("return []"), "it proposed a list, not a Draft"),
+        (PROPOSE.format("return Draft([1] * 10**6)"), "it proposed 1000000 tokens where 3 may"),
+        (
+            PROPOSE.format("return Draft([1], logits=[[0.0]])"),
+            "its draft has what only",
+        ),
+        (PROPOSE.format("return Draft([1], plan=7)"), "its draft has what only"),
+        (PROPOSE.format("return Draft(plain_tokens=-4)"), "its draft's plain_tokens are no whole"),
+        (PROPOSE.format("return Draft(plain_tokens='4')"), "its draft's plain_tokens are no whole"),
+        (PROPOSE.format("raise SystemExit(3)"), "SystemExit: 3 (own.py"),
+        (PROPOSE.format("sequence.context[0] = 7"), "ValueError: assignment destination is read"),
+        (PROPOSE.format("sequence.output.sort()"), "ValueError: "),
         ("def can_draft(self, sequence):\n    raise StopIteration", "StopIteration: (own.py"),
         ("def __init__(self):\n    1 / 0", "ZeroDivisionError: division by zero (own.py"),
     ],
@@ -105,6 +117,37 @@ def test_a_fault_ends_the_drafts_of_its_request_in_one_line(joined, body, fault)
     assert line.startswith(f"drafter 'own' failed: {fault}")
     assert "\n" not in line
     assert health.failures == 0
+
+
+CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (PROPOSE.format("yield 7"), "it yields int where only calls of the draft model may be"),
+        (PROPOSE.format("yield EngineCall('target', None, 1, 1)"), "it calls the target, not the"),
+        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "its call is not of a row of"),
+        ("def propose(self, sequence, limit):\n    return iter([1])", "it yields int where only"),
+    ],
+)
+def test_who_may_call_the_draft_model_may_do_nothing_else(joined, body, fault):
+    joined(body, CALLER)
+    health = Health()
+    _, target = played(health=health)
+    assert not any(len(call.draft) for call in target.calls)
+    [line] = health.errors
+    assert line.startswith(f"drafter 'own' failed: {fault}")
+
+
+def test_drafts_count_under_no_name_that_nobody_knows(joined):
+    joined(
+        "def propose(self, sequence, limit):\n"
+        "    return Draft([1], drafter=f'own-{len(sequence)}')\n"
+        "    yield"
+    )
+    decoding, _ = played()
+    assert decoding.statistics.by_drafter.keys() == {"own"}
 
 
 def test_a_fault_in_what_a_drafter_learns_from_costs_later_drafts_only(joined):

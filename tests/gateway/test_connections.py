@@ -90,3 +90,18 @@ def test_a_slow_reader_holds_up_nobody_and_little_is_made_for_it(port, triton):
         with request(port, stream=True) as other:
             assert other.getresponse().read().endswith(b"data: [DONE]\n\n")
     assert eventually(lambda: triton.running == 0)
+
+
+def test_who_sends_no_whole_request_is_cut_off_and_who_waits_for_an_answer_is_not(
+    port, triton, monkeypatch
+):
+    monkeypatch.setattr("tandem.gateway.connection.SECONDS_TO_ASK", 0.1)
+    triton.script = lambda _: [HELLO[0], FOREVER]
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\n"
+    with request(port, stream=True), contextlib.ExitStack() as others:
+        assert eventually(lambda: triton.sent == 1)
+        for sent in (b"", head, head + b"content-length: 9\r\n\r\n{"):
+            other = others.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            other.sendall(sent)
+            assert other.recv(1) == b""
+        assert triton.running == 1

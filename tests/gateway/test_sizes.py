@@ -93,6 +93,14 @@ async def test_an_error_quotes_little_of_what_it_was_sent(post, body):
 
 
 @pytest.mark.anyio
+async def test_an_error_quotes_little_of_a_path(client):
+    async with client() as opened:
+        response = await opened.get("/nowhere/" + "k" * 10_000)
+    assert response.status_code == 404
+    assert len(response.text) < 400
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize(("number", "aside"), [(10, False), (LONG, True)])
 async def test_a_large_body_is_read_on_a_thread(post, monkeypatch, number, aside):
     threads = []
@@ -162,6 +170,26 @@ async def test_ids_that_cannot_fit_are_never_made_text(post, monkeypatch):
     response = await post("/v1/completions", {"prompt": [5] * 101, "echo": True})
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("work", "prompt"), [("encode", "a b " * 500), ("decode", [5] * 50)], ids=["texts", "ids"]
+)
+async def test_many_prompts_are_one_long_text(post, monkeypatch, work, prompt):
+    """Each is short, and all together would hold up everybody's chunks."""
+    monkeypatch.setattr("tandem.gateway.aside.LONG", 2500)
+    threads, done = set(), getattr(ChatTokenizer, work)
+
+    def seen(*args, **kwargs):
+        threads.add(threading.get_ident())
+        return done(*args, **kwargs)
+
+    monkeypatch.setattr(ChatTokenizer, work, seen)
+    body = {"prompt": [prompt] * 64, "echo": True, "max_tokens": 1}
+    await post("/v1/completions", body)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize("work", ["encode", "decode"])

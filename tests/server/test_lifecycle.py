@@ -181,6 +181,20 @@ def test_waiting_ends_with_the_reason_when_the_server_dies(models):
     server.log.path.unlink()
 
 
+def test_nothing_is_left_when_the_guard_is_killed(models):
+    with start(models) as server:
+        processes = server.processes
+        for stub in processes:
+            if stub != min(processes):
+                os.kill(stub, signal.SIGSTOP)  # none can end by itself, as it seldom does
+        os.kill(os.getsid(processes[0]), signal.SIGKILL)
+        with pytest.raises(TandemError, match=r"^Triton's guard was killed by signal 9; log: "):
+            server.wait()
+    assert not any(map(alive, processes))
+    assert not leftovers(server.shm_prefix)
+    server.log.path.unlink()
+
+
 def test_shared_server_serves_every_model_of_the_profile(server, embedded):
     with client.InferenceServerClient(server.grpc_url) as connection:
         index = connection.get_model_repository_index().models

@@ -198,6 +198,7 @@ class TritonServer:
             supervisor.kill_session(self._guard.pid)
             self._guard.kill()
             self._guard.wait()
+        if self._guard.returncode < 0:  # it was killed, and has cleaned nothing up
             supervisor.kill_session(self._guard.pid)
             supervisor.unlink_regions(self.shm_prefix)
         if self._guard.stdin is not None:
@@ -273,6 +274,8 @@ class TritonServer:
             connection.close()
 
     def _ended(self) -> TandemError:
+        if self._guard is not None and (self._guard.returncode or 0) < 0:
+            return self._failure(f"Triton's guard was killed by signal {-self._guard.returncode}")
         return self._failure(self.log.failure or f"Triton ended: {self.log.last_error}")
 
     def _failure(self, reason: str) -> TandemError:
