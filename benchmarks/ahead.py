@@ -352,10 +352,11 @@ def main() -> None:
         bench = AheadBench(name, options)
         alone, (turns, best) = bench.alone(streams), bench.sequential(streams)
         for most in options.branches:
+            plans = [bench.fitting(streams, length, most) for length in options.lengths]
+            if not any(how.branches for how in plans):
+                raise SystemExit(f"{name}: no time for branches of any length of --lengths")
             (ahead, hits), how = max(
-                (bench.ahead(streams, how), how)
-                for length in options.lengths
-                if (how := bench.fitting(streams, length, most)).branches
+                (bench.ahead(streams, how), how) for how in plans if how.branches
             )
             table.add_row(
                 name,

@@ -8,6 +8,7 @@ server and its hops. Run it with nothing else on the machine.
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import time
@@ -38,6 +39,7 @@ Answer = Callable[[str], int]  # answers a prompt; how many tokens it took
 
 def main() -> None:
     """Measure and print."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(2)
     prompts = [row["prompt"] for row in load_prompts()][:PROMPTS]
     with _ways() as ways:

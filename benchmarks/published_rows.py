@@ -9,6 +9,7 @@ the emulation is calibrated, not that anything is fast.
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +55,7 @@ def run(row: PublishedPair, answers: int = ANSWERS) -> SimulatedRun:
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     table = Table(title="emulated engines, virtual time: 10 draft tokens, 1.0 ms orchestration")
     for heading in ("profile", "published tok/s", "emulated tok/s", "error", "tokens per round"):
         table.add_column(heading, justify="left" if heading == "profile" else "right")

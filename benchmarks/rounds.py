@@ -41,6 +41,7 @@ def play(
         tensors.MAX_TOKENS: num_tokens,
         tensors.NUM_DRAFT_TOKENS: DRAFT_LEN,
         tensors.DRAFTER: "draft_model",
+        tensors.DRAFT_AHEAD: "false",  # one part of a round after the other, as other loops do
         **more,
     }
     figures = client.answer(MODEL, inputs).statistics

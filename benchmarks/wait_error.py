@@ -8,6 +8,7 @@ beside a plain sleep. Negative: early.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 import time
@@ -94,6 +95,7 @@ def _settings(step_ms: float) -> EmulatedSettings:
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.setswitchinterval(1e-4)  # as the engine's process has it
     table = Table(title="milliseconds that answers of the emulated engine, and sleeps, are late")
     for heading in ("step ms", "at once", "p10", "median", "p90", "of a core", "sleep", "p90"):

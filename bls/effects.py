@@ -32,7 +32,7 @@ from tandem.bls.statistics import Totals
 from tandem.bls.token_details import Counts, TokenDetails, TopLogProbs
 
 EngineRole: TypeAlias = Literal["draft", "target"]
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+FinishReason: TypeAlias = Literal["stop", "length"]
 
 NO_TOKENS: TokenIds = np.empty(0, np.int32)
 
