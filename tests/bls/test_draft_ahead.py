@@ -32,12 +32,13 @@ from tandem.bls.draft_ahead import (
     BranchesAhead,
     Costs,
     best_plan,
+    branches_of,
     branching_of,
     hit_chance,
     split,
 )
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+from tandem.bls.effects import BranchDraft, Draft, EngineAnswer, StepSeconds
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, MAX_HELPERS
@@ -275,6 +276,13 @@ def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
 def ahead_of(longest=4, *, always=True, running=1):
     statistics = AheadStatistics(AHEAD, lambda: running)
     return draft_ahead.DraftAhead(statistics, longest, always=always)
+
+
+def test_an_empty_branch_is_none():
+    branches = (BranchDraft(0, 5, ids()), BranchDraft(1, 4, ids(2, 3)))
+    ahead = branches_of(3, ids(1), branches)
+    assert len(ahead) == 1
+    assert ahead.by_outcome[1, 4].tolist() == [2, 3]
 
 
 # How branches are shared out
