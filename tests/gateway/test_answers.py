@@ -136,6 +136,13 @@ async def test_a_token_is_told_of_when_all_its_text_has_come(post, triton):
     ]
 
 
+async def test_text_of_a_token_that_is_told_later_belongs_to_no_other(post, triton):
+    plain = [(1, "plain", 1), (2, "plain", 2)]
+    first = ResponseChunk("ab", [65, 66], 2, 0, 0, extras=origins(*plain))
+    last = ResponseChunk("cd", [67], 3, 0, 0, "length", statistics(0), origins((3, "plain", 1)))
+    assert await details_of(post, triton, first, last) == [[(65, "a")], [(66, "bc"), (67, "d")]]
+
+
 async def test_a_text_that_a_stop_string_cut_and_an_unfinished_character_join(post, triton):
     plain = [(1, "plain", 2), (2, "plain", 3)]
     cut = ResponseChunk("abc", [65, 66], 2, 0, 0, "stop", statistics(0), origins(*plain))
