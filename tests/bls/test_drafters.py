@@ -244,7 +244,7 @@ def test_only_new_ids_of_a_context_are_compared_with_the_drafts_vocabulary():
             return np.asarray(self) < other
 
     sequence = Sequence(request_of("draft_model"))
-    sequence._row = sequence._row.view(Row)
+    sequence._read = sequence._read.view(Row)
     drafter = DraftModel(SMALL_DRAFT.draft, SMALL_DRAFT.target, Health(), FixedLength(3))
     for _ in range(3):
         assert drafter.can_draft(sequence)
