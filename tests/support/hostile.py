@@ -101,6 +101,13 @@ def raw_strings(values: list[bytes]) -> bytes:
     return b"".join(struct.pack("<I", len(value)) + value for value in values)
 
 
+def holds_strings(content: bytes) -> bool:
+    """Whether these bytes are whole strings, as ``raw_strings`` writes them."""
+    while len(content) >= 4 + (length := int.from_bytes(content[:4], "little")):
+        content = content[4 + length :]
+    return not content
+
+
 def raw(datatype: str, values: list[Any]) -> bytes:
     """Values in a tensor's own form; what is out of a type's range wraps, as a client's would."""
     if datatype == "BYTES":
@@ -204,7 +211,13 @@ def rpcs(draw: Any, models: tuple[str, ...] = ENTRIES) -> Rpc:
         made.model_version = draw(st.sampled_from(["1", "2", "-1", "x", "9" * 40]))
     elif spoilt == 27 and made.inputs:
         made.inputs[0].contents.int_contents.append(1)
-    return Rpc(made, streamed=draw(st.booleans()))
+    # Triton 2.51 crashes now and then where a stream that asks for codes brings strings that end
+    # too early (docs/deployment.md): nothing of ours has seen the request by then.
+    streamed = draw(st.booleans()) and all(
+        tensor.datatype != "BYTES" or holds_strings(content)
+        for tensor, content in zip(made.inputs, made.raw_input_contents, strict=False)
+    )
+    return Rpc(made, streamed=streamed)
 
 
 JSON_VALUES = st.recursive(
