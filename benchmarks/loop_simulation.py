@@ -52,7 +52,7 @@ class Well:
         raise error
 
 
-class SimulatedErrand:
+class SimulatedTask:
     """Steps carried out beside a call, until they return."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class RealLoops(Loops):
     def _decoded(self, decoding: Decoding) -> Run:
         """Perform the effects of a sequence's steps, as the driver does."""
         steps, sampling = decoding.decode(), decoding.request.sampling
-        beside, errand, busy = None, None, None
+        beside, task, busy = None, None, None
         has_helper, answer = False, None
         while True:
             try:
@@ -112,20 +112,20 @@ class RealLoops(Loops):
                 return
             answer = None
             if isinstance(effect, Beside):
-                self._give_up(errand)
-                beside, errand = effect.steps, None
+                self._give_up(task)
+                beside, task = effect.steps, None
             elif isinstance(effect, Settle):
-                if errand is not None:
-                    yield from self._waited(errand, effect.patience)
-                    answer = errand.result if errand.done else None
-                    self._give_up(errand)
-                errand = None
+                if task is not None:
+                    yield from self._waited(task, effect.timeout)
+                    answer = task.result if task.done else None
+                    self._give_up(task)
+                task = None
             elif isinstance(effect, EngineCall):
                 if beside is not None and (busy is None or busy.done):
                     if not has_helper and self.helpers:
                         has_helper, self.helpers = True, self.helpers - 1
                     if has_helper:
-                        errand = busy = self._run_errand(beside, sampling)
+                        task = busy = self._run_task(beside, sampling)
                 beside = None
                 answer = yield from self._answered(effect, sampling)
             else:
@@ -141,9 +141,9 @@ class RealLoops(Loops):
         assert made.answer
         return engine_answer(made.answer, self.timer.now_ns() - began_ns, self.hop_ms)
 
-    def _run_errand(self, steps: Any, sampling: Sampling) -> SimulatedErrand:
-        errand = SimulatedErrand()
-        errand.request_id = f"ahead-{next(self._ids)}"
+    def _run_task(self, steps: Any, sampling: Sampling) -> SimulatedTask:
+        task = SimulatedTask()
+        task.request_id = f"ahead-{next(self._ids)}"
 
         def carried_out() -> Run:
             answer = None
@@ -151,22 +151,22 @@ class RealLoops(Loops):
                 try:
                     call = steps.send(answer)
                 except StopIteration as ended:
-                    errand.done, errand.result = True, ended.value
-                    if errand.waiting is not None:
-                        self._wake(errand.waiting)
+                    task.done, task.result = True, ended.value
+                    if task.waiting is not None:
+                        self._wake(task.waiting)
                     return
-                answer = yield from self._answered(call, sampling, errand.request_id)
+                answer = yield from self._answered(call, sampling, task.request_id)
 
         self._go_on(carried_out())
-        return errand
+        return task
 
-    def _waited(self, errand: SimulatedErrand, patience: float) -> Run:
-        if not errand.done:
-            errand.waiting = Call()
-            due_ns = self.timer.now_ns() + round(patience * 1e9)
-            self.timer.at(due_ns, partial(self._wake, errand.waiting))
-            yield errand.waiting
-            errand.waiting = None
+    def _waited(self, task: SimulatedTask, timeout: float) -> Run:
+        if not task.done:
+            task.waiting = Call()
+            due_ns = self.timer.now_ns() + round(timeout * 1e9)
+            self.timer.at(due_ns, partial(self._wake, task.waiting))
+            yield task.waiting
+            task.waiting = None
 
     def _slept(self, milliseconds: float) -> Run:
         call = Call()
@@ -177,14 +177,14 @@ class RealLoops(Loops):
         if call.answer is None:
             self._come_back(call, EngineResponse())
 
-    def _give_up(self, errand: SimulatedErrand | None) -> None:
-        if errand is not None and not errand.done:
-            self._draft.stop(errand.request_id)
+    def _give_up(self, task: SimulatedTask | None) -> None:
+        if task is not None and not task.done:
+            self._draft.stop(task.request_id)
 
     def tokens_per_second(self, runs: Sequence[Run]) -> float:
         """Run streams to their end; return what they said a second, all together.
 
-        Errands may outlive them.
+        Tasks may outlive them.
         """
         began_ns, left = self.timer.now_ns(), 0
 
