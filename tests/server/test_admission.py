@@ -3,8 +3,9 @@
 from functools import partial
 
 import pytest
-from crowd import Crowd, answers_of, controls, eventually, metric, prompts_of, wrong
+from crowd import Crowd, answers_of, controls, metric, prompts_of, wrong
 from entries import OUTPUTS, stream
+from live_triton import eventually
 from metrics import Change, computed, scrape
 
 from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS

@@ -10,8 +10,8 @@ from pathlib import Path
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, ask, controls, eventually, idle, prompts_of, streaming, wrong
-from live_triton import leftovers
+from crowd import Crowd, answers_of, ask, controls, idle, prompts_of, streaming, wrong
+from live_triton import eventually, leftovers
 from metrics import computed, computed_so_far, settle
 
 LONG = 900

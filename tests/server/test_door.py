@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as client
 from crowd import Crowd as Clients
-from crowd import answers_of, ask, controls, eventually, idle, metric, streaming
+from crowd import answers_of, ask, controls, idle, metric, streaming
 from entries import ask_one, inputs, read, refusal, tensor
-from live_triton import memory_bytes
+from live_triton import eventually, memory_bytes
 
 from tandem.contract.errors import decoded
 

@@ -6,8 +6,9 @@ import urllib.request
 
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, eventually, idle, metric
+from crowd import Crowd, idle, metric
 from entries import inputs, streaming
+from live_triton import eventually
 from tritonclient.utils import InferenceServerException
 
 from tandem.gateway import server as gateway_server

@@ -7,7 +7,8 @@ from functools import wraps
 from pathlib import Path
 
 import pytest
-from crowd import Crowd, answers_of, ask, controls, eventually, idle, metric, prompts_of, wrong
+from crowd import Crowd, answers_of, ask, controls, idle, metric, prompts_of, wrong
+from live_triton import eventually
 from metrics import Change, computed, settle
 
 PROMPTS = prompts_of(8)
@@ -173,7 +174,8 @@ def test_a_request_ends_with_one_line_when_the_profiles_time_is_up(impatient):
 
 @pytest.mark.parametrize("drafter", ["draft_model", "none"])
 def test_one_request_ends_with_its_line_when_the_target_fails(healthy, long_answers, drafter):
-    with Crowd(healthy, 8) as crowd:
+    # None of them can end before the fault begins: until then the target is late.
+    with Crowd(healthy, 8) as crowd, healthy.faults.of("target", "late"):
         streams = crowd.ask(PROMPTS, max_tokens=LONG, drafter=drafter)
         crowd.wait_until_all_talk()
         healthy.faults.begin("target", "raise once")

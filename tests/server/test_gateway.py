@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
-from crowd import eventually, idle
+from crowd import idle
 from entries import ask_one
+from live_triton import eventually
 from metrics import computed, computed_so_far
 
 from tandem.gateway.app import create_app

@@ -6,7 +6,8 @@ import socket
 import urllib.request
 
 import pytest
-from crowd import eventually, idle
+from crowd import idle
+from live_triton import eventually
 
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving

@@ -2,7 +2,8 @@
 
 import pytest
 from browser import browser, expect, needs_browser
-from crowd import eventually, idle
+from crowd import idle
+from live_triton import eventually
 from metrics import computed, computed_so_far
 
 pytestmark = needs_browser

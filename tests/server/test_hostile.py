@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 import yaml
 from bystander import standing_by
-from crowd import ask, eventually, idle, metric
+from crowd import ask, idle, metric
 from entries import tensor
 from hostile import INNER, REQUESTS, inner_rpcs, raw, raw_strings
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from live_triton import eventually
 from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
 

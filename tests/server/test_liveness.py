@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import small
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, ask, eventually, idle, metric
+from crowd import Crowd, answers_of, ask, idle, metric
 from entries import ask_one, inputs, streaming
+from live_triton import eventually
 from metrics import scrape, total, until
 from tritonclient.utils import InferenceServerException
 

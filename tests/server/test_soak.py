@@ -5,7 +5,8 @@ import threading
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, controls, eventually, idle, metric, prompts_of, wrong
+from crowd import Crowd, answers_of, controls, idle, metric, prompts_of, wrong
+from live_triton import eventually
 from metrics import settle
 
 PROMPTS = prompts_of(64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import entries
 import tritonclient.grpc as client
+from live_triton import eventually
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
@@ -176,11 +176,3 @@ def _sum(lines: Iterable[str], name: str, **labels: str) -> float:
         for line in lines
         if line.startswith(name + "{") and all(label in line for label in wanted)
     )
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Wait until a condition holds; return whether it came to."""
-    deadline = time.monotonic() + seconds
-    while not (holds := bool(condition())) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holds

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
@@ -85,9 +86,9 @@ def answer_ids(url: str, prompt: str, *, max_tokens: int = 32, entry: str = "bls
     return ids.flatten().tolist()[: size.item()]
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
+def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
     """Wait until a condition holds; return whether it came to."""
     deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
+    while not (holds := bool(condition())) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return condition()
+    return holds

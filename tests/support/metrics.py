@@ -4,7 +4,8 @@ import re
 import time
 import urllib.request
 
-from crowd import eventually, idle, streaming
+from crowd import idle, streaming
+from live_triton import eventually
 
 PARTS = ("draft", "target", "orchestration")
 

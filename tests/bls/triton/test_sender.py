@@ -1,7 +1,6 @@
 """Responses that do not fit, ends that must not be lost, and a watcher that never waits."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -115,10 +114,8 @@ def test_nobody_who_refuses_or_asks_waits_for_a_response_under_way(made, answer)
     sending = threading.Thread(target=lambda: sender.send(answer(8), final=False))
     sending.start()
     assert eventually(sender._lock.locked)
-    began = time.monotonic()
-    assert not sender.is_cancelled()
+    assert not sender.is_cancelled()  # it would wait for ever
     sender.refuse("time is up")
-    assert time.monotonic() - began < 5  # it would have been for ever
     assert triton.sent == []
     go_on.set()
     sending.join()
