@@ -9,6 +9,7 @@ from typing import Any
 from tandem.gateway.log_probs import LogProbReader, LogProbRow
 from tandem.gateway.objects import FinishReason, TokenDetail
 from tandem.gateway.speculation import TokenOrigins
+from tandem.gateway.tool_calls import CallDelta, Parsed, ToolCallParser
 from tandem.gateway.triton import ResponseChunk
 
 
@@ -22,6 +23,8 @@ class Addition:
 
     chunk: ResponseChunk
     text: str
+    calls: list[CallDelta]
+    finish_reason: FinishReason | None
     first: bool
     details: list[TokenDetail] | None
     rows: list[LogProbRow] | None
@@ -32,13 +35,16 @@ class AnswerState:
     """One answer while it grows. What it holds is kept for a whole answer only.
 
     echo: its prompt, where it begins with that. origins, log_probs: read what is told of tokens,
-    where it is wanted.
+    where it is wanted. parser: tells calls from text, where there are tools; one_call: of them, the
+    first alone is told.
     """
 
     num_prompt_tokens: int
     echo: str = ""
     origins: TokenOrigins | None = None
     log_probs: LogProbReader | None = None
+    parser: ToolCallParser | None = None
+    one_call: bool = False
     num_tokens: int = 0
     finish_reason: FinishReason | None = None
     statistics: Mapping[str, Any] | None = None
@@ -54,13 +60,39 @@ class AnswerState:
     def addition(self, chunk: ResponseChunk) -> Addition:
         """Return what is to be told with the next chunk."""
         first, self.begun = not self.begun, True
+        parsed = self._parsed(chunk)
         return Addition(
             chunk,
-            text=(self.echo if first else "") + chunk.text,
+            text=(self.echo if first else "") + parsed.content,
+            calls=parsed.calls,
+            finish_reason=self.finish_reason,
             first=first,
             details=None if self.origins is None else self.origins.details(chunk),
             rows=None if self.log_probs is None else self.log_probs.rows(chunk),
         )
+
+    def _parsed(self, chunk: ResponseChunk) -> Parsed:
+        """Tell the calls of a chunk from its text."""
+        if self.parser is None:
+            return Parsed(chunk.text)
+        parsed = self.parser.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            parsed.content += self.parser.end().content
+            if self.parser.has_calls and chunk.finish_reason == "stop":
+                self.finish_reason = "tool_calls"
+        if self.one_call:
+            parsed.calls = [call for call in parsed.calls if call.index == 0]
+        return parsed
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        """The calls of what was kept, whole."""
+        whole: list[CallDelta] = []
+        for delta in (call for addition in self.additions for call in addition.calls):
+            if delta.index == len(whole):
+                whole.append(CallDelta(delta.index, delta.name))
+            whole[delta.index].arguments += delta.arguments
+        return whole
 
     @property
     def text(self) -> str:

@@ -23,15 +23,15 @@ class Refused(NamedTuple):
     neutral: tuple[Any, ...] = ()
 
 
-_TOOLS = "tool calls are not supported"
+_TOOLS = "tools belong to chats; send tools to /v1/chat/completions"
 _GUIDES = "guided decoding is not supported"
 
 REFUSED: dict[str, Refused] = {
     "audio": Refused("answers are text"),
     "best_of": Refused("send n, and choose yourself", (1,)),
     "echo": Refused("a chat's prompt is not repeated", (False,)),
-    "function_call": Refused(_TOOLS, ("none", "auto")),
-    "functions": Refused(_TOOLS, ([],)),
+    "function_call": Refused("it was replaced: send tool_choice", ("none", "auto")),
+    "functions": Refused("they were replaced: send tools", ([],)),
     "guided_choice": Refused(_GUIDES),
     "guided_grammar": Refused(_GUIDES),
     "guided_json": Refused(_GUIDES),
@@ -46,6 +46,7 @@ REFUSED: dict[str, Refused] = {
     "stop_token_ids": Refused("send stop strings", ([],)),
     "structured_outputs": Refused(_GUIDES),
     "suffix": Refused("text is only added at the end", ("",)),
+    "parallel_tool_calls": Refused(_TOOLS, (True, False)),
     "tool_choice": Refused(_TOOLS, ("none", "auto")),
     "tools": Refused(_TOOLS, ([],)),
     "top_logprobs": Refused("a completion takes their number as logprobs", (0,)),
@@ -56,7 +57,6 @@ REFUSED: dict[str, Refused] = {
 
 IGNORED: dict[str, str] = {
     "metadata": "nothing is stored",
-    "parallel_tool_calls": "tool calls are not supported",
     "prediction": "it only speeds up OpenAI's answers; drafts do that here",
     "prompt_cache_key": "a prompt's KV cache is reused by its content",
     "prompt_cache_retention": "a prompt's KV cache is reused while it is there",

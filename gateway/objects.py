@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tandem.contract.entry import Kind
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Answered(BaseModel):
@@ -68,12 +68,29 @@ class SpeculationSoFar(Answered):
     num_accepted_draft_tokens: int
 
 
+class FunctionCall(Answered):
+    """A function and its arguments, JSON as the model wrote it; or what a chunk adds to them."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCall(Answered):
+    """A call of a tool, or what a chunk adds to the one with this index."""
+
+    index: int | None = None
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionCall
+
+
 class ChatMessage(Answered):
     """The message of a choice, or what a chunk adds to it."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
     refusal: None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class Alternative(Answered):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import (
@@ -22,8 +24,9 @@ from tandem.gateway import fields
 MOST_CHOICES = 128
 MOST_MESSAGES = 10_000
 MOST_PARTS = 10_000  # of one message
+MOST_TOOLS = 128
 INT32 = 2**31 - 1
-UNSPOKEN = ("tool_calls", "function_call", "audio", "tool_call_id")  # of a message
+UNSPOKEN = ("function_call", "audio")  # of a message
 
 Count = Annotated[int, Field(ge=1, le=INT32)]
 TokenId = Annotated[int, Field(ge=0, le=INT32)]
@@ -239,25 +242,55 @@ class TextPart(BaseModel):
 Parts = Annotated[list[TextPart], UpToFirstFault(MOST_PARTS)]
 
 
+class FunctionCalled(BaseModel):
+    """A function and its arguments, as JSON."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCalled(BaseModel):
+    """A call that an assistant made."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCalled
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What a template sees of it: templates write arguments themselves, and read no JSON."""
+        plain = self.model_dump(exclude_none=True)
+        with suppress(ValueError, RecursionError):
+            plain["function"]["arguments"] = json.loads(self.function.arguments)
+        return plain
+
+
+ToolsCalled = Annotated[list[ToolCalled], UpToFirstFault(MOST_TOOLS)]
+
+
 class Message(BaseModel):
     """A message of a chat. Fields that are not named here say nothing to a template."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
         Annotated[str, Tag("str")] | Annotated[Parts, Tag("list[]")],
         Discriminator(_text_or_list),
     ]
     name: str | None = None
     reasoning_content: str | None = None
+    tool_calls: ToolsCalled | None = None
+    tool_call_id: str | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _without_tools(cls, data: Any) -> Any:
+    def _of_text_or_calls(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         for name in UNSPOKEN:
             if data.get(name):
                 raise _wrong("messages", f"messages: '{name}' is not supported; send text")
+        if data.get("tool_calls") and data.get("content") is None:
+            return data | {"content": ""}
         return data
 
     @property
@@ -268,23 +301,75 @@ class Message(BaseModel):
         return "\n".join(part.text for part in self.content)
 
     @property
-    def plain(self) -> dict[str, str]:
+    def plain(self) -> dict[str, Any]:
         """What a template sees of it."""
-        others = self.model_dump(exclude={"content"}, exclude_none=True)
-        return others | {"content": self.text}
+        plain = self.model_dump(exclude={"content", "tool_calls"}, exclude_none=True)
+        if self.tool_calls:
+            plain["tool_calls"] = [call.plain for call in self.tool_calls]
+        return plain | {"content": self.text}
 
 
 Messages = Annotated[list[Message], UpToFirstFault(MOST_MESSAGES)]
 
 
+class Function(BaseModel):
+    """A function that a model may call. parameters: their JSON schema."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @field_validator("strict")
+    @classmethod
+    def _not_strict(cls, value: bool | None) -> bool | None:
+        if value:
+            raise _wrong("tools", "strict needs guided decoding, which is not supported")
+        return None
+
+
+class Tool(BaseModel):
+    """A tool that a model may call."""
+
+    type: Literal["function"]
+    function: Function
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What a template sees of it."""
+        return self.model_dump(exclude_none=True)
+
+
+Tools = Annotated[list[Tool], UpToFirstFault(MOST_TOOLS)]
+
+
 class ChatRequest(GenerationRequest):
-    """A body of /v1/chat/completions."""
+    """A body of /v1/chat/completions.
+
+    tool_choice: ``auto`` leaves it to the model whether it calls tools; ``none`` hides them.
+    """
 
     messages: Annotated[Messages, Field(min_length=1)]
+    tools: Tools = []
+    tool_choice: Literal["auto", "none"] = "auto"
+    parallel_tool_calls: bool = True
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Alternatives = 0
     chat_template_kwargs: dict[str, Any] = {}
+
+    @field_validator("tool_choice", mode="before")
+    @classmethod
+    def _nothing_is_forced(cls, value: Any) -> Any:
+        if value == "required" or isinstance(value, dict):
+            message = "tool_choice: to force a call needs guided decoding, which is not supported"
+            raise _wrong("tool_choice", f"{message}; send auto or none")
+        return value
+
+    @property
+    def offered(self) -> list[Tool]:
+        """The tools that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatRequest:
@@ -318,6 +403,7 @@ class TokenizeRequest(Body):
     messages: Messages | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+    tools: Tools = []
     chat_template_kwargs: dict[str, Any] = {}
     return_token_strs: bool = False
 
@@ -326,6 +412,11 @@ class TokenizeRequest(Body):
         if (self.prompt is None) == (not self.messages):
             raise _wrong("prompt", "send either prompt or messages")
         return self
+
+    @property
+    def offered(self) -> list[Tool]:
+        """The tools that the model may call."""
+        return self.tools
 
 
 class DetokenizeRequest(Body):

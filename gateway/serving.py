@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,14 +27,13 @@ from tandem.gateway.schema import (
     CompletionRequest,
     DetokenizeRequest,
     GenerationRequest,
-    Message,
-    TextPart,
     TokenizeRequest,
 )
 from tandem.gateway.shapes import CHAT, COMPLETION, Shape
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import begun, stream_response
 from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.tool_calls import FORMATS, ToolCallParser
 from tandem.gateway.triton import Backend
 from tandem.gateway.writer import Writer
 
@@ -70,6 +70,7 @@ class Serving:
     async def chat(self, body: ChatRequest, http: Request) -> Response:
         """Answer a chat."""
         models = await self.models()
+        self._check_tools(body)
         ids = await self._chat_ids(body, models)
         return await self._answer(CHAT, body, [ids], models, http)
 
@@ -152,6 +153,8 @@ class Serving:
         variables = dict(body.chat_template_kwargs)
         if isinstance(body, TokenizeRequest):
             variables["add_generation_prompt"] = body.add_generation_prompt
+        if body.offered:
+            variables["tools"] = [tool.plain for tool in body.offered]
 
         def encoded() -> list[int]:
             messages = [message.plain for message in body.messages or ()]
@@ -161,6 +164,18 @@ class Serving:
             return await aside(_size(body), encoded)
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
+
+    def _check_tools(self, body: ChatRequest) -> None:
+        """Refuse tools where nobody knows how the model writes calls."""
+        if body.offered and self.tokenizer.tool_calls is None:
+            known = ", ".join(known.name for known in FORMATS)
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                "field 'tools' is not supported: the model's chat template writes no tool calls "
+                f"of a known format ({known})",
+                param="tools",
+                code="unsupported_field",
+            )
 
     async def _answer(
         self,
@@ -204,6 +219,10 @@ class Serving:
         answer = AnswerState(len(ids))
         if body.return_token_details:
             answer.origins = TokenOrigins()
+        if isinstance(body, ChatRequest) and body.offered and self.tokenizer.tool_calls:
+            names = [tool.function.name for tool in body.offered]
+            answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
+            answer.one_call = not body.parallel_tool_calls
         if body.num_alternatives is not None:
             answer.log_probs = LogProbReader(self.tokenizer, ids if body.echoes else None)
         return answer
@@ -211,7 +230,7 @@ class Serving:
 
 def _size(body: ChatRequest | TokenizeRequest) -> int:
     """Characters of a chat, each text and each item counting for some more; enough to be long."""
-    size, left = 0, [body.chat_template_kwargs, *(body.messages or ())]
+    size, left = 0, [body.chat_template_kwargs, *(body.messages or ()), *body.offered]
     while left and size <= LONG:
         item = left.pop()
         size += MESSAGE
@@ -221,8 +240,6 @@ def _size(body: ChatRequest | TokenizeRequest) -> int:
             left += [*item, *item.values()]
         elif isinstance(item, list):
             left += item
-        elif isinstance(item, Message):
-            left += filter(None, (item.content, item.name, item.reasoning_content))
-        elif isinstance(item, TextPart):
-            left.append(item.text)
+        elif isinstance(item, BaseModel):
+            left += dict(item).values()
     return size

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
+import string
 from collections.abc import Sequence
 from typing import Protocol
 
 from tandem.gateway.answers import Addition, AnswerState
 from tandem.gateway.log_probs import LogProbRow, chat_log_probs, completion_log_probs
-from tandem.gateway.objects import ChatLogProbs, ChatMessage, Choice, CompletionLogProbs
+from tandem.gateway.objects import (
+    ChatLogProbs,
+    ChatMessage,
+    Choice,
+    CompletionLogProbs,
+    FunctionCall,
+    ToolCall,
+)
 from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.tool_calls import CallDelta
+
+# Letters and digits of a call's id: Mistral's templates take no other ids back.
+ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
 
 
 class Shape(Protocol):
@@ -39,11 +52,14 @@ class ChatShape:
 
     def choice(self, number: int, answer: AnswerState) -> Choice:
         """A complete answer."""
+        message = ChatMessage(role="assistant", content=answer.text, refusal=None)
+        if calls := answer.calls:
+            message.content = answer.text or None
+            message.tool_calls = [
+                ToolCall(id=_call_id(), type="function", function=_function(call)) for call in calls
+            ]
         return Choice(
-            index=number,
-            message=ChatMessage(role="assistant", content=answer.text, refusal=None),
-            logprobs=None,
-            finish_reason=answer.finish_reason,
+            index=number, message=message, logprobs=None, finish_reason=answer.finish_reason
         )
 
     def delta(self, number: int, addition: Addition) -> Choice:
@@ -51,11 +67,10 @@ class ChatShape:
         message = ChatMessage(content=addition.text)
         if addition.first:
             message = ChatMessage(role="assistant", content=addition.text)
+        if addition.calls:
+            message.tool_calls = [_new_of_call(call) for call in addition.calls]
         return Choice(
-            index=number,
-            delta=message,
-            logprobs=None,
-            finish_reason=addition.chunk.finish_reason,
+            index=number, delta=message, logprobs=None, finish_reason=addition.finish_reason
         )
 
     def log_probs(self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> ChatLogProbs:
@@ -82,12 +97,27 @@ class CompletionShape:
             index=number,
             text=addition.text,
             logprobs=None,
-            finish_reason=addition.chunk.finish_reason,
+            finish_reason=addition.finish_reason,
         )
 
     def log_probs(self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> CompletionLogProbs:
         """Log-probabilities of a choice."""
         return completion_log_probs(tokenizer, rows)
+
+
+def _new_of_call(call: CallDelta) -> ToolCall:
+    """What a chunk tells of a call; the first one has its id and name."""
+    if call.name is None:
+        return ToolCall(index=call.index, function=FunctionCall(arguments=call.arguments))
+    return ToolCall(index=call.index, id=_call_id(), type="function", function=_function(call))
+
+
+def _function(call: CallDelta) -> FunctionCall:
+    return FunctionCall(name=call.name, arguments=call.arguments)
+
+
+def _call_id() -> str:
+    return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
 
 
 CHAT: Shape = ChatShape()

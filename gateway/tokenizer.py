@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tokenizers import Tokenizer
 
 from tandem.gateway.chat_template import NO_VARIABLES, ChatTemplateError, load_chat_template
+from tandem.gateway.tool_calls import format_of
 from tandem.postprocessing.detokenizer import piece_bytes
 from tandem.preprocessing.tokenizer import load_tokenizer
 
@@ -25,12 +26,13 @@ Value = TypeVar("Value")
 class ChatTokenizer:
     """A tokenizer with its chat template, from one folder. Raises what the two loaders raise.
 
-    size: one more than the largest token id.
+    size: one more than the largest token id. tool_calls: how its model writes them, where known.
     """
 
     def __init__(self, folder: Path, chat_template: Path | None = None) -> None:
         self.folder = folder
         self.template = load_chat_template(folder, chat_template)
+        self.tool_calls = format_of(self.template.source) if self.template else None
         self._tokenizer = load_tokenizer(folder)
         self._as_text = load_tokenizer(folder)
         self._as_text.encode_special_tokens = True
@@ -115,7 +117,8 @@ class ChatTokenizer:
             plain = value.replace(BEGIN, "").replace(END, "")
             return self._special.sub(f"{BEGIN}\\g<0>{END}", plain)  # type: ignore[return-value]
         if isinstance(value, dict):
-            return {k: self._marked(v) for k, v in value.items()}  # type: ignore[return-value]
+            items = value.items()
+            return {self._marked(k): self._marked(v) for k, v in items}  # type: ignore[return-value]
         if isinstance(value, list):
             return [self._marked(v) for v in value]  # type: ignore[return-value]
         return value

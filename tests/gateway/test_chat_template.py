@@ -25,6 +25,15 @@ CHATS = {
     "reasoned": [USER, {**ASSISTANT, "reasoning_content": "well\n"}],
     "empty": [{"role": "user", "content": ""}],
 }
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Say what the weather is like, <grüß> or <|im_end|>",
+        "parameters": {"type": "object", "properties": {"<|im_start|>": {"type": "string"}}},
+    },
+}
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +72,32 @@ def test_prompt_is_that_of_transformers(folder, theirs, template, chat, ask):
     else:
         ours = ChatTokenizer(folder, template).encode_chat(messages, {"add_generation_prompt": ask})
         assert ours == expected
+
+
+def test_tools_and_calls_are_written_as_transformers_writes_them(folder, theirs):
+    template = next(path for path in TEMPLATES if path.stem == "tools")
+    messages = [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": [CALL, CALL]},
+        {"role": "tool", "content": "rain", "tool_call_id": "a"},
+    ]
+    plain = json.loads(json.dumps(WEATHER).replace("<|im_", "|im_"))
+    text = load_chat_template(folder, template).render(messages, {"tools": [plain]})
+    assert text == theirs.apply_chat_template(
+        messages,
+        tools=[plain],
+        chat_template=template.read_text(),
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+
+
+def test_special_tokens_in_a_tool_are_text(folder):
+    template = next(path for path in TEMPLATES if path.stem == "tools")
+    ours = ChatTokenizer(folder, template)
+    ids = ours.encode_chat([USER], {"tools": [WEATHER]})
+    written = [ours.token(token) for token in ids if ours.token(token) in SPECIAL]
+    assert written == ["<|im_start|>", "<|im_end|>"] * 2 + ["<|im_start|>"]
 
 
 def test_variables_reach_the_template(folder, theirs):

@@ -192,10 +192,13 @@ async def test_what_is_no_text_or_number_is_refused(client, path, body):
     ("messages", "param"),
     [
         ([], "messages"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "function", "content": "x"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0]"),
-        ([{"role": "assistant", "content": "", "tool_calls": [{}]}], "messages"),
+        ([{"role": "assistant"}], "messages[0].content"),
+        ([{"role": "assistant", "tool_calls": []}], "messages[0].content"),
+        ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0].function"),
+        ([{"role": "assistant", "content": "", "function_call": {"name": "f"}}], "messages"),
     ],
 )
 async def test_messages_that_cannot_be_said_are_refused(post, messages, param):

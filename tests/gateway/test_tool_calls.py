@@ -1,0 +1,194 @@
+"""Tool calls in texts: what is one, what is told of it, and that chunks change nothing."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.gateway.tool_calls import FORMATS, Parsed, ToolCallParser, format_of
+
+HERMES, MISTRAL, LLAMA = FORMATS
+NAMES = ("weather", "add")
+
+
+def parsed(known, *chunks):
+    """The content and the calls of an answer that comes in chunks, as [name, arguments]."""
+    parser = ToolCallParser(known, NAMES)
+    content, calls = "", []
+    for new in [*map(parser.feed, chunks), parser.end()]:
+        content += new.content
+        for delta in new.calls:
+            if delta.name is not None:
+                assert delta.index == len(calls)
+                calls.append([delta.name, ""])
+            assert delta.index == len(calls) - 1
+            calls[-1][1] += delta.arguments
+    assert parser.has_calls == bool(calls)
+    return content, calls
+
+
+WEATHER = ["weather", '{"city": "Bonn"}']
+ADD = ["add", '{"a": 1, "b": [2, {"c": "}"}]}']
+
+
+def hermes(name, arguments):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def llama(name, arguments):
+    return f'{{"name": "{name}", "parameters": {arguments}}}'
+
+
+def mistral(name, arguments):
+    return f'{{"name": "{name}", "arguments": {arguments}}}'
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "content", "calls"),
+    [
+        (HERMES, "Hello there. ", "Hello there. ", []),
+        (HERMES, hermes(*WEATHER), "", [WEATHER]),
+        (HERMES, f"I look.\n\n{hermes(*WEATHER)}\n", "I look.", [WEATHER]),
+        (HERMES, f"{hermes(*WEATHER)}\n{hermes(*ADD)}", "", [WEATHER, ADD]),
+        (HERMES, f"{hermes(*WEATHER)} And so on", " And so on", [WEATHER]),
+        (HERMES, '<tool_call>{"name": "add"}</tool_call>', "", [["add", "{}"]]),
+        (HERMES, '<tool_call>{"arguments": {"a": 1}, "name": "add"}', "", [["add", '{"a": 1}']]),
+        (
+            HERMES,
+            '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}',
+            "",
+            [["add", '{"a": 1}']],
+        ),
+        (HERMES, '<tool_call>{"name": "x", "arguments": {"a": "', "", [["x", '{"a": "']]),
+        (HERMES, '<tool_call>{"name": "x", "n": 1, "arguments": {}}', "", [["x", "{}"]]),
+        (HERMES, '<tool_call>{"na', '<tool_call>{"na', []),
+        (HERMES, "<tool_call>{'name': 'x'}", "<tool_call>{'name': 'x'}", []),
+        (HERMES, '<tool_call>{"name": 1}', '<tool_call>{"name": 1}', []),
+        (HERMES, '<tool_call>{"arguments": {}}', '<tool_call>{"arguments": {}}', []),
+        (HERMES, "<tool_call><tool_call>{}", "<tool_call><tool_call>{}", []),
+        (HERMES, "a < b <tool <tool_call", "a < b <tool <tool_call", []),
+        (HERMES, hermes("add", '{"s": "<tool_call>"}'), "", [["add", '{"s": "<tool_call>"}']]),
+        (HERMES, hermes("add", '{"s": "\\"}"}'), "", [["add", '{"s": "\\"}"}']]),
+        (HERMES, "<tool_call>" + hermes(*ADD), "<tool_call>", [ADD]),
+        (HERMES, '<tool_call>{"name": "add", "arguments": {}} x', " x", [["add", "{}"]]),
+        (HERMES, '<tool_call>{"name": "add", "arguments": {} x', "x", [["add", "{}"]]),
+        (LLAMA, llama(*WEATHER), "", [WEATHER]),
+        (LLAMA, f"<|python_tag|>{llama(*WEATHER)}; {llama(*ADD)}", "", [WEATHER, ADD]),
+        (LLAMA, f"\n{llama(*WEATHER)}\n{llama(*ADD)}", "", [WEATHER, ADD]),
+        (LLAMA, f"So: {llama(*WEATHER)}", f"So: {llama(*WEATHER)}", []),
+        (LLAMA, '{"name": "Bob", "age": 3}', '{"name": "Bob", "age": 3}', []),
+        (LLAMA, '{"name": "add", "age": 3}', '{"name": "add", "age": 3}', []),
+        (LLAMA, llama("sub", "{}"), llama("sub", "{}"), []),
+        (LLAMA, f"{llama(*ADD)}; no", "; no", [ADD]),
+        (LLAMA, f"{llama(*ADD)} done", " done", [ADD]),
+        (LLAMA, " { } ", " { } ", []),
+        (MISTRAL, f"[{mistral(*WEATHER)}, {mistral(*ADD)}]", "", [WEATHER, ADD]),
+        (MISTRAL, f"[TOOL_CALLS] [{mistral(*WEATHER)}]", "", [WEATHER]),
+        (MISTRAL, "[1, 2]", "[1, 2]", []),
+        (MISTRAL, "[TOOL", "[TOOL", []),
+        (MISTRAL, f"[{mistral(*ADD)}] and", " and", [ADD]),
+        (MISTRAL, '[{"name": "Bob", "arguments": {}}]', '[{"name": "Bob", "arguments": {}}]', []),
+    ],
+)
+def test_calls_are_told_apart_from_text(known, text, content, calls):
+    assert parsed(known, text) == (content, calls)
+    assert parsed(known, *text) == (content, calls)
+
+
+PIECES = st.sampled_from(
+    [
+        *("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[", "]", ",", ";", " "),
+        *("{", "}", '"', "\\", ":", "\n", "name", "x", "1", '{"name": "add", ', '"arguments": '),
+        *('"parameters": ', '"name": "weather"', '{"a": [1, {"b": "}"}]}', "text", "<", "é"),
+        hermes(*WEATHER),
+        llama(*ADD),
+        mistral(*ADD),
+    ]
+)
+TEXTS = st.lists(PIECES, max_size=12).map("".join)
+
+
+@given(known=st.sampled_from(FORMATS), text=TEXTS, data=st.data())
+def test_chunks_change_nothing(known, text, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert parsed(known, *chunks) == parsed(known, text)
+
+
+@given(known=st.sampled_from(FORMATS), text=TEXTS)
+def test_nothing_is_lost_where_there_is_no_call(known, text):
+    content, calls = parsed(known, text)
+    assert calls or content == text
+
+
+@given(known=st.sampled_from(FORMATS), text=TEXTS)
+def test_what_is_told_is_never_taken_back(known, text):
+    """What is known of a beginning is known of the whole."""
+    parser = ToolCallParser(known, NAMES)
+    told = [parser.feed(letter) for letter in text]
+    content = "".join(new.content for new in told)
+    whole, calls = parsed(known, text)
+    assert whole.startswith(content)
+    assert [d.name for new in told for d in new.calls if d.name] == [name for name, _ in calls]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    known=st.sampled_from([HERMES, LLAMA, MISTRAL]),
+    calls=st.lists(
+        st.tuples(st.sampled_from(NAMES), st.dictionaries(st.text(), JSON, max_size=3)),
+        min_size=1,
+        max_size=3,
+    ),
+    ascii_only=st.booleans(),
+)
+def test_arguments_of_any_kind_come_through(known, calls, ascii_only):
+    written = [
+        json.dumps({"name": name, known.arguments: given}, ensure_ascii=ascii_only)
+        for name, given in calls
+    ]
+    text = {
+        HERMES: "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in written),
+        LLAMA: "; ".join(written),
+        MISTRAL: f"[{', '.join(written)}]",
+    }[known]
+    content, found = parsed(known, text)
+    assert content == ""
+    assert [(name, json.loads(arguments)) for name, arguments in found] == calls
+
+
+def test_arguments_come_as_they_are_written():
+    parser = ToolCallParser(HERMES, NAMES)
+    assert parser.feed('<tool_call>{"name": "add", "arguments"') == Parsed()
+    first = parser.feed(': {"a"')
+    assert [(d.index, d.name, d.arguments) for d in first.calls] == [(0, "add", '{"a"')]
+    second = parser.feed(": 1}}</tool_call>")
+    assert [(d.index, d.name, d.arguments) for d in second.calls] == [(0, None, ": 1}")]
+
+
+def test_text_is_told_at_once():
+    parser = ToolCallParser(HERMES, NAMES)
+    assert [parser.feed(text).content for text in ("Hel", "lo", " a <", "b")] == [
+        *("Hel", "lo", " a"),
+        " <b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "known"),
+    [
+        ("{{ '<tool_call>' }}", HERMES),
+        ("[TOOL_CALLS]", MISTRAL),
+        ("{{ '<|python_tag|>' }}", LLAMA),
+        ("{{ messages }}", None),
+    ],
+)
+def test_a_template_tells_the_format(template, known):
+    assert format_of(template) is known

@@ -1,0 +1,253 @@
+"""Tools of a chat: what the model is told of them, and what clients are told of its calls."""
+
+import json
+from pathlib import Path
+
+import openai
+import pytest
+from pydantic import BaseModel
+from scripted_triton import statistics
+
+from tandem.gateway.server import listen, serving
+from tandem.gateway.triton import ResponseChunk
+
+from .conftest import events
+
+TEMPLATE = Path(__file__).parents[1] / "data" / "chat_templates" / "tools.jinja"
+CHATS = "/v1/chat/completions"
+USER = {"role": "user", "content": "Is it warm?"}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+ROOM = 10**6  # tokens of a prompt
+
+
+@pytest.fixture
+def writes(triton, monkeypatch):
+    """Let the model write these chunks; prompts may be long."""
+    room = property(lambda _: ROOM)
+    monkeypatch.setattr("tandem.gateway.models.ServedModels.room", room)
+
+    def script(*chunks, finish_reason="stop"):
+        *first, last = chunks or ("",)
+        triton.script = lambda _: [
+            *(ResponseChunk(text, [5], 1, 0, 0) for text in first),
+            ResponseChunk(last, [6], 1, 0, 0, finish_reason, statistics(0)),
+        ]
+
+    return script
+
+
+@pytest.fixture
+def chat(post, writes):
+    """Ask for a chat with a tool, of a model that writes these chunks."""
+
+    async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
+        writes(*chunks, finish_reason=finish_reason)
+        body = {"messages": [USER], "tools": [TOOL]} | given
+        return await post(CHATS, body, chat_template=template)
+
+    return ask
+
+
+CALLS = (
+    "Well. <tool",
+    '_call>\n{"name": "add", "argu',
+    'ments": {"a": 1',
+    "}}\n</tool_call>",
+    '\n<tool_call>{"name": "sub", "arguments": {}}</tool_call>',
+)
+
+
+@pytest.mark.anyio
+async def test_a_whole_answer_has_calls_apart_from_its_text(chat):
+    choice = (await chat("".join(CALLS))).json()["choices"][0]
+    message = choice["message"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert message["content"] == "Well."
+    first, second = message["tool_calls"]
+    assert first["function"] == {"name": "add", "arguments": '{"a": 1}'}
+    assert second["function"] == {"name": "sub", "arguments": "{}"}
+    assert first["type"] == "function"
+    assert len({first["id"], second["id"]}) == 2
+    assert all(call["id"].isalnum() and len(call["id"]) == 9 for call in (first, second))
+    assert "index" not in first
+
+
+@pytest.mark.anyio
+async def test_an_answer_of_calls_alone_has_no_content(chat):
+    message = (await chat("".join(CALLS[1:]), "")).json()["choices"][0]["message"]
+    assert message["content"] == "_call>" + CALLS[1].removeprefix("_call>") + "".join(CALLS[2:4])
+    message = (await chat("<tool" + "".join(CALLS[1:]))).json()["choices"][0]["message"]
+    assert message["content"] is None
+
+
+@pytest.mark.anyio
+async def test_a_stream_tells_calls_as_they_are_written(chat):
+    chunks = events(await chat(*CALLS, stream=True))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant", "content": "Well."}
+    assert deltas[1] == {"content": ""}
+    [began] = deltas[2]["tool_calls"]
+    assert began["index"] == 0
+    assert began["function"] == {"name": "add", "arguments": '{"a": 1'}
+    assert deltas[3]["tool_calls"] == [{"index": 0, "function": {"arguments": "}"}}]
+    [second] = deltas[4]["tool_calls"]
+    assert (second["index"], second["function"]["name"]) == (1, "sub")
+    assert second["id"] != began["id"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["tool_calls"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_without_calls_is_text(chat, stream):
+    response = await chat("Yes <", "3 ", stream=stream)
+    if stream:
+        chunks = events(response)
+        text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
+        reason = chunks[-1]["choices"][0]["finish_reason"]
+    else:
+        choice = response.json()["choices"][0]
+        text, reason = choice["message"]["content"], choice["finish_reason"]
+        assert "tool_calls" not in choice["message"]
+    assert (text, reason) == ("Yes <3 ", "stop")
+
+
+@pytest.mark.anyio
+async def test_a_call_that_is_cut_is_said_to_be(chat):
+    cut = '<tool_call>{"name": "add", "arguments": {"a": '
+    choice = (await chat(cut, finish_reason="length")).json()["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"a": '
+
+
+@pytest.mark.anyio
+async def test_one_call_alone_where_more_are_not_wanted(chat):
+    choice = (await chat("".join(CALLS), parallel_tool_calls=False)).json()["choices"][0]
+    [call] = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "add"
+
+
+@pytest.mark.anyio
+async def test_choices_are_told_apart(chat):
+    response = (await chat("".join(CALLS), n=2)).json()
+    ids = [call["id"] for choice in response["choices"] for call in choice["message"]["tool_calls"]]
+    assert len(set(ids)) == 4
+
+
+async def prompt_of(client, **given):
+    async with client(chat_template=TEMPLATE) as opened:
+        made = (await opened.post("/tokenize", json={"messages": [USER]} | given)).json()
+        told = await opened.post("/detokenize", json={"tokens": made["tokens"]})
+    return told.json()["prompt"]
+
+
+@pytest.mark.anyio
+async def test_the_model_is_told_its_tools(client):
+    assert json.dumps(TOOL) in await prompt_of(client, tools=[TOOL])
+    assert "functions" not in await prompt_of(client)
+
+
+@pytest.mark.anyio
+async def test_tools_that_may_not_be_called_are_hidden(chat, triton, client):
+    choice = (await chat("".join(CALLS), tool_choice="none")).json()["choices"][0]
+    assert choice["message"]["content"] == "".join(CALLS)
+    assert choice["finish_reason"] == "stop"
+    without = await prompt_of(client)
+    async with client() as opened:
+        asked = {"tokens": triton.asked[-1]["input_ids"]}
+        assert (await opened.post("/detokenize", json=asked)).json()["prompt"] == without
+
+
+@pytest.mark.anyio
+async def test_calls_and_their_results_go_back_to_the_model(client, chat):
+    [call] = (await chat('<tool_call>{"name": "add", "arguments": {"a": 1}}')).json()["choices"][0][
+        "message"
+    ]["tool_calls"]
+    messages = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "2"},
+    ]
+    prompt = await prompt_of(client, messages=messages)
+    assert '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>' in prompt
+    assert "<tool_response>2</tool_response>" in prompt
+
+
+@pytest.mark.anyio
+async def test_arguments_that_are_no_json_go_back_as_they_are(client):
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{oops"}}
+    prompt = await prompt_of(client, messages=[USER, {"role": "assistant", "tool_calls": [call]}])
+    assert '"arguments": "{oops"' in prompt
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("given", "param", "line"),
+    [
+        ({"tool_choice": "required"}, "tool_choice", "needs guided decoding"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "add"}}},
+            "tool_choice",
+            "needs guided decoding",
+        ),
+        ({"tool_choice": "any"}, "tool_choice", "'auto' or 'none'"),
+        ({"tools": [TOOL] * 129}, "tools", "at most 128 items"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "function"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "is missing"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
+            "tools",
+            "strict needs guided decoding",
+        ),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused(chat, given, param, line):
+    response = await chat(**given)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert line in response.json()["error"]["message"]
+
+
+@pytest.mark.anyio
+async def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them(chat):
+    response = await chat(template=None)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == ("tools", "unsupported_field")
+    assert "hermes, mistral, llama3" in error["message"]
+
+
+@pytest.mark.anyio
+async def test_a_completion_takes_no_tools(post):
+    response = await post("/v1/completions", {"prompt": "x", "tools": [TOOL]})
+    assert response.status_code == 400
+    assert "tools belong to chats" in response.json()["error"]["message"]
+
+
+class Weather(BaseModel):
+    """Arguments of a tool, as an application declares them."""
+
+    city: str
+
+
+def test_openais_client_reads_calls(app, writes):
+    function = {"name": "weather", "parameters": Weather.model_json_schema()}
+    asked = {
+        "model": "bls_stream",
+        "messages": [USER],
+        "tools": [{"type": "function", "function": function}],
+    }
+    text = 'So:\n<tool_call>\n{"name": "weather", "arguments": {"city": "K\u00f6ln"}}\n</tool_call>'
+    writes(*text)
+    with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+            with client.chat.completions.stream(**asked) as stream:
+                streamed = stream.get_final_completion().choices[0]
+            writes(text)
+            whole = client.chat.completions.create(**asked).choices[0]
+    for choice in (streamed, whole):
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content == "So:"
+        [call] = choice.message.tool_calls
+        assert call.function.name == "weather"
+        assert Weather.model_validate_json(call.function.arguments).city == "K\u00f6ln"
