@@ -8,6 +8,7 @@ from typing import Any
 
 from tandem.gateway.log_probs import LogProbReader, LogProbRow
 from tandem.gateway.objects import FinishReason, TokenDetail
+from tandem.gateway.reasoning import ReasoningSplitter, Split
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.tool_calls import CallDelta, Parsed, ToolCallParser
 from tandem.gateway.triton import ResponseChunk
@@ -23,6 +24,7 @@ class Addition:
 
     chunk: ResponseChunk
     text: str
+    reasoning: str
     calls: list[CallDelta]
     finish_reason: FinishReason | None
     first: bool
@@ -35,14 +37,15 @@ class AnswerState:
     """One answer while it grows. What it holds is kept for a whole answer only.
 
     echo: its prompt, where it begins with that. origins, log_probs: read what is told of tokens,
-    where it is wanted. parser: tells calls from text, where there are tools; one_call: of them, the
-    first alone is told.
+    where it is wanted. splitter: tells thoughts from the answer, where the model may think. parser:
+    tells calls from text, where there are tools; one_call: of them, the first alone is told.
     """
 
     num_prompt_tokens: int
     echo: str = ""
     origins: TokenOrigins | None = None
     log_probs: LogProbReader | None = None
+    splitter: ReasoningSplitter | None = None
     parser: ToolCallParser | None = None
     one_call: bool = False
     num_tokens: int = 0
@@ -60,10 +63,12 @@ class AnswerState:
     def addition(self, chunk: ResponseChunk) -> Addition:
         """Return what is to be told with the next chunk."""
         first, self.begun = not self.begun, True
-        parsed = self._parsed(chunk)
+        split = self._split(chunk)
+        parsed = self._parsed(chunk, split.content)
         return Addition(
             chunk,
             text=(self.echo if first else "") + parsed.content,
+            reasoning=split.reasoning,
             calls=parsed.calls,
             finish_reason=self.finish_reason,
             first=first,
@@ -71,11 +76,21 @@ class AnswerState:
             rows=None if self.log_probs is None else self.log_probs.rows(chunk),
         )
 
-    def _parsed(self, chunk: ResponseChunk) -> Parsed:
-        """Tell the calls of a chunk from its text."""
+    def _split(self, chunk: ResponseChunk) -> Split:
+        """Tell the thoughts of a chunk from its answer."""
+        if self.splitter is None:
+            return Split(content=chunk.text)
+        reasoning, content = self.splitter.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            rest = self.splitter.end()
+            reasoning, content = reasoning + rest.reasoning, content + rest.content
+        return Split(reasoning, content)
+
+    def _parsed(self, chunk: ResponseChunk, text: str) -> Parsed:
+        """Tell the calls of a chunk's answer from its text."""
         if self.parser is None:
-            return Parsed(chunk.text)
-        parsed = self.parser.feed(chunk.text)
+            return Parsed(text)
+        parsed = self.parser.feed(text)
         if chunk.finish_reason is not None:
             parsed.content += self.parser.end().content
             if self.parser.has_calls and chunk.finish_reason == "stop":
@@ -83,6 +98,11 @@ class AnswerState:
         if self.one_call:
             parsed.calls = [call for call in parsed.calls if call.index == 0]
         return parsed
+
+    @property
+    def reasoning(self) -> str:
+        """The thoughts of what was kept."""
+        return "".join(addition.reasoning for addition in self.additions)
 
     @property
     def calls(self) -> list[CallDelta]:

@@ -90,6 +90,7 @@ class ChatMessage(Answered):
     role: Literal["assistant"] | None = None
     content: str | None = None
     refusal: None = None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
 
 

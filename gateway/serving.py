@@ -21,6 +21,7 @@ from tandem.gateway.inputs import check_room, extras_for, inputs_for
 from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
+from tandem.gateway.reasoning import ReasoningSplitter
 from tandem.gateway.schema import (
     MOST_CHOICES,
     ChatRequest,
@@ -219,6 +220,9 @@ class Serving:
         answer = AnswerState(len(ids))
         if body.return_token_details:
             answer.origins = TokenOrigins()
+        if isinstance(body, ChatRequest) and self.tokenizer.reasons:
+            begun = self.tokenizer.has_begun_to_reason(ids)
+            answer.splitter = ReasoningSplitter(begun=begun)
         if isinstance(body, ChatRequest) and body.offered and self.tokenizer.tool_calls:
             names = [tool.function.name for tool in body.offered]
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)

@@ -53,6 +53,9 @@ class ChatShape:
     def choice(self, number: int, answer: AnswerState) -> Choice:
         """A complete answer."""
         message = ChatMessage(role="assistant", content=answer.text, refusal=None)
+        if reasoning := answer.reasoning:
+            message.content = answer.text or None
+            message.reasoning_content = reasoning
         if calls := answer.calls:
             message.content = answer.text or None
             message.tool_calls = [
@@ -67,6 +70,9 @@ class ChatShape:
         message = ChatMessage(content=addition.text)
         if addition.first:
             message = ChatMessage(role="assistant", content=addition.text)
+        if addition.reasoning:
+            message.content = addition.text or None
+            message.reasoning_content = addition.reasoning
         if addition.calls:
             message.tool_calls = [_new_of_call(call) for call in addition.calls]
         return Choice(

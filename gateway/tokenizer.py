@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tokenizers import Tokenizer
 
 from tandem.gateway.chat_template import NO_VARIABLES, ChatTemplateError, load_chat_template
+from tandem.gateway.reasoning import BEGIN as BEGIN_OF_THOUGHTS
 from tandem.gateway.tool_calls import format_of
 from tandem.postprocessing.detokenizer import piece_bytes
 from tandem.preprocessing.tokenizer import load_tokenizer
@@ -18,6 +19,7 @@ from tandem.preprocessing.tokenizer import load_tokenizer
 BEGIN, END = "\ufdd0", "\ufdd1"
 MARKED = re.compile(f"{BEGIN}([^{BEGIN}{END}]*){END}|[{BEGIN}{END}]")
 
+LAST_TOKENS = 16  # of a prompt: more than the tag and a line end take
 UNREADABLE = "\ufffd"  # stands for bytes that are no character
 
 Value = TypeVar("Value")
@@ -27,12 +29,15 @@ class ChatTokenizer:
     """A tokenizer with its chat template, from one folder. Raises what the two loaders raise.
 
     size: one more than the largest token id. tool_calls: how its model writes them, where known.
+    reasons: whether its model may think before it answers.
     """
 
     def __init__(self, folder: Path, chat_template: Path | None = None) -> None:
         self.folder = folder
         self.template = load_chat_template(folder, chat_template)
-        self.tool_calls = format_of(self.template.source) if self.template else None
+        source = self.template.source if self.template else ""
+        self.tool_calls = format_of(source)
+        self.reasons = BEGIN_OF_THOUGHTS in source
         self._tokenizer = load_tokenizer(folder)
         self._as_text = load_tokenizer(folder)
         self._as_text.encode_special_tokens = True
@@ -92,6 +97,10 @@ class ChatTokenizer:
         """Return the text of ids, special tokens included."""
         text: str = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
         return text
+
+    def has_begun_to_reason(self, ids: Sequence[int]) -> bool:
+        """Whether a prompt ends where thoughts have begun."""
+        return self.decode(ids[-LAST_TOKENS:]).rstrip().endswith(BEGIN_OF_THOUGHTS)
 
     def token(self, token_id: int) -> str:
         """Return a token as the vocabulary writes it; empty for an id that it has not."""

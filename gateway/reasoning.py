@@ -1,0 +1,73 @@
+"""What a model thinks before it answers: the block between ``<think>`` and ``</think>``.
+
+As with calls of tools, what is found is a function of the text alone, whatever its chunks, and
+nothing that was told is taken back.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+BEGIN, END = "<think>", "</think>"
+SPACE = " \t\r\n"
+
+
+class Split(NamedTuple):
+    """What is new of an answer."""
+
+    reasoning: str = ""
+    content: str = ""
+
+
+class ReasoningSplitter:
+    """Tells a model's thoughts from its answer, while both are written.
+
+    begun: the prompt ends where thoughts have begun. White space around thoughts is left out.
+    """
+
+    def __init__(self, *, begun: bool) -> None:
+        self._held = ""  # a tag that may have begun, and the white space before it
+        self._thinks = self._at_edge = begun
+        self._answers = False
+
+    def feed(self, text: str) -> Split:
+        """Take more of the text; return what it makes known."""
+        text, self._held = self._held + text, ""
+        if self._answers:
+            return Split(content=self._inside(text))
+        if not self._thinks:
+            bare = text.lstrip(SPACE)
+            if BEGIN.startswith(bare) and bare != BEGIN:
+                self._held = text
+                return Split()
+            if not bare.startswith(BEGIN):
+                self._answers = True
+                return Split(content=text)
+            self._thinks = self._at_edge = True
+            text = bare.removeprefix(BEGIN)
+        thoughts, end, answer = text.partition(END)
+        if end:
+            reasoning = self._inside(thoughts.rstrip(SPACE))
+            self._answers = self._at_edge = True
+            return Split(reasoning, self._inside(answer))
+        length = _length_before_edge(thoughts)
+        self._held = thoughts[length:]
+        return Split(self._inside(thoughts[:length]))
+
+    def end(self) -> Split:
+        """Return what was held back: nothing follows."""
+        held, self._held = self._held, ""
+        return Split(self._inside(held.rstrip(SPACE))) if self._thinks else Split(content=held)
+
+    def _inside(self, text: str) -> str:
+        """Leave out the white space behind a tag."""
+        if self._at_edge:
+            text = text.lstrip(SPACE)
+            self._at_edge = not text
+        return text
+
+
+def _length_before_edge(thoughts: str) -> int:
+    """How much is surely of the thoughts: an end tag, or white space before it, may have begun."""
+    begun = next(n for n in range(len(END) - 1, -1, -1) if thoughts.endswith(END[:n]))
+    return len(thoughts[: len(thoughts) - begun].rstrip(SPACE))

@@ -1,0 +1,131 @@
+"""Thoughts are told from answers, and chunks change nothing."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_triton import statistics
+
+from tandem.gateway.reasoning import ReasoningSplitter
+from tandem.gateway.triton import ResponseChunk
+
+from .conftest import events
+
+TEMPLATE = Path(__file__).parents[1] / "data" / "chat_templates" / "thinking.jinja"
+USER = {"role": "user", "content": "hi"}
+
+
+def split(chunks, *, begun=False):
+    """The thoughts and the answer of a text that comes in chunks."""
+    splitter = ReasoningSplitter(begun=begun)
+    found = [*map(splitter.feed, chunks), splitter.end()]
+    return "".join(new.reasoning for new in found), "".join(new.content for new in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "begun", "reasoning", "content"),
+    [
+        ("<think>\nWell. So\n</think>\n\nYes. ", False, "Well. So", "Yes. "),
+        (" \n<think>a</think>b", False, "a", "b"),
+        ("a < b </think> c", True, "a < b", "c"),
+        ("a", True, "a", ""),
+        ("a </thi", True, "a </thi", ""),
+        ("a \n", True, "a", ""),
+        ("</think>b", True, "", "b"),
+        ("<think></think>", False, "", ""),
+        (" Yes <think>a</think>", False, "", " Yes <think>a</think>"),
+        ("<thin", False, "", "<thin"),
+        ("<thinking", False, "", "<thinking"),
+        (" ", False, "", " "),
+        ("", False, "", ""),
+        ("a</think>b</think>", True, "a", "b</think>"),
+        ("<<think>a", True, "<<think>a", ""),
+    ],
+)
+def test_thoughts_are_told_from_the_answer(text, begun, reasoning, content):
+    assert split([text], begun=begun) == (reasoning, content)
+    assert split(text, begun=begun) == (reasoning, content)
+
+
+PIECES = st.sampled_from(["<think>", "</think>", "<", "/", "think", "</", ">", " ", "\n", "a", "b"])
+TEXTS = st.lists(PIECES, max_size=10).map("".join)
+
+
+@given(text=TEXTS, begun=st.booleans(), data=st.data())
+def test_chunks_change_nothing(text, begun, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert split(chunks, begun=begun) == split([text], begun=begun)
+
+
+def test_thoughts_are_told_as_they_are_written():
+    splitter = ReasoningSplitter(begun=False)
+    told = [
+        splitter.feed(text) for text in ("<thi", "nk> We", "ll. ", "No", "</", "think>", " Yes")
+    ]
+    assert [tuple(new) for new in told] == [
+        *[("", ""), ("We", ""), ("ll.", ""), (" No", ""), ("", ""), ("", ""), ("", "Yes")],
+    ]
+
+
+@pytest.fixture
+def chat(post, triton):
+    """Ask for a chat of a model that writes these chunks."""
+
+    async def ask(*chunks, finish_reason="stop", template=TEMPLATE, **given):
+        *first, last = chunks
+        triton.script = lambda _: [
+            *(ResponseChunk(text, [5], 1, 0, 0) for text in first),
+            ResponseChunk(last, [6], 1, 0, 0, finish_reason, statistics(0)),
+        ]
+        body = {"messages": [USER]} | given
+        return await post("/v1/chat/completions", body, chat_template=template)
+
+    return ask
+
+
+@pytest.mark.anyio
+async def test_a_message_has_its_thoughts_apart(chat):
+    message = (await chat("<think>\nWell.\n</think>\n\nYes.")).json()["choices"][0]["message"]
+    assert message["reasoning_content"] == "Well."
+    assert message["content"] == "Yes."
+
+
+@pytest.mark.anyio
+async def test_thoughts_that_are_cut_have_no_answer(chat):
+    choice = (await chat("<think>We", finish_reason="length")).json()["choices"][0]
+    assert choice["message"]["reasoning_content"] == "We"
+    assert choice["message"]["content"] is None
+
+
+@pytest.mark.anyio
+async def test_a_stream_tells_thoughts_first(chat):
+    chunks = events(await chat("<think>We", "ll.</think> Y", "es.", stream=True))
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
+        {"role": "assistant", "content": None, "reasoning_content": "We"},
+        {"content": "Y", "reasoning_content": "ll."},
+        {"content": "es."},
+    ]
+
+
+@pytest.mark.anyio
+async def test_an_answer_without_thoughts_has_none(chat):
+    message = (await chat("Yes.")).json()["choices"][0]["message"]
+    assert message["content"] == "Yes."
+    assert "reasoning_content" not in message
+
+
+@pytest.mark.anyio
+async def test_a_prompt_may_begin_the_thoughts(chat, tmp_path):
+    begins = tmp_path / "begins.jinja"
+    begins.write_text(TEMPLATE.read_text() + "{{ '<think>\\n' }}")
+    message = (await chat("Well.</think>Yes.", template=begins)).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Well.", "Yes.")
+
+
+@pytest.mark.anyio
+async def test_other_models_think_aloud(chat, tokenizer_folder):
+    plain = tokenizer_folder / "chat_template.jinja"
+    message = (await chat("<think>a</think>b", template=plain)).json()["choices"][0]["message"]
+    assert message["content"] == "<think>a</think>b"
