@@ -51,7 +51,7 @@ export class Panel {
     if (this.numTokens && this.first === null) this.first = performance.now();
     this.totals = choice.speculation ?? this.totals;
     this.finishReason = choice.finish_reason ?? this.finishReason;
-    this.said += text;
+    this.said += text ?? ""; // none while the model thinks
     this.#show(tokens);
     this.showStatistics();
   }
