@@ -17,7 +17,8 @@ from live_triton import alive, answer_ids, leftovers
 
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.launch import PREFIX
-from tandem.tools.triton.supervisor import session_processes
+from tandem.tools.triton.server import SECONDS_BETWEEN_LOOKS
+from tandem.tools.triton.supervisor import names_of, session_processes
 
 ANY_PORTS = [
     word for name in ("http", "grpc", "metrics", "gateway") for word in (f"--{name}-port", "0")
@@ -98,6 +99,32 @@ def test_second_interrupt_kills_what_the_first_waits_for():
         assert not shared_memory_of(process)
 
 
+@pytest.mark.parametrize("model", ["bls_stream", "preprocessing"])
+def test_up_ends_when_a_process_that_it_needs_has_ended(model):
+    """Triton would go on, calling itself ready, and answer nobody."""
+    with up("--profile", "emulated-zero") as process:
+        read_greeting(process)
+        processes = stubs_of(process)
+        os.kill(stub_of(processes, model), signal.SIGKILL)
+        assert process.wait(120) == 1
+        said = process.stderr.read()
+        assert f"the process of model '{model}' has ended, and Triton starts no other one" in said
+        assert "Traceback" not in said
+        assert not any(map(alive, processes))
+        assert not shared_memory_of(process)
+
+
+def test_up_serves_on_without_the_draft():
+    with up("--profile", "emulated-zero") as process:
+        grpc = re.search(r"gRPC +(\S+)", read_greeting(process))[1]
+        os.kill(stub_of(stubs_of(process), "draft"), signal.SIGKILL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3 * SECONDS_BETWEEN_LOOKS)
+        assert answer_ids(grpc, "x", max_tokens=4)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0
+
+
 def test_up_reports_progress_and_its_choices_without_a_terminal():
     with up("--profile", "emulated-zero") as process:
         shown = read_greeting(process)
@@ -116,6 +143,11 @@ def stubs_of(process):
     """Triton of an `up` and the processes of its models: its session is that of its guard."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [number for child in children for number in session_processes(int(child))]
+
+
+def stub_of(processes, model):
+    """The process of a model."""
+    return next(number for number in processes if names_of([number]) == [model])
 
 
 def test_up_ends_when_a_signal_comes_while_it_starts():

@@ -76,7 +76,7 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
                 print(greeting(server, planned, url), flush=True)
                 if options.open and url:
                     open_page(url)
-                server.wait()
+                server.wait(expendable=[planned.profile.models.draft])
         finally:
             stop(server)
 

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -35,6 +36,7 @@ EXIT_SECONDS = 5  # Triton's own patience with requests in flight when it is ask
 STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can hold it for ever
 GUARD_SECONDS = STOP_SECONDS + 5
 READY_SECONDS = 600.0
+SECONDS_BETWEEN_LOOKS = 2.0  # whether all processes of a server that runs are still there
 
 
 @dataclass(frozen=True)
@@ -171,11 +173,23 @@ class TritonServer:
             self.stop()
             raise
 
-    def wait(self) -> None:
-        """Block until the server ends by itself, which is an error: raise it."""
-        if self._guard is not None:
-            self._guard.wait()
-            raise self._ended()
+    def wait(self, expendable: Collection[str] = ()) -> None:
+        """Block until the server ends, or can answer no more; it is an error that is raised.
+
+        Triton does not start the process of a model again. expendable: models that nobody needs.
+        """
+        all_there = Counter(supervisor.names_of(self.processes))
+        gone: Counter[str] = Counter()
+        while self._guard is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._guard.wait(SECONDS_BETWEEN_LOOKS)
+                raise self._ended()
+            gone_before, gone = gone, all_there - Counter(supervisor.names_of(self.processes))
+            # Where Triton itself ends, they are gone for a moment only.
+            for model in sorted((gone & gone_before).keys() - {"Triton", *expendable}):
+                raise self._failure(
+                    f"the process of model '{model}' has ended, and Triton starts no other one"
+                )
 
     def stop(self, on_wait: Callable[[Sequence[str], float], None] = lambda *_: None) -> None:
         """End the server, its stubs and its shared memory. Harmless when it does not run.
@@ -292,7 +306,7 @@ class TritonServer:
             process.stdin.close()  # the guard's sign to stop
         began = time.monotonic()
         while process.poll() is None and (seconds := time.monotonic() - began) < GUARD_SECONDS:
-            on_wait(supervisor.names_of(self.processes), seconds)
+            on_wait(list(dict.fromkeys(supervisor.names_of(self.processes))), seconds)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
 

@@ -60,7 +60,10 @@ def session_processes(session: int) -> Iterator[int]:
 
 
 def names_of(processes: Iterable[int]) -> list[str]:
-    """Return what processes of a server are: the model of each stub, "Triton" itself first."""
+    """Return what processes of a server are: the model of each stub, "Triton" itself first.
+
+    A model with several stubs is there as often.
+    """
     names = []
     for process in processes:
         try:
@@ -69,7 +72,7 @@ def names_of(processes: Iterable[int]) -> list[str]:
             continue  # it ended meanwhile
         files = [Path(argument) for argument in arguments if argument.endswith("/1/model.py")]
         names.append(files[0].parts[-3] if files else "Triton")
-    return sorted(set(names), key=lambda name: (name != "Triton", name))
+    return sorted(names, key=lambda name: (name != "Triton", name))
 
 
 def kill_session(session: int) -> None:
