@@ -166,6 +166,7 @@ class TritonServer:
         os.close(handle)
         try:
             self._wait_until_ready()
+            self._when_ready = Counter(self._names)
         except KeyboardInterrupt:
             self.kill()  # no request is in flight that a stop would wait for
             raise
@@ -178,13 +179,12 @@ class TritonServer:
 
         Triton does not start the process of a model again. expendable: models that nobody needs.
         """
-        all_there = Counter(supervisor.names_of(self.processes))
         gone: Counter[str] = Counter()
         while self._guard is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._guard.wait(SECONDS_BETWEEN_LOOKS)
                 raise self._ended()
-            gone_before, gone = gone, all_there - Counter(supervisor.names_of(self.processes))
+            gone_before, gone = gone, self._when_ready - Counter(self._names)
             # Where Triton itself ends, they are gone for a moment only.
             for model in sorted((gone & gone_before).keys() - {"Triton", *expendable}):
                 raise self._failure(
@@ -221,6 +221,11 @@ class TritonServer:
         shutil.rmtree(self._empty_folder, ignore_errors=True)
         if not (self._failed or self.log.has_tracebacks):
             self.log.path.unlink(missing_ok=True)
+
+    @property
+    def _names(self) -> list[str]:
+        """Its processes: "Triton", and the models of its stubs."""
+        return supervisor.names_of(self.processes)
 
     @property
     def _host(self) -> str:
@@ -306,7 +311,7 @@ class TritonServer:
             process.stdin.close()  # the guard's sign to stop
         began = time.monotonic()
         while process.poll() is None and (seconds := time.monotonic() - began) < GUARD_SECONDS:
-            on_wait(list(dict.fromkeys(supervisor.names_of(self.processes))), seconds)
+            on_wait(list(dict.fromkeys(self._names)), seconds)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
 
