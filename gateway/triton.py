@@ -16,7 +16,8 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
-from tandem.contract.errors import ErrorClass, class_of
+from tandem.contract.errors import ErrorClass, ErrorCode, class_of, decoded
+from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
 from tandem.gateway.aside import aside
 from tandem.gateway.errors import ApiError
@@ -26,18 +27,19 @@ from tandem.gateway.objects import FinishReason
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
-# Without it Triton puts an error's text into a response, and its code nowhere.
-WITH_CODES = {"triton_grpc_error": "true"}
 CLASSES: dict[ErrorClass, HTTPStatus] = {
     "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
     "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
     "model_timeout": HTTPStatus.GATEWAY_TIMEOUT,
     "deadline_exceeded": HTTPStatus.GATEWAY_TIMEOUT,
 }
-CODES = {
-    grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
-    grpc.StatusCode.UNIMPLEMENTED: HTTPStatus.BAD_REQUEST,
-    grpc.StatusCode.NOT_FOUND: HTTPStatus.SERVICE_UNAVAILABLE,
+CODES: dict[ErrorCode, HTTPStatus] = {
+    "INVALID_ARG": HTTPStatus.BAD_REQUEST,
+    "UNSUPPORTED": HTTPStatus.BAD_REQUEST,
+    "NOT_FOUND": HTTPStatus.SERVICE_UNAVAILABLE,
+    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
+}
+GRPC_CODES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
@@ -164,17 +166,18 @@ class Triton:
         async def request() -> AsyncIterator[dict[str, Any]]:
             yield {
                 "model_name": model,
+                "request_id": fresh_forwarded(),  # which asks for codes before errors' lines
                 "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
                 "outputs": [
                     InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)
                 ],
             }
 
-        responses = self._connection.stream_infer(request(), headers=WITH_CODES)
+        responses = self._connection.stream_infer(request())
         try:
             async for result, error in responses:
-                if error is not None:  # a Triton that does not know the header
-                    raise _error(grpc.StatusCode.UNKNOWN, error.message())
+                if error is not None:
+                    raise await self._refusal(model, error.message())
                 response = result.get_response()
                 yield await aside(response.ByteSize(), partial(_chunk, response))
         except grpc.RpcError as error:
@@ -199,14 +202,27 @@ class Triton:
         ]
         return [answer["config"] for answer in answers]
 
+    async def _refusal(self, model: str, line: str) -> ApiError:
+        """Return what a client is told of an error's line: by its class, by its code, or without.
+
+        One without either is Triton's own, or of something that failed.
+        """
+        code, rest = decoded(_line(line))
+        error_class, message = class_of(rest)
+        if error_class is not None:
+            return ApiError(CLASSES[error_class], message, code=error_class)
+        if code is None and not await self.ready():
+            return ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"model '{model}' is not ready: {message}"
+            )
+        return ApiError(CODES.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message)
+
     def _failure(self, error: grpc.RpcError) -> ApiError:
-        """Return what a client is told of an error."""
-        code, told = error.code(), _error(error.code(), error.details() or "")
-        if code is grpc.StatusCode.NOT_FOUND:
-            self._models = None  # another deployment than was asked about
-        if code is grpc.StatusCode.UNAVAILABLE and told.code is None:
-            return self._no_server(told.message)
-        return told
+        """Return what a client is told of a call that failed."""
+        code, message = error.code(), _line(error.details() or "")
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return self._no_server(message)
+        return ApiError(GRPC_CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), message)
 
     def _no_server(self, message: str) -> ApiError:
         self._models = None
@@ -215,14 +231,6 @@ class Triton:
             f"no Triton answers at {self._url}: {_line(message)}",
             code="no_server",
         )
-
-
-def _error(code: grpc.StatusCode, line: str) -> ApiError:
-    """Return the error of a line: by its class, or else by its code."""
-    error_class, message = class_of(_line(line))
-    if error_class is not None:
-        return ApiError(CLASSES[error_class], message, code=error_class)
-    return ApiError(CODES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), message)
 
 
 def _chunk(response: ModelInferResponse) -> ResponseChunk:

@@ -23,7 +23,6 @@ from tandem.bls.errors import (
 )
 from tandem.bls.inputs import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
-from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.metrics import Heartbeat
@@ -31,6 +30,7 @@ from tandem.bls.triton.pending_call import Abandoned, AbandonedCalls, CallSlot
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract import entry as tensors
+from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
 
@@ -74,7 +74,7 @@ class _Forwarded:
         self._sender = Sender(request, decoupled=False)
         self._settings = settings
         self._calls = calls
-        self._id = request_ids.fresh_forwarded()
+        self._id = fresh_forwarded()
         self._wait = CallSlot(abandoned)
         self._next_stop = 0.0
         self._stopping = False

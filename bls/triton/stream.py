@@ -26,7 +26,6 @@ from tandem.bls.prompt import Options, Prompt, Tokens, check_logits, request_of
 from tandem.bls.request import TokenIds
 from tandem.bls.request_parser import RequestParser
 from tandem.bls.settings import LoopSettings
-from tandem.bls.triton import request_ids
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
@@ -38,6 +37,7 @@ from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.sequence_state import SequenceState
 from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from tandem.bls.triton.watcher import Watcher
+from tandem.contract.forwarding import is_forwarded
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
 
@@ -81,7 +81,7 @@ class StreamEntry:
             sender = Sender(
                 request,
                 decoupled=True,
-                codes_errors=request_ids.is_forwarded(request.request_id()),
+                codes_errors=is_forwarded(request.request_id()),
             )
             try:
                 self._take(request, sender)
@@ -237,7 +237,7 @@ class StreamEntry:
         """Make a forwarded request known to the ``stop`` that may follow it."""
         with self._states_lock:
             self._states = {name: j for name, j in self._states.items() if not j.closed}
-            if request_ids.is_forwarded(request_id):
+            if is_forwarded(request_id):
                 self._states[request_id] = state
 
     def _stop(self, request_id: str, sender: Sender) -> None:

@@ -10,6 +10,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tandem.contract import entry
+from tandem.contract.errors import coded
+from tandem.contract.forwarding import is_forwarded
 from tandem.gateway.errors import ApiError
 from tandem.gateway.triton import Triton
 
@@ -33,7 +35,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
     """What the gateway asks of Triton."""
 
     def __init__(self):
-        self.code = None
+        self.code = None  # of a call that fails
+        self.refusal = None  # of a stream that goes on
         self.line = "why\nit failed"
         self.ready = True
         self.more = {}
@@ -61,6 +64,9 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         async for request in requests:
             self.requests.append(request)
             yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]], **self.more})
+            if self.refusal is not None:
+                yield service_pb2.ModelStreamInferResponse(error_message=self.refusal)
+                return
             if self.code is not None:
                 await context.abort(self.code, self.line)
             last = {entry.FINISH_REASON: b"length", entry.SPEC_DECODE_STATISTICS: b'{"x": 1}'}
@@ -137,7 +143,8 @@ async def test_chunks_are_read():
         "stream": [1, 1],
     }
     assert [output.name for output in request.outputs] == list(entry.ANSWER_OUTPUTS)
-    assert service.metadata["triton_grpc_error"] == "true"
+    assert is_forwarded(request.id)
+    assert "triton_grpc_error" not in service.metadata  # Triton 2.51 crashes of it
 
 
 async def failure(service):
@@ -161,37 +168,58 @@ async def test_further_outputs_are_read_where_they_are_asked_for():
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        (grpc.StatusCode.INVALID_ARGUMENT, 400),
-        (grpc.StatusCode.UNIMPLEMENTED, 400),
-        (grpc.StatusCode.NOT_FOUND, 503),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, 413),
         (grpc.StatusCode.DEADLINE_EXCEEDED, 504),
         (grpc.StatusCode.INTERNAL, 500),
         (grpc.StatusCode.UNKNOWN, 500),
     ],
 )
-async def test_codes_become_statuses(code, status):
+async def test_calls_that_fail_have_statuses(code, status):
     service = Service()
     service.code = code
     assert await failure(service) == (status, None, "why it failed")
 
 
 @pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("INVALID_ARG", 400),
+        ("UNSUPPORTED", 400),
+        ("NOT_FOUND", 503),
+        ("UNAVAILABLE", 503),
+        ("CANCELLED", 500),
+        ("INTERNAL", 500),
+    ],
+)
+async def test_codes_become_statuses(code, status):
+    service = Service()
+    service.refusal = coded(code, "why\nit failed")
+    assert await failure(service) == (status, None, "why it failed")
+
+
+async def test_an_error_of_a_model_that_is_not_ready_is_the_servers():
+    service = Service()
+    service.refusal, service.ready = "it is unknown", False
+    line = "model 'bls_stream' is not ready: it is unknown"
+    assert await failure(service) == (503, None, line)
+
+
+@pytest.mark.parametrize(
     ("code", "error", "status"),
     [
-        (grpc.StatusCode.UNAVAILABLE, "overloaded", 429),
-        (grpc.StatusCode.UNAVAILABLE, "model_unavailable", 503),
-        (grpc.StatusCode.INTERNAL, "model_timeout", 504),
-        (grpc.StatusCode.INTERNAL, "deadline_exceeded", 504),
+        ("UNAVAILABLE", "overloaded", 429),
+        ("UNAVAILABLE", "model_unavailable", 503),
+        ("INTERNAL", "model_timeout", 504),
+        ("INTERNAL", "deadline_exceeded", 504),
     ],
 )
 async def test_classes_become_statuses(code, error, status):
     service = Service()
-    service.code, service.line = code, f"{error}: why"
+    service.refusal = coded(code, f"{error}: why")
     assert await failure(service) == (status, error, "why")
 
 
-async def test_what_is_unavailable_without_a_class_is_the_server():
+async def test_a_call_that_is_unavailable_is_the_server():
     service = Service()
     service.code = grpc.StatusCode.UNAVAILABLE
     status, code, message = await failure(service)
