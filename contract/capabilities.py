@@ -29,6 +29,7 @@ class Capabilities:
     top_p_with_drafts: draws under top-p from the same distribution, verifying or not.
     branches: as a draft it honours `branch_counts`: it drafts on behind several outcomes of a
         verification in one call.
+    masks_tokens: honours `token_masks`: which tokens may come at each place.
     """
 
     verifies_drafts: bool
@@ -47,3 +48,4 @@ class Capabilities:
     compares_ids_exactly: bool
     top_p_with_drafts: bool
     branches: bool
+    masks_tokens: bool

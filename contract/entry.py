@@ -5,8 +5,8 @@ from typing import Final, Literal, TypeAlias, get_args
 from tandem.contract.tensor import Tensors
 
 # Where a token of an answer came from: an index of these in `output_kinds`. An engine that drafts
-# by itself does not tell.
-Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown"]
+# by itself does not tell. A forced token is the only one that the request's guide allows there.
+Kind: TypeAlias = Literal["plain", "accepted", "correction", "bonus", "unknown", "forced"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 INPUTS = Tensors()

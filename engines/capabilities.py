@@ -23,6 +23,7 @@ TORCH = Capabilities(
     compares_ids_exactly=True,
     top_p_with_drafts=True,
     branches=True,
+    masks_tokens=True,
 )
 # NVIDIA's C++ backend starts a fresh random generator a call, and computes no log-probabilities
 # where it verifies drafts. What it does to sampled drafts, bls.lossless tells. It answers rows only
@@ -40,6 +41,7 @@ TENSORRTLLM = replace(
     compares_ids_exactly=False,
     top_p_with_drafts=False,
     branches=False,
+    masks_tokens=False,
 )
 # A synthetic language knows how likely the tokens are that it says.
 EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
@@ -50,6 +52,7 @@ TORCH_LOOKUP = replace(
     draft_logits=False,
     shares_logits=False,
     branches=False,
+    masks_tokens=False,
 )
 # TensorRT-LLM's Python interface: its sampler draws from one generator for all requests.
 LLMAPI = replace(
@@ -61,5 +64,6 @@ LLMAPI = replace(
     prompt_log_probs=False,
     shares_logits=False,
     branches=False,
+    masks_tokens=False,
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)
