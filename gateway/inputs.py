@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import bad_request
+from tandem.gateway.guides import Guide
 from tandem.gateway.models import ServedModel
 from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.speculation import ORIGINS
@@ -44,6 +45,16 @@ def inputs_for(
         **_log_probs(request),
     }
     return inputs | {tensor: value for tensor, value in optional.items() if value is not None}
+
+
+def guide_inputs(guide: Guide | None) -> dict[Tensor, Value]:
+    """Return what is sent of a guide."""
+    if guide is None:
+        return {}
+    return {
+        tensors.GUIDED_DECODING_GUIDE_TYPE: guide.type,
+        tensors.GUIDED_DECODING_GUIDE: guide.text,
+    }
 
 
 def extras_for(request: GenerationRequest) -> list[Tensor]:

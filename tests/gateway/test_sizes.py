@@ -11,16 +11,15 @@ from pydantic import ValidationError
 
 from tandem.gateway.aside import LONG
 from tandem.gateway.fields import MOST_LEVELS
+from tandem.gateway.messages import MOST_MESSAGES, MOST_PARTS
 from tandem.gateway.schema import (
-    MOST_CHOICES,
-    MOST_MESSAGES,
-    MOST_PARTS,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
 from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.values import MOST_CHOICES
 
 MANY = 1000
 HELLO = {"role": "user", "content": "hello"}
