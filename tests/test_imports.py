@@ -1,4 +1,4 @@
-"""Imports point one way: tools -> shims -> bls.triton -> bls -> contract, lookup, guides <- engines."""
+"""Imports point one way: tools -> shims -> bls.triton -> bls -> contract, lookup, guides."""
 
 import ast
 from pathlib import Path

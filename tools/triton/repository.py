@@ -173,7 +173,7 @@ def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]
     )
 
 
-def _entry_models(deployment: Deployment, tokenizer: Mapping[str, list[Path]]) -> Iterator[Model]:
+def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> Iterator[Model]:
     for listed in deployment.profile.entries:
         streams = listed.kind == "stream"
         control = listed.drafter == CONTROL.name
