@@ -58,7 +58,8 @@ class DraftInputs:
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             use_draft_logits=use_logits,
             draft_acceptance_threshold=threshold if use_logits else None,
-            draft_ahead=ahead,
+            # What a guide forces behind an outcome would have to be in a branch behind it.
+            draft_ahead=ahead if request.guide is None else False,
         )
 
     def _lookup_length(self, looked_up: int | None, asked: int | None) -> int:

@@ -21,7 +21,7 @@ class Capabilities:
     streaming: answers token by token when asked to.
     stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
     logits_tell_all: its `generation_logits`, warped as transformers does, are what it draws from:
-        bias, penalties and bans are in them.
+        bias, penalties, bans and masks are in them.
     shares_logits: as a draft it returns `shared_logits_handle`, as a target it reads that
         instead of `draft_logits`.
     warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from tandem.engines.errors import RequestError, UnsupportedError
-from tandem.engines.request import MAX_BRANCHES, EngineRequest, Floats, Ids
+from tandem.engines.request import MAX_BRANCHES, EngineRequest, Floats, Ids, MaskWords
 
 
 class Limits(Protocol):
@@ -46,6 +46,8 @@ def check(
             f"end_id {request.end_id} is outside the vocabulary (0..{vocab_size - 1})"
         )
     _check_bias(request.sampling.embedding_bias, vocab_size)
+    if request.token_masks is not None:
+        _check_token_masks(request, request.token_masks, limits, vocab_size)
     _check_draft_logits(request, (vocab_size, *filter(None, [draft_vocab_size])))
 
 
@@ -114,6 +116,7 @@ def _check_branches_alone(request: EngineRequest) -> None:
     refused = {
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
+        "token_masks": request.token_masks is not None,
         "return_generation_logits": request.return_generation_logits,
         "return_context_logits": request.return_context_logits,
         "return_prompt_log_probs": request.return_prompt_log_probs,
@@ -141,6 +144,29 @@ def _check_bias(bias: Floats | None, vocab_size: int) -> None:
     if not (bias < np.inf).all():
         raise RequestError(
             "embedding_bias holds a value that is infinite or no number; only -inf, a ban, may be"
+        )
+
+
+def _check_token_masks(
+    request: EngineRequest, masks: MaskWords, limits: Limits, vocab_size: int
+) -> None:
+    if limits.drafts_itself:
+        raise UnsupportedError("token_masks: this engine drafts by itself; send none")
+    drafts, width = len(request.draft_ids), -(-vocab_size // 32)
+    if masks.shape[1] != width:
+        raise RequestError(
+            f"token_masks has shape {list(masks.shape)}; a vocabulary of {vocab_size} tokens asks "
+            f"for {width} words a row"
+        )
+    if drafts and len(masks) != drafts + 1:
+        raise RequestError(
+            f"token_masks has {len(masks)} rows; draft_input_ids ({drafts} tokens) asks for "
+            f"{drafts + 1}"
+        )
+    if not drafts and request.max_new_tokens > len(masks):
+        raise RequestError(
+            f"request_output_len is {request.max_new_tokens}; token_masks reaches {len(masks)} "
+            "tokens"
         )
 
 

@@ -223,6 +223,7 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.DRAFT_INPUT_IDS: ("draft_ids", _row(1)),
     tensors.DRAFT_LOGITS: ("draft_logits", _row(2)),
     tensors.DRAFT_ACCEPTANCE_THRESHOLD: ("draft_acceptance_threshold", _share),
+    tensors.TOKEN_MASKS: ("token_masks", _row(2)),
     tensors.END_ID: ("end_id", _end_id),
     tensors.STOP_WORDS_LIST: ("stop_words", _words),
     tensors.DRAFT_STOP_PROBABILITY: ("draft_stop_probability", _share),

@@ -13,6 +13,7 @@ from tandem.engines.words import NO_WORDS, Words
 Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]
 Seeds: TypeAlias = NDArray[np.uint64]
+MaskWords: TypeAlias = NDArray[np.int32]  # 32 ids each: bit (id % 32) of word (id // 32)
 
 MAX_BRANCHES = 1024  # of one call; the loop asks for 128 at most
 MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
@@ -61,6 +62,8 @@ class EngineRequest(NamedTuple):
     `num_top_log_probs`: how many alternatives are told where log-probabilities are; of the context
     these are with `return_prompt_log_probs`. `end_id` None: no token ends the answer.
     `draft_stop_probability`: stop when the joint probability of the new tokens falls below this.
+    `token_masks` [rows, ceil(vocab_size / 32)]: which tokens may come at each place, as bits; a row
+    for each draft token and one behind them, or one for each new token of a plain call.
     `branches` makes it a call that verifies nothing and drafts behind outcomes instead.
     """
 
@@ -70,6 +73,7 @@ class EngineRequest(NamedTuple):
     draft_ids: Ids = NO_IDS
     draft_logits: Floats | None = None
     draft_acceptance_threshold: float | None = None
+    token_masks: MaskWords | None = None
     end_id: int | None = None
     stop_words: Words = NO_WORDS
     sampling: SamplingParams = SamplingParams()
@@ -152,8 +156,8 @@ class EngineResponse(NamedTuple):
     prompt_log_probs: [len(input_ids)], on the first answer, with prompt_top_log_probs; nothing
         precedes the first token, whose row is zeros.
     context_logits: [len(input_ids), vocab_size], on the first answer.
-    generation_logits: [len(tokens), vocab_size], after penalties, bans and bias, before
-        temperature, top-k and top-p.
+    generation_logits: [len(tokens), vocab_size], after bias, penalties, bans and masks, before
+        temperature, top-k and top-p: what a token was drawn from, where it is a draft's.
     """
 
     tokens: tuple[int, ...] = ()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from tandem.engines.emulated.row import dense
+from tandem.engines.emulated.row import FLOOR, dense
 from tandem.engines.emulated.sampler import EmulatedSampler, Token
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond, Send, prepared
@@ -205,4 +206,6 @@ class EmulatedCall:
 
 
 def _log_probs(tokens: list[Token]) -> Floats:
-    return np.log([token.probability for token in tokens], dtype=np.float32)
+    """Those of the language; what only a mask made follow has none there."""
+    probabilities = (token.probability for token in tokens)
+    return np.array([math.log(p) if p else FLOOR for p in probabilities], np.float32)

@@ -92,6 +92,15 @@ class Language:
         tokens[0] = self.best(text, may_end=may_end)
         return Row(tokens, self._shapes[text.easy])
 
+    def row_among(self, text: Text, allowed: Ids) -> Row:
+        """Return what follows where nothing may that the language would say.
+
+        allowed: [n], of which some, like its own candidates in number and probabilities, follow.
+        """
+        ranks = _RANKS[: len(allowed)]
+        p = self._shapes[text.easy][: len(ranks)]
+        return Row(allowed[(self._first(text) + ranks) % len(allowed)], p / p.sum())
+
     def alternatives(self, text: Text, first: int, truth: int) -> Iterator[int]:
         """Yield a draft's guesses: its `first`, then more, with the target's own among them.
 

@@ -32,6 +32,11 @@ class Row:
         kept = np.isin(self.tokens, banned, invert=True)
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
+    def among(self, allowed: NDArray[np.bool_]) -> Row:
+        """Return the row of what is allowed [vocab_size]; empty where nothing is."""
+        kept = allowed[self.tokens]
+        return _normalised(self.tokens[kept], self.probabilities[kept])
+
     def warped(self, sampling: SamplingParams) -> Row:
         """Apply temperature, then top-k, then top-p, as they are applied to logits."""
         tokens, p = self.tokens, self.probabilities

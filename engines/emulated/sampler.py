@@ -14,7 +14,8 @@ from tandem.engines.emulated.row import Row, read_row
 from tandem.engines.emulated.settings import CANDIDATES
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
-from tandem.engines.request import EngineRequest, Ids
+from tandem.engines.request import NO_IDS, EngineRequest, Ids
+from tandem.engines.token_masks import TokenMasks
 
 _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
 
@@ -23,7 +24,8 @@ class Token(NamedTuple):
     """A token of an answer.
 
     probability: the model's own, before anything that the request asked for. row: what it was
-    chosen from, after bans and before temperature, top-k and top-p; None if nobody asked for it.
+    chosen from, after bans and masks and before temperature, top-k and top-p; None if nobody asked
+    for it.
     """
 
     id: int
@@ -42,8 +44,9 @@ class EmulatedSampler:
         self._seed = sampling.seed
         self._text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
+        self._masks = TokenMasks(request, language.vocab_size)
         self._history = _token_buffer(request) if self._bans else None  # what `_text` stands for
-        self._simple = not self._bans and not request.return_generation_logits
+        self._simple = not (self._bans or self._masks or request.return_generation_logits)
         self._ranks: dict[tuple[int, bool], int] = {}  # drawn: by position and kind of text
 
     def next(self) -> Token:
@@ -65,9 +68,7 @@ class EmulatedSampler:
 
     def may_say(self, token: int) -> bool:
         """Whether the request bans it nowhere here."""
-        if self._history is None:
-            return True
-        return not (self._bans.behind(self._history[: self._text.length]) == token).any()
+        return not (self._banned() == token).any()
 
     def fork(self, seed: int | None = None) -> EmulatedSampler:
         """Return one that goes on from here by itself, with the seed if one is given."""
@@ -145,15 +146,44 @@ class EmulatedSampler:
 
     def _rows(self) -> tuple[Row, Row]:
         """Return the language's row and what the request allows of it."""
-        if self._history is None:
+        if not (self._bans or self._masks):
             own = self._language.row(self._text, may_end=True)
             return own, own
-        banned = self._bans.behind(self._history[: self._text.length])
+        banned = self._banned()
+        if self._masks:
+            return self._masked_rows(banned)
         own = self._language.row(self._text, may_end=self._may_end(banned))
         allowed = own.without(banned)
         if not len(allowed.tokens):
             raise RequestError("bad_words_list bans every token that the emulated language has")
         return own, allowed
+
+    def _masked_rows(self, banned: Ids) -> tuple[Row, Row]:
+        """Return the same where a mask says what may come.
+
+        The language has few tokens, and must be able to follow any grammar: where none of them may
+        come, the text decides on others that may.
+        """
+        may_come = self._masks.allowed(self._text.length)
+        may_come[banned] = False
+        end_id = self._language.end_id
+        may_end = self._may_end(banned) and (end_id is None or bool(may_come[end_id]))
+        own = self._language.row(self._text, may_end=may_end)
+        allowed = own.among(may_come)
+        if not len(allowed.tokens):
+            others = np.flatnonzero(may_come).astype(np.int32)
+            if not len(others):
+                raise RequestError(
+                    "token_masks, bad_words_list and end_id together ban every token"
+                )
+            allowed = self._language.row_among(self._text, others)
+        return own, allowed
+
+    def _banned(self) -> Ids:
+        """Return what the request bans here."""
+        if self._history is None:
+            return NO_IDS
+        return self._bans.behind(self._history[: self._text.length])
 
     def _token(self, token: int, own: Row, allowed: Row) -> Token:
         wanted = self._request.return_generation_logits

@@ -13,13 +13,14 @@ from tandem.engines.bans import Bans
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose
 from tandem.engines.request import EngineRequest
+from tandem.engines.token_masks import TokenMasks
 from tandem.engines.torch.processors import history_processors, warpers
 from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import draw, verify_ids, verify_probabilities
 
 
 class TorchSampler:
-    """Chooses a call's tokens: bias, penalties, bans, then argmax or warped sampling.
+    """Chooses a call's tokens: bias, penalties, bans, masks, then argmax or warped sampling.
 
     Rows are consecutive positions: row i of a call sees the tokens before position `first + i`.
     """
@@ -30,6 +31,7 @@ class TorchSampler:
         self._vocab_size = vocab_size
         self._history = history_processors(request)
         self._bans = Bans(request, vocab_size)
+        self._masks = TokenMasks(request, vocab_size)
         self._bias = _on_device(sampling.embedding_bias, device)
         self._greedy = sampling.greedy
         self._warpers = [] if self._greedy else warpers(sampling, vocab_size)
@@ -39,13 +41,14 @@ class TorchSampler:
 
     @property
     def looks_at_text(self) -> bool:
-        """Whether logits need bias, penalties or bans before a token is chosen from them."""
-        return self._bias is not None or bool(self._history) or bool(self._bans)
+        """Whether logits need bias, penalties, bans or masks before a token is chosen from them."""
+        return self._bias is not None or any((self._history, self._bans, self._masks))
 
     def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
-        """Return logits [rows, vocab_size] after bias, penalties and bans; `tokens` is the text.
+        """Return logits [rows, vocab_size] after bias, penalties, bans and masks.
 
-        Row i sees tokens[: first + i]. Asking for a row raises RequestError where all is banned.
+        tokens: the text; row i sees tokens[: first + i]. Asking for a row raises RequestError where
+        all is banned.
         """
         if not self.looks_at_text:
             return logits
@@ -103,8 +106,14 @@ class TorchSampler:
         if self._bans:
             banned = torch.from_numpy(self._bans.behind(history)).to(self._device)
             scores = scores.index_fill(-1, banned.long(), -torch.inf)
+        if self._masks:
+            allowed = torch.from_numpy(self._masks.allowed(len(history))).to(self._device)
+            scores = scores.masked_fill(~allowed, -torch.inf)
         if not bool(scores.amax() > -torch.inf):
-            raise RequestError("bad_words_list, embedding_bias and end_id together ban every token")
+            masks = "token_masks, " if self._masks else ""
+            raise RequestError(
+                f"{masks}bad_words_list, embedding_bias and end_id together ban every token"
+            )
         return scores[0]
 
 

@@ -10,7 +10,7 @@ from engine_harness import END, Harness, assert_same, prompt, successor
 
 from tandem.contract import engine as tensors
 from tandem.engines.encoding import encode
-from tandem.engines.errors import LoadError, RequestError
+from tandem.engines.errors import LoadError, RequestError, UnsupportedError
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.torch.settings import TorchSettings
 from tandem.engines.words import Words
@@ -355,6 +355,12 @@ def test_an_engine_that_drafts_itself_says_so(looker, llama):
 def test_drafts_of_others_are_refused_by_name(looker):
     with pytest.raises(RequestError, match=r"draft_input_ids has 2 tokens; .* drafts by itself"):
         looker.start([3, 4], 3, drafts=[5, 6])
+
+
+def test_masks_are_refused_by_name(looker):
+    assert not looker.engine.capabilities.masks_tokens
+    with pytest.raises(UnsupportedError, match="token_masks: this engine drafts by itself"):
+        looker.start([3, 4], 3, token_masks=np.full((3, 5), -1, np.int32))
 
 
 @pytest.mark.parametrize(

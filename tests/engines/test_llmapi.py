@@ -335,6 +335,7 @@ def test_closing_fails_calls_and_ends_the_llm(start, package):
     [
         ("draft_input_ids", {"drafts": [5, 6]}),
         ("draft_acceptance_threshold", {"draft_acceptance_threshold": 0.5}),
+        ("token_masks", {"token_masks": np.full((3, 5), -1, np.int32)}),
         ("draft_stop_probability", {"draft_stop_probability": 0.5}),
         ("return_context_logits", {"return_context_logits": True}),
         ("return_generation_logits", {"return_generation_logits": True}),

@@ -115,6 +115,13 @@ def test_all_that_shapes_the_answer_arrives():
     assert not call.exclude_input
 
 
+def test_masks_of_tokens_arrive_as_they_were_packed():
+    call = request(draft_input_ids=[8], token_masks=[[-(2**31), 1, 0], [-1, 2**31 - 1, 6]])
+    assert call.token_masks.dtype == np.int32
+    assert call.token_masks.tolist() == [[-(2**31), 1, 0], [-1, 2**31 - 1, 6]]
+    assert request().token_masks is None
+
+
 def test_word_lists_are_ids_and_ends():
     call = request(stop_words_list=[[7, 8, 9, 0], [2, 3, -1, -1]], bad_words_list=[[4, 0], [1, -1]])
     assert list(call.stop_words) == [(7, 8), (9,)]
@@ -151,6 +158,8 @@ def test_end_id_minus_one_means_none():
         ({"stop_words_list": [[1], [2]]}, "stop_words_list: its ends"),
         ({"stop_words_list": [[1, 2], [2, 1]]}, "stop_words_list: its ends"),
         ({"stop_words_list": [[1, 2]]}, "stop_words_list has shape"),
+        ({"token_masks": [1, 2]}, r"token_masks has shape \[1, 2\]; 2 dimension"),
+        ({"token_masks": [[[1]]]}, r"token_masks has shape \[1, 1, 1, 1\]"),
     ],
 )
 def test_wrong_inputs_are_named(given, message):

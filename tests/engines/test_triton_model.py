@@ -259,6 +259,17 @@ def test_shared_logits_are_given_back_however_the_call_ends(
     writer.close()
 
 
+def test_masks_go_with_logits_that_are_shared(begin):
+    writer = SharedLogitsWriter()
+    handle = writer.write(np.zeros((2, 131), np.float32))
+    legal, none = [-1] * 5, [0] * 5
+    given = {"shared_logits_handle": handle, "temperature": 1.0, "seed": 3}
+    rows = np.array([[0b1000, 0, 0, 0, 0], none, legal], np.int32)
+    response, _ = ask(begin(), draft_input_ids=[7, 8], token_masks=rows, **given)
+    assert response.arrays["output_ids"].tolist() == [[[3]]]
+    writer.close()
+
+
 def test_the_prompt_comes_first_where_the_profile_says_so(begin):
     model = begin(exclude_input_in_output="false")
     response, _ = ask(model)

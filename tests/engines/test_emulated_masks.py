@@ -1,0 +1,178 @@
+"""The emulated language follows any grammar, with probabilities of its own."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from distributions import fits
+from emulated import ALPHA, END, emulated, pair, settings
+from engine_harness import GREEDY, VOCAB, prompt
+from masks import masks
+from scipy.stats import binomtest
+
+from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.row import FLOOR, Row
+from tandem.engines.emulated.settings import CANDIDATES
+from tandem.engines.request import SamplingParams
+from tandem.engines.words import Words
+
+IDS = prompt(0, 12)  # of which the draft knows the target's row at alpha 0.6, and of the next not
+UNKNOWN = prompt(1, 12)
+
+
+def row_behind(ids, *, may_end=True, **given) -> Row:
+    language = Language(settings(**given))
+    return language.row(language.read(np.array(ids, np.int32)), may_end=may_end)
+
+
+def mask(*rows) -> np.ndarray:
+    return masks(*rows, vocab_size=VOCAB)
+
+
+def others(ids) -> list[int]:
+    """All that the language would not say behind these."""
+    return sorted(set(range(2, VOCAB)) - set(row_behind(ids).tokens.tolist()))
+
+
+def counted(target, ids, legal, *, draws=800, **sampling) -> np.ndarray:
+    """How often each token is said."""
+    counts = np.zeros(VOCAB)
+    for seed in range(draws):
+        asked = SamplingParams(**{"temperature": 1.0, **sampling}, seed=seed)
+        counts[target.tokens(ids, sampling=asked, token_masks=mask(legal))[0]] += 1
+    return counts
+
+
+@pytest.mark.parametrize("warp", [{}, {"temperature": 0.6}, {"top_k": 4}, {"top_p": 0.7}])
+def test_the_tokens_it_has_keep_their_shares(warp):
+    target, row = emulated(alpha=0.3), row_behind(IDS, alpha=0.3)
+    ranks = [1, 2, 5, 8, 9, 12]
+    legal, p = row.tokens[ranks], row.probabilities[ranks]
+    warped = Row(legal, p / p.sum()).warped(SamplingParams(**{"temperature": 1.0, **warp}))
+    expected = np.zeros(VOCAB)
+    expected[warped.tokens] = warped.probabilities
+    assert fits(counted(target, IDS, [*legal, *others(IDS)], **warp), expected)
+
+
+@pytest.mark.parametrize("size", [2, 10, 90])
+def test_others_that_may_come_have_the_same_shape(size):
+    target, legal = emulated(alpha=0.3), others(IDS)[:size]
+    counts = counted(target, IDS, legal)
+    assert set(np.flatnonzero(counts)) <= set(legal)
+    shape = row_behind(IDS, alpha=0.3).probabilities[:size]
+    p = shape / shape.sum()
+    expected = np.zeros(VOCAB)
+    expected[np.argsort(-counts, kind="stable")[: len(p)]] = p  # which they are the text decides
+    assert fits(counts, expected)
+
+
+def test_which_others_come_is_the_texts_to_decide():
+    target, legal = emulated(), list(range(50, 60))
+    said = []
+    for seed in range(400):
+        ids = [token for token in prompt(seed, 12) if token not in legal]
+        if not set(row_behind(ids).tokens.tolist()) & set(legal):
+            said += target.tokens(ids, token_masks=mask(legal))
+    assert len(said) > 100
+    counts = np.bincount(said, minlength=VOCAB)
+    assert fits(counts, np.isin(np.arange(VOCAB), legal) / len(legal))
+
+
+def test_what_only_a_mask_made_follow_has_no_log_prob_in_the_language():
+    target, ids = emulated(), IDS
+    best, other = target.tokens(ids)[0], others(ids)[3]
+    found = target.call(
+        ids, 2, token_masks=mask([best, other], others([*ids, best])), return_log_probs=True
+    ).last
+    assert found.tokens[0] == best
+    np.testing.assert_allclose(found.log_probs, [np.log(ALPHA), FLOOR], rtol=1e-6)
+    assert found.cum_log_prob == pytest.approx(np.log(ALPHA) + FLOOR)
+
+
+def test_others_are_said_as_the_request_bans_and_owes():
+    target, owed = emulated(), GREEDY._replace(min_tokens=1)
+    for seed in range(10):
+        ids = prompt(seed, 12)
+        legal = others(ids)[:5]
+        first = target.tokens(ids, token_masks=mask(legal))[0]
+        banned = GREEDY._replace(bad_words=Words.of((first,)))
+        second = target.tokens(ids, token_masks=mask(legal), sampling=banned)[0]
+        assert second in set(legal) - {first}
+        asked = {"token_masks": mask([END, first]), "end_id": END, "sampling": owed}
+        assert target.tokens(ids, **asked) == [first]
+
+
+def test_a_draft_with_the_same_masks_is_right_with_probability_alpha():
+    draft, target = pair()
+    random, right = np.random.default_rng(4), 0
+    for seed in range(600):
+        ids = prompt(seed, 12)
+        legal = mask(random.choice(VOCAB, 100, replace=False))
+        right += draft.tokens(ids, token_masks=legal) == target.tokens(ids, token_masks=legal)
+    assert binomtest(right, 600, ALPHA).pvalue > 1e-4
+
+
+def test_a_draft_that_does_not_know_the_others_guesses():
+    draft, target = pair(alpha=0.0)
+    legal = mask(others(IDS))
+    assert draft.tokens(IDS, token_masks=legal) != target.tokens(IDS, token_masks=legal)
+
+
+def test_the_end_comes_where_it_may():
+    target = emulated(mean_answer_len=4)
+    ends = [ids for ids in map(prompt, range(60), itertools.repeat(12)) if _ends(target, ids)]
+    assert len(ends) > 5
+    for ids in ends:
+        assert target.tokens(ids, end_id=END, token_masks=mask(range(VOCAB))) == []
+        rest = row_behind(ids, may_end=False).tokens
+        assert target.tokens(ids, token_masks=mask(range(2, VOCAB))) == [rest[0]]
+        assert target.tokens(ids, token_masks=mask([END])) == [END]
+        owed = GREEDY._replace(min_tokens=1)
+        asked = {"token_masks": mask(range(VOCAB)), "sampling": owed}
+        assert target.tokens(ids, end_id=END, **asked) == [rest[0]]
+        assert target.tokens(ids, **asked) == [rest[0]]
+    never = emulated(end_id=None)
+    assert END not in never.tokens(IDS, 200, token_masks=mask(*[range(VOCAB)] * 200))
+
+
+def _ends(target, ids) -> bool:
+    return target.tokens(ids) == [END]
+
+
+@pytest.mark.parametrize("ids", [IDS, UNKNOWN])
+@pytest.mark.parametrize("among", ["its own", "others"])
+@pytest.mark.parametrize("warp", [{}, {"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.8}])
+def test_logits_mode_keeps_the_masked_targets_distribution(ids, among, warp):
+    draft, target = pair(alpha=0.6)
+    row = row_behind(ids, alpha=0.6)
+    legal = row.tokens[[0, 2, 5, 9]].tolist() if among == "its own" else others(ids)[:40]
+    plain = counted(target, ids, legal, **warp)  # which is right, as the tests above show
+    verified = np.zeros(VOCAB)
+    for seed in range(800):
+        sampling = SamplingParams(**{"temperature": 1.0, **warp}, seed=seed)
+        proposal = draft.call(ids, 1, sampling=sampling, return_generation_logits=True)
+        answer = target.call(
+            ids,
+            2,
+            drafts=proposal.tokens,
+            draft_logits=proposal.last.generation_logits,
+            token_masks=mask(legal, range(VOCAB) if proposal.tokens[0] in legal else []),
+            sampling=sampling._replace(seed=seed + 9999),
+        )
+        verified[answer.tokens[0]] += 1
+    assert set(np.flatnonzero(verified)) <= set(legal)
+    both = plain + verified
+    assert fits(np.stack([plain, verified]), np.stack([both, both]) / both.sum() / 2)
+
+
+def test_it_needs_as_many_tokens_as_the_grammar_has():
+    language = Language(settings())
+    text = language.read(np.array(IDS, np.int32))
+    for size in (1, 2, CANDIDATES - 1, CANDIDATES, CANDIDATES + 1, 100):
+        row = language.row_among(text, np.arange(7, 7 + size, dtype=np.int32))
+        assert len(set(row.tokens.tolist())) == len(row.tokens) == min(size, CANDIDATES)
+        assert set(row.tokens.tolist()) <= set(range(7, 7 + size))
+        assert row.probabilities.sum() == pytest.approx(1)
+        assert (np.diff(row.probabilities) <= 0).all()

@@ -1,0 +1,179 @@
+"""A masked round leaves the target's masked distribution, whatever was drafted without masks.
+
+The language has words of two tokens (`words`), and a grammar: some tokens may begin a word, and
+others may end it, by its first token. What comes next is known exactly. That the proof can fail is
+shown by rounds that are wrong in one thing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from distributions import Warp, fits
+from masks import masks
+from words import ANY, CPU, DRAFT, PROMPT, TARGET, VOCAB
+
+from tandem.engines.noise import Purpose, exponentials
+from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.torch.sampling import TorchSampler
+
+DRAWS = 3_000
+WARPS = [Warp(1.0), Warp(1.3, top_k=6), Warp(0.8, top_p=0.7)]
+FIRST = len(PROMPT)
+
+_random = np.random.default_rng(8)
+LEGAL = _random.random((VOCAB + 1, VOCAB)) < 0.5  # as the rows of TARGET
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def exact(warp: Warp) -> np.ndarray:
+    """Probabilities of the words, [first token, second token]."""
+    p = warp.of(np.where(LEGAL, TARGET, -np.inf))
+    return p[ANY][:, None] * p[:VOCAB]
+
+
+class Round:
+    """One draft of two tokens, its verification, and a call for what is still missing of a word."""
+
+    sampler = TorchSampler
+
+    def __init__(self, warp: Warp, *, use_draft_logits: bool) -> None:
+        self._warp = warp
+        self._q = warp.of(self.draft_logits())
+        self._use_draft_logits = use_draft_logits
+
+    def word(self, seed: int) -> tuple[int, int]:
+        """Say a word."""
+        drafts = self.keep(self._proposed(seed + 10**6 * self._use_draft_logits))
+        said = self._call([], drafts, seed)
+        if len(said) < 2:
+            said += self._call(said, [], seed + 10**7)
+        return said[0], said[1]
+
+    def draft_logits(self) -> np.ndarray:
+        """What the draft's tokens are drawn from, before warping; as the rows of TARGET."""
+        return DRAFT
+
+    def keep(self, drafts: list[int]) -> list[int]:
+        """What is verified of a draft."""
+        return drafts
+
+    def masks(self, before: list[int]) -> list[np.ndarray]:
+        """What may come behind each of these tokens: ANY where a word begins."""
+        rows, possible = [], True
+        for token, following in zip(before, [*before[1:], ANY], strict=True):
+            rows.append(np.flatnonzero(LEGAL[token]) if possible else [])
+            possible = possible and (following == ANY or bool(LEGAL[token][following]))
+        return rows
+
+    def _proposed(self, seed: int) -> list[int]:
+        """Two tokens of a draft that knows no masks."""
+        row, tokens = ANY, []
+        for position in (FIRST, FIRST + 1):
+            noise = exponentials(seed, position, Purpose.SAMPLE, VOCAB)
+            row = int((self._q[row] / noise).argmax())
+            tokens.append(row)
+        return tokens
+
+    def _call(self, said: list[int], drafts: list[int], seed: int) -> list[int]:
+        text = [ANY, *said, *drafts]
+        before = [ANY if n % 2 == 0 else text[n] for n in range(len(said), len(text))]
+        request = EngineRequest(
+            "",
+            np.array([*PROMPT, *said], np.int32),
+            len(drafts) + 1,
+            draft_ids=np.array(drafts, np.int32),
+            draft_logits=self._logits_of(before[:-1]) if self._use_draft_logits else None,
+            token_masks=masks(*self.masks(before), vocab_size=VOCAB),
+            sampling=SamplingParams(
+                self._warp.temperature, self._warp.top_k, self._warp.top_p, seed=seed
+            ),
+        )
+        sampler, first = self.sampler(request, VOCAB, CPU), len(request.input_ids)
+        tokens = np.array([*PROMPT, *said, *drafts])
+        scores = sampler.process(torch.from_numpy(TARGET[before]), tokens, first)
+        return sampler.verify(scores, drafts, first) if drafts else sampler.choose(scores, first)
+
+    def _logits_of(self, before: list[int]) -> np.ndarray | None:
+        return self.draft_logits()[before] if before else None
+
+
+def passes(round_of=Round, warp=WARPS[1], *, use_draft_logits=True, draws=DRAWS) -> bool:
+    """Whether the words that are said have the masked target's distribution."""
+    speaker, counts = round_of(warp, use_draft_logits=use_draft_logits), np.zeros((VOCAB, VOCAB))
+    for seed in range(draws):
+        counts[speaker.word(seed)] += 1
+    expected = exact(warp)
+    return fits(counts.sum(1), expected.sum(1)) and fits(counts, expected)
+
+
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+def test_next_one_and_two_tokens_have_the_masked_targets_distribution(warp, use_draft_logits):
+    assert passes(warp=warp, use_draft_logits=use_draft_logits)
+
+
+class DraftsWithMasks(Round):
+    """The draft is masked as the target is: its logits say so."""
+
+    def draft_logits(self):
+        return np.where(LEGAL, DRAFT, -np.inf).astype(np.float32)
+
+
+class CutsTheDraft(Round):
+    """A draft ends before its first illegal token."""
+
+    def keep(self, drafts):
+        kept = [t for t, row in zip(drafts, [ANY, drafts[0]], strict=True) if LEGAL[row][t]]
+        return kept if kept == drafts[: len(kept)] else []
+
+
+class MasksTheFirstRowOnly(Round):
+    """Only the token behind the context is masked."""
+
+    def masks(self, before):
+        return [row if n == 0 else range(VOCAB) for n, row in enumerate(super().masks(before))]
+
+
+class MasksALaterRowByTheOneBefore(Round):
+    """Each row has the mask of the place before it."""
+
+    def masks(self, before):
+        found = super().masks(before)
+        return [found[0], *found[:-1]]
+
+
+class MasksBehindTopK(TorchSampler):
+    """The most likely tokens are chosen first, and then those of them that may come."""
+
+    def _processed(self, row, history):
+        kept = row.topk(6).indices
+        return super()._processed(
+            torch.full_like(row, -1e4).index_copy(0, kept, row[kept]), history
+        )
+
+
+class WarpsBeforeMasks(Round):
+    sampler = MasksBehindTopK
+
+
+def test_a_masked_draft_may_be_verified_by_its_logits():
+    assert passes(DraftsWithMasks)
+
+
+def test_a_draft_may_be_cut_at_its_first_illegal_token_where_ids_are_compared():
+    assert passes(CutsTheDraft, use_draft_logits=False)
+
+
+def test_cutting_it_is_noticed_where_probabilities_are():
+    assert not passes(CutsTheDraft, WARPS[0])
+
+
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+@pytest.mark.parametrize(
+    "wrong", [MasksTheFirstRowOnly, MasksALaterRowByTheOneBefore, WarpsBeforeMasks]
+)
+def test_a_round_that_masks_wrongly_is_noticed(wrong, use_draft_logits):
+    assert not passes(wrong, use_draft_logits=use_draft_logits, draws=1_500)

@@ -1,0 +1,313 @@
+"""What may come at each place is said by masks, and an engine says nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated import emulated
+from engine_harness import GREEDY, VOCAB, Harness, prompt
+from masks import Grammar, masks
+
+from tandem.engines.emulated.engine import EmulatedEngine
+from tandem.engines.errors import RequestError, UnsupportedError
+from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.token_masks import TokenMasks
+from tandem.engines.words import Words
+
+SAMPLED = SamplingParams(temperature=1.3, seed=11)
+EVERYTHING = range(VOCAB)
+GRAMMAR = Grammar(VOCAB)
+UNLIKELY = 0  # no text of the emulated language has it
+
+
+@pytest.fixture(scope="module", params=["torch", "emulated", "emulated with an end"])
+def engine(request) -> Harness:
+    """An engine of each kind that declares `masks_tokens`."""
+    if request.param == "torch":
+        return request.getfixturevalue("make_harness")("llama")
+    return emulated(hard_alpha=0.4, mean_answer_len=9 if "end" in request.param else 0)
+
+
+def emulates(harness) -> bool:
+    return isinstance(harness.engine, EmulatedEngine)
+
+
+def rows(*allowed) -> np.ndarray:
+    return masks(*allowed, vocab_size=VOCAB)
+
+
+def one_by_one(engine, ids, count, *, grammar=GRAMMAR, sampling=GREEDY, **rest) -> list[int]:
+    """Return a text of masked calls for one token each."""
+    text: list[int] = []
+    for _ in range(count):
+        owed = max(0, sampling.min_tokens - len(text))
+        text += engine.tokens(
+            ids + text,
+            sampling=sampling._replace(min_tokens=owed),
+            token_masks=grammar.masks(ids + text),
+            **rest,
+        )
+    return text
+
+
+def wrong_ones(ids, text, grammar=GRAMMAR) -> list[int]:
+    """Tokens that do not follow ids + text: an illegal one, and those that only were not chosen."""
+    legal = grammar.legal(ids + text[:-1])
+    return [grammar.illegal(ids + text[:-1]), *(set(legal) - {text[-1]})][:3]
+
+
+def test_every_token_is_a_legal_one(engine):
+    for seed in range(20):
+        ids = prompt(seed, 9)
+        text = one_by_one(engine, ids, 8)
+        assert all(text[n] in GRAMMAR.legal(ids + text[:n]) for n in range(8))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_plain_call_has_a_row_for_each_token(engine, sampling, streaming):
+    random, ids = np.random.default_rng(3), prompt(1, 9)
+    allowed = [random.choice(VOCAB, size, replace=False) for size in (1, 40, 3, 120, 1, 60)]
+    told = {"sampling": sampling, "streaming": streaming}
+    text = engine.tokens(ids, 6, token_masks=rows(*allowed), **told)
+    assert all(token in ids for token, ids in zip(text, allowed, strict=True))
+    cut = engine.tokens(ids, 2, token_masks=rows(*allowed), **told)
+    cut += engine.tokens(ids + cut, 4, token_masks=rows(*allowed[2:]), **told)
+    assert cut == text
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_a_mask_that_allows_everything_changes_nothing(engine, sampling):
+    for seed in range(10):
+        ids = prompt(seed, 9)
+        text = engine.tokens(ids, 12, sampling=sampling)
+        masked = rows(*[EVERYTHING] * 12)
+        assert engine.tokens(ids, 12, sampling=sampling, token_masks=masked) == text
+
+
+def test_the_best_token_is_said_where_it_may_come(engine):
+    ids = prompt(2, 9)
+    best = engine.tokens(ids)[0]
+    others = [token for token in EVERYTHING if token != best]
+    assert engine.tokens(ids, token_masks=rows([best, 5, 6])) == [best]
+    assert engine.tokens(ids, token_masks=rows(others)) != [best]
+
+
+@pytest.mark.parametrize("token", [0, 1, 31, 32, 63, 95, 127, 128, VOCAB - 1])
+def test_each_id_has_a_bit(engine, token):
+    assert engine.tokens(prompt(3, 9), token_masks=rows([token])) == [token]
+
+
+ASKED = {
+    "greedy": GREEDY,
+    "temperature": SAMPLED,
+    "top_k": SamplingParams(temperature=1.3, top_k=3, seed=4),
+    "top_p": SamplingParams(temperature=1.3, top_p=0.6, seed=5),
+    "both": SamplingParams(temperature=0.7, top_k=8, top_p=0.8, seed=6),
+}
+PENALTIES = SamplingParams(
+    temperature=1.2, repetition_penalty=1.6, frequency_penalty=0.8, presence_penalty=0.4, seed=7
+)
+
+
+def assert_verified(engine, seed, *, grammar=GRAMMAR, sampling, **rest) -> None:
+    """Verifications say what one-token calls do, whatever is drafted."""
+    ids = prompt(seed, 12)
+    text = one_by_one(engine, ids, 6, grammar=grammar, sampling=sampling, **rest)
+    for right in range(len(text)):
+        for wrong in wrong_ones(ids, text[: right + 1], grammar) if right < 5 else [None]:
+            drafts = text[:right] if wrong is None else [*text[:right], wrong, *text[right:4]]
+            outcome = engine.call(
+                ids,
+                len(drafts) + 1,
+                drafts=drafts,
+                token_masks=grammar.masks(ids, drafts),
+                sampling=sampling,
+                **rest,
+            )
+            assert outcome.tokens == text[: right + 1], (seed, right, wrong)
+            assert outcome.last.usage.accepted_tokens == right
+
+
+@pytest.mark.parametrize("sampling", ASKED.values(), ids=ASKED)
+def test_a_verification_says_what_calls_for_one_token_do(engine, sampling):
+    for seed in range(6):
+        assert_verified(engine, seed, sampling=sampling)
+
+
+def test_so_it_does_with_penalties(engine):
+    if emulates(engine):
+        pytest.skip("no penalties")
+    for seed in range(6):
+        assert_verified(engine, seed, sampling=PENALTIES)
+        assert_verified(engine, seed, sampling=PENALTIES._replace(top_k=1))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, ASKED["top_k"]])
+def test_so_it_does_with_bad_words_and_min_tokens(engine, sampling):
+    grammar = Grammar(VOCAB, (4, 40, 125))
+    for seed in range(6):
+        ids = prompt(seed, 12)
+        text = one_by_one(engine, ids, 6, grammar=grammar, sampling=sampling)
+        words = Words.of(text[:1], text[2:4])
+        banned = sampling._replace(bad_words=words)
+        assert one_by_one(engine, ids, 6, grammar=grammar, sampling=banned) != text
+        assert_verified(engine, seed, grammar=grammar, sampling=banned)
+        owed, ends = sampling._replace(min_tokens=6), Words.of(text[1:2])
+        ended = {"end_id": text[0], "stop_words": ends}
+        assert text[0] not in one_by_one(engine, ids, 6, grammar=grammar, sampling=owed, **ended)
+        assert_verified(engine, seed, grammar=grammar, sampling=owed, **ended)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.0, 0.4])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, ASKED["both"]])
+def test_an_illegal_draft_token_is_rejected_whatever_its_logits_are(engine, sampling, threshold):
+    for seed in range(6):
+        ids = prompt(seed, 12)
+        illegal = GRAMMAR.illegal(ids)
+        logits = np.full((3, VOCAB), -30, np.float32)
+        logits[:, illegal] = 30
+        drafts = [illegal] * 3
+        tokens = engine.tokens(
+            ids,
+            4,
+            drafts=drafts,
+            draft_logits=logits,
+            draft_acceptance_threshold=threshold,
+            token_masks=GRAMMAR.masks(ids, drafts),
+            sampling=sampling,
+        )
+        assert len(tokens) == 1
+        assert tokens[0] in GRAMMAR.legal(ids)
+
+
+def test_masked_drafts_are_kept_whole_by_their_own_logits(engine):
+    for seed in range(6):
+        ids = prompt(seed, 12)
+        allowed = [np.random.default_rng(place).choice(VOCAB, 30) for place in range(5)]
+        proposal = engine.call(
+            ids,
+            4,
+            sampling=SAMPLED,
+            token_masks=rows(*allowed[:4]),
+            return_generation_logits=True,
+        )
+        logits = proposal.last.generation_logits
+        outcome = engine.call(
+            ids,
+            5,
+            drafts=proposal.tokens,
+            draft_logits=logits,
+            token_masks=rows(*allowed),
+            sampling=SAMPLED._replace(seed=99),
+        )
+        assert outcome.tokens[:4] == proposal.tokens
+        assert outcome.tokens[4] in allowed[4]
+
+
+def test_masks_are_in_the_generation_logits(engine):
+    for seed in range(6):
+        ids = prompt(seed, 12)
+        found = engine.call(ids, token_masks=GRAMMAR.masks(ids), return_generation_logits=True)
+        row = found.last.generation_logits[0]
+        possible = np.exp(row - row.max()) > 0
+        assert found.tokens == [row.argmax()]
+        assert set(np.flatnonzero(possible)) <= set(GRAMMAR.legal(ids))
+
+
+def test_log_probs_are_the_models_own_without_masks(engine):
+    for seed in range(6):
+        ids = prompt(seed, 12)
+        free = engine.call(ids, 4, return_log_probs=True)
+        masked = engine.call(
+            ids,
+            4,
+            drafts=free.tokens[:3],
+            token_masks=rows(*([token, 3] for token in free.tokens)),
+            return_log_probs=True,
+        )
+        assert masked.tokens == free.tokens
+        np.testing.assert_allclose(masked.last.log_probs, free.last.log_probs, atol=1e-4)
+
+
+def test_an_unlikely_token_has_a_log_prob_that_is_a_number(engine):
+    for seed in range(6):
+        ids = prompt(seed, 12)
+        answer = engine.call(ids, token_masks=rows([UNLIKELY]), return_log_probs=True).last
+        assert np.isfinite(answer.log_probs).all()
+        assert answer.log_probs[0] < -0.5
+
+
+def refusal(engine, ids, drafts, token_masks, **rest) -> str:
+    """Return the error of a call that cannot be answered."""
+    try:
+        asked = {"drafts": drafts, "token_masks": token_masks, **rest}
+        return engine.start(ids, len(drafts) + 1, **asked).wait().error
+    except RequestError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("right", [0, 2])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_a_place_where_nothing_may_come_is_named(engine, right, sampling):
+    ids = prompt(4, 12)
+    text = engine.tokens(ids, 3, sampling=sampling)
+    drafts, before = text[:right], [EVERYTHING] * right
+    message = "token_masks, bad_words_list"
+    assert refusal(engine, ids, drafts, rows(*before, []), sampling=sampling).startswith(message)
+    banned = sampling._replace(bad_words=Words.of(text[right : right + 1]))
+    only = rows(*before, text[right : right + 1])
+    assert refusal(engine, ids, drafts, only, sampling=banned).startswith(message)
+    assert engine.tokens(ids, 3, sampling=sampling) == text
+
+
+@pytest.mark.parametrize(
+    ("drafts", "given", "message"),
+    [
+        (2, {"token_masks": (3, 4)}, r"token_masks has shape \[3, 4\]; .* 131 tokens .* 5 words"),
+        (2, {"token_masks": (3, 6)}, r"token_masks has shape \[3, 6\]"),
+        (2, {"token_masks": (2, 5)}, r"token_masks has 2 rows; .*\(2 tokens\) asks for 3"),
+        (2, {"token_masks": (4, 5)}, "token_masks has 4 rows; .* asks for 3"),
+        (0, {"token_masks": (2, 5)}, "request_output_len is 3; token_masks reaches 2 tokens"),
+    ],
+)
+def test_masks_of_another_shape_are_refused_by_name(engine, drafts, given, message):
+    asked = {"token_masks": np.full(given["token_masks"], -1, np.int32)}
+    with pytest.raises(RequestError, match=message) as refused:
+        engine.start(prompt(5, 9), 3, drafts=[4, 5][:drafts], **asked)
+    assert "\n" not in str(refused.value)
+
+
+def test_rows_that_a_plain_call_does_not_reach_are_not_read(engine):
+    masked = rows([7], [8], [])
+    assert engine.tokens(prompt(6, 9), 2, token_masks=masked) == [7, 8]
+
+
+def test_branches_have_none(engine):
+    counts = np.ones(2, np.int32)
+    with pytest.raises(UnsupportedError, match="token_masks is not supported with branch_counts"):
+        engine.start(
+            prompt(7, 9),
+            drafts=[4],
+            branch_counts=counts,
+            branch_output_len=counts,
+            token_masks=rows([4], [5]),
+        )
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 64, VOCAB])
+def test_bits_become_a_row_of_the_vocabulary(vocab_size):
+    allowed = {0, vocab_size // 2, vocab_size - 1}
+    words = masks([], allowed, vocab_size=vocab_size)
+    request = EngineRequest("", np.array([5, 6, 7], np.int32), 2, token_masks=words)
+    read = TokenMasks(request, vocab_size)
+    assert read
+    assert read.allowed(3).tolist() == [False] * vocab_size
+    row = read.allowed(4)
+    assert row.dtype == np.bool_
+    assert len(row) == vocab_size
+    assert set(np.flatnonzero(row)) == allowed
+
+
+def test_without_masks_there_is_nothing_to_read():
+    assert not TokenMasks(EngineRequest("", np.array([5], np.int32), 2), VOCAB)
