@@ -33,12 +33,10 @@ def _vocabulary(tokenizer: str) -> LLTokenizer:
 class Matcher:
     """What may be written under a grammar, with one tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer, lark: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
         self._tokenizer = tokenizer
-        self._grammar = LLMatcher.grammar_from_lark(lark)
-        vocabulary = _vocabulary(tokenizer.to_str())
-        self._matcher = LLMatcher(vocabulary, self._grammar)
-        assert not self._matcher.is_error(), self._matcher.get_error() + lark
+        self._matcher = LLMatcher(_vocabulary(tokenizer.to_str()), grammar)
+        assert not self._matcher.is_error(), self._matcher.get_error() + grammar
 
     def takes(self, text: str, cuts: Sequence[int] = ()) -> bool:
         """Whether a text is a whole answer; it is tokenized in pieces where it is cut."""
