@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tandem.gateway import lark
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides import Guide
+from tandem.gateway.guides import AskedGuide
 from tandem.gateway.reasoning import BEGIN, END
 from tandem.gateway.schema import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
@@ -19,7 +19,7 @@ SPACE_BEHIND_THOUGHTS = r"/[ \t\r\n]{0,2}/"
 
 def answer_guide(
     body: ChatRequest, tokenizer: ChatTokenizer, prompt: Sequence[int]
-) -> Guide | None:
+) -> AskedGuide | None:
     """Return the guide of an answer; None leaves it free.
 
     prompt: its token ids, which tell whether the model thinks first. Raises ApiError where no
@@ -37,7 +37,7 @@ def answer_guide(
             raise _unsupported("tools", f"strict: text and {BEGIN} cannot be told apart")
         answer = _behind_thoughts(answer, tokenizer.tokens_apart, begun=begun)
     text = "\n".join([f"start: {answer.start}", *answer.others, ""])
-    return Guide("lark_grammar", text, body.guide.field if body.guide else "tools")
+    return AskedGuide("lark_grammar", text, body.guide.field if body.guide else "tools")
 
 
 def _calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
@@ -58,7 +58,7 @@ def _calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
     return grammar.calls_or(_content(guide)) if guide else grammar.text_or_calls()
 
 
-def _check_beside_calls(guide: Guide, known: ToolCallFormat, body: ChatRequest) -> None:
+def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
     """Refuse a guide of which nobody can tell whether an answer begins with it or with a call."""
     if guide.type != "json_schema":
         raise _unsupported(guide.field, "beside tools, an answer can only be JSON")
@@ -66,7 +66,7 @@ def _check_beside_calls(guide: Guide, known: ToolCallFormat, body: ChatRequest) 
         raise _unsupported(guide.field, "the model writes calls as plain JSON; send no tools")
 
 
-def _content(guide: Guide) -> Rules:
+def _content(guide: AskedGuide) -> Rules:
     """Return the grammar of an answer's content."""
     if guide.type == "json_schema":
         rule = lark.json_value(json.loads(guide.text))

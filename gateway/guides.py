@@ -24,7 +24,7 @@ FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType(
 RULE_OF_EBNF = re.compile(r"^\s*[\w.-]+\s*::=", re.MULTILINE)
 
 
-class Guide(NamedTuple):
+class AskedGuide(NamedTuple):
     """What an answer must be. type, text: as the entries take them. field: that asked for it."""
 
     type: GuideType
@@ -32,28 +32,30 @@ class Guide(NamedTuple):
     field: str
 
 
-def json_guide(schema: Mapping[str, Any], field: str) -> Guide:
+def json_guide(schema: Mapping[str, Any], field: str) -> AskedGuide:
     """Return the guide of a JSON schema."""
-    return Guide("json_schema", json.dumps(dict(schema), ensure_ascii=False), field)
+    return AskedGuide("json_schema", json.dumps(dict(schema), ensure_ascii=False), field)
 
 
-def regex_guide(regex: str, field: str) -> Guide:
+def regex_guide(regex: str, field: str) -> AskedGuide:
     """Return the guide of a regular expression."""
-    return Guide("regex", regex, field)
+    return AskedGuide("regex", regex, field)
 
 
-def choice_guide(choices: list[str], field: str) -> Guide:
+def choice_guide(choices: list[str], field: str) -> AskedGuide:
     """Return the guide of some texts, one of which an answer is."""
-    return Guide("choice", json.dumps(choices, ensure_ascii=False), field)
+    return AskedGuide("choice", json.dumps(choices, ensure_ascii=False), field)
 
 
-def grammar_guide(grammar: str, field: str) -> Guide:
+def grammar_guide(grammar: str, field: str) -> AskedGuide:
     """Return the guide of a grammar: EBNF as llama.cpp writes it, by its ``::=``, or Lark."""
-    return Guide("ebnf_grammar" if RULE_OF_EBNF.search(grammar) else "lark_grammar", grammar, field)
+    return AskedGuide(
+        "ebnf_grammar" if RULE_OF_EBNF.search(grammar) else "lark_grammar", grammar, field
+    )
 
 
 # What vLLM's fields hold, by the ends of their names.
-READERS: Mapping[str, Callable[[Any, str], Guide]] = MappingProxyType(
+READERS: Mapping[str, Callable[[Any, str], AskedGuide]] = MappingProxyType(
     {
         "json": json_guide,
         "regex": regex_guide,
@@ -64,7 +66,7 @@ READERS: Mapping[str, Callable[[Any, str], Guide]] = MappingProxyType(
 GUIDED_FIELDS = [(kind, f"guided_{kind}") for kind in READERS]
 
 
-def guides_in(given: Iterable[tuple[str, Any, str]]) -> list[Guide]:
+def guides_in(given: Iterable[tuple[str, Any, str]]) -> list[AskedGuide]:
     """Return the guides of fields that are set, each a reader's name, a value and its own name."""
     return [READERS[kind](value, field) for kind, value, field in given if value is not None]
 
@@ -147,12 +149,12 @@ class StructuredOutputs(Part):
         return self
 
     @property
-    def guide(self) -> Guide:
+    def guide(self) -> AskedGuide:
         """What the answer must be."""
         return self._guides[0]
 
     @cached_property
-    def _guides(self) -> list[Guide]:
+    def _guides(self) -> list[AskedGuide]:
         given = [
             ("json", self._laid_out(self.json_)),
             ("regex", self.regex),
@@ -186,12 +188,12 @@ class GuidedRequest(Body):
         return self
 
     @property
-    def guide(self) -> Guide | None:
+    def guide(self) -> AskedGuide | None:
         """What the answer must be; None leaves it free."""
         return self._guides[0] if self._guides else None
 
     @cached_property
-    def _guides(self) -> list[Guide]:
+    def _guides(self) -> list[AskedGuide]:
         formatted = self.response_format and self.response_format.schema_
         structured = [self.structured_outputs.guide] if self.structured_outputs else []
         return [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import bad_request
-from tandem.gateway.guides import Guide
+from tandem.gateway.guides import AskedGuide
 from tandem.gateway.models import ServedModel
 from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.speculation import ORIGINS
@@ -47,7 +47,7 @@ def inputs_for(
     return inputs | {tensor: value for tensor, value in optional.items() if value is not None}
 
 
-def guide_inputs(guide: Guide | None) -> dict[Tensor, Value]:
+def guide_inputs(guide: AskedGuide | None) -> dict[Tensor, Value]:
     """Return what is sent of a guide."""
     if guide is None:
         return {}

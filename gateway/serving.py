@@ -18,7 +18,7 @@ from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.generation import generate
-from tandem.gateway.guides import Guide
+from tandem.gateway.guides import AskedGuide
 from tandem.gateway.inputs import check_room, extras_for, guide_inputs, inputs_for
 from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.metrics import GatewayMetrics
@@ -192,7 +192,7 @@ class Serving:
         models: ServedModels,
         http: Request,
         *,
-        guide: Guide | None,
+        guide: AskedGuide | None,
         echoes: Sequence[str] = (),
     ) -> Response:
         """Answer prompts, each as often as is asked for. echoes: what their answers begin with."""
