@@ -23,11 +23,12 @@ from guided import (
     expected,
     masked,
 )
-from guides import allowed, encoded, matcher
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ids, play, with_engines
+from small_guides import allowed, encoded, matcher
 
+from tandem.bls.draft_ahead import AheadStatistics, draft_ahead_of
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.guidance import GRAMMAR, ByGuide, method_of
 from tandem.bls.lossless import lossless
@@ -242,11 +243,12 @@ def test_an_answer_that_is_cut_says_so():
     assert chunks[-1].finish_reason == "length"
 
 
-def test_drafts_ahead_of_a_guided_answer_are_not_made():
+def test_drafts_of_a_guided_answer_are_not_made_ahead():
     able = with_engines(WIDE, draft={"branches": True})
     request = request_for(GUIDES[0], drafter="draft_model", draft_len=4, max_draft_len=16)
-    decoding = decoding_of(replace(request, draft_ahead=False), able)
-    assert isinstance(decoding._guidance, ByGuide)
+    statistics = AheadStatistics(able)
+    assert draft_ahead_of(replace(request, draft_ahead=True), able, statistics) is None
+    assert draft_ahead_of(replace(request, draft_ahead=True, guide=None), able, statistics)
 
 
 class Disobedient(KeyedEngine):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import tokenizer_kinds
-from guides import END, compiler
+from small_guides import END, compiler
 
 from tandem.guides.compiler import KEPT_BYTES, GuideCompiler
 from tandem.guides.errors import GuideError

@@ -4,9 +4,9 @@ import json
 
 import jsonschema
 import pytest
-from guides import END, allowed, id_of, matcher, spelled
 from hypothesis import given
 from hypothesis import strategies as st
+from small_guides import END, allowed, id_of, matcher, spelled
 
 from tandem.guides.errors import GuideError
 from tandem.guides.grammar import GRAMMARS, MAX_CHOICES

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from guides import END, OTHER_END, allowed, compiler, encoded, matcher, vocab_size
 from hypothesis import given
 from hypothesis import strategies as st
+from small_guides import END, OTHER_END, allowed, compiler, encoded, matcher, vocab_size
 
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.guide import Guide

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from guides import END, OTHER_END, matcher, vocab_size
 from scripted import SETTINGS, Health, ids, with_engines
+from small_guides import END, OTHER_END, matcher, vocab_size
 
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
