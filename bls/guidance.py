@@ -101,13 +101,13 @@ class ByGuide(Guidance):
     @property
     def begins_forced(self) -> bool:  # type: ignore[override]
         """Whether the guide says how the answer begins."""
-        return self._commits and bool(self._forced())
+        return self._commits and bool(self._forced(1))
 
     def forced_draft(self, limit: int) -> Draft | None:
         """Return the tokens that must come next, where they are not taken over as they are."""
         if self._commits:
             return None
-        forced = self._forced()[:limit]
+        forced = self._forced(limit)
         return Draft(np.array(forced, np.int32), drafter=GRAMMAR) if forced else None
 
     def within(self, draft: Draft) -> Draft:
@@ -134,10 +134,10 @@ class ByGuide(Guidance):
     def follow(self, tokens: TokenIds, most: int) -> tuple[int, TokenIds]:
         """Take over tokens up to where the guide is complete, and those that must follow them."""
         taken: int = self._try(lambda: self._matcher.advance(tokens.tolist()))
-        forced = self._forced()[: max(0, most)] if self._commits else []
-        if forced:
-            self._try(lambda: self._matcher.advance(forced))
-            self._guided.num_forced_tokens += len(forced)
+        if not self._commits:
+            return taken, NO_TOKENS
+        forced: list[int] = self._try(lambda: self._matcher.take_forced(most))
+        self._guided.num_forced_tokens += len(forced)
         return taken, np.array(forced, np.int32)
 
     def _repaired(self, call: EngineCall) -> Asking:
@@ -182,8 +182,8 @@ class ByGuide(Guidance):
         walk: Walk = self._try(lambda: self._matcher.walk(tokens.tolist(), may_end=may_end))
         return walk
 
-    def _forced(self) -> list[int]:
-        forced: list[int] = self._try(self._matcher.forced)
+    def _forced(self, most: int) -> list[int]:
+        forced: list[int] = self._try(lambda: self._matcher.forced(most))
         return forced
 
     def _try(self, act: Callable[[], Any]) -> Any:

@@ -173,7 +173,8 @@ BRANCH_OUTPUT_LEN = INPUTS.declare("branch_output_len", "INT32", (-1,), optional
 BRANCH_SEEDS = INPUTS.declare("branch_seeds", "UINT64", (-1,), optional=True, ragged=True)
 # Of a target whose capabilities say `masks_tokens`, [k + 1, ceil(vocab_size / 32)]: which tokens
 # may come at the place of each draft token, and behind the last one. Bit (id % 32) of word
-# (id // 32) is set where `id` may. The call decodes no further than the rows reach.
+# (id // 32) is set where `id` may. What lies behind the first rejected draft token is not read.
+# Without draft tokens, a row for each new token: the call decodes no further than the rows reach.
 TOKEN_MASKS = INPUTS.declare("token_masks", "INT32", (-1, -1), optional=True)
 
 NVIDIA_OUTPUTS = Tensors()

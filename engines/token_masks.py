@@ -24,7 +24,10 @@ class TokenMasks:
 
     def allowed(self, position: int) -> NDArray[np.bool_]:
         """Return which ids may stand at an absolute position of the text: [vocab_size]."""
-        assert self._words is not None
-        octets = self._words[position - self._start].astype("<i4", copy=False).view(np.uint8)
-        bits = np.unpackbits(octets, count=self._vocab_size, bitorder="little")
+        bits = np.unpackbits(self.octets(position), count=self._vocab_size, bitorder="little")
         return bits.view(np.bool_)
+
+    def octets(self, position: int) -> NDArray[np.uint8]:
+        """Return the same as bits: an id has bit (id % 8) of octet (id // 8)."""
+        assert self._words is not None
+        return self._words[position - self._start].astype("<i4", copy=False).view(np.uint8)

@@ -24,15 +24,13 @@ class GuideCompiler:
     """Makes a matcher of a guide, for one vocabulary. Thread-safe.
 
     Building one holds Python's lock for as long as the library reads the tokenizer: 0.3 s for
-    49,152 tokens. Compiling does not hold it.
+    49,152 tokens. Compiling does not hold it. Raises GuideError for a tokenizer whose tokens are
+    not made of bytes: such as T5's, or whole words.
     """
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
         self._vocabulary = Vocabulary(vocab_size, tuple(end_ids))
-        # The library's own choice of an end of sequence is wrong for some tokenizers.
-        self._tokenizer = LLTokenizer(
-            load_tokenizer(tokenizer_dir).to_str(), n_vocab=vocab_size, eos_token=list(end_ids)
-        )
+        self._tokenizer = _tokenizer(tokenizer_dir, self._vocabulary)
         self._executor = LLExecutor(MASK_THREADS)
         # Without verbose errors, which hold the answer's text.
         self._limits = LLParserLimits(verbose_errors=False)
@@ -77,6 +75,15 @@ class GuideCompiler:
             while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
                 oldest, _ = self._kept.popitem(last=False)
                 self._kept_bytes -= _size(oldest)
+
+
+def _tokenizer(folder: Path, vocabulary: Vocabulary) -> LLTokenizer:
+    """Read a tokenizer; the library's own choice of an end of sequence is wrong for some."""
+    text = load_tokenizer(folder).to_str()
+    try:
+        return LLTokenizer(text, n_vocab=vocabulary.size, eos_token=list(vocabulary.end_ids))
+    except ValueError as error:
+        raise GuideError("llguidance cannot read its tokenizer") from error
 
 
 def _size(guide: Guide) -> int:

@@ -12,13 +12,13 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
 
-# With flexible whitespace almost nothing is forced, and a model may go on with blanks for ever. A
-# schema that says `"x-guidance": {"whitespace_flexible": true}` gets it all the same.
+# With flexible whitespace almost nothing is forced, and a model may go on with blanks for ever.
 JSON_OPTIONS: Final = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
 }
+OWN_OPTIONS = "x-guidance"  # of a schema, such as {"whitespace_flexible": true}
 MAX_CHOICES = 10_000
 
 
@@ -31,7 +31,19 @@ def grammar_of(guide: Guide) -> str:
 
 
 def _json_schema(text: str) -> str:
-    return LLMatcher.grammar_from_json_schema(text, defaults=JSON_OPTIONS)  # type: ignore[arg-type]
+    """Return the grammar of a schema; one with options of its own is taken by these alone."""
+    options = None if _has_options(text) else JSON_OPTIONS
+    return LLMatcher.grammar_from_json_schema(text, defaults=options)  # type: ignore[arg-type]
+
+
+def _has_options(schema: str) -> bool:
+    if OWN_OPTIONS not in schema:
+        return False
+    try:
+        read = json.loads(schema)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(read, dict) and OWN_OPTIONS in read
 
 
 def _json(text: str) -> str:

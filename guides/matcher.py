@@ -73,20 +73,33 @@ class GuideMatcher:
 
         Raises TokenForbidden, or GuideError where it cannot be followed.
         """
-        taken = self._matcher.try_consume_tokens(list(tokens))
+        taken = self._matcher.try_consume_tokens(self._known(tokens))
         self._check()
         if taken < len(tokens) and not self.complete:
             raise TokenForbidden(f"the token {tokens[taken]} does not fit the guide")
         return taken
 
-    def forced(self) -> list[int]:
-        """Return the tokens that must come now, one after the other, because no other may."""
-        if self.complete:
-            return []
-        tokens = self._matcher.compute_ff_tokens()
-        self._check()
-        ends = [place for place, token in enumerate(tokens) if token in self._end_ids]
-        return tokens[: ends[0]] if ends else tokens
+    def forced(self, most: int) -> list[int]:
+        """Return up to ``most`` tokens that must come now, because no others may."""
+        tokens = self.take_forced(most)
+        self._matcher.rollback(len(tokens))
+        return tokens
+
+    def take_forced(self, most: int) -> list[int]:
+        """Follow up to ``most`` tokens that must come now, and return them.
+
+        One after the other: how the library spells bytes that are no whole character depends on
+        where it begins, and a mask that is made for one place begins there.
+        """
+        taken: list[int] = []
+        while len(taken) < most and not self.complete:
+            token = next(iter(self._matcher.compute_ff_tokens()), None)
+            self._check()
+            if token is None or token in self._end_ids:
+                break
+            self._matcher.consume_token(token)
+            taken.append(token)
+        return taken
 
     def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
         """Return what may come at the place of each token, and behind the last one.
@@ -94,7 +107,7 @@ class GuideMatcher:
         may_end: whether the answer may end there at all. Where it is complete and may not, anything
         may come: what comes behind a complete answer is dropped. Raises GuideError.
         """
-        before_end = _up_to(tokens, self._end_ids)
+        before_end = self._known(_up_to(tokens, self._end_ids))
         masks = self._masks(before_end, rows=len(tokens) + 1)
         self._set_ends(masks, may_end=may_end)
         num_legal = next(
@@ -105,6 +118,11 @@ class GuideMatcher:
             self._check_dead_end(before_end[:num_legal])
             needed[:] = ANYTHING
         return Walk(masks, num_legal)
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """Those before the first id that the vocabulary does not have: it would end the matcher."""
+        unknown = (i for i, token in enumerate(tokens) if not 0 <= token < self._vocabulary.size)
+        return list(tokens[: next(unknown, len(tokens))])
 
     def _masks(self, tokens: list[int], rows: int) -> TokenMasks:
         """Return what the library says, [rows, words]; zeros behind what it does not take."""

@@ -18,9 +18,8 @@ OTHER = "other"
 
 def keywords_of(reason: str) -> list[str]:
     """Return the keywords that a refusal is about; ``OTHER`` where it is about none of them."""
-    named = re.findall(r"[$A-Za-z]+", reason) if _is_of_keywords(reason) else []
+    if reason.startswith("Unimplemented keys:"):
+        named = re.findall(r'"([$A-Za-z]+)"', reason)
+    else:
+        named = re.findall(r"^(\w+) constraints are not supported", reason)
     return sorted(KEYWORDS.intersection(named)) or [OTHER]
-
-
-def _is_of_keywords(reason: str) -> bool:
-    return reason.startswith("Unimplemented keys:") or "not supported" in reason

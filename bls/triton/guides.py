@@ -21,23 +21,27 @@ if TYPE_CHECKING:
 class Guides:
     """Makes the matchers of requests. Thread-safe.
 
-    count_refused: is told the keyword of each refusal. Without `llguidance` in this Python, guides
-    are refused by name.
+    count_refused: is told the keyword of each refusal. Without `llguidance` in this Python, or with
+    a tokenizer that it cannot read, guides are refused by name.
     """
 
     def __init__(
         self, settings: LoopSettings, folder: Path, count_refused: Callable[[str], None]
     ) -> None:
-        self._compiler = _compiler(settings, folder / settings.tokenizer_dir)
         self._count_refused = count_refused
+        self._compiler: GuideCompiler | None = None
+        self._missing = ""  # why there is none
+        try:
+            self._compiler = _compiler(settings, folder / settings.tokenizer_dir)
+        except ModuleNotFoundError:
+            self._missing = "its Python has no package llguidance; install it there"
+        except GuideError as error:
+            self._missing = str(error)
 
     def check(self, requests: Sequence[Request]) -> None:
         """Refuse guides where none can be compiled."""
         if self._compiler is None and any(request.guide for request in requests):
-            raise BadRequest(
-                f"input '{TYPE}' is not supported by this deployment: its Python lacks the package "
-                "llguidance; install it there"
-            )
+            raise BadRequest(f"input '{TYPE}' is not supported by this deployment: {self._missing}")
 
     def know(self, requests: Sequence[Request]) -> bool:
         """Whether nothing has to be compiled for these."""
@@ -59,8 +63,6 @@ class Guides:
 def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:
     if not settings.max_guide_bytes:
         return None
-    try:
-        from tandem.guides.compiler import GuideCompiler  # noqa: PLC0415  it may be missing
-    except ModuleNotFoundError:
-        return None
+    from tandem.guides.compiler import GuideCompiler  # noqa: PLC0415  its library may be missing
+
     return GuideCompiler(tokenizer_dir, settings.target.vocab_size, settings.end_ids)

@@ -18,6 +18,11 @@ from tandem.engines.torch.processors import history_processors, warpers
 from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import draw, verify_ids, verify_probabilities
 
+# By octet of a mask, of its 8 ids: [256, 8]. Looking them up beats a conditional fill by far.
+_CEILINGS = torch.tensor(
+    [[torch.inf if octet >> bit & 1 else -torch.inf for bit in range(8)] for octet in range(256)]
+)
+
 
 class TorchSampler:
     """Chooses a call's tokens: bias, penalties, bans, masks, then argmax or warped sampling.
@@ -107,14 +112,20 @@ class TorchSampler:
             banned = torch.from_numpy(self._bans.behind(history)).to(self._device)
             scores = scores.index_fill(-1, banned.long(), -torch.inf)
         if self._masks:
-            allowed = torch.from_numpy(self._masks.allowed(len(history))).to(self._device)
-            scores = scores.masked_fill(~allowed, -torch.inf)
+            ceilings = self._ceilings(len(history))
+            scores = torch.minimum(scores, ceilings, out=ceilings)  # fresh memory costs most here
         if not bool(scores.amax() > -torch.inf):
             masks = "token_masks, " if self._masks else ""
             raise RequestError(
                 f"{masks}bad_words_list, embedding_bias and end_id together ban every token"
             )
         return scores[0]
+
+    def _ceilings(self, position: int) -> torch.Tensor:
+        """Return the most that scores [1, vocab_size] may be there: -inf where a mask forbids."""
+        octets = torch.from_numpy(self._masks.octets(position)).to(self._device)
+        rows = _CEILINGS.to(self._device).index_select(0, octets.int())
+        return rows.view(1, -1)[:, : self._vocab_size]
 
 
 def _at_width(q: Row, vocab_size: int) -> Row:

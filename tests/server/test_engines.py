@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from entries import ask_one
+from masks import masks
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -139,6 +140,21 @@ def test_no_branches_are_an_answer_too(server):
         found = client.infer("draft", request(branch_counts=[0], branch_output_len=[4]))
     assert found.as_numpy(engine.BRANCH_OUTCOMES).shape == (1, 0, 2)
     assert tokens_of(found) == []
+
+
+def test_a_target_says_what_masks_allow(server):
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        parameters = client.get_model_config("target", as_json=True)["config"]["parameters"]
+        size = int(parameters["vocab_size"]["string_value"])
+        wanted = {"draft_input_ids": [41, 42, 44], "request_output_len": [4]}
+        rows = masks([41], [43, size - 1], [], [], vocab_size=size)
+        said = tokens_of(client.infer("target", request(**wanted, token_masks=rows)))
+        assert said[0] == 41
+        assert said[1:] in ([43], [size - 1])
+        narrow = masks([41], [43], [], [], vocab_size=size - 32)
+        with pytest.raises(InferenceServerException, match="token_masks has shape") as error:
+            client.infer("target", request(**wanted, token_masks=narrow))
+    assert error.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 def test_a_handle_to_nothing_leaves_the_ids_to_verify(server):
