@@ -18,12 +18,16 @@ SPACE_BEHIND_THOUGHTS = r"/[ \t\r\n]{0,2}/"
 
 
 def answer_guide(
-    body: ChatRequest, tokenizer: ChatTokenizer, prompt: Sequence[int]
+    body: ChatRequest,
+    tokenizer: ChatTokenizer,
+    prompt: Sequence[int],
+    *,
+    skips_special_tokens: bool,
 ) -> AskedGuide | None:
     """Return the guide of an answer; None leaves it free.
 
-    prompt: its token ids, which tell whether the model thinks first. Raises ApiError where no
-    grammar can say what is asked for.
+    prompt: its token ids, which tell whether the model thinks first. skips_special_tokens: they
+    leave no text in answers. Raises ApiError where no grammar can say what is asked for.
     """
     answer = _calls(body, tokenizer)
     thinks = tokenizer.reasons and not tokenizer.has_reasoned(prompt)
@@ -31,13 +35,24 @@ def answer_guide(
         if body.guide is None or not thinks:
             return body.guide
         answer = _content(body.guide)
+    field = body.guide.field if body.guide else "tools"
+    markers = _markers(body, tokenizer, thinks=thinks)
+    hidden = [marker for marker in markers if skips_special_tokens and tokenizer.hides(marker)]
+    if hidden:
+        raise _unsupported(field, f"answers of this model leave out {hidden[0]}")
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if body.guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
             raise _unsupported("tools", f"strict: text and {BEGIN} cannot be told apart")
         answer = _behind_thoughts(answer, tokenizer.tokens_apart, begun=begun)
     text = "\n".join([f"start: {answer.start}", *answer.others, ""])
-    return AskedGuide("lark_grammar", text, body.guide.field if body.guide else "tools")
+    return AskedGuide("lark_grammar", text, field)
+
+
+def _markers(body: ChatRequest, tokenizer: ChatTokenizer, *, thinks: bool) -> list[str]:
+    """Return what has to be seen in an answer, so that its parts can be told apart."""
+    known = tokenizer.tool_calls if body.callable else None
+    return [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
 
 
 def _calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
@@ -46,8 +61,6 @@ def _calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
     strict = {tool.function.name for tool in tools if tool.function.strict}
     if known is None or not tools or not (body.must_call or guide or strict):
         return None
-    if tokenizer.hides(known.begin):
-        raise _unsupported("tools", f"answers of this model leave out {known.begin}")
     check_names(tools)
     bound = {tool.function.name for tool in tools} if body.must_call else strict
     grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call)
@@ -86,14 +99,14 @@ def _behind_thoughts(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -
 
     begun: the prompt begins them; else the model need not think.
     """
-    if END in tokens:
-        thoughts = f"thoughts: /{lark.ANYTHING}/ {lark.marker(END, tokens)}"
-    else:
-        thoughts = f"thoughts[lazy]: {lark.pattern(lark.ANYTHING + END)}"
+    rules = [f"thoughts[lazy]: {lark.pattern(lark.ANYTHING + END)}"]
+    if END in tokens:  # spelled in letters, it would be seen as well
+        thought = lark.text_without(lark.ANYTHING + END + lark.ANYTHING)
+        rules = [f"THOUGHT: {thought}", f"thoughts: THOUGHT {lark.marker(END, tokens)}"]
     before = f"thoughts {SPACE_BEHIND_THOUGHTS}"
     if not begun:
         before = f"({lark.marker(BEGIN, tokens)} {before})?"
-    return Rules(f"{before} {answer.start}", (thoughts, *answer.others))
+    return Rules(f"{before} {answer.start}", (*rules, *answer.others))
 
 
 def _unsupported(field: str, why: str) -> ApiError:

@@ -42,3 +42,8 @@ def one_of(alternatives: list[str]) -> str:
 def grammar(text: str) -> str:
     """Return the rule of a grammar of its own."""
     return f"%lark {{\n{text}\n}}"
+
+
+def text_without(regex: str) -> str:
+    """Return the terminal of any text that a regular expression does not match."""
+    return f"/{ANYTHING}/ & ~{pattern(regex)}"

@@ -33,6 +33,7 @@ class LoopFacts:
 
     target: TargetFacts
     preprocessing_model: str
+    postprocessing_model: str
     max_requests: int = 64
     max_text_bytes: int = 0
 
@@ -53,6 +54,13 @@ class PreprocessingFacts:
 
 
 @dataclass(frozen=True)
+class PostprocessingFacts:
+    """Whether special tokens leave no text in answers."""
+
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """An entry that clients may name. drafter: of requests that name none; None leaves it open."""
 
@@ -68,6 +76,7 @@ class ServedModels:
     models: tuple[ServedModel, ...]
     loop: LoopFacts
     add_special_tokens: bool
+    skip_special_tokens: bool
     created: int = field(default_factory=lambda: int(time.time()))  # when the server was asked
 
     @property
@@ -128,6 +137,7 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         if _has(config, "stream_model")
     }
     before = _read(PreprocessingFacts, by_name.get(loop.preprocessing_model, {}))
+    behind = _read(PostprocessingFacts, by_name.get(loop.postprocessing_model, {}))
     return ServedModels(
         models=(
             ServedModel(stream, stream, None),
@@ -139,6 +149,7 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         ),
         loop=loop,
         add_special_tokens=before.add_special_tokens,
+        skip_special_tokens=behind.skip_special_tokens,
     )
 
 

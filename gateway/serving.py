@@ -76,7 +76,10 @@ class Serving:
         self._check_tools(body)
         ids = await self._chat_ids(body, models)
         size = _size(body) + len(body.guide.text if body.guide else "")
-        guide = await aside(size, lambda: answer_guide(body, self.tokenizer, ids))
+        skips = models.skip_special_tokens
+        guide = await aside(
+            size, lambda: answer_guide(body, self.tokenizer, ids, skips_special_tokens=skips)
+        )
         return await self._answer(CHAT, body, [ids], models, http, guide=guide)
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:

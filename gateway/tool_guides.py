@@ -58,8 +58,8 @@ class CallGrammar(NamedTuple):
         """
         if not self.format.begin:
             begins = "|".join(map(_spaced, (self.format.mark, *self.format.openings)))
-            text = _text_without(f"({begins}){lark.ANYTHING}")
-            return self.calls_or(Rules("TEXT", (text,)))
+            text = lark.text_without(f"({begins}){lark.ANYTHING}")
+            return self.calls_or(Rules("TEXT", (f"TEXT: {text}",)))
         start = "(TEXT | part)" if self.one_call else "(part* TEXT)"
         return Rules(start, (*self._lead, f"part: lead {self._inside}", *self._call))
 
@@ -85,8 +85,8 @@ class CallGrammar(NamedTuple):
         """The rules of text up to the beginning of a call."""
         begin = self.format.begin
         if begin in self.tokens:
-            text = _text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
-            return text, f"lead: TEXT {self._marker(begin)}"
+            text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
+            return f"TEXT: {text}", f"lead: TEXT {self._marker(begin)}"
         return f"TEXT: /{lark.ANYTHING}/", f"lead[lazy]: TEXT {lark.literal(begin)}"
 
     @property
@@ -128,8 +128,3 @@ def check_names(tools: Sequence[Tool]) -> None:
 def _spaced(opening: str) -> str:
     """Return the regular expression of an opening, in which white space does not count."""
     return SPACES + SPACES.join(map(re.escape, opening))
-
-
-def _text_without(regex: str) -> str:
-    """Return the terminal of any text that a regular expression does not match."""
-    return f"TEXT: /{lark.ANYTHING}/ & ~{lark.pattern(regex)}"

@@ -33,7 +33,7 @@ LOOSE = CALL.replace(GOOD, "{}")
 def guided(tmp_path):
     """The guide of a chat, as texts it takes; None where there is none."""
 
-    def made(template, *, kind=ADDED, ends="", **given):
+    def made(template, *, kind=ADDED, ends="", skips=False, **given):
         shutil.copytree(DEMO.parent, tmp_path, dirs_exist_ok=True)
         known = tokenizer_with(kind, *MARKERS)
         (tmp_path / "tokenizer.json").write_text(known.to_str())
@@ -41,7 +41,8 @@ def guided(tmp_path):
         tokenizer = ChatTokenizer(tmp_path)
         assert tokenizer.tokens_apart == tokens_apart(known)
         body = ChatRequest.model_validate({"messages": [USER], **given})
-        guide = answer_guide(body, tokenizer, tokenizer.encode_chat([USER]))
+        prompt = tokenizer.encode_chat([USER])
+        guide = answer_guide(body, tokenizer, prompt, skips_special_tokens=skips)
         if guide is None or guide.type != "lark_grammar":
             return guide
         return Matcher(known, guide.text)
@@ -107,6 +108,7 @@ def test_a_forced_call_fits_its_schema_strict_or_not(guided, choice):
     assert asked.takes(CALL)
     assert not asked.takes("Well.")
     assert not asked.takes(LOOSE)
+    assert not asked.goes_on("<think>")
     assert asked.takes(f"{CALL}\n{CALL}") == (choice == "required")
     assert not guided(HERMES, **REQUIRED, parallel_tool_calls=False).takes(f"{CALL}\n{CALL}")
 
@@ -170,7 +172,6 @@ def test_strict_functions_are_refused_where_text_and_thoughts_look_alike(guided)
 @pytest.mark.parametrize(
     ("template", "kind", "given", "line"),
     [
-        (HERMES, SPECIAL, REQUIRED, "answers of this model leave out <tool_call>"),
         (LLAMA, SPECIAL, {"tools": [ADD], **JSON}, "the model writes calls as plain JSON"),
         (HERMES, ADDED, {"tools": [ADD], "guided_regex": "a"}, "beside tools, an answer can only"),
         (HERMES, ADDED, {**REQUIRED, "guided_choice": ["a"]}, "beside tools, an answer can only"),
@@ -181,6 +182,35 @@ def test_what_no_grammar_can_say_is_refused(guided, template, kind, given, line)
         guided(template, kind=kind, **given)
     assert refused.value.code == "unsupported_field"
     assert refused.value.param in given
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "marker"),
+    [
+        (HERMES, REQUIRED, "<tool_call>"),
+        (THINKS, JSON, "<think>"),
+        (THINKS + LLAMA, REQUIRED, "<t"),
+    ],
+)
+def test_what_answers_leave_out_cannot_tell_their_parts_apart(guided, template, given, marker):
+    guided(template, kind=SPECIAL, **given)
+    guided(template, kind=ADDED, skips=True, **given)
+    guided("", kind=SPECIAL, skips=True, **JSON)
+    guided(MISTRAL, kind=SPECIAL, skips=True, **REQUIRED)
+    with pytest.raises(ApiError, match=f"answers of this model leave out {marker}") as refused:
+        guided(template, kind=SPECIAL, skips=True, **given)
+    assert refused.value.param in {"tools", "response_format"}
+
+
+@pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
+@pytest.mark.parametrize("ends", ["", "{{ '<think>' }}"])
+def test_thoughts_end_but_once_however_their_end_is_spelled(guided, kind, ends):
+    asked = guided(THINKS, kind=kind, ends=ends, **JSON)
+    text = f"{'' if ends else '<think>'}So.</thi"
+    assert asked.goes_on(text)
+    begin = len(text) - len("</thi")
+    whole = f"{text}nk> free</think>{GOOD}"
+    assert not asked.takes(whole, range(begin, begin + len("</think>")))
 
 
 def test_forced_calls_of_llama_need_no_json_beside_them(guided):
