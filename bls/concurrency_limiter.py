@@ -36,10 +36,12 @@ class Permit:
 class ConcurrencyLimiter:
     """At most so many permits at once; others wait in the order of arrival. Thread-safe.
 
-    max_waiting_bytes: bound on what those who wait hold; one may always wait.
+    max_waiting_bytes: bound on what those who wait hold; one may always wait. waiting: what they
+    are, for the error.
     """
 
-    def __init__(self, most: int, max_waiting_bytes: int) -> None:
+    def __init__(self, most: int, max_waiting_bytes: int, waiting: str) -> None:
+        self._what = waiting
         self._free = most
         self._max_waiting_bytes = max_waiting_bytes
         self._waiting: deque[Permit] = deque()
@@ -56,9 +58,8 @@ class ConcurrencyLimiter:
             held = self._waiting_bytes + size
             if self._waiting and held > self._max_waiting_bytes:
                 raise Overloaded(
-                    f"the texts that wait to be tokenized hold {self._waiting_bytes} "
-                    f"bytes, of {self._max_waiting_bytes} that the server keeps for them; try "
-                    "again later"
+                    f"the {self._what} hold {self._waiting_bytes} bytes, of "
+                    f"{self._max_waiting_bytes} that the server keeps for them; try again later"
                 )
             self._waiting.append(permit)
             self._waiting_bytes = held

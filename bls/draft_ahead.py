@@ -360,10 +360,11 @@ def draft_ahead_of(
     """Return how a request's drafts are made ahead, or None where they never are.
 
     Comparing probabilities, the target needs the logits of a draft, and no engine keeps those of
-    every branch. And a text that a seed is to repeat must not depend on what is there in time.
+    every branch. A text that a seed is to repeat must not depend on what is there in time. And what
+    a guide forces behind an outcome would have to be in the branch behind it.
     """
     possible = settings.draft_branches and request.draft_ahead is not False
-    if statistics is None or not possible or request.use_draft_logits:
+    if statistics is None or not possible or request.use_draft_logits or request.guide:
         return None
     if lengths_decide_text(request, settings):
         return None

@@ -40,7 +40,7 @@ class DraftInputs:
             tensors.MAX_MATCHING_NGRAM_SIZE, row, 1, settings.max_ngram_size
         )
         threshold = self._threshold(row)
-        ahead = self._draft_ahead(row, drafter)
+        ahead = self._draft_ahead(row, drafter, guided=request.guide is not None)
         if drafter is CONTROL or asked == 0:
             return replace(request, drafter=CONTROL.name)
         self._inputs.refuse_unless(
@@ -87,7 +87,7 @@ class DraftInputs:
         )
         return drafter
 
-    def _draft_ahead(self, row: int, drafter: DrafterKind) -> bool | None:
+    def _draft_ahead(self, row: int, drafter: DrafterKind, *, guided: bool) -> bool | None:
         """Whether to draft ahead; None: where it pays."""
         given = self._inputs.strings(tensors.DRAFT_AHEAD, row)
         if not given or not given[0]:
@@ -107,6 +107,11 @@ class DraftInputs:
             raise BadRequest(
                 f"input '{tensors.DRAFT_AHEAD}': true given, but this deployment's draft engine "
                 "cannot draft ahead; say auto or false"
+            )
+        if ahead and guided:
+            raise BadRequest(
+                f"input '{tensors.DRAFT_AHEAD}': true given, but an answer with a guide is not "
+                "drafted ahead; say auto or false"
             )
         return ahead
 

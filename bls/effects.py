@@ -111,6 +111,9 @@ class EngineCall(NamedTuple):
     wants_log_probs: bool = False
     whole: bool = False  # it may take as long as the request
     stop_probability: float = 0.0  # stop where it is less probable that all so far are right
+    # Of the target, [num_draft_tokens + 1, words]: which tokens may come at each place. An engine
+    # that takes no masks is called for one token, and gets its mask as a bias.
+    token_masks: NDArray[np.int32] | None = None
 
 
 class KvBlocks(NamedTuple):

@@ -5,6 +5,7 @@ ServingError                 INTERNAL     one line that a client may read
 ├── Overloaded               UNAVAILABLE  overloaded: nothing is free, and the queue is full
 ├── DeadlineExceeded         INTERNAL     deadline_exceeded: the request ran out of its time
 ├── AnswerNotSent            INTERNAL     the answer does not fit into shared memory
+├── GuideFailed              INVALID_ARG  the request's guide became too complex, or a dead end
 └── EngineCallError          the code it  an engine failed: the draft costs only speed, the target
     │                        came with    the request
     ├── EngineTimeout        INTERNAL     model_timeout: an engine did not answer in time
@@ -58,6 +59,12 @@ class DeadlineExceeded(ServingError):
 
 class AnswerNotSent(ServingError):
     """An answer exists but could not be handed to Triton."""
+
+
+class GuideFailed(ServingError):
+    """An answer cannot go on by its guide."""
+
+    code = "INVALID_ARG"
 
 
 class EngineCallError(ServingError):

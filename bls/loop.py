@@ -21,6 +21,7 @@ from tandem.bls.chunk_size import ChunkSize
 from tandem.bls.drafters.drafter import Drafter, Proposal
 from tandem.bls.effects import (
     NO_DRAFT,
+    NO_TOKENS,
     Beside,
     Chunk,
     Draft,
@@ -33,13 +34,22 @@ from tandem.bls.effects import (
     StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
-from tandem.bls.request import Request
+from tandem.bls.guidance import GRAMMAR, guidance_of
+from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text, verification_seed
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.bls.statistics import Round, Statistics
 from tandem.bls.text import TextSoFar
-from tandem.bls.token_details import TokenDetails, of_own_drafts, of_plain_tokens, of_round
+from tandem.bls.token_details import (
+    TokenDetails,
+    joined,
+    of_forced_tokens,
+    of_own_drafts,
+    of_plain_tokens,
+    of_round,
+)
+from tandem.guides.matcher import GuideMatcher
 
 Steps = Generator[Effect, Any, None]
 
@@ -52,6 +62,7 @@ class Decoding:
         request: Request,
         settings: LoopSettings,
         drafter: Drafter,
+        guide: GuideMatcher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request = request
@@ -65,6 +76,8 @@ class Decoding:
         self.kv_blocks: KvBlocks | None = None  # of the last one
         self._settings = settings
         self._drafter = drafter
+        self._guidance = guidance_of(guide, self.sequence, settings)
+        self.statistics.guide = self._guidance.statistics
         self._clock = clock  # seconds
         self._text = TextSoFar(
             request.stop_strings,
@@ -81,6 +94,8 @@ class Decoding:
 
     def decode(self) -> Steps:
         """Yield effects until the answer is complete."""
+        if self._guidance.begins_forced:
+            yield from self._emit(EngineAnswer(NO_TOKENS), of_plain_tokens(0, 0), None)
         while self.finish_reason is None:
             if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
                 yield from self._target_alone()
@@ -89,18 +104,20 @@ class Decoding:
 
     def _round(self) -> Steps:
         began = self._clock()
-        draft = yield from self._propose()
-        if not len(draft):
-            self._plain_tokens_due = draft.plain_tokens
+        proposed = yield from self._propose()
+        if not len(proposed):
+            self._plain_tokens_due = proposed.plain_tokens
             yield from self._target_alone()
             return
+        draft = self._guidance.within(proposed)
         yield from self._draft_ahead(draft)
-        answer = yield self._verification(draft)
+        answer = yield from self._guidance.ask(self._verification(draft))
         end = self.sequence.first_end(answer.tokens)
         accepted = self._accept(draft, answer, end)
-        details = of_round(self.statistics.num_rounds, len(answer.tokens), accepted, len(draft))
-        yield from self._emit(answer, details, end)
-        self._drafter.verified(draft, accepted, self._since(began, answer))
+        number, count = self.statistics.num_rounds, len(answer.tokens)
+        yield from self._emit(answer, of_round(number, count, accepted, len(proposed)), end)
+        if proposed.drafter != GRAMMAR:
+            self._drafter.verified(proposed, accepted, self._since(began, answer))
 
     def _since(self, began: float, answer: EngineAnswer) -> StepSeconds:
         """What a step took that began then: between the ends of two emits, nobody else waits."""
@@ -117,6 +134,9 @@ class Decoding:
         limit = self.sequence.draft_limit
         if limit < 1:
             return Draft()
+        forced = self._guidance.forced_draft(limit)
+        if forced is not None:
+            return forced
         try:
             return (yield from self._drafter.propose(self.sequence, limit))
         except EngineCallError as error:
@@ -196,16 +216,19 @@ class Decoding:
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
         began = self._clock()
-        wanted = min(self.sequence.tokens_left, self._chunk_size.tokens)
+        wanted = min(
+            self.sequence.tokens_left, self._chunk_size.tokens, self._guidance.most_plain_tokens
+        )
         for bound in (self._plain_tokens_due, self.sequence.min_tokens_left):
             wanted = min(wanted, bound) if bound else wanted
-        answer = yield self._target_call(wanted, ends=self.request.end_ids)
+        call = self._target_call(wanted, ends=self.request.end_ids)
+        answer = yield from self._guidance.ask(call)
         count = len(answer.tokens)
         self._plain_tokens_due = max(0, self._plain_tokens_due - count)
         self._chunk_size.adapt(count, answer.seconds)
         self._count_blocks(answer)
         end = self.sequence.first_end(answer.tokens)
-        ended = count < wanted
+        ended = count < wanted and not self._guidance.cuts_answers
         details = self._count_alone(answer, end, ended=ended)
         yield from self._emit(answer, details, end, ended=ended)
         self._drafter.observe_plain_step(count, self._since(began, answer))
@@ -240,8 +263,8 @@ class Decoding:
         details: of the answer's tokens. end: where the first end of sequence is in it, if there is
         one. ended: the engine met the end of sequence and kept it to itself.
         """
-        tokens = answer.tokens[:end][: self.sequence.tokens_left]
         ended = ended or end is not None
+        tokens, details = self._followed(answer.tokens[:end], details, ended=ended)
         text, cut, lengths = yield from self._text.extend(tokens)
         tokens = tokens[:cut]
         details = details.first(len(tokens))._replace(text_lengths=lengths)
@@ -249,13 +272,25 @@ class Decoding:
             details = details.with_log_probs(answer.log_probs, answer.top)
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
-        if ended or self._text.stopped:
+        if ended or self._text.stopped or self._guidance.complete:
             self.finish_reason = "stop"
         elif self.sequence.tokens_left == 0:
             self.finish_reason = "length"
         if self.finish_reason is not None and not self.request.detokenizes_off_path:
             text += yield from self._text.finish(self.sequence.output)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
+
+    def _followed(
+        self, tokens: TokenIds, details: TokenDetails, *, ended: bool
+    ) -> tuple[TokenIds, TokenDetails]:
+        """Return what is kept of tokens, with those that a guide forces behind them."""
+        tokens = tokens[: self.sequence.tokens_left]
+        left = 0 if ended else self.sequence.tokens_left - len(tokens)
+        count, forced = self._guidance.follow(tokens, left)
+        if not len(forced):
+            return tokens[:count], details
+        told = of_forced_tokens(self.statistics.num_rounds, len(forced))
+        return np.concatenate((tokens[:count], forced)), joined([details.first(count), told])
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:
         """Copy what belongs to the ``count`` tokens that are kept: the answer's memory is shared.

@@ -11,6 +11,9 @@ TensorRT-LLM's (samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTok
   alone;
 - verifies under top-p with the whole probability of that last token, unlike its own sampling: the
   target is left alone there.
+
+Without token masks a guide is exact by repair, but not under top-k or top-p: the target is left
+alone there too (``bls.guidance``).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.drafter_registry import CONTROL, DRAFT_MODEL
 from tandem.bls.effects import Draft
+from tandem.bls.guidance import method_of
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import LoopSettings
 from tandem.bls.warping import certain, warped
@@ -37,7 +41,8 @@ def lossless(request: Request, settings: LoopSettings) -> Request:
     """
     if not request.kind.drafts_in_loop:
         return request
-    if not _brings_all(request, settings):
+    guided_by_token = request.guide and method_of(request, settings) == "token_by_token"
+    if guided_by_token or not _brings_all(request, settings):
         return _without_drafts(request)
     if request.draft_acceptance_threshold is not None:
         return request

@@ -52,6 +52,18 @@ UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
     "tandem_unverified_draft_tokens_total",
     "Draft tokens that the target dropped without verifying them; at least so many",
 )
+GUIDES_REFUSED = METRICS.counter(
+    "tandem_guides_refused_total", "Guides that could not be compiled, by the keyword that is why"
+)
+FORCED_TOKENS = METRICS.counter(
+    "tandem_forced_tokens_total", "Tokens of answers that a guide left no choice for"
+)
+REPAIRED_TOKENS = METRICS.counter(
+    "tandem_repaired_tokens_total", "Tokens that the target drew again to fit a guide"
+)
+ILLEGAL_DRAFT_TOKENS = METRICS.counter(
+    "tandem_illegal_draft_tokens_total", "Draft tokens dropped where a guide forbids one"
+)
 RECOMPUTED_TOKENS = METRICS.counter(
     "tandem_recomputed_tokens_total", "Context tokens computed again after an eviction"
 )

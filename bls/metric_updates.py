@@ -18,9 +18,12 @@ from tandem.bls.metric_names import (
     DRAFT_TOKENS,
     DRAFTER_FAILURES,
     DRAFTS,
+    FORCED_TOKENS,
+    ILLEGAL_DRAFT_TOKENS,
     INTER_TOKEN_LATENCY,
     OUTPUT_TOKENS,
     RECOMPUTED_TOKENS,
+    REPAIRED_TOKENS,
     ROUND_PART_SECONDS,
     ROUND_PART_SECONDS_TOTAL,
     ROUND_SECONDS,
@@ -79,6 +82,13 @@ def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
         (DRAFTER_FAILURES, statistics.num_drafter_failures),
         (UNVERIFIED_DRAFT_TOKENS, statistics.num_unverified_draft_tokens),
         (RECOMPUTED_TOKENS, statistics.num_recomputed_tokens),
+    ):
+        updates.count(name, value, drafter=drafter)
+    guided = statistics.guide
+    for name, value in (
+        (FORCED_TOKENS, guided.num_forced_tokens if guided else 0),
+        (REPAIRED_TOKENS, guided.num_repaired_tokens if guided else 0),
+        (ILLEGAL_DRAFT_TOKENS, guided.num_illegal_draft_tokens if guided else 0),
     ):
         updates.count(name, value, drafter=drafter)
     for accepted, hits in enumerate(statistics.ahead.hits_by_accepted):

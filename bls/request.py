@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import AUTO
+from tandem.guides.guide import Guide
 
 TokenIds = NDArray[np.int32]
 
@@ -63,6 +64,7 @@ class Request:
     num_top_log_probs: int = 0  # alternatives where log-probabilities are
     wants_context_logits: bool = False
     wants_generation_logits: bool = False
+    guide: Guide | None = None  # what the answer's text must look like
     wants_kv_blocks: bool = False  # how many its context holds; those reused are always counted
 
     @property

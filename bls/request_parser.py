@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tandem.bls.draft_inputs import DraftInputs
 from tandem.bls.errors import BadRequest
+from tandem.bls.guide_inputs import check_guides, guide_of
 from tandem.bls.inputs import Inputs, check_sizes, refuse_unknown
 from tandem.bls.prompt import LogitBias, Options, Prompt, TokenizerInputs, check_logits
 from tandem.bls.request import Request, Sampling, TokenIds
@@ -35,8 +36,6 @@ UNSUPPORTED = (
     tensors.LORA_TASK_ID,
     tensors.LORA_WEIGHTS,
     tensors.LORA_CONFIG,
-    tensors.GUIDED_DECODING_GUIDE_TYPE,
-    tensors.GUIDED_DECODING_GUIDE,
 )
 
 MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
@@ -53,6 +52,7 @@ class RequestParser:
     ) -> None:
         refuse_unknown(parameters)
         check_sizes(inputs, settings)
+        check_guides(inputs, settings.max_guide_bytes)
         for tensor in UNSUPPORTED:
             if inputs.get(tensor, np.empty(0)).size:
                 raise BadRequest(f"input '{tensor}' is not supported by this deployment")
@@ -167,6 +167,7 @@ class RequestParser:
             wants_context_logits=options.return_context_logits,
             wants_generation_logits=options.return_generation_logits,
             wants_kv_blocks=options.return_perf_metrics,
+            guide=guide_of(self._inputs, row),
         )
         return self._draft_inputs.apply(request, row)
 

@@ -25,6 +25,15 @@ def verification_seed(seed: int, position: int, *, keyed: bool) -> int:
     return seed if keyed else derived_seed(seed, "verify", position)
 
 
+def repair_seed(seed: int, position: int, *, keyed: bool) -> int:
+    """Seed of a target call that draws one token again, after the first one was forbidden.
+
+    With the same noise by position the token is that of a draw among the allowed ones alone. A
+    fresh generator must not see a number again that another call has used.
+    """
+    return seed if keyed else derived_seed(seed, "repair", position)
+
+
 def proposal_seed(seed: int, position: int, *, keyed: bool, use_draft_logits: bool) -> int:
     """Seed of a draft call.
 

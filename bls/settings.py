@@ -89,6 +89,7 @@ class LoopSettings(RequestLimits):
     preprocessing_model: str
     postprocessing_model: str
 
+    tokenizer_dir: str = "tokenizer"  # beside model.py, for guides
     end_ids: tuple[int, ...] = ()  # the first one is what an engine is given as end_id
     engines_share_device: bool = False  # what one of them computes slows the other down
     drafters: tuple[DrafterName, ...] = (CONTROL.name,)  # what a request may choose from
@@ -117,6 +118,7 @@ class LoopSettings(RequestLimits):
     # Limits of a request beside RequestLimits
     max_ngram_size: int = 8  # each size costs the index memory for every token of the context
     max_logits_bytes: int = 64 * 2**20  # of all context and generation logits in an answer
+    max_guide_bytes: int = 256 * 2**10  # of a prompt's guide; 0: no guides are taken
 
     # Time-outs; an engine has its own
     request_timeout: float = 600.0  # a whole request, also where a client sets none

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from tandem.bls.drafter_registry import CONTROL, ENGINE, DrafterName
@@ -121,6 +121,21 @@ class DraftedAhead:
         }
 
 
+@dataclass
+class Guided:
+    """How a guide shaped an answer.
+
+    method: how the target was held to it, see ``bls.guidance``. num_forced_tokens: taken over
+    without a call, since no others fit. num_repaired_tokens: drawn again, since the first one did
+    not fit. num_illegal_draft_tokens: dropped unverified, with those behind the first illegal one.
+    """
+
+    method: str
+    num_forced_tokens: int = 0
+    num_repaired_tokens: int = 0
+    num_illegal_draft_tokens: int = 0
+
+
 class Totals(NamedTuple):
     """A request's statistics at one moment."""
 
@@ -144,6 +159,7 @@ class Statistics(Drafted):
         default_factory=lambda: defaultdict(Drafted)
     )
     ahead: DraftedAhead = field(default_factory=DraftedAhead)
+    guide: Guided | None = None
     rounds: list[Round] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,6 +174,7 @@ class Statistics(Drafted):
             "target_seconds": self.target_seconds,
             "by_drafter": by_drafter,
             "draft_ahead": self.ahead.as_dict(),
+            "guide": None if self.guide is None else asdict(self.guide),
             "rounds": [round_._asdict() for round_ in self.rounds],
         }
 

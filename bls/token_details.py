@@ -28,7 +28,8 @@ class TopLogProbs(NamedTuple):
 class TokenDetails(NamedTuple):
     """Facts about n tokens, in their order.
 
-    rounds: [n], counted from 1 in the whole answer; without drafts every token is a round.
+    rounds: [n], counted from 1 in the whole answer; without drafts every token is a round. Tokens
+        that a guide forces belong to the round before them, those that begin an answer to round 0.
     kinds: [n], indices of ``contract.entry.KINDS``.
     text_lengths: [n], characters that a token completes; None where nobody asked, as the rest.
     log_probs: [n]. top_ids, top_log_probs: [n, k], see TopLogProbs.
@@ -88,6 +89,13 @@ def of_plain_tokens(before: int, count: int) -> TokenDetails:
     """Return the details of tokens that the target said alone, behind ``before`` rounds."""
     rounds = np.arange(before + 1, before + 1 + count, dtype=np.int32)
     return TokenDetails(rounds, np.full(count, _INDEX["plain"], np.uint8))
+
+
+def of_forced_tokens(number: int, count: int) -> TokenDetails:
+    """Return the details of tokens that a guide forces behind round ``number``."""
+    return TokenDetails(
+        np.full(count, number, np.int32), np.full(count, _INDEX["forced"], np.uint8)
+    )
 
 
 def of_own_drafts(number: int, count: int) -> TokenDetails:

@@ -1,4 +1,4 @@
-"""Imports point one way: tools -> shims -> bls.triton -> bls -> contract, lookup <- engines."""
+"""Imports point one way: tools -> shims -> bls.triton -> bls -> contract, lookup, guides."""
 
 import ast
 from pathlib import Path
@@ -13,8 +13,9 @@ TRITON = {"triton_python_backend_utils", "c_python_backend_utils", "tritonclient
 ARROWS = {
     "contract": {"contract"},
     "lookup": {"lookup"},
-    "bls": {"bls", "contract", "lookup"},
-    "bls.triton": {"bls", "bls.triton", "contract", "triton"},
+    "guides": {"guides", "contract", "preprocessing"},
+    "bls": {"bls", "contract", "lookup", "guides"},
+    "bls.triton": {"bls", "bls.triton", "contract", "guides", "triton"},
     "engines": {"engines", "contract", "lookup"},
     "engines.triton": {"engines", "contract", "triton"},
     "gateway": {"gateway", "gateway.triton", "contract", "preprocessing", "postprocessing"},

@@ -20,6 +20,7 @@ from tandem.bls.effects import (
 )
 from tandem.bls.errors import EngineCallError
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
+from tandem.bls.masked_bias import masked_bias
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.token_details import TopLogProbs
@@ -80,7 +81,9 @@ class EngineRequests:
         if engine.is_draft:
             sampling = draft_sampling(request, engine.loop)
             self._gets_bans = draft_gets_bans(request, engine.loop)
-        self._sampling = _sampling_tensors(sampling, engine.settings.vocab_size)
+        self._sampling = _sampling_tensors(sampling)
+        self._sampling_bias = _widened(sampling.embedding_bias, engine.settings.vocab_size)
+        self._request_bias = _words(tensors.EMBEDDING_BIAS, self._sampling_bias)
         bad_words = known(sampling.bad_words, engine.settings.vocab_size)
         ends = self._one_token_words(request.end_ids if self._gets_bans else ())
         self._bad_words = _words(tensors.BAD_WORDS_LIST, bad_words)
@@ -118,6 +121,7 @@ class EngineRequests:
                 self._output_len(call.max_new_tokens),
                 self._perf_metrics,
                 *self._sampling,
+                *self._bias(call),
                 *self._changing(call),
             ],
         )
@@ -165,6 +169,14 @@ class EngineRequests:
             BranchDraft(num_accepted, token, ids[row, : lengths[row]])
             for row, (num_accepted, token) in enumerate(outcomes.reshape(-1, 2).tolist())
         )
+
+    def _bias(self, call: EngineCall) -> list[Any]:
+        """The request's bias; minus infinity for what a mask forbids that is not sent as such."""
+        if call.token_masks is None or self._engine.settings.capabilities.masks_tokens:
+            return self._request_bias
+        width = self._engine.settings.vocab_size
+        bias = masked_bias(self._sampling_bias, call.token_masks[0], width)
+        return [_row(tensors.EMBEDDING_BIAS, bias)]
 
     def _logits(self, outputs: dict[str, Any]) -> Any:
         """Of a draft: the tensor itself, to be passed on. Of the target: [n, vocab_size]."""
@@ -234,6 +246,8 @@ class EngineRequests:
             logits = self._draft_logits(call)
             if logits is not None:
                 inputs += [logits, *self._logits_threshold]
+        if call.token_masks is not None and self._engine.settings.capabilities.masks_tokens:
+            inputs.append(_row(tensors.TOKEN_MASKS, call.token_masks))
         if self._wants_context_logits(call):
             inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
         if self._wants_prompt_log_probs(call):
@@ -285,8 +299,8 @@ def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
     ]
 
 
-def _words(tensor: Any, table: TokenIds | None) -> list[Any]:
-    """The tensor of a list of words, where there is a word."""
+def _words(tensor: Any, table: NDArray[Any] | None) -> list[Any]:
+    """The tensor of a list of words, or of a bias, where there is one."""
     return [] if table is None else [_row(tensor, table)]
 
 
@@ -337,7 +351,7 @@ def _engine_seconds(outputs: dict[str, Any]) -> float:
     return max(0.0, seconds)
 
 
-def _sampling_tensors(sampling: Sampling, vocab_size: int) -> list[Any]:
+def _sampling_tensors(sampling: Sampling) -> list[Any]:
     inputs = [_scalar(tensors.RUNTIME_TOP_K, sampling.top_k)]
     if not sampling.greedy:
         inputs.append(_scalar(tensors.TEMPERATURE, sampling.temperature))
@@ -349,13 +363,13 @@ def _sampling_tensors(sampling: Sampling, vocab_size: int) -> list[Any]:
     ):
         if value is not None:
             inputs.append(_scalar(tensor, value))
-    if sampling.embedding_bias is not None:
-        inputs.append(_row(tensors.EMBEDDING_BIAS, _widened(sampling.embedding_bias, vocab_size)))
     return inputs
 
 
-def _widened(bias: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
-    """The bias in this engine's padded width."""
+def _widened(bias: NDArray[np.float32] | None, vocab_size: int) -> NDArray[np.float32] | None:
+    """The bias in this engine's padded width, where there is one."""
+    if bias is None:
+        return None
     return (
         np.pad(bias, (0, vocab_size - len(bias))) if len(bias) < vocab_size else bias[:vocab_size]
     )

@@ -21,6 +21,7 @@ import triton_python_backend_utils as pb_utils
 from tandem.bls.drafter_registry import DrafterName
 from tandem.bls.metric_names import (
     ABANDONED_CALLS,
+    GUIDES_REFUSED,
     HEARTBEAT,
     KV_RESERVED,
     METRICS,
@@ -58,6 +59,11 @@ class Metrics:
         updates = updates_of(drafter, statistics, timeline)
         with self._lock:
             self._unpublished.add(updates)
+
+    def count_refused_guide(self, keyword: str) -> None:
+        """Add one guide that could not be compiled; any thread may."""
+        with self._lock:
+            self._unpublished.count(GUIDES_REFUSED, 1, keyword=keyword)
 
     def publish(
         self, *, running: int, waiting: int, kv_reserved: float, abandoned: Mapping[str, int]

@@ -6,6 +6,8 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,12 @@ from tandem.bls.effects import TextCall
 from tandem.bls.errors import Cancelled, EngineCallError, ServingError
 from tandem.bls.loop import Decoding
 from tandem.bls.prompt import Options, Prompt, Tokens, check_logits, request_of
-from tandem.bls.request import TokenIds
+from tandem.bls.request import Request, TokenIds
 from tandem.bls.request_parser import RequestParser
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
+from tandem.bls.triton.guides import Guides
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.pending_call import Abandoned, CallSlot
@@ -40,10 +43,13 @@ from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import is_forwarded
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
+from tandem.guides.matcher import GuideMatcher
 
 # Calls of the tokenizer under way at once. It answers them one after the other, so that more would
 # gain nothing; each holds a thread of the pool that engine calls and chunks need too.
 TOKENIZER_CALLS = 4
+# Guides compiled at once. Each may keep a core busy for seconds.
+GUIDES_COMPILED = 1
 
 
 class StreamEntry:
@@ -54,9 +60,9 @@ class StreamEntry:
         pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(LoopSettings, json.loads(args["model_config"]))
         self._settings = settings
-        folder = Path(args["model_repository"], args["model_version"], FOLDER)
+        version_folder = Path(args["model_repository"], args["model_version"])
         for own in settings.drafter_modules:
-            join(with_settings(read_kind(folder / own.file), own.settings))
+            join(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
         self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
         self._draft_statistics = DraftStatistics(
@@ -70,7 +76,13 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_blocks,
         )
         self._ahead_statistics = AheadStatistics(settings, lambda: self._admission.running)
-        self._tokenizer_limiter = ConcurrencyLimiter(TOKENIZER_CALLS, settings.max_queue_bytes)
+        self._tokenizer_limiter = ConcurrencyLimiter(
+            TOKENIZER_CALLS, settings.max_queue_bytes, "texts that wait to be tokenized"
+        )
+        self._guides = Guides(settings, version_folder, self._metrics.count_refused_guide)
+        self._guide_limiter = ConcurrencyLimiter(
+            GUIDES_COMPILED, settings.max_queue_bytes, "guides that wait to be compiled"
+        )
         self._states: dict[str, RequestState] = {}
         self._states_lock = threading.Lock()
         self._watcher = Watcher(Heartbeat(args["model_name"]).beat, self._publish)
@@ -111,6 +123,7 @@ class StreamEntry:
         outputs = request.requested_output_names()
         options = request_parser.options()._replace(tells_text_lengths=tells_text_lengths(outputs))
         prompts = request_parser.prompts(options)
+        self._guides.check([prompt.request for prompt in prompts])
         timeout = self._settings.request_timeout
         if request.timeout():
             timeout = min(timeout, request.timeout() / 1e6)
@@ -147,8 +160,8 @@ class StreamEntry:
             raise
 
     def _begin(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
-        """Tokenize a request's prompts and queue them."""
-        try:
+        """Tokenize a request's prompts."""
+        with _ending(state):
             try:
                 tokens, prefixes = (
                     self._tokens(state, prompts),
@@ -157,40 +170,70 @@ class StreamEntry:
             finally:
                 if permit is not None:
                     permit.end()
-            sequences, reservations = self._sequences(state, prompts, tokens, prefixes)
-            state.open(sequences)
-            state.slots.enter(reservations)
-        except (Abandoned, Cancelled):
+            check_logits(
+                [len(t.prompt_ids) for t in tokens],
+                [p.request.max_tokens for p in prompts],
+                state.options,
+                self._settings,
+            )
+            requests = [
+                request_of(prompt, its_tokens, self._settings)
+                for prompt, its_tokens in zip(prompts, tokens, strict=True)
+            ]
+            self._queue_guides(state, requests, prefixes)
+
+    def _queue_guides(
+        self, state: RequestState, requests: list[Request], prefixes: list[str]
+    ) -> None:
+        """Let a request's sequences begin; one with a new guide waits for a permit."""
+        if self._guides.know(requests):
+            self._open(state, requests, prefixes)
             return
-        except ServingError as error:
-            state.fail(error)
-        except Exception as error:  # noqa: BLE001  the client must not wait for ever
-            log_exception("a request could not be started", error)
-            state.fail(ServingError("internal error while starting the request"))
+
+        def begin(permit: Permit) -> None:
+            in_background(
+                lambda: self._compile(state, requests, prefixes, permit),
+                lambda error: _give_up(state, permit, error),
+            )
+
+        size = sum(sys.getsizeof(request.guide.text) for request in requests if request.guide)
+        state.permit = self._guide_limiter.acquire(begin, size)
+        if state.closed:
+            state.permit.withdraw()
+
+    def _compile(
+        self, state: RequestState, requests: list[Request], prefixes: list[str], permit: Permit
+    ) -> None:
+        """Begin with guides that have to be compiled first."""
+        try:
+            with _ending(state):
+                self._open(state, requests, prefixes)
+        finally:
+            permit.end()
+
+    def _open(self, state: RequestState, requests: list[Request], prefixes: list[str]) -> None:
+        """Queue the sequences of a request."""
+        matchers = [self._guides.matcher(request) for request in requests]
+        sequences, reservations = self._sequences(state, requests, matchers, prefixes)
+        state.open(sequences)
+        state.slots.enter(reservations)
 
     def _sequences(
         self,
         state: RequestState,
-        prompts: list[Prompt],
-        tokens: list[Tokens],
+        requests: list[Request],
+        matchers: list[GuideMatcher | None],
         prefixes: list[str],
     ) -> tuple[list[SequenceState], list[Reservation]]:
         """Return each prompt's sequence and its reservation."""
         settings, sequences, reservations = self._settings, [], []
-        check_logits(
-            [len(t.prompt_ids) for t in tokens],
-            [p.request.max_tokens for p in prompts],
-            state.options,
-            settings,
-        )
-        for index, prompt in enumerate(prompts):
-            request = request_of(prompt, tokens[index], settings)
+        for index, request in enumerate(requests):
             reservation = Reservation(*blocks_of(request, settings))
             availability = DraftKvAvailability(reservation, self._health)
             drafter = drafter_of(
                 request, settings, availability, self._draft_statistics, self._ahead_statistics
             )
-            decoding = Decoding(request, settings, drafter)
+            decoding = Decoding(request, settings, drafter, matchers[index])
             sequence = SequenceState(index, decoding, prefixes[index], state, self._metrics)
             sequences.append(sequence)
             reservations.append(sequence.queue(self._admission, reservation, self._clients))
@@ -255,6 +298,20 @@ class StreamEntry:
             kv_reserved=self._admission.kv_reserved,
             abandoned={**none_abandoned, **self._clients.abandoned.by_model},
         )
+
+
+@contextmanager
+def _ending(state: RequestState) -> Iterator[None]:
+    """End a request with whatever keeps it from beginning."""
+    try:
+        yield
+    except (Abandoned, Cancelled):
+        return
+    except ServingError as error:
+        state.fail(error)
+    except Exception as error:  # noqa: BLE001  the client must not wait for ever
+        log_exception("a request could not be started", error)
+        state.fail(ServingError("internal error while starting the request"))
 
 
 def _give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:

@@ -11,7 +11,9 @@ class Kitchen:
 
     def __init__(self, most=1, max_waiting_bytes=100):
         self.at_work = []
-        self.limiter = ConcurrencyLimiter(most, max_waiting_bytes)
+        self.limiter = ConcurrencyLimiter(
+            most, max_waiting_bytes, "texts that wait to be tokenized"
+        )
 
     def come(self, name, size=10):
         return self.limiter.acquire(lambda permit: self.at_work.append(name), size)
@@ -29,7 +31,7 @@ def test_as_many_go_to_work_as_may_and_the_rest_in_order():
 
 def test_work_gets_its_own_turn():
     begun = []
-    limiter = ConcurrencyLimiter(1, 0)
+    limiter = ConcurrencyLimiter(1, 0, "texts")
     permit = limiter.acquire(begun.append, 1)
     assert begun == [permit]
 

@@ -431,6 +431,8 @@ HARMLESS = {
     "draft_acceptance_threshold": 0.0,
     "beam_width": 1,
     "num_return_sequences": 1,
+    "guided_decoding_guide_type": "regex",
+    "guided_decoding_guide": "a",
 }
 
 
@@ -457,6 +459,8 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         "max_matching_ngram_size": 3,
         "use_draft_logits": True,
         "draft_acceptance_threshold": 0.5,
+        "guided_decoding_guide_type": "choice",
+        "guided_decoding_guide": '["b"]',
     }
     first = {**HARMLESS, "use_draft_logits": True}
     one, two = prompts_of(batch(first, {**first, **other}))

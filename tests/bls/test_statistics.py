@@ -55,6 +55,7 @@ def test_rounds_add_up_in_all_and_by_drafter():
             "num_wasted_branches": 0,
             "seconds_saved": 0.0,
         },
+        "guide": None,
     }
     assert len(rounds) == 4
     assert rounds[0] == {

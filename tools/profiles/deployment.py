@@ -149,6 +149,8 @@ class Deployment:
             **self._request_limits,
             max_ngram_size=limits.max_ngram_size,
             max_logits_bytes=limits.max_logits_bytes,
+            max_guide_bytes=limits.max_guide_bytes,
+            tokenizer_dir=TOKENIZER,
             request_timeout=timeouts.request,
             drafter_pause=timeouts.drafter_pause,
         )

@@ -161,7 +161,8 @@ class LimitsSection(ConfigSection):
     max_words: in each list of stop, bad or bias words of a prompt. max_words_bytes: of all words of
     a request. max_ngram_size: the longest n-gram that a request may have looked up.
     max_logits_bytes: of the context and generation logits in an answer, which travel through
-    /dev/shm several times.
+    /dev/shm several times. max_guide_bytes: of a prompt's guide; 0 takes none, and spares the loop
+    the memory that compiling them takes.
     """
 
     max_text_bytes: PositiveInt | None = None
@@ -169,6 +170,7 @@ class LimitsSection(ConfigSection):
     max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
     max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
+    max_guide_bytes: NonNegativeInt = LoopSettings.max_guide_bytes
 
 
 class TimeoutsSection(ConfigSection):

@@ -32,6 +32,7 @@ ESCAPED_JSON = re.compile(
     r"""(?<=string_value: )"([\[{](?:[^\\"']|\\")*\\"(?:[^\\"']|\\")*)"$""", re.MULTILINE
 )
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
+ENTRY_PACKAGES = ("contract", "lookup", "guides", "preprocessing", "bls")
 ENGINE_PACKAGES = ("contract", "lookup", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -105,7 +106,7 @@ def models(deployment: Deployment) -> Iterator[Model]:
         files=tokenizer,
     )
     yield from _engine_models(deployment)
-    yield from _entry_models(deployment)
+    yield from _entry_models(deployment, tokenizer)
 
 
 def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
@@ -172,7 +173,7 @@ def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]
     )
 
 
-def _entry_models(deployment: Deployment) -> Iterator[Model]:
+def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> Iterator[Model]:
     for listed in deployment.profile.entries:
         streams = listed.kind == "stream"
         control = listed.drafter == CONTROL.name
@@ -183,14 +184,14 @@ def _entry_models(deployment: Deployment) -> Iterator[Model]:
             parameters=encode(deployment.loop_settings() if streams else settings),
             inputs=entry.INPUTS,
             outputs=entry.OUTPUTS,
-            packages=("contract", "lookup", "bls"),
+            packages=ENTRY_PACKAGES,
             max_batch_size=deployment.profile.max_batch_size,
             decoupled=streams,
-            files=_drafter_files(deployment) if streams else {},
+            files=_drafter_files(deployment) | tokenizer if streams else {},
         )
 
 
-def _drafter_files(deployment: Deployment) -> Mapping[str, list[Path]]:
+def _drafter_files(deployment: Deployment) -> dict[str, list[Path]]:
     files = [drafter.file for drafter in deployment.own_drafters]
     return {drafter_module.FOLDER: files} if files else {}
 

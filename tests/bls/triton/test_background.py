@@ -114,7 +114,7 @@ def test_a_refusal_needs_no_thread(threads, pb):
 
 
 def test_a_permit_that_cannot_be_used_goes_to_the_next_one(threads):
-    failures, served, limiter = [], [], ConcurrencyLimiter(1, 100)
+    failures, served, limiter = [], [], ConcurrencyLimiter(1, 100, "texts")
 
     class State:
         fail = staticmethod(failures.append)

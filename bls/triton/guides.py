@@ -1,0 +1,68 @@
+"""The guides of requests: whether this process can compile them, and its matchers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.bls.errors import BadRequest
+from tandem.bls.guide_inputs import TEXT, TYPE
+from tandem.bls.request import Request
+from tandem.bls.settings import LoopSettings
+from tandem.guides.errors import GuideError
+from tandem.guides.matcher import GuideMatcher
+from tandem.guides.refusals import keywords_of
+
+if TYPE_CHECKING:
+    from tandem.guides.compiler import GuideCompiler
+
+
+class Guides:
+    """Makes the matchers of requests. Thread-safe.
+
+    count_refused: is told the keyword of each refusal. Without `llguidance` in this Python, or with
+    a tokenizer that it cannot read, guides are refused by name.
+    """
+
+    def __init__(
+        self, settings: LoopSettings, folder: Path, count_refused: Callable[[str], None]
+    ) -> None:
+        self._count_refused = count_refused
+        self._compiler: GuideCompiler | None = None
+        self._missing = ""  # why there is none
+        try:
+            self._compiler = _compiler(settings, folder / settings.tokenizer_dir)
+        except ModuleNotFoundError:
+            self._missing = "its Python has no package llguidance; install it there"
+        except GuideError as error:
+            self._missing = str(error)
+
+    def check(self, requests: Sequence[Request]) -> None:
+        """Refuse guides where none can be compiled."""
+        if self._compiler is None and any(request.guide for request in requests):
+            raise BadRequest(f"input '{TYPE}' is not supported by this deployment: {self._missing}")
+
+    def know(self, requests: Sequence[Request]) -> bool:
+        """Whether nothing has to be compiled for these."""
+        guides = {request.guide for request in requests if request.guide is not None}
+        return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
+
+    def matcher(self, request: Request) -> GuideMatcher | None:
+        """Return the matcher of a request's answer, if it has a guide; raise BadRequest."""
+        if request.guide is None or self._compiler is None:
+            return None
+        try:
+            return self._compiler.matcher(request.guide, request.end_ids)
+        except GuideError as error:
+            for keyword in keywords_of(str(error)):
+                self._count_refused(keyword)
+            raise BadRequest(f"input '{TEXT}': {error}") from error
+
+
+def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:
+    if not settings.max_guide_bytes:
+        return None
+    from tandem.guides.compiler import GuideCompiler  # noqa: PLC0415  its library may be missing
+
+    return GuideCompiler(tokenizer_dir, settings.target.vocab_size, settings.end_ids)

@@ -1,0 +1,90 @@
+"""The library's own form of each kind of guide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from llguidance import LLMatcher
+
+from tandem.guides.errors import GuideError
+from tandem.guides.guide import Guide
+
+# With flexible whitespace almost nothing is forced, and a model may go on with blanks for ever.
+JSON_OPTIONS: Final = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
+OWN_OPTIONS = "x-guidance"  # of a schema, such as {"whitespace_flexible": true}
+MAX_CHOICES = 10_000
+
+
+def grammar_of(guide: Guide) -> str:
+    """Return the library's own form of a guide; raise GuideError where it has none."""
+    try:
+        return GRAMMARS[guide.kind](guide.text)
+    except ValueError as error:
+        raise GuideError(_first_line(error)) from error
+
+
+def _json_schema(text: str) -> str:
+    """Return the grammar of a schema; one with options of its own is taken by these alone."""
+    options = None if _has_options(text) else JSON_OPTIONS
+    return LLMatcher.grammar_from_json_schema(text, defaults=options)  # type: ignore[arg-type]
+
+
+def _has_options(schema: str) -> bool:
+    if OWN_OPTIONS not in schema:
+        return False
+    try:
+        read = json.loads(schema)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(read, dict) and OWN_OPTIONS in read
+
+
+def _json(text: str) -> str:
+    if text:
+        raise GuideError("a guide of the type 'json' is any JSON and has no text; leave it out")
+    return _json_schema("{}")
+
+
+def _regex(text: str) -> str:
+    return LLMatcher.grammar_from_regex(text)
+
+
+def _lark(text: str) -> str:
+    return LLMatcher.grammar_from_lark(text)
+
+
+def _choice(text: str) -> str:
+    """One of several texts, as a regular expression of them."""
+    try:
+        choices = json.loads(text)
+    except (ValueError, RecursionError):
+        choices = None
+    if not isinstance(choices, list) or not all(c and isinstance(c, str) for c in choices):
+        raise GuideError('choices must be a JSON list of texts, such as ["yes", "no"]')
+    if not 0 < len(choices) <= MAX_CHOICES:
+        raise GuideError(f"{len(choices)} choices given, must be 1..{MAX_CHOICES}")
+    return _regex("|".join(map(_literally, choices)))
+
+
+def _literally(text: str) -> str:
+    """Return the regular expression that only ``text`` matches."""
+    return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
+
+
+GRAMMARS: Final[dict[str, Callable[[str], str]]] = {
+    "json": _json,
+    "json_schema": _json_schema,
+    "regex": _regex,
+    "choice": _choice,
+    "lark_grammar": _lark,
+}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

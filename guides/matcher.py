@@ -1,0 +1,187 @@
+"""Where one answer stands in its guide, and which tokens may come there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.guides.errors import GuideError, TokenForbidden
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
+
+# Bit (id % 32) of word (id // 32) is set where the token may come: [rows, ceil(vocab_size / 32)].
+TokenMasks: TypeAlias = NDArray[np.int32]
+
+WORD_BITS = 32
+ANYTHING = np.int32(-1)  # a word of a mask that forbids nothing
+# What the library says where no text at all fits a guide.
+DEAD_ENDS = ("NoExtensionBias", "NoExtension")
+
+
+class Vocabulary(NamedTuple):
+    """The target's. end_ids: those that the compiler knows as ends of sequence."""
+
+    size: int
+    end_ids: tuple[int, ...]
+
+
+class Walk(NamedTuple):
+    """What may come at the place of each of some tokens, and behind the last of them.
+
+    masks: [n + 1, words]. num_legal: how many of the tokens the guide takes, one after the other;
+    rows behind the first that it does not take say nothing.
+    """
+
+    masks: TokenMasks
+    num_legal: int
+
+
+class GuideMatcher:
+    """Follows one answer through its guide. Ends of sequence are no part of what it follows.
+
+    end_ids: those of the request. One of them may come wherever the answer is complete, and nowhere
+    else, whatever the vocabulary says of it.
+
+    Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. It is fed no token that its own
+    mask forbids: that would end it for good.
+    """
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        executor: LLExecutor,
+        vocabulary: Vocabulary,
+        end_ids: Sequence[int],
+    ) -> None:
+        self._matcher = matcher
+        self._executor = executor
+        self._vocabulary = vocabulary
+        self._end_ids = frozenset(end_ids)
+        self._words = -(-vocabulary.size // WORD_BITS)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing may follow any more but an end of sequence."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def advance(self, tokens: Sequence[int]) -> int:
+        """Follow tokens up to where the guide is complete; return how many it took.
+
+        Raises TokenForbidden, or GuideError where it cannot be followed.
+        """
+        taken = self._matcher.try_consume_tokens(self._known(tokens))
+        self._check()
+        if taken < len(tokens) and not self.complete:
+            raise TokenForbidden(f"the token {tokens[taken]} does not fit the guide")
+        return taken
+
+    def forced(self, most: int) -> list[int]:
+        """Return up to ``most`` tokens that must come now, because no others may."""
+        tokens = self.take_forced(most)
+        self._matcher.rollback(len(tokens))
+        return tokens
+
+    def take_forced(self, most: int) -> list[int]:
+        """Follow up to ``most`` tokens that must come now, and return them.
+
+        One after the other: how the library spells bytes that are no whole character depends on
+        where it begins, and a mask that is made for one place begins there.
+        """
+        taken: list[int] = []
+        while len(taken) < most and not self.complete:
+            token = next(iter(self._matcher.compute_ff_tokens()), None)
+            self._check()
+            if token is None or token in self._end_ids:
+                break
+            self._matcher.consume_token(token)
+            taken.append(token)
+        return taken
+
+    def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
+        """Return what may come at the place of each token, and behind the last one.
+
+        may_end: whether the answer may end there at all. Where it is complete and may not, anything
+        may come: what comes behind a complete answer is dropped. Raises GuideError.
+        """
+        before_end = self._known(_up_to(tokens, self._end_ids))
+        masks = self._masks(before_end, rows=len(tokens) + 1)
+        self._set_ends(masks, may_end=may_end)
+        num_legal = next(
+            (i for i, token in enumerate(tokens) if not self._may(masks[i], token)), len(tokens)
+        )
+        needed = masks[num_legal]
+        if num_legal > len(before_end) or not needed.any():
+            self._check_dead_end(before_end[:num_legal])
+            needed[:] = ANYTHING
+        return Walk(masks, num_legal)
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """Those before the first id that the vocabulary does not have: it would end the matcher."""
+        unknown = (i for i, token in enumerate(tokens) if not 0 <= token < self._vocabulary.size)
+        return list(tokens[: next(unknown, len(tokens))])
+
+    def _masks(self, tokens: list[int], rows: int) -> TokenMasks:
+        """Return what the library says, [rows, words]; zeros behind what it does not take."""
+        masks = np.zeros((rows, self._words), np.int32)
+        address, row_bytes = masks.ctypes.data, masks.strides[0]
+        if tokens:
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(
+                [(self._matcher, 0, tokens)], address, row_bytes, rows
+            )
+        else:
+            self._matcher.unsafe_compute_mask_ptr(address, row_bytes)
+        self._check()
+        return masks
+
+    def _set_ends(self, masks: TokenMasks, *, may_end: bool) -> None:
+        """Let the request's end ids come where the library would let the vocabulary's come."""
+        bits = masks.view(np.uint32)
+        word, bit = _place(self._vocabulary.end_ids[0])
+        accepting = (bits[:, word] & bit) != 0
+        for end in self._vocabulary.end_ids:
+            word, bit = _place(end)
+            bits[:, word] &= ~bit
+        for end in self._end_ids:
+            word, bit = _place(end)
+            bits[:, word] &= ~bit
+            if may_end:
+                bits[accepting, word] |= bit
+
+    def _may(self, mask: NDArray[np.int32], token: int) -> bool:
+        if not 0 <= token < self._vocabulary.size:
+            return False
+        word, bit = _place(token)
+        return bool(mask.view(np.uint32)[word] & bit)
+
+    def _check_dead_end(self, tokens: list[int]) -> None:
+        """Raise GuideError where nothing may follow these though the answer is incomplete."""
+        taken = self._matcher.try_consume_tokens(tokens)
+        dead = not self._matcher.is_accepting()
+        self._matcher.rollback(taken)
+        self._check()
+        if dead:
+            raise GuideError("no token may come next: the guide and the end ids exclude each other")
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GuideError(reason_of(self._matcher.get_error()))
+
+
+def reason_of(error: str) -> str:
+    """Return one line of the library's words; the others may hold the answer's text."""
+    line = error.strip().partition("\n")[0]
+    return "no text fits it" if line in DEAD_ENDS else line
+
+
+def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:
+    """Those before the first end."""
+    return next((list(tokens[:i]) for i, token in enumerate(tokens) if token in ends), list(tokens))
+
+
+def _place(token: int) -> tuple[int, np.uint32]:
+    """Return the word and the bit of a token in a mask."""
+    return token // WORD_BITS, np.uint32(1 << token % WORD_BITS)

@@ -1,0 +1,25 @@
+"""Why guides were refused, in words that are few enough to count."""
+
+from __future__ import annotations
+
+import re
+
+# JSON Schema's keywords that the library names when it refuses them; all else counts as OTHER.
+KEYWORDS = frozenset(
+    {
+        "contains", "contentEncoding", "contentMediaType", "dependencies", "dependentRequired",
+        "dependentSchemas", "else", "format", "if", "maxContains", "maxProperties", "minContains",
+        "minProperties", "multipleOf", "not", "oneOf", "patternProperties", "propertyNames", "then",
+        "unevaluatedItems", "unevaluatedProperties", "uniqueItems", "$dynamicRef", "$recursiveRef",
+    }
+)  # fmt: skip
+OTHER = "other"
+
+
+def keywords_of(reason: str) -> list[str]:
+    """Return the keywords that a refusal is about; ``OTHER`` where it is about none of them."""
+    if reason.startswith("Unimplemented keys:"):
+        named = re.findall(r'"([$A-Za-z]+)"', reason)
+    else:
+        named = re.findall(r"^(\w+) constraints are not supported", reason)
+    return sorted(KEYWORDS.intersection(named)) or [OTHER]

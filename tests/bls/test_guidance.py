@@ -1,0 +1,415 @@
+"""The loop's answer by a guide is that of one masked call a token, whatever the engines can do."""
+
+from dataclasses import replace
+from types import MethodType
+
+import guided
+import numpy as np
+import pytest
+from guided import (
+    ENDS,
+    MASKS,
+    REPAIR,
+    UNKEYED,
+    WIDE,
+    WIDTH,
+    Guesser,
+    KeyedEngine,
+    RandomDraft,
+    RandomEngine,
+    Rows,
+    decoding_of,
+    distribution,
+    expected,
+    masked,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import ids, play, with_engines
+from small_guides import allowed, encoded, matcher
+
+from tandem.bls.draft_ahead import AheadStatistics, draft_ahead_of
+from tandem.bls.errors import EngineCallError, GuideFailed
+from tandem.bls.guidance import GRAMMAR, ByGuide, method_of
+from tandem.bls.lossless import lossless
+from tandem.bls.request import Request, Sampling
+from tandem.bls.token_details import joined
+from tandem.contract.entry import KINDS
+from tandem.guides.errors import GuideError
+from tandem.guides.guide import Guide
+
+SCHEMA = """{"type": "object", "properties": {"name": {"type": "string", "maxLength": 6},
+ "kind": {"enum": ["fox", "dog", "lazy"]}, "n": {"type": "integer"}},
+ "required": ["name", "kind", "n"], "additionalProperties": false}"""
+GUIDES = (
+    Guide("json_schema", SCHEMA),
+    Guide("json_schema", '{"type": "array", "items": {"type": "boolean"}}'),
+    Guide("regex", "[ab]{3,9}(fox|dog)?"),
+    Guide("choice", '["The quick brown fox", "The lazy dog", "The"]'),
+    Guide("lark_grammar", 'start: "fox" (" over" | " jumps")* "."'),
+)
+FAVOURED = (*ENDS, *encoded("]"), *encoded('"'), *encoded("}"), *encoded("."))
+
+requests = st.builds(
+    Request,
+    prompt_ids=st.lists(st.integers(3, WIDTH - 1), min_size=1, max_size=9).map(
+        lambda tokens: ids(*tokens)
+    ),
+    max_tokens=st.integers(1, 40),
+    min_tokens=st.integers(0, 6),
+    end_ids=st.sampled_from([ENDS, ENDS[:1], ()]),
+    sampling=st.sampled_from([Sampling(), Sampling(top_k=0, seed=7), Sampling(top_k=4, seed=8)]),
+    drafter=st.sampled_from(["none", "draft_model", "prompt_lookup", "hybrid"]),
+    draft_len=st.integers(1, 6),
+    max_draft_len=st.just(16),
+    prompt_lookup_num_tokens=st.integers(1, 6),
+    max_matching_ngram_size=st.just(2),
+    streams_text=st.booleans(),
+    wants_log_probs=st.just(False),
+    guide=st.sampled_from(GUIDES),
+).map(lambda request: replace(request, min_tokens=min(request.min_tokens, request.max_tokens)))
+rows = st.builds(Rows, salt=st.integers(0, 999), favours=st.sampled_from([FAVOURED, ()]))
+scripts = st.lists(st.sampled_from([True, True, True, False, None]), min_size=1, max_size=9)
+engines = st.sampled_from([MASKS, REPAIR])
+
+
+@settings(max_examples=300)
+@given(requests, rows, scripts.map(tuple), engines)
+def test_a_guided_answer_is_that_of_one_masked_call_a_token(request, language, script, engine):
+    request = lossless(request, engine)
+    tokens, reason = expected(request, engine, language)
+    decoding = decoding_of(request, engine)
+    draft = Guesser(tokens, len(request.prompt_ids), script)
+    chunks = play(decoding, KeyedEngine(language, request), draft)
+    assert decoding.sequence.output.tolist() == tokens
+    assert np.concatenate([chunk.tokens for chunk in chunks]).tolist() == tokens
+    assert chunks[-1].finish_reason == reason
+    details = joined([chunk.details for chunk in chunks])
+    kinds = [KINDS[kind] for kind in details.kinds]
+    told = decoding.statistics.guide
+    assert kinds.count("forced") == told.num_forced_tokens or len(tokens) == request.max_tokens
+    assert kinds.count("accepted") <= decoding.statistics.num_accepted_draft_tokens
+
+
+def request_for(guide, **fields):
+    return Request(prompt_ids=ids(5), max_tokens=40, end_ids=ENDS, guide=guide, **fields)
+
+
+LANGUAGE = Rows(1, FAVOURED)
+
+
+def played(request, engine=MASKS, language=LANGUAGE, draft=None):
+    decoding, target = decoding_of(request, engine), KeyedEngine(language, request)
+    return decoding, target, play(decoding, target, draft)
+
+
+def test_what_only_one_token_fits_costs_no_call():
+    decoding, target, chunks = played(request_for(Guide("choice", '["The quick brown fox"]')))
+    assert decoding.sequence.output.tolist() == encoded("The quick brown fox")
+    assert not target.calls
+    assert chunks[-1].finish_reason == "stop"
+    details = joined([chunk.details for chunk in chunks])
+    assert {KINDS[kind] for kind in details.kinds} == {"forced"}
+    assert set(details.rounds.tolist()) == {0}
+
+
+def test_forced_tokens_come_with_the_round_before_them():
+    decoding, target, chunks = played(request_for(Guide("lark_grammar", 'start: /[ab]/ "fox."')))
+    assert len(target.calls) == len(chunks) == 1
+    details = chunks[0].details
+    assert KINDS[details.kinds[0]] == "plain"
+    assert set(details.rounds.tolist()) == {1}
+    assert decoding.statistics.guide.num_forced_tokens == len(details.kinds) - 1
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"wants_log_probs": True},
+        {"wants_prompt_log_probs": True},
+        {"wants_generation_logits": True},
+        {"sampling": Sampling(bad_words=np.array([[5], [1]], np.int32))},
+        {"sampling": Sampling(embedding_bias=np.zeros(WIDTH, np.float32))},
+    ],
+)
+def test_where_more_is_asked_than_ids_forced_tokens_are_drafts(asks):
+    guide = Guide("choice", '["The quick brown fox"]')
+    request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16, **asks)
+    decoding, target, _ = played(request, draft=Guesser([], 1))
+    assert decoding.sequence.output.tolist() == encoded("The quick brown fox")
+    assert target.calls
+    earned = decoding.statistics.by_drafter
+    assert list(earned) == [GRAMMAR]
+    assert earned[GRAMMAR].draft_acceptance_rate == 1.0
+    assert decoding.statistics.guide.num_forced_tokens == 0
+
+
+def test_the_prompts_logits_need_the_prompt_as_the_first_context():
+    request = request_for(GUIDES[0], wants_context_logits=True)
+    _, target, _ = played(request)
+    assert target.calls[0].context.tolist() == [5]
+
+
+def test_a_draft_is_cut_where_the_guide_forbids_it():
+    guide = Guide("regex", "a{9}|b{9}")
+    request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16)
+    a = encoded("a")[0]
+    language = Rows(0, (a,))
+    decoding, target, _ = played(
+        request, language=language, draft=Guesser([a] * 9, 1, (True, True, False, True))
+    )
+    assert max(len(call.draft) for call in target.calls) == 2
+    told = decoding.statistics.guide
+    assert told.num_illegal_draft_tokens > 0
+    assert told.num_repaired_tokens == 0
+
+
+def test_a_draft_of_nothing_legal_leaves_one_masked_token_and_counts_as_rejected():
+    guide = Guide("regex", "[ab]{5}")
+    request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16)
+    decoding = decoding_of(request, MASKS)
+    told = []
+    decoding._drafter.verified = lambda *what: told.append(what)
+    target = KeyedEngine(Rows(1), request)
+    chunks = play(decoding, target, Guesser([], 1))
+    assert [call.max_new_tokens for call in target.calls] == [1] * 5
+    assert [len(call.token_masks) for call in target.calls] == [1] * 5
+    assert [(len(draft), accepted) for draft, accepted, _ in told] == [(4, 0)] * 5
+    assert decoding.statistics.guide.num_illegal_draft_tokens == 20
+    kinds = joined([chunk.details for chunk in chunks]).kinds
+    assert [KINDS[kind] for kind in kinds] == ["correction"] * 5
+
+
+def test_masks_reach_every_place_of_a_call():
+    request = request_for(GUIDES[0], drafter="draft_model", draft_len=5, max_draft_len=16)
+    tokens, _ = expected(request, MASKS, Rows(1, FAVOURED))
+    _, target, _ = played(request, draft=Guesser(tokens, 1, (True, True, True, False)))
+    assert any(len(call.draft) for call in target.calls)
+    for call in target.calls:
+        assert len(call.token_masks) == len(call.draft) + 1
+        assert call.token_masks.shape[1] == -(-WIDTH // 32)
+
+
+def test_an_engine_without_masks_is_asked_without_a_guide_until_a_token_does_not_fit():
+    decoding, target, _ = played(request_for(GUIDES[2]), REPAIR)
+    free = [call for call in target.calls if call.token_masks is None]
+    repairs = [call for call in target.calls if call.token_masks is not None]
+    assert free
+    assert len(repairs) == decoding.statistics.guide.num_repaired_tokens > 0
+    assert all(call.max_new_tokens == 1 and not len(call.draft) for call in repairs)
+    assert all(call.end_id is None for call in target.calls)
+
+
+def test_pieces_without_a_guide_grow_while_they_fit_and_shrink_where_they_do_not():
+    a = encoded("a")[0]
+    _, target, _ = played(request_for(Guide("regex", "a*b?")), REPAIR, Rows(0, (a,) * 9))
+    sizes = [call.max_new_tokens for call in target.calls if call.token_masks is None]
+    assert sizes[:2] == [4, 8] or sizes[1] < sizes[0]
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_k": 0, "top_p": 0.5}])
+def test_under_top_k_or_top_p_an_engine_without_masks_goes_token_by_token(cut):
+    request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
+    request = lossless(guided.sampled(request, **cut), REPAIR)
+    assert request.drafter == "none"
+    assert method_of(request, REPAIR) == "token_by_token"
+    decoding, target, _ = played(request, REPAIR)
+    assert all(len(call.token_masks) == call.max_new_tokens == 1 for call in target.calls)
+    assert decoding.statistics.guide.method == "token_by_token"
+    assert lossless(guided.sampled(request_for(GUIDES[2]), **cut), MASKS).guide == GUIDES[2]
+
+
+def test_repairs_of_an_engine_with_fresh_noise_never_see_a_number_again():
+    request = guided.sampled(request_for(GUIDES[0]), top_k=0, seed=3)
+    _, target, _ = played(request, UNKEYED)
+    seeds = [call.seed for call in target.calls]
+    assert len(set(seeds)) == len(seeds) > 2
+    _, keyed, _ = played(request, REPAIR)
+    assert {call.seed for call in keyed.calls} == {3}
+
+
+def test_an_end_of_sequence_below_min_tokens_is_banned_unless_nothing_else_is_left():
+    long = request_for(Guide("regex", "a*"), min_tokens=6)
+    decoding, target, _ = played(long, language=Rows(0, (*ENDS, *ENDS)))
+    assert decoding.sequence.num_output_tokens >= 6
+    assert target.calls[0].ban_end_ids
+    short, _, chunks = played(request_for(Guide("choice", '["fox"]'), min_tokens=6))
+    assert short.sequence.output.tolist() == encoded("fox")
+    assert chunks[-1].finish_reason == "stop"
+
+
+def test_an_answer_that_is_cut_says_so():
+    _, _, chunks = played(replace(request_for(Guide("choice", '["The quick"]')), max_tokens=1))
+    assert chunks[-1].finish_reason == "length"
+
+
+def test_drafts_of_a_guided_answer_are_not_made_ahead():
+    able = with_engines(WIDE, draft={"branches": True})
+    request = request_for(GUIDES[0], drafter="draft_model", draft_len=4, max_draft_len=16)
+    statistics = AheadStatistics(able)
+    assert draft_ahead_of(replace(request, draft_ahead=True), able, statistics) is None
+    assert draft_ahead_of(replace(request, draft_ahead=True, guide=None), able, statistics)
+
+
+class Disobedient(KeyedEngine):
+    """Answers what its mask forbids."""
+
+    def token(self, call, context, mask):
+        return next(token for token in range(5, WIDTH) if token not in allowed(mask))
+
+
+def test_an_engine_that_answers_what_its_mask_forbids_ends_the_answer():
+    request = request_for(GUIDES[2])
+    decoding = decoding_of(request, MASKS)
+    with pytest.raises(EngineCallError, match="model 'target' failed: it answered what its mask"):
+        play(decoding, Disobedient(Rows(), request))
+
+
+def test_a_guide_that_cannot_be_followed_any_further_ends_the_answer_in_one_line():
+    decoding = decoding_of(request_for(GUIDES[2]), MASKS)
+
+    def fail(*_, **__):
+        raise GuideError("ParserTooComplex")
+
+    decoding._guidance._matcher.walk = fail
+    message = "^the guide cannot be followed any further: ParserTooComplex$"
+    with pytest.raises(GuideFailed, match=message) as caught:
+        play(decoding, KeyedEngine(Rows(), decoding.request))
+    assert caught.value.code == "INVALID_ARG"
+
+
+# Exact probabilities, by all that engines with fresh noise may draw.
+
+A, B, X = (encoded(letter)[0] for letter in "abx")
+P = {A: 0.2, B: 0.3, X: 0.5}
+Q = {A: 0.4, B: 0.1, X: 0.5}
+PATTERN = Guide("regex", "(ab?|bb?b?|aaa)")
+
+
+def row_of(table, context):
+    """Probabilities [WIDTH] of three letters, turned by what came before."""
+    turned = np.zeros(WIDTH)
+    letters, shares = list(table), list(table.values())
+    for letter, share in zip(letters, shares[len(context) % 3 :] + shares, strict=False):
+        turned[letter] = share
+    turned[ENDS[0]] = 0.1
+    return turned / turned.sum()
+
+
+def target_row(context):
+    return row_of(P, context)
+
+
+def draft_row(context):
+    return row_of(Q, context)
+
+
+def exact(request) -> dict:
+    """The probability of each answer of one masked draw a token."""
+    found: dict = {}
+
+    def go_on(new, probability):
+        guide = matcher(*request.guide, ends=request.end_ids)
+        guide.advance(list(new))
+        if len(new) == request.max_tokens or guide.complete:
+            found[new] = found.get(new, 0) + probability
+            return
+        row = masked(target_row([*request.prompt_ids.tolist(), *new]), guide.walk([]).masks[0])
+        for token in np.flatnonzero(row).tolist():
+            if token in request.end_ids:
+                found[new] = found.get(new, 0) + probability * row[token]
+            else:
+                go_on((*new, token), probability * row[token])
+
+    go_on((), 1.0)
+    return found
+
+
+def drawn(request, engine) -> dict:
+    """The probability of each answer of the loop."""
+
+    def run(chooser):
+        decoding = decoding_of(request, engine)
+        play(decoding, RandomEngine(target_row, chooser), RandomDraft(draft_row, chooser))
+        return tuple(decoding.sequence.output.tolist())
+
+    return distribution(run)
+
+
+def total_variation(one, other) -> float:
+    return sum(abs(one.get(key, 0) - other.get(key, 0)) for key in {*one, *other}) / 2
+
+
+def random_request(**fields):
+    return Request(
+        prompt_ids=ids(5),
+        max_tokens=3,
+        end_ids=ENDS[:1],
+        guide=PATTERN,
+        sampling=Sampling(top_k=0, seed=1),
+        max_draft_len=16,
+        **fields,
+    )
+
+
+FRESH = with_engines(MASKS, target={"keyed_randomness": False})
+CASES = [
+    {"drafter": "none"},
+    {"drafter": "draft_model", "draft_len": 2},
+    {"drafter": "draft_model", "draft_len": 2, "use_draft_logits": True},
+]
+
+
+@pytest.mark.parametrize("engine", [FRESH, UNKEYED], ids=["masks", "repair"])
+@pytest.mark.parametrize("fields", CASES, ids=["none", "ids", "logits"])
+def test_a_guided_answer_has_the_probability_of_masked_draws(fields, engine):
+    request = random_request(**fields)
+    found = drawn(request, engine)
+    assert sum(found.values()) == pytest.approx(1)
+    assert total_variation(found, exact(request)) < 1e-12
+
+
+def test_to_cut_a_draft_that_has_logits_would_bias_the_text(monkeypatch):
+    request = random_request(**CASES[2])
+    cut = ByGuide.within
+
+    def cut_always(self, draft):
+        tokens = cut(self, replace(draft, logits=None)).tokens
+        return replace(draft, tokens=tokens)
+
+    monkeypatch.setattr(ByGuide, "within", cut_always)
+    assert total_variation(drawn(request, FRESH), exact(request)) > 0.01
+
+
+def test_no_masks_on_later_rows_would_be_noticed(monkeypatch):
+    masks = ByGuide._masks
+
+    def first_only(self, tokens):
+        made = masks(self, tokens).copy()
+        made[1:] = -1
+        return made
+
+    monkeypatch.setattr(ByGuide, "_masks", first_only)
+    with pytest.raises(EngineCallError):
+        drawn(random_request(**CASES[1]), FRESH)
+
+
+def test_a_guide_that_follows_rejected_tokens_would_be_noticed():
+    request = random_request(**CASES[1])
+
+    def run(chooser):
+        decoding = decoding_of(request, FRESH)
+        guidance = decoding._guidance
+        within = ByGuide.within
+
+        def follow_drafts(self, draft):
+            kept = within(self, draft)
+            self._matcher.advance(kept.tokens.tolist())
+            return kept
+
+        guidance.within = MethodType(follow_drafts, guidance)
+        play(decoding, RandomEngine(target_row, chooser), RandomDraft(draft_row, chooser))
+        return tuple(decoding.sequence.output.tolist())
+
+    with pytest.raises((EngineCallError, AssertionError)):
+        assert total_variation(distribution(run), exact(request)) < 0.01

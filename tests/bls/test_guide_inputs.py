@@ -1,0 +1,70 @@
+"""What a request says of the form of its answer, and what is refused of it."""
+
+from dataclasses import replace
+
+import pytest
+from client_inputs import SETTINGS, refusal, request_of
+from scripted import with_engines
+
+from tandem.guides.guide import Guide
+
+TYPE, TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
+
+
+def test_a_guide_has_a_type_and_a_text():
+    assert request_of().guide is None
+    assert request_of(**{TYPE: "regex", TEXT: "a+"}).guide == Guide("regex", "a+")
+    assert request_of(**{TYPE: "json"}).guide == Guide("json")
+    assert request_of(**{TYPE: "", TEXT: ""}).guide is None
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (
+            {TEXT: "a+"},
+            f"input '{TEXT}' needs '{TYPE}': json, json_schema, regex, choice, lark_grammar",
+        ),
+        (
+            {TYPE: "xml", TEXT: "a"},
+            f"input '{TYPE}': 'xml' given, must be json, json_schema, regex, choice, lark_grammar",
+        ),
+        (
+            {TYPE: "regex"},
+            f"input '{TEXT}' is missing; send the guide that '{TYPE}' regex means",
+        ),
+        (
+            {TYPE: "regex", TEXT: ["a", "b"]},
+            f"input '{TEXT}': 2 values given for a prompt, send one",
+        ),
+    ],
+)
+def test_half_a_guide_is_refused(values, reason):
+    assert refusal(**values) == reason
+
+
+def test_a_guide_has_so_many_bytes_and_no_more():
+    short = replace(SETTINGS, max_guide_bytes=10)
+    assert request_of(settings=short, **{TYPE: "regex", TEXT: "a" * 10}).guide
+    assert refusal(settings=short, **{TYPE: "regex", TEXT: "é" * 6}) == (
+        f"input '{TEXT}': 12 bytes given, at most 10 are taken; send a shorter guide"
+    )
+
+
+def test_a_deployment_may_take_none():
+    none = replace(SETTINGS, max_guide_bytes=0)
+    assert request_of(settings=none, **{TYPE: "", TEXT: ""}).guide is None
+    assert refusal(settings=none, **{TYPE: "json"}) == (
+        f"input '{TYPE}' is not supported by this deployment: limits.max_guide_bytes of its "
+        "profile is 0"
+    )
+
+
+def test_what_a_guide_forces_is_not_drafted_ahead():
+    able = with_engines(SETTINGS, draft={"branches": True})
+    guide = {TYPE: "json"}
+    assert request_of(settings=replace(able, draft_ahead=True), **guide).draft_ahead is True
+    assert refusal(settings=able, draft_ahead="true", **guide) == (
+        "input 'draft_ahead': true given, but an answer with a guide is not drafted ahead; say "
+        "auto or false"
+    )

@@ -1,0 +1,99 @@
+"""Guides are compiled once, within bounds."""
+
+import json
+import threading
+
+import pytest
+import tokenizer_kinds
+from small_guides import END, compiler
+
+from tandem.guides.compiler import KEPT_BYTES, GuideCompiler
+from tandem.guides.errors import GuideError
+from tandem.guides.guide import Guide
+from tandem.guides.refusals import OTHER, keywords_of
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    tokenizer = tokenizer_kinds.byte_level()
+    tokenizer_kinds.write(tokenizer, tmp_path)
+    return GuideCompiler(tmp_path, tokenizer.get_vocab_size(), [END])
+
+
+def test_answers_by_one_guide_go_their_own_ways(fresh):
+    guide = Guide("choice", '["fox", "dog"]')
+    assert not fresh.has(guide)
+    one, two = (fresh.matcher(guide, [END]) for _ in range(2))
+    assert fresh.has(guide)
+    one.advance(one._matcher.compute_ff_tokens() or [])
+    tokens = two.walk([]).masks
+    assert (tokens == fresh.matcher(guide, [END]).walk([]).masks).all()
+
+
+def test_guides_are_told_apart_by_kind_and_text(fresh):
+    fresh.matcher(Guide("regex", '["fox"]'), [END])
+    assert not fresh.has(Guide("choice", '["fox"]'))
+    assert not fresh.has(Guide("regex", '["fox" ]'))
+
+
+def test_what_was_used_longest_ago_is_forgotten_first(fresh):
+    size = KEPT_BYTES // 4
+    guides = [Guide("choice", json.dumps([str(n), "x" * (size - 20)])) for n in range(5)]
+    for guide in guides[:3]:
+        fresh.matcher(guide, [END])
+    fresh.matcher(guides[0], [END])
+    for guide in guides[3:]:
+        fresh.matcher(guide, [END])
+    assert [fresh.has(guide) for guide in guides] == [True, False, True, True, True]
+
+
+def test_small_guides_are_bounded_too(fresh):
+    for n in range(KEPT_BYTES // 1024 + 1):
+        fresh.matcher(Guide("regex", str(n)), [END])
+    assert not fresh.has(Guide("regex", "0"))
+    assert fresh.has(Guide("regex", "1"))
+
+
+def test_what_cannot_be_compiled_is_not_kept(fresh):
+    for text in ('{"not": {}}', '{"$ref": "#"}'):
+        with pytest.raises(GuideError):
+            fresh.matcher(Guide("json_schema", text), [END])
+    assert not fresh.has(Guide("json_schema", '{"not": {}}'))
+
+
+def test_threads_compile_side_by_side(fresh):
+    guide = Guide("choice", json.dumps([f"word {n}" for n in range(500)]))
+    failures = []
+
+    def compile_one():
+        try:
+            fresh.matcher(guide, [END]).walk([])
+        except Exception as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=compile_one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert fresh._kept_bytes == max(1024, len(guide.text))
+
+
+@pytest.mark.parametrize("kind", ["metaspace", "words"])
+def test_a_tokenizer_that_is_not_made_of_bytes_takes_no_guides(kind, tmp_path):
+    tokenizer_kinds.write(tokenizer_kinds.KINDS[kind](), tmp_path)
+    with pytest.raises(GuideError, match="cannot read its tokenizer"):
+        GuideCompiler(tmp_path, 500, [END])
+
+
+def test_the_end_is_the_one_that_is_told(fresh):
+    assert fresh._tokenizer.eos_tokens == [END]
+    assert compiler()._tokenizer.eos_tokens == [2, 1]
+
+
+def test_refusals_are_counted_by_keyword():
+    assert keywords_of('Unimplemented keys: ["if", "then"]') == ["if", "then"]
+    assert keywords_of('Unimplemented keys: ["my own"]') == [OTHER]
+    assert keywords_of("oneOf constraints are not supported. Enable 'coerce_one_of'") == ["oneOf"]
+    assert keywords_of("Invalid type: not") == [OTHER]

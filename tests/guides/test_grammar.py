@@ -1,0 +1,134 @@
+"""Each kind of guide takes the texts that it means and no others."""
+
+import json
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_guides import END, allowed, id_of, matcher, spelled
+
+from tandem.guides.errors import GuideError
+from tandem.guides.grammar import GRAMMARS, MAX_CHOICES
+from tandem.guides.guide import KINDS
+
+OBJECT = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+def fits(kind: str, guide: str, text: str) -> bool:
+    """Whether an answer of this text, and its end, fit.
+
+    Byte by byte where the tokenizer's own pieces do not: a guide spells what is no whole character
+    in its own way.
+    """
+    it, left = matcher(kind, guide), text.encode()
+    while left:
+        may = [spelled(token) for token in allowed(it.walk([]).masks[0])]
+        fitting = [piece for piece in may if piece and left.startswith(piece)]
+        if not fitting or it.complete:
+            return False
+        longest = max(fitting, key=len)
+        it.advance([id_of(longest)])
+        left = left[len(longest) :]
+    return END in allowed(it.walk([]).masks[0])
+
+
+def refusal(kind: str, guide: str) -> str:
+    with pytest.raises(GuideError) as caught:
+        matcher(kind, guide)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_there_is_a_grammar_for_each_kind():
+    assert tuple(GRAMMARS) == KINDS
+
+
+@pytest.mark.parametrize("text", ['{"a": "x", "b": 1}', '{"a": "grüße", "b": -20}'])
+def test_a_schema_takes_what_is_valid_by_it(text):
+    jsonschema.validate(json.loads(text), OBJECT)
+    assert fits("json_schema", json.dumps(OBJECT), text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": "x"}',
+        '{"a": "x", "b": "1"}',
+        '{"a": "x", "b": 1, "c": 2}',
+        '{"a":"x","b":1}',
+        '{"a": "x", "b": 1} ',
+        "",
+    ],
+)
+def test_a_schema_takes_nothing_else(text):
+    assert not fits("json_schema", json.dumps(OBJECT), text)
+
+
+def test_a_schema_may_ask_for_flexible_whitespace():
+    flexible = json.dumps({**OBJECT, "x-guidance": {"whitespace_flexible": True}})
+    assert fits("json_schema", flexible, '{\n  "a": "x",\n  "b": 1\n}')
+
+
+def test_any_json_is_any_json():
+    for text in ('{"x": [1, 2.5, null]}', '"a"', "true", "[]"):
+        assert fits("json", "", text)
+    assert not fits("json", "", '{"x": [1, 2.5, null}')
+    assert "leave it out" in refusal("json", "{}")
+
+
+def test_an_expression_has_to_match_all_of_the_answer():
+    assert fits("regex", r"\d{3}-[ab]+", "123-abba")
+    assert not fits("regex", r"\d{3}-[ab]+", "123-abbax")
+    assert not fits("regex", r"\d{3}-[ab]+", "x123-abba")
+
+
+def test_a_grammar_is_of_larks_kind():
+    grammar = 'start: "one" (" and " other)*\nother: "two" | "three"'
+    assert fits("lark_grammar", grammar, "one and three and two")
+    assert not fits("lark_grammar", grammar, "one and")
+
+
+CHOICES = st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=5)
+
+
+@given(CHOICES, st.data())
+def test_a_choice_is_one_of_its_texts_whatever_these_hold(choices, data):
+    text = data.draw(st.sampled_from(choices))
+    assert fits("choice", json.dumps(choices), text)
+    other = text + data.draw(st.sampled_from(["x", " ", "\n"]))
+    assert fits("choice", json.dumps(choices), other) == (other in choices)
+
+
+@pytest.mark.parametrize("text", ["yes", '{"yes": 1}', '["yes", 1]', '["yes", ""]', "[" * 10_000])
+def test_choices_are_a_list_of_texts(text):
+    assert refusal("choice", text) == 'choices must be a JSON list of texts, such as ["yes", "no"]'
+
+
+def test_there_are_some_choices_and_not_too_many():
+    assert refusal("choice", "[]") == f"0 choices given, must be 1..{MAX_CHOICES}"
+    many = [str(n) for n in range(MAX_CHOICES)]
+    assert fits("choice", json.dumps(many), "9999")
+    assert "10001 choices given" in refusal("choice", json.dumps([*many, "more"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("json_schema", "nope", "expected"),
+        ("json_schema", "[" * 10_000, "recursion limit"),
+        ("json_schema", '{"not": {}}', 'Unimplemented keys: ["not"]'),
+        ("json_schema", '{"enum": []}', "Unsatisfiable"),
+        ("json_schema", '{"$ref": "#"}', "no text fits it"),
+        ("json_schema", "false", "object"),
+        ("regex", "(", "invalid regex"),
+        ("lark_grammar", "nope", "Expected token"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_in_one_line(kind, text, reason):
+    assert reason in refusal(kind, text)

@@ -1,0 +1,180 @@
+"""What a matcher says of the tokens of an answer."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_guides import END, OTHER_END, allowed, compiler, encoded, matcher, vocab_size
+
+from tandem.guides.errors import GuideError, TokenForbidden
+from tandem.guides.guide import Guide
+from tandem.guides.matcher import GuideMatcher
+
+GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
+SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "x": {"enum": [1, 2]}},\
+ "required": ["name", "x"], "additionalProperties": false}'
+EVERYTHING = -(-vocab_size() // 32) * 32  # bits of a mask that forbids nothing
+
+
+def start():
+    return matcher("lark_grammar", GRAMMAR)
+
+
+def at_end(**options):
+    """A matcher whose answer is complete."""
+    it = matcher("lark_grammar", GRAMMAR, **options)
+    it.advance(encoded("fox a."))
+    return it
+
+
+def test_masks_are_as_wide_as_the_vocabulary_and_its_padding():
+    masks = start().walk(encoded("fox a.")).masks
+    assert masks.shape == (len(encoded("fox a.")) + 1, -(-vocab_size() // 32))
+    assert masks.dtype == np.int32
+
+
+def test_each_row_is_what_a_matcher_that_was_advanced_so_far_says():
+    tokens = encoded("fox a b.")
+    rows = start().walk(tokens).masks
+    for i in range(len(tokens) + 1):
+        one = start()
+        one.advance(tokens[:i])
+        assert allowed(rows[i]) == allowed(one.walk([]).masks[0])
+
+
+def test_to_look_ahead_changes_nothing():
+    one = start()
+    before = one.walk([]).masks
+    one.walk(encoded("fox a b."))
+    one.walk([*encoded("fox"), 9])
+    assert (one.walk([]).masks == before).all()
+    assert one.advance(encoded("fox a.")) == len(encoded("fox a."))
+
+
+def test_tokens_are_legal_up_to_the_first_that_a_mask_forbids():
+    tokens = encoded("fox a")
+    assert start().walk([*tokens, *encoded("x"), *encoded(".")]).num_legal == len(tokens)
+    assert start().walk([vocab_size()]).num_legal == 0
+    assert start().walk([-1]).num_legal == 0
+
+
+def test_a_token_that_spells_what_is_forced_in_pieces_is_not_legal():
+    it = matcher("lark_grammar", 'start: "fox jumps"')
+    whole = it.forced(9)
+    assert whole == encoded("fox jumps")
+    assert allowed(it.walk([]).masks[0]) == whole[:1]
+    assert it.walk(encoded("f")).num_legal == 0
+
+
+def test_an_end_may_come_where_the_answer_is_complete_and_nowhere_else():
+    tokens = [*encoded("fox a."), END]
+    walk = start().walk(tokens)
+    assert walk.num_legal == len(tokens)
+    for row in walk.masks[: len(tokens) - 1]:
+        assert END not in allowed(row)
+        assert OTHER_END not in allowed(row)
+    assert {END, OTHER_END} <= set(allowed(walk.masks[len(tokens) - 1]))
+    assert start().walk([*encoded("fox a"), END]).num_legal == len(tokens) - 2
+
+
+def test_behind_an_end_anything_may_come_for_it_is_dropped():
+    walk = start().walk([*encoded("fox a."), END, 9, 9])
+    assert walk.num_legal == len(encoded("fox a.")) + 1
+    assert len(allowed(walk.masks[walk.num_legal])) == EVERYTHING
+
+
+def test_the_ends_are_the_requests_own():
+    only = at_end(ends=[OTHER_END])
+    assert allowed(only.walk([]).masks[0]) == [OTHER_END]
+    assert only.walk([END]).num_legal == 0
+    text = encoded("a")[0]
+    assert allowed(at_end(ends=[text]).walk([]).masks[0]) == [text]
+    # It is an end, so it is no text that fits.
+    assert matcher("regex", "a*b", ends=[text]).walk([text]).num_legal == 0
+
+
+def test_an_answer_that_may_not_end_yet_may_be_followed_by_anything():
+    walk = at_end().walk([], may_end=False)
+    assert len(allowed(walk.masks[0])) == EVERYTHING
+    more = matcher("regex", "a+")
+    more.advance(encoded("a"))
+    assert END in allowed(more.walk([]).masks[0])
+    assert END not in allowed(more.walk([], may_end=False).masks[0])
+
+
+def test_without_ends_it_is_complete_all_the_same():
+    it = at_end(ends=[])
+    assert it.complete
+    assert len(allowed(it.walk([]).masks[0])) == EVERYTHING
+
+
+def test_it_is_complete_as_soon_as_nothing_may_follow():
+    it = start()
+    assert not it.complete
+    it.advance(encoded("fox a"))
+    assert not it.complete
+    it.advance(encoded("."))
+    assert it.complete
+    assert it.forced(9) == []
+
+
+def test_tokens_behind_the_complete_answer_are_not_taken():
+    tokens = encoded("fox a.")
+    assert start().advance([*tokens, 9, 9]) == len(tokens)
+
+
+def test_a_token_that_is_forbidden_is_told():
+    with pytest.raises(TokenForbidden, match=r"^the token \d+ does not fit the guide$"):
+        start().advance(encoded("fox x"))
+
+
+def test_a_guide_that_the_ends_make_impossible_is_told():
+    ends = encoded("fox")[:1]
+    with pytest.raises(GuideError, match="no token may come next"):
+        matcher("lark_grammar", 'start: "fox"', ends=ends)
+
+
+LITERALS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+
+
+@given(LITERALS, st.integers(0, 30))
+def test_what_is_forced_is_the_only_token_that_may_come(text, most):
+    guide = Guide("choice", json.dumps([text]))
+    it = compiler().matcher(guide, [END])
+    forced = it.forced(most)
+    assert forced == compiler().matcher(guide, [END]).take_forced(most)
+    for token in forced:
+        assert allowed(it.walk([]).masks[0]) == [token]
+        it.advance([token])
+    assert len(forced) == most or it.complete
+    assert compiler()._tokenizer.decode_bytes(forced) == text.encode() or not it.complete
+
+
+def test_forced_tokens_are_followed_once_they_are_taken():
+    it = matcher("json_schema", SCHEMA)
+    assert it.forced(2) == it.forced(2)
+    taken = it.take_forced(2)
+    assert it.take_forced(1) != taken[:1]
+
+
+def test_what_is_forced_ends_before_a_token_that_is_an_end():
+    tokens = matcher("lark_grammar", 'start: "fox jumps"').forced(9)
+    assert len(tokens) > 1
+    assert matcher("lark_grammar", 'start: "fox jumps"', ends=tokens[1:2]).forced(9) == tokens[:1]
+
+
+def test_it_says_nothing_of_the_answer_when_it_fails():
+    class Failed:
+        """A matcher that has become too complex."""
+
+        def __getattr__(self, name):
+            return lambda *_: {
+                "get_error": "ParserTooComplex\n<state>secret",
+                "is_error": True,
+            }.get(name)
+
+    it = GuideMatcher(Failed(), None, compiler()._vocabulary, [END])
+    with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
+        it.walk([])

@@ -1,0 +1,224 @@
+"""Engines that draw from rows over a small vocabulary, under masks, for decodings by a guide."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scripted import SETTINGS, Health, ids, with_engines
+from small_guides import END, OTHER_END, matcher, vocab_size
+
+from tandem.bls.draft_length import DraftStatistics
+from tandem.bls.drafters import drafter_of
+from tandem.bls.effects import EngineAnswer, EngineCall
+from tandem.bls.errors import EngineCallError
+from tandem.bls.guidance import method_of
+from tandem.bls.loop import Decoding
+
+ENDS = (END, OTHER_END)
+WIDTH = vocab_size()
+WIDE = with_engines(SETTINGS, target={"vocab_size": WIDTH}, draft={"vocab_size": WIDTH})
+# How each kind of engine is held to a guide.
+MASKS = WIDE
+REPAIR = with_engines(WIDE, target={"masks_tokens": False})
+UNKEYED = with_engines(REPAIR, target={"keyed_randomness": False})
+
+
+def bits(mask) -> np.ndarray:
+    """Whether each id may come, [WIDTH]."""
+    unpacked = np.unpackbits(mask.view(np.uint8), bitorder="little", count=WIDTH)
+    return unpacked.astype(bool)
+
+
+def masked(row, mask):
+    """Probabilities among those that a mask lets come."""
+    kept = np.where(bits(mask), row, 0.0) if mask is not None else row
+    return kept / kept.sum()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The probabilities of what comes next are a fixed function of the last three tokens.
+
+    favours: tokens that are as likely as all others together, so that answers end some time.
+    """
+
+    salt: int = 0
+    favours: tuple[int, ...] = ()
+
+    def row(self, context, sampling, banned=()) -> np.ndarray:
+        seed = hash((self.salt, len(context), tuple(int(t) for t in context[-3:]))) & 0xFFFFFFFF
+        logits = np.random.default_rng(seed).normal(0, 2, WIDTH)
+        logits[list(self.favours)] += 4
+        logits[list(banned)] = -np.inf
+        return np.exp(logits / sampling.temperature)
+
+
+@dataclass
+class KeyedEngine:
+    """Draws by noise that seed and position give; `masks` are honoured at each place of a call."""
+
+    rows: Rows
+    request: object
+    calls: list[EngineCall] = field(default_factory=list)
+
+    def token(self, call, context, mask) -> int:
+        banned = ENDS if call.ban_end_ids else ()
+        row = self.rows.row(context, self.request.sampling, banned)
+        row = np.where(bits(mask), row, 0.0) if mask is not None else row
+        assert row.any(), "everything is forbidden"
+        if self.request.sampling.greedy:
+            return int(row.argmax())
+        if self.request.sampling.top_k:
+            row = np.where(row >= np.sort(row)[-self.request.sampling.top_k], row, 0.0)
+        noise = np.random.default_rng([call.seed, len(context)]).exponential(size=WIDTH)
+        return int((row / noise).argmax())
+
+    def answers(self, call: EngineCall):
+        self.calls.append(call)
+        draft, masks = call.draft.tokens.tolist(), call.token_masks
+        count = len(draft) + 1 if draft else call.max_new_tokens
+        assert masks is None or len(masks) >= count
+        context, new = list(call.context), []
+        for at in range(count):
+            token = self.token(call, context, None if masks is None else masks[at])
+            if token == call.end_id:
+                break
+            context.append(token)
+            new.append(token)
+            if token in call.stop_ids or (at < len(draft) and token != draft[at]):
+                break
+        yield EngineAnswer(ids(*new))
+
+
+@dataclass
+class Guesser:
+    """A draft that knows the answer, and is right where its script says so; None: it fails."""
+
+    answer: list[int]
+    prompt_length: int
+    script: tuple[bool | None, ...] = (True,)
+    drafted: int = 0
+
+    def answers(self, call: EngineCall):
+        at, new = len(call.context) - self.prompt_length, []
+        for token in (*self.answer[at:], *[5] * call.max_new_tokens)[: call.max_new_tokens]:
+            right = self.script[self.drafted % len(self.script)]
+            self.drafted += 1
+            if right is None:
+                raise EngineCallError("draft", "scripted failure")
+            new.append(token if right else (token + 7) % WIDTH)
+        yield EngineAnswer(ids(*new))
+
+
+def decoding_of(request, settings):
+    statistics = DraftStatistics(settings.target.max_draft_len, rated=False)
+    drafter = drafter_of(request, settings, Health(), statistics, None)
+    guide = matcher(*request.guide, ends=request.end_ids)
+    return Decoding(request, settings, drafter, guide)
+
+
+def expected(request, settings, rows: Rows) -> tuple[list[int], str]:
+    """What one masked call a token says: tokens, finish reason."""
+    engine, guide = KeyedEngine(rows, request), matcher(*request.guide, ends=request.end_ids)
+    new: list[int] = []
+    assert method_of(request, settings)
+    while len(new) < request.max_tokens and not guide.complete:
+        context = [*request.prompt_ids.tolist(), *new]
+        below_min = len(new) < request.min_tokens
+        mask = guide.walk([], may_end=not below_min).masks[0]
+        call = EngineCall("target", ids(*context), 1, request.sampling.seed, ban_end_ids=below_min)
+        token = engine.token(call, context, mask)
+        if token in request.end_ids:
+            return new, "stop"
+        guide.advance([token])
+        new.append(token)
+    return new, "stop" if guide.complete else "length"
+
+
+@dataclass
+class Chooser:
+    """Makes random choices by a script, and remembers what else it could have chosen."""
+
+    script: tuple[int, ...]
+    trace: list[np.ndarray] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    probability: float = 1.0
+
+    def choose(self, probabilities) -> int:
+        at = len(self.made)
+        possible = np.flatnonzero(probabilities > 0)
+        chosen = self.script[at] if at < len(self.script) else int(possible[0])
+        self.trace.append(possible)
+        self.made.append(chosen)
+        self.probability *= float(probabilities[chosen])
+        return chosen
+
+
+def distribution(run: Callable[[Chooser], tuple]) -> Counter:
+    """The exact probability of each outcome of ``run``, by all choices that it may make."""
+    found, scripts = Counter(), [()]
+    while scripts:
+        chooser = Chooser(scripts.pop())
+        outcome = run(chooser)
+        found[outcome] += chooser.probability
+        for at in range(len(chooser.script), len(chooser.made)):
+            prefix = tuple(chooser.made[:at])
+            scripts += [(*prefix, int(other)) for other in chooser.trace[at][1:]]
+    return found
+
+
+@dataclass
+class RandomEngine:
+    """Draws afresh in each call, and verifies ids or probabilities as an engine does."""
+
+    probabilities: Callable
+    chooser: Chooser
+
+    def answers(self, call: EngineCall):
+        draft, masks = call.draft.tokens.tolist(), call.token_masks
+        q = call.draft.logits
+        count = len(draft) + 1 if draft else call.max_new_tokens
+        context, new = list(call.context), []
+        for at in range(count):
+            mask = None if masks is None else masks[at]
+            p = masked(self.probabilities(context), mask)
+            if at < len(draft) and q is not None:
+                token, accepted = self.accepted(p, q[at], draft[at])
+            else:
+                token = self.chooser.choose(p)
+                accepted = at >= len(draft) or token == draft[at]
+            context.append(token)
+            new.append(token)
+            if not accepted or token in call.stop_ids:
+                break
+        yield EngineAnswer(ids(*new))
+
+    def accepted(self, p, q, token):
+        passes = min(1.0, p[token] / q[token])
+        if self.chooser.choose(np.array([passes, 1 - passes])) == 0:
+            return token, True
+        residual = np.maximum(p - q, 0)
+        return self.chooser.choose(residual / residual.sum()), False
+
+
+@dataclass
+class RandomDraft:
+    """Draws each token from its own rows, and tells these if asked."""
+
+    probabilities: Callable
+    chooser: Chooser
+
+    def answers(self, call: EngineCall):
+        context, new, rows = list(call.context), [], []
+        for _ in range(call.max_new_tokens):
+            q = self.probabilities(context)
+            rows.append(q)
+            new.append(self.chooser.choose(q))
+            context.append(new[-1])
+        logits = np.array(rows) if call.wants_logits else None
+        yield EngineAnswer(ids(*new), logits=logits)
+
+
+def sampled(request, **changes):
+    return replace(request, sampling=replace(request.sampling, **changes))

@@ -1,0 +1,69 @@
+"""Guides over a small vocabulary, and a target that a hash makes up."""
+
+import functools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tokenizer_kinds
+
+from tandem.guides.compiler import GuideCompiler
+from tandem.guides.guide import Guide
+
+END, OTHER_END = 2, 1
+PADDING = 13  # the target's logits are wider than the tokenizer's vocabulary
+
+
+@functools.cache
+def tokenizer():
+    return tokenizer_kinds.byte_level()
+
+
+@functools.cache
+def compiler() -> GuideCompiler:
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer_kinds.write(tokenizer(), Path(folder))
+        return GuideCompiler(Path(folder), vocab_size(), [END, OTHER_END])
+
+
+def vocab_size() -> int:
+    return tokenizer().get_vocab_size() + PADDING
+
+
+def matcher(kind: str, text: str = "", ends=(END, OTHER_END)):
+    return compiler().matcher(Guide(kind, text), ends)
+
+
+def encoded(text: str) -> list[int]:
+    return tokenizer().encode(text, add_special_tokens=False).ids
+
+
+def decoded(ids) -> str:
+    return tokenizer().decode(list(ids), skip_special_tokens=False)
+
+
+def allowed(mask) -> list[int]:
+    """The ids that a row of masks lets come, padding included."""
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+
+
+@functools.cache
+def _pieces() -> list[bytes]:
+    """The bytes of each token; none of one that is no text, or is padding."""
+    special = tokenizer_kinds.SPECIAL
+    count, words = tokenizer().get_vocab_size(), -(-vocab_size() // 32) * 32
+    read = compiler()._tokenizer
+    return [
+        read.decode_bytes([token])
+        if token < count and tokenizer().id_to_token(token) not in special
+        else b""
+        for token in range(words)
+    ]
+
+
+def spelled(token: int) -> bytes:
+    return _pieces()[token]
+
+
+def id_of(piece: bytes) -> int:
+    return _pieces().index(piece)
