@@ -116,6 +116,16 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
             "response_format.schema",
             "unknown field 'response_format.schema'; did you mean 'json_schema'?",
         ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": NAMED | {"shape": 1}}},
+            "response_format.json_schema.shape",
+            "unknown field 'response_format.json_schema.shape",
+        ),
+        (
+            {"structured_outputs": {"structural_tag": "{}"}},
+            "structured_outputs.structural_tag",
+            "is not supported: send tools, or a grammar",
+        ),
         ({"guided_json": "{"}, "guided_json", "must be a JSON schema: an object, or its text"),
         ({"guided_json": "[1]"}, "guided_json", "must be a JSON schema"),
         ({"guided_json": 1}, "guided_json", "must be"),

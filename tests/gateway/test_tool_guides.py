@@ -189,7 +189,11 @@ def test_there_is_no_other_way_to_write_a_call(known, text, kind, letters):
 
 
 def test_what_a_function_leaves_open_is_closed_or_refused():
-    assert parameters_of(tool("f").function)["additionalProperties"] is False
+    assert parameters_of(tool("f").function) == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
     assert parameters_of(tool("f", {}).function) == {"type": "object"}
     given = {"$ref": "#/$defs/a", "$defs": {"a": {}}}
     assert parameters_of(tool("f", given).function) == {"type": "object", **given}
