@@ -108,9 +108,11 @@ async def test_what_does_not_fit_is_refused_with_openais_code(post):
     error = await refused(post, max_tokens=100)
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "max_tokens"
-    assert error["message"] == "1 prompt tokens and 100 new ones exceed 100, which is what fits"
+    begin = "this model's maximum context length is 100 tokens; "
+    assert error["message"] == begin + "1 prompt tokens and 100 new ones exceed it"
     error = await refused(post, prompt=[5] * 100)
     assert error["code"] == "context_length_exceeded"
+    assert error["message"] == begin + "100 prompt tokens leave no room for an answer"
 
 
 @pytest.mark.parametrize("name", fields.REFUSED)
