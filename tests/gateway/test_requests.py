@@ -224,6 +224,7 @@ async def test_an_answer_can_be_sent_back(post, triton):
 
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 CLIENTS = {
     "vllm bench serve": {
         **STREAMED,
@@ -236,8 +237,8 @@ CLIENTS = {
     },
     "guidellm": {
         **CHAT,
+        **CONTINUOUS,
         "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "max_tokens": 8,
         "max_completion_tokens": 8,
         "ignore_eos": True,
@@ -248,9 +249,44 @@ CLIENTS = {
 }
 
 
+CLIENTS_OF_COMPLETIONS = {
+    "vllm bench serve": {
+        **STREAMED,
+        "prompt": "hi",
+        "temperature": 0.0,
+        "repetition_penalty": 1.0,
+        "max_tokens": 8,
+        "logprobs": None,
+        "ignore_eos": True,
+    },
+    "guidellm": {
+        **CONTINUOUS,
+        "stream": True,
+        "prompt": "hi",
+        "max_tokens": 8,
+        "stop": None,
+        "ignore_eos": True,
+    },
+    "lm_eval": {
+        "prompt": [[5, 6, 7], [8, 9]],
+        "temperature": 0,
+        "max_tokens": 8,
+        "stop": ["\n\n", "<|endoftext|>"],
+        "seed": 1234,
+    },
+}
+
+
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_what_other_peoples_clients_send_is_taken(post, name):
     response = await post("/v1/chat/completions", {"model": "bls", **CLIENTS[name]})
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("name", CLIENTS_OF_COMPLETIONS)
+async def test_what_they_send_for_a_completion_is_taken(post, name):
+    body = CLIENTS_OF_COMPLETIONS[name]
+    response = await post("/v1/completions", {"model": "bls", **body})
     assert response.status_code == 200, response.text
 
 
