@@ -4,8 +4,11 @@ import os
 import shutil
 import signal
 import subprocess
+import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import openai
 import pytest
@@ -15,6 +18,19 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / ".venv" / "clients"
 API_KEY = "key-of-the-clients"
 CHAT_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+class Gateway(NamedTuple):
+    """A gateway. url: where it is."""
+
+    url: str
+
+    def counters(self) -> Counter[str]:
+        """Return what it counts, by name and labels as it writes them."""
+        with urllib.request.urlopen(f"{self.url}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return Counter({name: float(value) for name, _, value in samples})
 
 
 @pytest.fixture(scope="session")
@@ -28,17 +44,17 @@ def pair(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def gateway(pair: Path) -> Iterator[str]:
-    """Where the gateway of a live `tandem up` is; it wants a key."""
+def gateway(pair: Path) -> Iterator[Gateway]:
+    """The gateway of a live `tandem up`; it wants a key."""
     models = ("--target", pair / "target", "--draft", pair / "draft")
     with up(*models, TANDEM_API_KEY=API_KEY) as process:
-        yield gateway_of(read_greeting(process))
+        yield Gateway(gateway_of(read_greeting(process)))
 
 
 @pytest.fixture(scope="session")
-def reference(gateway: str) -> Iterator[openai.OpenAI]:
+def reference(gateway: Gateway) -> Iterator[openai.OpenAI]:
     """OpenAI's own client, to compare with."""
-    with openai.OpenAI(base_url=f"{gateway}/v1", api_key=API_KEY, max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=API_KEY, max_retries=0) as client:
         yield client
 
 
@@ -51,7 +67,8 @@ def run(tmp_path_factory) -> Callable[..., str]:
     environment = os.environ | {
         "HOME": str(home),
         "HF_HOME": str(home / "huggingface"),
-        "HF_ENDPOINT": "http://127.0.0.1:9",  # aiperf takes no folder with HF_HUB_OFFLINE
+        "HF_ENDPOINT": "http://127.0.0.1:9",  # nobody is there
+        "HF_HUB_OFFLINE": "",  # with it, aiperf takes no tokenizer's folder
         "HF_DATASETS_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "OPENAI_API_KEY": API_KEY,

@@ -1,8 +1,7 @@
 """NVIDIA's aiperf: a short profile of streamed chats."""
 
 import json
-import re
-import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,29 +18,22 @@ class Profile(NamedTuple):
 
     printed: str
     folder: Path
-    counted: dict[str, float]
+    counted: Counter[str]
 
     @property
     def results(self):
         return json.loads((self.folder / "profile_export_aiperf.json").read_text())
 
 
-def counters(gateway):
-    """The gateway's counters without labels."""
-    with urllib.request.urlopen(f"{gateway}/metrics") as answer:
-        found = re.findall(r"^(vllm:\w+_total) (\S+)$", answer.read().decode(), re.MULTILINE)
-    return {name: float(value) for name, value in found}
-
-
 @pytest.fixture(scope="module")
 def profile(run, gateway, pair, tmp_path_factory):
     folder = tmp_path_factory.mktemp("aiperf")
-    before = counters(gateway)
+    before = gateway.counters()
     printed = run(
         "aiperf",
         "profile",
         *("--model", "bls_stream"),
-        *("--url", gateway),
+        *("--url", gateway.url),
         *("--api-key", API_KEY),
         *("--endpoint-type", "chat", "--streaming"),
         *("--tokenizer", pair / "target"),
@@ -56,8 +48,7 @@ def profile(run, gateway, pair, tmp_path_factory):
         "--no-gpu-telemetry",
         *("--output-artifact-dir", folder),
     )
-    after = counters(gateway)
-    return Profile(printed, folder, {name: after[name] - before[name] for name in after})
+    return Profile(printed, folder, gateway.counters() - before)
 
 
 def test_every_request_is_answered(profile):

@@ -12,7 +12,7 @@ PROMPTS = ["def main():", "import os", "class Point:\n    def "]
 @pytest.fixture(scope="module")
 def told(run, gateway):
     """What litellm got, by the name of the call."""
-    return json.loads(run("python", PROGRAM, f"{gateway}/v1", *PROMPTS))
+    return json.loads(run("python", PROGRAM, f"{gateway.url}/v1", *PROMPTS))
 
 
 @pytest.fixture(scope="module")

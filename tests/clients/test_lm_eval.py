@@ -1,7 +1,9 @@
 """lm-evaluation-harness: its `local-completions` model, on tasks of our own."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -9,6 +11,31 @@ from .conftest import API_KEY, ROOT
 
 TASKS = Path(__file__).parent / "tasks"
 STOP, LENGTH = "\n\n", 24  # as complete_code.yaml has them
+BATCH = 3
+
+
+class Evaluated(NamedTuple):
+    """What lm_eval wrote, and what the gateway counted meanwhile.
+
+    tokenizer: remote or local.
+    """
+
+    tokenizer: str
+    results: dict[str, dict[str, float]]
+    folder: Path
+    counted: Counter[str]
+
+    def samples(self, task):
+        """What was asked and answered for each document."""
+        (file,) = self.folder.rglob(f"samples_{task}_*.jsonl")
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    def requests(self, path):
+        """How many requests had which status."""
+        begin = f'tandem_gateway_requests_total{{endpoint="{path}",status='
+        return {
+            k.removeprefix(begin)[1:4]: n for k, n in self.counted.items() if k.startswith(begin)
+        }
 
 
 @pytest.fixture(scope="module")
@@ -76,49 +103,42 @@ def write(file, rows):
 
 @pytest.fixture(scope="module", params=["remote", "local"])
 def evaluated(request, run, gateway, pair, data):
-    """Results of both tasks, and the folder of their samples.
+    """The results of both tasks.
 
     By lm_eval's defaults the gateway tokenizes, and batches come one after the other. With a local
     tokenizer they come side by side.
     """
-    output = data / request.param
+    output, before = data / request.param, gateway.counters()
     local = [f"tokenizer={pair / 'target'}", "tokenizer_backend=huggingface", "num_concurrent=2"]
     run(
         "lm_eval",
         "run",
         *("--model", "local-completions"),
         "--model_args",
-        f"base_url={gateway}/v1/completions",
+        f"base_url={gateway.url}/v1/completions",
         "model=bls_stream",
         f"auth_token={API_KEY}",
         *(local if request.param == "local" else []),
         *("--tasks", "complete_code", "choose_code"),
         *("--include_path", TASKS),
-        *("--batch_size", 3),
+        *("--batch_size", BATCH),
         *("--output_path", output),
         "--log_samples",
         folder=data,
     )
     (results,) = output.rglob("results_*.json")
-    return json.loads(results.read_text())["results"], output
-
-
-def samples(output, task):
-    """What was asked and answered for each document."""
-    (file,) = output.rglob(f"samples_{task}_*.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    counted = gateway.counters() - before
+    return Evaluated(request.param, json.loads(results.read_text())["results"], output, counted)
 
 
 def test_generated_texts_are_transformers(evaluated):
-    results, _ = evaluated
-    assert results["complete_code"]["exact_match,none"] == pytest.approx(5 / 6)
+    assert evaluated.results["complete_code"]["exact_match,none"] == pytest.approx(5 / 6)
 
 
 def test_likelihoods_are_transformers(evaluated, theirs):
-    results, output = evaluated
-    assert results["choose_code"]["acc,none"] == 1
+    assert evaluated.results["choose_code"]["acc,none"] == 1
     greedy = []
-    for sample in samples(output, "choose_code"):
+    for sample in evaluated.samples("choose_code"):
         asked = sample["arguments"].values()
         for (context, text), [[told, is_greedy]] in zip(
             map(dict.values, asked), sample["resps"], strict=True
@@ -129,3 +149,10 @@ def test_likelihoods_are_transformers(evaluated, theirs):
             greedy.append(expected_greedy)
     assert len(greedy) == 12
     assert len(set(greedy)) == 2
+
+
+def test_each_batch_is_one_request_and_none_is_refused(evaluated):
+    """lm_eval would send it again."""
+    assert evaluated.requests("/v1/completions") == {"200": (6 + 12) / BATCH}
+    tokenized = evaluated.requests("/tokenize")
+    assert set(tokenized) == ({"200"} if evaluated.tokenizer == "remote" else set())
