@@ -66,6 +66,7 @@ def run(tmp_path_factory) -> Callable[..., str]:
     home = tmp_path_factory.mktemp("home")
     environment = os.environ | {
         "HOME": str(home),
+        "TMPDIR": str(home),  # aiperf leaves folders there
         "HF_HOME": str(home / "huggingface"),
         "HF_ENDPOINT": "http://127.0.0.1:9",  # nobody is there
         "HF_HUB_OFFLINE": "",  # with it, aiperf takes no tokenizer's folder
