@@ -12,6 +12,9 @@ from tandem.contract.parameters import decode
 from tandem.gateway.errors import ApiError
 from tandem.gateway.fields import quoted
 
+# How OpenAI's begin: clients tell by these words what they can shorten.
+CONTEXT_LENGTH = "this model's maximum context length is"
+
 Kind = TypeVar("Kind")
 
 
@@ -90,7 +93,8 @@ class ServedModels:
         if 0 < most < size:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
-                f"the prompt has {size} bytes, at most {most} are taken; shorten it",
+                f"{CONTEXT_LENGTH} {self.room} tokens; the prompt has {size} bytes, "
+                f"at most {most} are taken",
                 code="context_length_exceeded",
             )
 

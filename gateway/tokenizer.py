@@ -9,7 +9,12 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 
-from tandem.gateway.chat_template import NO_VARIABLES, ChatTemplateError, load_chat_template
+from tandem.gateway.chat_template import (
+    NO_VARIABLES,
+    ChatTemplateError,
+    load_chat_template,
+    special_tokens,
+)
 from tandem.gateway.reasoning import BEGIN as BEGIN_OF_THOUGHTS
 from tandem.gateway.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.tool_calls import format_of
@@ -50,6 +55,7 @@ class ChatTokenizer:
         }
         longest_first = sorted(self._special_tokens, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._named_tokens = special_tokens(folder)
         self._token_texts: dict[int, str] = {}
         self._line_end = self._encode(self._tokenizer, "\n")
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
@@ -91,8 +97,9 @@ class ChatTokenizer:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Facts about it."""
+        """Facts about it; ``eos_token`` and others by name, where its folder names them."""
         return {
+            **self._named_tokens,
             "vocab_size": self.size,
             "special_tokens": self._special_tokens,
             "chat_template": self.template.source if self.template else None,

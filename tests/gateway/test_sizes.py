@@ -152,7 +152,9 @@ async def test_a_text_that_the_server_would_not_take_is_never_tokenized(
         monkeypatch.setattr(ChatTokenizer, "_encode", staticmethod(encoded))
         response = await opened.post(path, json=body)
     assert response.status_code == 400
-    assert " bytes, at most 39 are taken; shorten it" in response.json()["error"]["message"]
+    message = response.json()["error"]["message"]
+    assert message.startswith("this model's maximum context length is 100 tokens; the prompt has ")
+    assert message.endswith(" bytes, at most 39 are taken")
     assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
