@@ -1,11 +1,13 @@
 """Guides are compiled once, within bounds."""
 
 import json
+import random
 import threading
 
 import pytest
 import tokenizer_kinds
-from small_guides import END, compiler
+from llguidance import LLParserLimits
+from small_guides import END, compiler, encoded
 
 from tandem.guides.compiler import KEPT_BYTES, GuideCompiler
 from tandem.guides.errors import GuideError
@@ -47,8 +49,9 @@ def test_what_was_used_longest_ago_is_forgotten_first(fresh):
     assert [fresh.has(guide) for guide in guides] == [True, False, True, True, True]
 
 
-def test_small_guides_are_bounded_too(fresh):
-    for n in range(KEPT_BYTES // 1024 + 1):
+def test_small_guides_are_bounded_too(fresh, monkeypatch):
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 8 * 1024)
+    for n in range(8 + 1):
         fresh.matcher(Guide("regex", str(n)), [END])
     assert not fresh.has(Guide("regex", "0"))
     assert fresh.has(Guide("regex", "1"))
@@ -97,3 +100,46 @@ def test_refusals_are_counted_by_keyword():
     assert keywords_of('Unimplemented keys: ["my own"]') == [OTHER]
     assert keywords_of("oneOf constraints are not supported. Enable 'coerce_one_of'") == ["oneOf"]
     assert keywords_of("Invalid type: not") == [OTHER]
+
+
+# Each letter doubles what may have been: an automaton of some thousand states.
+MANY_STATES = Guide("regex", "([a-z]*a[a-z]{9}b[a-z]*|[a-z]*c[a-z]{8}d[a-z]*)")
+
+
+def letters(seed: int) -> list[int]:
+    """An answer by the guide of many states."""
+    drawn = "".join(random.Random(seed).choice("abcd") for _ in range(60))
+    return [token for letter in drawn for token in encoded(letter)]
+
+
+def test_what_other_answers_did_fills_nobodys_automaton(fresh, monkeypatch):
+    expected = [mask_behind(fresh, letters(seed)) for seed in range(20)]
+    monkeypatch.setattr(fresh, "_limits", LLParserLimits(max_lexer_states=100))
+    fresh._kept.clear()
+    begun = []
+    for seed in range(20):
+        assert (mask_behind(fresh, letters(seed)) == expected[seed]).all()
+        begun.append(fresh._kept[MANY_STATES])
+    assert len(set(map(id, begun))) > 1
+
+
+def test_who_fills_an_automaton_alone_ends_in_a_line(fresh, monkeypatch):
+    monkeypatch.setattr(fresh, "_limits", LLParserLimits(max_lexer_states=50))
+    with pytest.raises(GuideError, match=r"^lexer error: too many states: 50 >= 50$"):
+        mask_behind(fresh, letters(2))
+
+
+def mask_behind(compiler, tokens):
+    """The mask behind tokens that were followed, and looked ahead from, one by one."""
+    it = compiler.matcher(MANY_STATES, [END])
+    for token in tokens:
+        it.walk([token])
+        assert it.advance([token]) == 1
+    return it.walk([]).masks
+
+
+def test_many_guides_are_bounded_by_their_number(fresh, monkeypatch):
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_GUIDES", 3)
+    for n in range(4):
+        fresh.matcher(Guide("regex", str(n)), [END])
+    assert [fresh.has(Guide("regex", str(n))) for n in range(4)] == [False, True, True, True]

@@ -183,6 +183,6 @@ def test_it_says_nothing_of_the_answer_when_it_fails():
                 "is_error": True,
             }.get(name)
 
-    it = GuideMatcher(Failed(), None, compiler()._vocabulary, [END])
+    it = GuideMatcher(Failed, None, compiler()._vocabulary, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])
