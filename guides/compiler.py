@@ -62,7 +62,7 @@ class GuideCompiler:
             return used.deep_copy()
 
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
-        matcher.walk([])
+        matcher.check_start()
         return matcher
 
     def _compiled(self, guide: Guide) -> LLMatcher:

@@ -23,8 +23,14 @@ ANYTHING = np.int32(-1)  # a word of a mask that forbids nothing
 # How it begins to say that an automaton is full, which answers before may have filled.
 FULL = "lexer error:"
 MOST_RENEWALS = 16
+# Tokens that must come one after the other. The library looks at all of them for each of them, and
+# keeps Python's lock where it is not asked for a mask: for 0.1 s where they are 100,000.
+LONG_RUN = 1000
+STEPS_OF_LONG_RUN = 16  # at once; who is asked for no more can be interrupted
 # What the library says where no text at all fits a guide.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
+# How it says that it cannot look ahead.
+ONE_WAY = "rollback not supported"
 
 
 class Vocabulary(NamedTuple):
@@ -68,10 +74,21 @@ class GuideMatcher:
         self._matcher = fresh()
         self._followed: list[int] = []
         self._renewals_left = MOST_RENEWALS
+        self._in_long_run = False
         self._executor = executor
         self._vocabulary = vocabulary
         self._end_ids = frozenset(end_ids)
         self._words = -(-vocabulary.size // WORD_BITS)
+
+    def check_start(self) -> None:
+        """Raise GuideError for a guide that fails at once: at its first mask, or in going back.
+
+        To look ahead is to follow tokens, and to go back.
+        """
+        self.walk([])
+        legal = set(_ids(self._masks([], rows=1)[0]))
+        first = sorted(legal.difference(self._vocabulary.end_ids))[:1]
+        self._checked(lambda: self._matcher.rollback(self._matcher.try_consume_tokens(first)))
 
     @property
     def complete(self) -> bool:
@@ -99,21 +116,32 @@ class GuideMatcher:
         return tokens
 
     def take_forced(self, most: int) -> list[int]:
-        """Follow up to ``most`` tokens that must come now, and return them.
+        """Follow up to ``most`` tokens that must come now, and return them; of many only some.
 
         One after the other: how the library spells bytes that are no whole character depends on
         where it begins, and a mask that is made for one place begins there.
         """
         taken: list[int] = []
         while len(taken) < most and not self.complete:
-            token = next(iter(self._checked(self._forced_from_here)), None)
+            token = self._forced_next()
             if token is None or token in self._end_ids:
                 break
             self.advance([token])
             taken.append(token)
+            if self._in_long_run:
+                most = min(most, STEPS_OF_LONG_RUN)
         return taken
 
-    def _forced_from_here(self) -> list[int]:
+    def _forced_next(self) -> int | None:
+        if self._in_long_run:
+            tokens = _ids(self._masks([], rows=1)[0])
+            if len(tokens) == 1:
+                return tokens[0]
+        run: list[int] = self._checked(self._run)
+        self._in_long_run = len(run) > LONG_RUN
+        return run[0] if run else None
+
+    def _run(self) -> list[int]:
         return self._matcher.compute_ff_tokens()
 
     def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
@@ -211,12 +239,20 @@ class GuideMatcher:
 def reason_of(error: str) -> str:
     """Return one line of the library's words; the others may hold the answer's text."""
     line = error.strip().partition("\n")[0]
+    if line.startswith(ONE_WAY):
+        return "attributes of rules that count or stop, max_tokens and stop, are not supported"
     return "no text fits it" if line in DEAD_ENDS else line
 
 
 def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:
     """Those before the first end."""
     return next((list(tokens[:i]) for i, token in enumerate(tokens) if token in ends), list(tokens))
+
+
+def _ids(mask: NDArray[np.int32]) -> list[int]:
+    """Return the tokens that a row lets come."""
+    ids: list[int] = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+    return ids
 
 
 def _place(token: int) -> tuple[int, np.uint32]:
