@@ -27,6 +27,8 @@ MOST_RENEWALS = 16
 # keeps Python's lock where it is not asked for a mask: for 0.1 s where they are 100,000.
 LONG_RUN = 1000
 STEPS_OF_LONG_RUN = 16  # at once; who is asked for no more can be interrupted
+# More are refused: 100,000 cost 0.1 s for each of them, and hold 100 MB.
+LONGEST_RUN = 4096
 # What the library says where no text at all fits a guide.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
 # How it says that it cannot look ahead.
@@ -89,6 +91,7 @@ class GuideMatcher:
         legal = set(_ids(self._masks([], rows=1)[0]))
         first = sorted(legal.difference(self._vocabulary.end_ids))[:1]
         self._checked(lambda: self._matcher.rollback(self._matcher.try_consume_tokens(first)))
+        self._forced_next()
 
     @property
     def complete(self) -> bool:
@@ -138,6 +141,11 @@ class GuideMatcher:
             if len(tokens) == 1:
                 return tokens[0]
         run: list[int] = self._checked(self._run)
+        if len(run) > LONGEST_RUN:
+            raise GuideError(
+                f"{len(run)} tokens would be the only ones to fit, one after the other, at most "
+                f"{LONGEST_RUN} are taken; send shorter constants"
+            )
         self._in_long_run = len(run) > LONG_RUN
         return run[0] if run else None
 

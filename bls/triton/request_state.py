@@ -57,10 +57,14 @@ class RequestState:
         Raises the error that ended the request, if it has ended already.
         """
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
+            self.raise_failure()
             self._sequences = sequences
             self._unfinished = len(sequences)
+
+    def raise_failure(self) -> None:
+        """Raise the error that ended the request, if it has ended."""
+        if self._failure is not None:
+            raise self._failure
 
     def check(self, now: float) -> None:
         """Notice that the client has gone, that time is up, or that an engine is overdue."""

@@ -213,10 +213,15 @@ class StreamEntry:
 
     def _open(self, state: RequestState, requests: list[Request], prefixes: list[str]) -> None:
         """Queue the sequences of a request."""
-        matchers = [self._guides.matcher(request) for request in requests]
+        matchers = [self._matcher(state, request) for request in requests]
         sequences, reservations = self._sequences(state, requests, matchers, prefixes)
         state.open(sequences)
         state.slots.enter(reservations)
+
+    def _matcher(self, state: RequestState, request: Request) -> GuideMatcher | None:
+        """Return one request's matcher, unless nobody waits for the answers any more."""
+        state.raise_failure()
+        return self._guides.matcher(request)
 
     def _sequences(
         self,

@@ -178,6 +178,15 @@ def test_of_a_long_run_some_are_taken_at_once(monkeypatch):
     assert matcher(*guide).take_forced(5) == whole[:5]
 
 
+def test_endless_runs_are_refused_wherever_they_are():
+    with pytest.raises(GuideError, match="tokens would be the only ones to fit"):
+        matcher("choice", json.dumps(["fox jumps " * 4000]))
+    it = matcher("choice", json.dumps(["a", "fox jumps " * 4000]))
+    it.advance(encoded("f"))
+    with pytest.raises(GuideError, match="at most 4096 are taken"):
+        it.take_forced(1)
+
+
 @pytest.mark.parametrize("attribute", ["max_tokens=3", 'stop="x"', 'stop_capture="n", stop="x"'])
 @pytest.mark.parametrize("before", ["", '"fox" ', "/[a-c]+/ "])
 def test_what_cannot_be_looked_ahead_in_is_refused(attribute, before):
