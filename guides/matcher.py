@@ -104,8 +104,11 @@ class GuideMatcher:
         Raises TokenForbidden, or GuideError where it cannot be followed.
         """
         known = self._known(tokens)
-        taken = self._checked(lambda: self._matcher.try_consume_tokens(known))
-        self._followed += known[:taken]
+        taken = self._take(known)
+        if taken < len(known) and not self.complete and self._may_renew():
+            # A full automaton may say so, or that a token does not fit which its own mask let come.
+            self._renew()
+            taken += self._take(known[taken:])
         if taken < len(tokens) and not self.complete:
             raise TokenForbidden(f"the token {tokens[taken]} does not fit the guide")
         return taken
@@ -135,6 +138,11 @@ class GuideMatcher:
                 most = min(most, STEPS_OF_LONG_RUN)
         return taken
 
+    def _take(self, tokens: list[int]) -> int:
+        taken: int = self._checked(lambda: self._matcher.try_consume_tokens(tokens))
+        self._followed += tokens[:taken]
+        return taken
+
     def _forced_next(self) -> int | None:
         if self._in_long_run:
             tokens = _ids(self._masks([], rows=1)[0])
@@ -159,16 +167,24 @@ class GuideMatcher:
         may come: what comes behind a complete answer is dropped. Raises GuideError.
         """
         before_end = self._known(_up_to(tokens, self._end_ids))
-        masks = self._masks(before_end, rows=len(tokens) + 1)
-        self._set_ends(masks, may_end=may_end)
-        num_legal = next(
-            (i for i, token in enumerate(tokens) if not self._may(masks[i], token)), len(tokens)
-        )
+        masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
+        if num_legal <= len(before_end) and not masks[num_legal].any() and self._may_renew():
+            self._renew()  # a full automaton may say nothing at all
+            masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
         needed = masks[num_legal]
         if num_legal > len(before_end) or not needed.any():
             self._check_dead_end(before_end[:num_legal])
             needed[:] = ANYTHING
         return Walk(masks, num_legal)
+
+    def _masks_and_legal(
+        self, tokens: Sequence[int], before_end: list[int], *, may_end: bool
+    ) -> tuple[TokenMasks, int]:
+        """Return a row for each token and the next, and how many of the tokens these let come."""
+        masks = self._masks(before_end, rows=len(tokens) + 1)
+        self._set_ends(masks, may_end=may_end)
+        illegal = (i for i, token in enumerate(tokens) if not self._may(masks[i], token))
+        return masks, next(illegal, len(tokens))
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """Those before the first id that the vocabulary does not have: it would end the matcher."""
@@ -227,17 +243,24 @@ class GuideMatcher:
     def _checked(self, act: Callable[[], T]) -> T:
         """Return what is done, once more where it was the automaton's fault that it failed."""
         done = act()
-        if self._matcher.is_error() and self._is_full():
-            self._matcher = self._fresh()
-            self._matcher.try_consume_tokens(self._followed)
-            self._check()
+        full = self._matcher.is_error() and self._matcher.get_error().startswith(FULL)
+        if full and self._may_renew():
+            self._renew()
             done = act()
         self._check()
         return done
 
-    def _is_full(self) -> bool:
+    def _may_renew(self) -> bool:
         self._renewals_left -= 1
-        return self._renewals_left >= 0 and self._matcher.get_error().startswith(FULL)
+        return self._renewals_left >= 0
+
+    def _renew(self) -> None:
+        """Follow the answer so far in a new automaton."""
+        self._matcher = self._fresh()
+        taken = self._matcher.try_consume_tokens(self._followed)
+        self._check()
+        if taken < len(self._followed):
+            raise GuideError("it has become too complex")
 
     def _check(self) -> None:
         if self._matcher.is_error():
