@@ -38,7 +38,7 @@ class GuideCompiler:
         self._executor = LLExecutor(MASK_THREADS)
         # Without verbose errors, which hold the answer's text.
         self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=LEXER_STATES)
-        self._kept: OrderedDict[Guide, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[Guide, tuple[LLMatcher, threading.Lock]] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
@@ -54,18 +54,19 @@ class GuideCompiler:
         """
         used: LLMatcher | None = None
 
-        def fresh() -> LLMatcher:
+        def fresh() -> tuple[LLMatcher, threading.Lock]:
             nonlocal used
             if used is not None:
                 self._forget(guide, used)
-            used = self._compiled(guide)
-            return used.deep_copy()
+            used, lock = self._compiled(guide)
+            return used.deep_copy(), lock
 
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
         matcher.check_start()
         return matcher
 
-    def _compiled(self, guide: Guide) -> LLMatcher:
+    def _compiled(self, guide: Guide) -> tuple[LLMatcher, threading.Lock]:
+        """Return what is copied for each answer, and the lock that its copies share."""
         with self._lock:
             if guide in self._kept:
                 self._kept.move_to_end(guide)
@@ -75,25 +76,25 @@ class GuideCompiler:
         )
         if compiled.is_error():
             raise GuideError(reason_of(compiled.get_error()))
-        self._keep(guide, compiled)
-        return compiled
+        return self._keep(guide, compiled)
 
-    def _keep(self, guide: Guide, compiled: LLMatcher) -> None:
+    def _keep(self, guide: Guide, compiled: LLMatcher) -> tuple[LLMatcher, threading.Lock]:
         with self._lock:
             if guide in self._kept:
-                return
-            self._kept[guide] = compiled
+                return self._kept[guide]
+            kept = self._kept[guide] = compiled, threading.Lock()
             self._kept_bytes += _size(guide)
             while self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_GUIDES:
                 if len(self._kept) == 1:
                     break
                 oldest, _ = self._kept.popitem(last=False)
                 self._kept_bytes -= _size(oldest)
+            return kept
 
     def _forget(self, guide: Guide, compiled: LLMatcher) -> None:
         """Keep no longer what is full; another answer may have seen to it already."""
         with self._lock:
-            if self._kept.get(guide) is compiled:
+            if guide in self._kept and self._kept[guide][0] is compiled:
                 del self._kept[guide]
                 self._kept_bytes -= _size(guide)
 

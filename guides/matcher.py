@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from tandem.guides.errors import GuideError, TokenForbidden
 
 if TYPE_CHECKING:
+    import threading
+
     from llguidance import LLExecutor, LLMatcher
 
 # Bit (id % 32) of word (id // 32) is set where the token may come: [rows, ceil(vocab_size / 32)].
@@ -56,10 +58,11 @@ class Walk(NamedTuple):
 class GuideMatcher:
     """Follows one answer through its guide. Ends of sequence are no part of what it follows.
 
-    fresh: returns the library's matcher at the beginning of an answer. It is asked again where the
-    one before is full: the tokens so far are then followed anew. end_ids: those of the request. One
-    of them may come wherever the answer is complete, and nowhere else, whatever the vocabulary says
-    of it.
+    fresh: returns the library's matcher at the beginning of an answer, and the lock of all that
+    share its automaton: the library has one too, and waits for it with Python's own held. It is
+    asked again where the one before is full: the tokens so far are then followed anew.
+    end_ids: those of the request. One of them may come wherever the answer is complete, and nowhere
+    else, whatever the vocabulary says of it.
 
     Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. It is fed no token that its own
     mask forbids: that would end it for good.
@@ -67,13 +70,13 @@ class GuideMatcher:
 
     def __init__(
         self,
-        fresh: Callable[[], LLMatcher],
+        fresh: Callable[[], tuple[LLMatcher, threading.Lock]],
         executor: LLExecutor,
         vocabulary: Vocabulary,
         end_ids: Sequence[int],
     ) -> None:
         self._fresh = fresh
-        self._matcher = fresh()
+        self._matcher, self._lock = fresh()
         self._followed: list[int] = []
         self._renewals_left = MOST_RENEWALS
         self._in_long_run = False
@@ -117,7 +120,7 @@ class GuideMatcher:
         """Return up to ``most`` tokens that must come now, because no others may."""
         tokens = self.take_forced(most)
         if tokens:
-            self._matcher.rollback(len(tokens))
+            self._checked(lambda: self._matcher.rollback(len(tokens)))
             del self._followed[-len(tokens) :]
         return tokens
 
@@ -242,11 +245,13 @@ class GuideMatcher:
 
     def _checked(self, act: Callable[[], T]) -> T:
         """Return what is done, once more where it was the automaton's fault that it failed."""
-        done = act()
+        with self._lock:
+            done = act()
         full = self._matcher.is_error() and self._matcher.get_error().startswith(FULL)
         if full and self._may_renew():
             self._renew()
-            done = act()
+            with self._lock:
+                done = act()
         self._check()
         return done
 
@@ -256,8 +261,9 @@ class GuideMatcher:
 
     def _renew(self) -> None:
         """Follow the answer so far in a new automaton."""
-        self._matcher = self._fresh()
-        taken = self._matcher.try_consume_tokens(self._followed)
+        self._matcher, self._lock = self._fresh()
+        with self._lock:
+            taken = self._matcher.try_consume_tokens(self._followed)
         self._check()
         if taken < len(self._followed):
             raise GuideError("it has become too complex")

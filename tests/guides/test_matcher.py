@@ -1,6 +1,7 @@
 """What a matcher says of the tokens of an answer."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -210,6 +211,6 @@ def test_it_says_nothing_of_the_answer_when_it_fails():
                 "is_error": True,
             }.get(name)
 
-    it = GuideMatcher(Failed, None, compiler()._vocabulary, [END])
+    it = GuideMatcher(lambda: (Failed(), threading.Lock()), None, compiler()._vocabulary, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])
