@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.bls.errors import BadRequest
+from tandem.bls.errors import GuideRefused
 from tandem.bls.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -49,7 +49,7 @@ class Guides:
         return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
 
     def matcher(self, request: Request) -> GuideMatcher | None:
-        """Return the matcher of a request's answer, if it has a guide; raise BadRequest."""
+        """Return the matcher of a request's answer, if it has a guide; raise GuideRefused."""
         if request.guide is None or self._compiler is None:
             return None
         try:
@@ -57,7 +57,7 @@ class Guides:
         except GuideError as error:
             for keyword in keywords_of(str(error)):
                 self._count_refused(keyword)
-            raise BadRequest(f"input '{TEXT}': {error}") from error
+            raise GuideRefused(f"input '{TEXT}': {error}") from error
 
 
 def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:
