@@ -41,7 +41,9 @@ class Guides:
     def check(self, requests: Sequence[Request]) -> None:
         """Refuse guides where none can be compiled."""
         if self._compiler is None and any(request.guide for request in requests):
-            raise BadRequest(f"input '{TYPE}' is not supported by this deployment: {self._missing}")
+            raise GuideRefused(
+                f"input '{TYPE}' is not supported by this deployment: {self._missing}"
+            )
 
     def know(self, requests: Sequence[Request]) -> bool:
         """Whether nothing has to be compiled for these."""
