@@ -10,6 +10,7 @@ from llguidance import LLMatcher
 
 from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
+from tandem.guides.misread import check_read_right
 
 # With flexible whitespace almost nothing is forced, and a model may go on with blanks for ever.
 JSON_OPTIONS: Final = {
@@ -31,6 +32,7 @@ def grammar_of(guide: Guide) -> str:
 
 def _json_schema(text: str) -> str:
     """Return the grammar of a schema; one with options of its own is taken by these alone."""
+    check_read_right(text)
     options = None if _has_options(text) else JSON_OPTIONS
     return LLMatcher.grammar_from_json_schema(text, defaults=options)  # type: ignore[arg-type]
 

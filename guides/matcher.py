@@ -172,8 +172,14 @@ class GuideMatcher:
 
 
 def reason_of(error: str) -> str:
-    """Return one line of the library's words; the others may hold the answer's text."""
-    line = error.strip().partition("\n")[0]
+    """Return one line of the library's words; the others may hold the answer's text.
+
+    Of an expression that is none, the first line says only that; the reason is in another.
+    """
+    line, _, others = error.strip().partition("\n")
+    if line.endswith("regex parse error:"):
+        reasons = (other for other in others.split("\n") if other.startswith("error: "))
+        return f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
     return "no text fits it" if line in DEAD_ENDS else line
 
 
