@@ -8,9 +8,10 @@ import re
 KEYWORDS = frozenset(
     {
         "contains", "contentEncoding", "contentMediaType", "dependencies", "dependentRequired",
-        "dependentSchemas", "else", "exclusiveMaximum", "exclusiveMinimum", "format", "if", "maxContains", "maxProperties", "minContains",
-        "minProperties", "multipleOf", "not", "oneOf", "patternProperties", "propertyNames", "then",
-        "unevaluatedItems", "unevaluatedProperties", "uniqueItems", "$dynamicRef", "$recursiveRef",
+        "dependentSchemas", "else", "exclusiveMaximum", "exclusiveMinimum", "format", "if",
+        "maxContains", "maxProperties", "minContains", "minProperties", "multipleOf", "not",
+        "oneOf", "patternProperties", "propertyNames", "then", "unevaluatedItems",
+        "unevaluatedProperties", "uniqueItems", "$dynamicRef", "$recursiveRef",
     }
 )  # fmt: skip
 OTHER = "other"

@@ -145,20 +145,13 @@ class _Maker:
         return {"oneOf": kinds}
 
     def _all_of(self, depth: int) -> Schema:
-        """Two that hold at once; each is open, or no text would fit the other."""
-        parts = [self._object(depth + 1) for _ in range(2)]
-        names: set[str] = set()
-        for part in parts:
-            for keyword in (
-                "additionalProperties",
-                "patternProperties",
-                "required",
-                "minProperties",
-            ):
-                part.pop(keyword, None)
-            part["properties"] = {n: s for n, s in part["properties"].items() if n not in names}
-            names |= part["properties"].keys()
-        return {"allOf": parts}
+        """Two that hold at once: the other has more properties, and closes the whole."""
+        one, other = (self._object(depth + 1) for _ in range(2))
+        for keyword in ("additionalProperties", "patternProperties", "minProperties"):
+            one.pop(keyword, None)
+        own = {n: s for n, s in other["properties"].items() if n not in one["properties"]}
+        closed = {"type": "object", "additionalProperties": False}
+        return {"allOf": [one, {"properties": {n: {} for n in one["properties"]} | own, **closed}]}
 
     def _nullable(self, depth: int) -> Schema:
         if self._chance(0.5):
