@@ -18,6 +18,7 @@ TokenMasks: TypeAlias = NDArray[np.int32]
 
 WORD_BITS = 32
 ANYTHING = np.int32(-1)  # a word of a mask that forbids nothing
+LONGEST_REASON = 300  # characters
 # What the library says where no text at all fits a guide.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
 
@@ -179,8 +180,16 @@ def reason_of(error: str) -> str:
     line, _, others = error.strip().partition("\n")
     if line.endswith("regex parse error:"):
         reasons = (other for other in others.split("\n") if other.startswith("error: "))
-        return f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
-    return "no text fits it" if line in DEAD_ENDS else line
+        line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
+    return "no text fits it" if line in DEAD_ENDS else _shortened(line)
+
+
+def _shortened(line: str) -> str:
+    """Leave out the middle of a line that repeats a long guide."""
+    if len(line) <= LONGEST_REASON:
+        return line
+    half = LONGEST_REASON // 2
+    return f"{line[:half]} ... {line[-half:]}"
 
 
 def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:

@@ -1,15 +1,14 @@
-"""Answers that must fit a form fit it, with any drafter, and say what they would say without one."""
+"""Answers that must fit a form do, with any drafter, and are what they would be without one."""
 
 import json
 import re
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import lark
 import numpy as np
 import pytest
 import tritonclient.grpc as client
-from entries import OUTPUTS, ask, ask_one, inputs, read, refusal, stream, tensor
+from entries import OUTPUTS, ask_one, inputs, read, refusal, stream, tensor
 from metrics import total, until
 from prompts import COMPLETIONS
 from schemas import REFUSED, complaint, schema_of
@@ -125,7 +124,7 @@ CHOICES = ["yes", "no", 'say "maybe"', "größer", "yes, but", "😀\n"]
 OTHERS = [
     ("regex", r"[A-Z][a-z]{2,9}( [A-Z][a-z]{2,9})?"),
     ("regex", r"(\+|-)?\d{1,4}(\.\d{1,3})?"),
-    ("regex", "[а-я]{2,5}|(日本|中国)[0-9]"),
+    ("regex", "[жщю]{2,5}|(日本|中国)[0-9]"),
     ("choice", json.dumps(CHOICES)),
     ("choice", '["only this"]'),
     ("lark_grammar", GRAMMAR),
@@ -301,6 +300,8 @@ def test_where_log_probs_are_asked_forced_tokens_are_drafts(server):
         told = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
         assert told["guide"]["method"] == "masks"
         assert told["guide"]["num_forced_tokens"] == 0
+        if drafter == "none":
+            continue
         assert told["by_drafter"]["grammar"]["draft_acceptance_rate"] == 1.0
         assert answer.number(entry.NUM_ROUNDS) < len(answer.ids)
 
