@@ -172,6 +172,15 @@ GUIDES = st.one_of(
 )
 
 
+def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
+    """A guide's type and text for each prompt."""
+    pair = (entry.GUIDED_DECODING_GUIDE_TYPE, entry.GUIDED_DECODING_GUIDE)
+    return {
+        name: ("BYTES", [batch, 1], raw_strings([text] * batch))
+        for name, text in zip(pair, guide, strict=True)
+    }
+
+
 @st.composite
 def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
     """A prompt and a length, then up to three things about them or beside them that are wrong."""
@@ -181,9 +190,7 @@ def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
         "max_tokens": ("INT32", [batch, 1], raw("INT32", [4] * batch)),
     }
     if draw(st.integers(0, 5)) == 5:
-        pair = (entry.GUIDED_DECODING_GUIDE_TYPE, entry.GUIDED_DECODING_GUIDE)
-        for name, text in zip(pair, draw(GUIDES), strict=True):
-            made[name] = ("BYTES", [batch, 1], raw_strings([text] * batch))
+        made |= guided(draw(GUIDES), batch)
     for _ in range(draw(st.integers(0, 3))):
         name = draw(st.sampled_from(known))
         datatype = wire_type(name)
