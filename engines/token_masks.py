@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engines.request import EngineRequest
+from tandem.engines.request import EngineRequest, MaskWords
 
 
 class TokenMasks:
@@ -30,4 +30,5 @@ class TokenMasks:
     def octets(self, position: int) -> NDArray[np.uint8]:
         """Return the same as bits: an id has bit (id % 8) of octet (id // 8)."""
         assert self._words is not None
-        return self._words[position - self._start].astype("<i4", copy=False).view(np.uint8)
+        words: MaskWords = self._words[position - self._start].astype("<i4", copy=False)
+        return words.view(np.uint8)

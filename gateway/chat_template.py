@@ -88,32 +88,36 @@ def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate |
 
     Raises ChatTemplateError, and OSError for a file that cannot be read.
     """
-    config = _read_json(folder / "tokenizer_config.json")
-    source = file.read_text(encoding="utf-8") if file else _source(folder, config)
+    source = file.read_text(encoding="utf-8") if file else _source(folder)
     if source is None:
         return None
-    return ChatTemplate(source, _special_tokens(folder, config))
+    return ChatTemplate(source, special_tokens(folder))
 
 
-def _source(folder: Path, config: Mapping[str, Any]) -> str | None:
+def _source(folder: Path) -> str | None:
     """A file of its own comes before the tokenizer's configuration."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    configured = config.get("chat_template")
+    configured = _configuration(folder).get("chat_template")
     if isinstance(configured, list):
         named = {entry["name"]: entry["template"] for entry in configured}
         configured = named.get("default")
     return configured
 
 
-def _special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    given = {**_read_json(folder / "special_tokens_map.json"), **config}
+def special_tokens(folder: Path) -> dict[str, str]:
+    """Return what a tokenizer's folder calls ``bos_token`` and such: their texts, by name."""
+    given = {**_read_json(folder / "special_tokens_map.json"), **_configuration(folder)}
     contents = {name: _content(given.get(name)) for name in NAMED_TOKENS}
     extra = given.get("extra_special_tokens")
     if isinstance(extra, dict):
         contents |= {name: _content(value) for name, value in extra.items()}
     return {name: content for name, content in contents.items() if content is not None}
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    return _read_json(folder / "tokenizer_config.json")
 
 
 def _content(token: Any) -> str | None:

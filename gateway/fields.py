@@ -7,7 +7,7 @@ not.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
@@ -24,27 +24,27 @@ class Refused(NamedTuple):
 
 
 _TOOLS = "tools belong to chats; send tools to /v1/chat/completions"
-_GUIDES = "guided decoding is not supported"
+
+_LAYOUT = "white space is fixed, or free with structured_outputs.disable_any_whitespace false"
 
 REFUSED: dict[str, Refused] = {
     "audio": Refused("answers are text"),
     "best_of": Refused("send n, and choose yourself", (1,)),
     "echo": Refused("a chat's prompt is not repeated", (False,)),
     "function_call": Refused("it was replaced: send tool_choice", ("none", "auto")),
+    "ebnf": Refused("send guided_grammar"),
     "functions": Refused("they were replaced: send tools", ([],)),
-    "guided_choice": Refused(_GUIDES),
-    "guided_grammar": Refused(_GUIDES),
-    "guided_json": Refused(_GUIDES),
-    "guided_regex": Refused(_GUIDES),
+    "guided_whitespace_pattern": Refused(_LAYOUT),
+    "json_schema": Refused("send response_format"),
     "length_penalty": Refused("it belongs to beam search", (1, 0)),
     "min_p": Refused("engines do not sample with it", (0,)),
     "modalities": Refused("answers are text", (["text"],)),
     "prompt_logprobs": Refused("send echo and logprobs to /v1/completions"),
     "reasoning_effort": Refused("the length of reasoning cannot be set", ("none",)),
-    "response_format": Refused(_GUIDES, ({"type": "text"},)),
+    "regex": Refused("send guided_regex"),
     "skip_special_tokens": Refused("the deployment decides it", (True,)),
     "stop_token_ids": Refused("send stop strings", ([],)),
-    "structured_outputs": Refused(_GUIDES),
+    "structural_tag": Refused("send tools, or guided_grammar"),
     "suffix": Refused("text is only added at the end", ("",)),
     "parallel_tool_calls": Refused(_TOOLS, (True, False)),
     "tool_choice": Refused(_TOOLS, ("none", "auto")),
@@ -56,6 +56,7 @@ REFUSED: dict[str, Refused] = {
 }
 
 IGNORED: dict[str, str] = {
+    "guided_decoding_backend": "there is one",
     "metadata": "nothing is stored",
     "prediction": "it only speeds up OpenAI's answers; drafts do that here",
     "prompt_cache_key": "a prompt's KV cache is reused by its content",
@@ -73,15 +74,27 @@ def accepted(body: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     known: the fields that the endpoint takes.
     """
     for name, value in body.items():
-        _check_plain(name, [name, value])
-    given = {k: v for k, v in body.items() if v is not None and k not in IGNORED}
+        check_plain(name, [name, value])
+    return taken({k: v for k, v in body.items() if k not in IGNORED}, known, REFUSED)
+
+
+def taken(
+    given: Mapping[str, Any],
+    known: Collection[str],
+    refused: Mapping[str, Refused],
+    place: str = "",
+) -> dict[str, Any]:
+    """Return what of an object is to be read; raise PydanticCustomError for what is refused.
+
+    place: the object's path in the body.
+    """
     for name, value in given.items():
-        if name not in known:
-            _refuse(name, value, known)
-    return {name: value for name, value in given.items() if name in known}
+        if name not in known and value is not None:
+            _refuse(f"{place}.{name}" if place else name, value, known, refused.get(name))
+    return {k: v for k, v in given.items() if k in known and v is not None}
 
 
-def _check_plain(field: str, value: Any, level: int = 0) -> None:
+def check_plain(field: str, value: Any, level: int = 0) -> None:
     """Refuse in a field what JSON can spell and nobody can read.
 
     Half of a surrogate pair is not text; what nests without end is more than a stack holds.
@@ -98,7 +111,7 @@ def _check_plain(field: str, value: Any, level: int = 0) -> None:
             raise _unreadable(field, message, "too_deep")
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
             if isinstance(item, str | dict | list):
-                _check_plain(field, item, level + 1)
+                check_plain(field, item, level + 1)
 
 
 def _unreadable(field: str, why: str, code: str) -> PydanticCustomError:
@@ -111,19 +124,24 @@ def quoted(text: str) -> str:
     return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}..."
 
 
-def _refuse(name: str, value: Any, known: Collection[str]) -> None:
-    if name not in REFUSED:
-        shown = quoted(name)
-        near = difflib.get_close_matches(shown, sorted(known), n=1)
+def _refuse(path: str, value: Any, known: Collection[str], refused: Refused | None) -> None:
+    if refused is None:
+        shown = quoted(path)
+        near = difflib.get_close_matches(shown.rpartition(".")[2], sorted(known), n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise _error(shown, f"unknown field '{shown}'{hint}", "unknown_field")
-    if not any(_same(value, neutral) for neutral in REFUSED[name].neutral):
-        message = f"field '{name}' is not supported: {REFUSED[name].why}"
-        raise _error(name, message, "unsupported_field")
+    if not any(_same(value, neutral) for neutral in refused.neutral):
+        message = f"field '{path}' is not supported: {refused.why}"
+        raise _error(path, message, "unsupported_field")
 
 
 def _same(value: Any, neutral: Any) -> bool:
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+def wrong(field: str, message: str) -> PydanticCustomError:
+    """Return the error of a field whose value cannot be read."""
+    return PydanticCustomError("field", "{message}", {"message": message, "field": field})
 
 
 def _error(field: str, message: str, code: str) -> PydanticCustomError:

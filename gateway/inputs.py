@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import bad_request
-from tandem.gateway.models import ServedModel
+from tandem.gateway.guides import AskedGuide
+from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
 from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton import Inputs, Value
@@ -44,6 +45,16 @@ def inputs_for(
         **_log_probs(request),
     }
     return inputs | {tensor: value for tensor, value in optional.items() if value is not None}
+
+
+def guide_inputs(guide: AskedGuide | None) -> dict[Tensor, Value]:
+    """Return what is sent of a guide."""
+    if guide is None:
+        return {}
+    return {
+        tensors.GUIDED_DECODING_GUIDE_TYPE: guide.type,
+        tensors.GUIDED_DECODING_GUIDE: guide.text,
+    }
 
 
 def extras_for(request: GenerationRequest) -> list[Tensor]:
@@ -84,9 +95,9 @@ def check_room(request: GenerationRequest, length: int, room: int) -> int:
     """
     limit, left = request.limit, room - length
     if left < 1 or (limit or 0) > left:
-        new = f"and {limit} new ones " if limit else ""
+        fault = f"and {limit} new ones exceed it" if limit else "leave no room for an answer"
         raise bad_request(
-            f"{length} prompt tokens {new}exceed {room - (0 if limit else 1)}, which is what fits",
+            f"{CONTEXT_LENGTH} {room} tokens; {length} prompt tokens {fault}",
             param="max_tokens" if left > 0 else None,
             code="context_length_exceeded",
         )

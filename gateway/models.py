@@ -12,6 +12,9 @@ from tandem.contract.parameters import decode
 from tandem.gateway.errors import ApiError
 from tandem.gateway.fields import quoted
 
+# How OpenAI's begin: clients tell by these words what they can shorten.
+CONTEXT_LENGTH = "this model's maximum context length is"
+
 Kind = TypeVar("Kind")
 
 
@@ -33,6 +36,7 @@ class LoopFacts:
 
     target: TargetFacts
     preprocessing_model: str
+    postprocessing_model: str
     max_requests: int = 64
     max_text_bytes: int = 0
 
@@ -53,6 +57,13 @@ class PreprocessingFacts:
 
 
 @dataclass(frozen=True)
+class PostprocessingFacts:
+    """Whether special tokens leave no text in answers."""
+
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """An entry that clients may name. drafter: of requests that name none; None leaves it open."""
 
@@ -68,6 +79,7 @@ class ServedModels:
     models: tuple[ServedModel, ...]
     loop: LoopFacts
     add_special_tokens: bool
+    skip_special_tokens: bool
     created: int = field(default_factory=lambda: int(time.time()))  # when the server was asked
 
     @property
@@ -81,7 +93,8 @@ class ServedModels:
         if 0 < most < size:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
-                f"the prompt has {size} bytes, at most {most} are taken; shorten it",
+                f"{CONTEXT_LENGTH} {self.room} tokens; the prompt has {size} bytes, "
+                f"at most {most} are taken",
                 code="context_length_exceeded",
             )
 
@@ -128,6 +141,7 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         if _has(config, "stream_model")
     }
     before = _read(PreprocessingFacts, by_name.get(loop.preprocessing_model, {}))
+    behind = _read(PostprocessingFacts, by_name.get(loop.postprocessing_model, {}))
     return ServedModels(
         models=(
             ServedModel(stream, stream, None),
@@ -139,6 +153,7 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         ),
         loop=loop,
         add_special_tokens=before.add_special_tokens,
+        skip_special_tokens=behind.skip_special_tokens,
     )
 
 

@@ -38,7 +38,10 @@ def serving(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
 
 def listen(address: str, port: int) -> socket.socket:
     """Return a socket that listens; port 0 picks a free one. Raises OSError for a busy one."""
-    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    # Only where a socket names its protocol does asyncio set TCP_NODELAY: without it the kernel
+    # holds a chunk back until the client has acknowledged the one before, for up to 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address, port))

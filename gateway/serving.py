@@ -10,20 +10,21 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tandem.gateway.answer_guides import answer_guide
 from tandem.gateway.answers import AnswerState
 from tandem.gateway.aside import LONG, aside
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
-from tandem.gateway.generation import generate
-from tandem.gateway.inputs import check_room, extras_for, inputs_for
+from tandem.gateway.generation import generate, naming_field
+from tandem.gateway.guides import AskedGuide
+from tandem.gateway.inputs import check_room, extras_for, guide_inputs, inputs_for
 from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
 from tandem.gateway.reasoning import ReasoningSplitter
 from tandem.gateway.schema import (
-    MOST_CHOICES,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -36,6 +37,7 @@ from tandem.gateway.stream import begun, stream_response
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tool_calls import FORMATS, ToolCallParser
 from tandem.gateway.triton import Backend
+from tandem.gateway.values import MOST_CHOICES
 from tandem.gateway.writer import Writer
 
 MESSAGE = 100  # what rendering a message or a variable costs by itself, in characters
@@ -73,7 +75,12 @@ class Serving:
         models = await self.models()
         self._check_tools(body)
         ids = await self._chat_ids(body, models)
-        return await self._answer(CHAT, body, [ids], models, http)
+        size = _size(body) + len(body.guide.text if body.guide else "")
+        skips = models.skip_special_tokens
+        guide = await aside(
+            size, lambda: answer_guide(body, self.tokenizer, ids, skips_special_tokens=skips)
+        )
+        return await self._answer(CHAT, body, [ids], models, http, guide=guide)
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
         """Answer prompts."""
@@ -101,7 +108,9 @@ class Serving:
             )
         echoed = body.prompts if body.echo else ()
         echoes = await aside(length, lambda: self._echoes(echoed))
-        return await self._answer(COMPLETION, body, prompts, models, http, echoes=echoes)
+        return await self._answer(
+            COMPLETION, body, prompts, models, http, guide=body.guide, echoes=echoes
+        )
 
     def _prompt_ids(
         self, prompts: Sequence[str | list[int]], add_special_tokens: bool
@@ -186,13 +195,15 @@ class Serving:
         models: ServedModels,
         http: Request,
         *,
+        guide: AskedGuide | None,
         echoes: Sequence[str] = (),
     ) -> Response:
         """Answer prompts, each as often as is asked for. echoes: what their answers begin with."""
         model = models.named(body.model)
         wanted = [ids for ids in prompts for _ in range(body.n)]
         requests = [
-            inputs_for(body, model, ids, models.room, number) for number, ids in enumerate(wanted)
+            {**inputs_for(body, model, ids, models.room, number), **guide_inputs(guide)}
+            for number, ids in enumerate(wanted)
         ]
         answers = [self._new_answer(body, ids) for ids in wanted]
         for number, answer in enumerate(answers if echoes else ()):
@@ -210,6 +221,8 @@ class Serving:
             extras_for(body),
             most_at_once=models.loop.max_requests,
         )
+        if guide is not None:
+            chunks = naming_field(guide.field, chunks)
         if body.stream:
             return stream_response(
                 await while_connected(http.receive, begun(exchange.events(chunks)))
@@ -226,7 +239,7 @@ class Serving:
         if isinstance(body, ChatRequest) and body.offered and self.tokenizer.tool_calls:
             names = [tool.function.name for tool in body.offered]
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
-            answer.one_call = not body.parallel_tool_calls
+            answer.one_call = body.one_call
         if body.num_alternatives is not None:
             answer.log_probs = LogProbReader(self.tokenizer, ids if body.echoes else None)
         return answer

@@ -9,8 +9,14 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 
-from tandem.gateway.chat_template import NO_VARIABLES, ChatTemplateError, load_chat_template
+from tandem.gateway.chat_template import (
+    NO_VARIABLES,
+    ChatTemplateError,
+    load_chat_template,
+    special_tokens,
+)
 from tandem.gateway.reasoning import BEGIN as BEGIN_OF_THOUGHTS
+from tandem.gateway.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.tool_calls import format_of
 from tandem.postprocessing.detokenizer import piece_bytes
 from tandem.preprocessing.tokenizer import load_tokenizer
@@ -29,7 +35,8 @@ class ChatTokenizer:
     """A tokenizer with its chat template, from one folder. Raises what the two loaders raise.
 
     size: one more than the largest token id. tool_calls: how its model writes them, where known.
-    reasons: whether its model may think before it answers.
+    reasons: whether its model may think before it answers. tokens_apart: those that are no text to
+    a grammar, as llguidance tells them: special ones, and added ones in angle brackets.
     """
 
     def __init__(self, folder: Path, chat_template: Path | None = None) -> None:
@@ -43,8 +50,12 @@ class ChatTokenizer:
         self._as_text.encode_special_tokens = True
         added = self._tokenizer.get_added_tokens_decoder().items()
         self._special_tokens = {t.content: i for i, t in added if t.special and t.content}
+        self.tokens_apart = {
+            t.content: i for i, t in added if t.special or re.fullmatch("<.*>", t.content)
+        }
         longest_first = sorted(self._special_tokens, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._named_tokens = special_tokens(folder)
         self._token_texts: dict[int, str] = {}
         self._line_end = self._encode(self._tokenizer, "\n")
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
@@ -86,8 +97,9 @@ class ChatTokenizer:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Facts about it."""
+        """Facts about it; ``eos_token`` and others by name, where its folder names them."""
         return {
+            **self._named_tokens,
             "vocab_size": self.size,
             "special_tokens": self._special_tokens,
             "chat_template": self.template.source if self.template else None,
@@ -100,7 +112,15 @@ class ChatTokenizer:
 
     def has_begun_to_reason(self, ids: Sequence[int]) -> bool:
         """Whether a prompt ends where thoughts have begun."""
-        return self.decode(ids[-LAST_TOKENS:]).rstrip().endswith(BEGIN_OF_THOUGHTS)
+        return self._ends_with(ids, BEGIN_OF_THOUGHTS)
+
+    def has_reasoned(self, ids: Sequence[int]) -> bool:
+        """Whether a prompt ends where thoughts are over."""
+        return self._ends_with(ids, END_OF_THOUGHTS)
+
+    def hides(self, text: str) -> bool:
+        """Whether a text is a special token, which answers leave out."""
+        return text in self._special_tokens
 
     def token(self, token_id: int) -> str:
         """Return a token as the vocabulary writes it; empty for an id that it has not."""
@@ -131,6 +151,9 @@ class ChatTokenizer:
         if isinstance(value, list):
             return [self._marked(v) for v in value]  # type: ignore[return-value]
         return value
+
+    def _ends_with(self, ids: Sequence[int], tag: str) -> bool:
+        return self.decode(ids[-LAST_TOKENS:]).rstrip().endswith(tag)
 
     def _as_said(self, piece: str) -> list[int]:
         """Return the ids of a special token that is only text."""

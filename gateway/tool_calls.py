@@ -22,6 +22,8 @@ class ToolCallFormat(NamedTuple):
     arguments. begin, end: around each call; with neither, an answer that has calls begins with one
     of ``openings``, in which white space does not count, and ``between`` stands between calls. A
     model's special tokens are no part of the text, so an opening with one has a twin without.
+    Calls that a grammar asks for have a line end inside ``begin`` and ``end``. head: the grammar's
+    rule before all of them. joint: the text between two of them.
     """
 
     name: str
@@ -31,14 +33,27 @@ class ToolCallFormat(NamedTuple):
     end: str = ""
     openings: tuple[str, ...] = ()
     between: str = ""
+    head: str = ""
+    joint: str = ""
+
+    @property
+    def begins_as_json(self) -> bool:
+        """Whether a call may begin with what any JSON object begins with."""
+        return "{" in self.openings
 
 
 FORMATS = (
     # Nous Hermes 2 Pro, Qwen 2.5 and 3
-    ToolCallFormat("hermes", "<tool_call>", begin="<tool_call>", end="</tool_call>"),
+    ToolCallFormat("hermes", "<tool_call>", begin="<tool_call>", end="</tool_call>", joint="\n"),
     # Mistral 7B Instruct v0.3 and those after it: a list
     ToolCallFormat(
-        "mistral", "[TOOL_CALLS]", openings=("[TOOL_CALLS][{", "[{"), between=",", end="]"
+        "mistral",
+        "[TOOL_CALLS]",
+        openings=("[TOOL_CALLS][{", "[{"),
+        between=",",
+        end="]",
+        head='{mark} " "? "["',
+        joint=", ",
     ),
     # Llama 3.1 to 3.3
     ToolCallFormat(
@@ -47,6 +62,8 @@ FORMATS = (
         arguments="parameters",
         openings=("<|python_tag|>{", "{"),
         between=";",
+        head="{mark}?",
+        joint="; ",
     ),
 )
 

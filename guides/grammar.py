@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
@@ -61,6 +62,15 @@ def _lark(text: str) -> str:
     return LLMatcher.grammar_from_lark(text)
 
 
+def _ebnf(text: str) -> str:
+    """A grammar as llama.cpp writes it (GBNF)."""
+    try:
+        return _lark(gbnf_to_lark(text))
+    except Exception as error:  # it raises what it likes
+        reason = "it nests too deep" if isinstance(error, RecursionError) else _first_line(error)
+        raise GuideError(f"not EBNF as llama.cpp has it: {reason}") from error
+
+
 def _choice(text: str) -> str:
     """One of several texts, as a regular expression of them."""
     try:
@@ -85,6 +95,7 @@ GRAMMARS: Final[dict[str, Callable[[str], str]]] = {
     "regex": _regex,
     "choice": _choice,
     "lark_grammar": _lark,
+    "ebnf_grammar": _ebnf,
 }
 
 

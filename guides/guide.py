@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-# NVIDIA's names where it has one: `json`, `json_schema`, `regex`. See `guides.grammar`.
-KINDS: Final = ("json", "json_schema", "regex", "choice", "lark_grammar")
+# NVIDIA's names where it has one: `json`, `json_schema`, `regex`, `ebnf_grammar`; see `GRAMMARS`.
+KINDS: Final = ("json", "json_schema", "regex", "choice", "lark_grammar", "ebnf_grammar")
 
 
 class Guide(NamedTuple):

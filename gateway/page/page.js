@@ -32,7 +32,19 @@ function fields() {
     stream: true,
     stream_options: { include_usage: true },
     return_token_details: true,
+    response_format: schema() && { type: "json_schema", json_schema: { name: "answer", schema: schema() } },
   };
+}
+
+// The JSON schema that answers must fit; undefined where there is none.
+function schema() {
+  const text = at("schema").value.trim();
+  if (!text) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new ApiError(`The JSON schema cannot be read: ${error.message}`);
+  }
 }
 
 async function answer(panel, body, signal) {
@@ -93,12 +105,12 @@ async function send() {
   const text = promptBox.value;
   const chat = mode() === "chat";
   const asked = [...messages, { role: "user", content: text }];
-  const body = { ...fields(), ...(chat ? { messages: asked } : { prompt: text }) };
   running = new AbortController();
   at("stop").disabled = false;
   showStatus("Answering…");
-  say(text);
   try {
+    const body = { ...fields(), ...(chat ? { messages: asked } : { prompt: text }) };
+    say(text);
     let panel;
     if (at("beside").checked) {
       panel = await compare(body, running.signal);

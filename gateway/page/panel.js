@@ -2,7 +2,7 @@
 
 const KINDS = {
   accepted: "accepted", correction: "correction", bonus: "bonus", plain: "without a draft",
-  unknown: "drafted in the engine or not",
+  unknown: "drafted in the engine or not", forced: "forced by the schema",
 };
 const STATISTICS = {
   speed: "tokens/s", acceptance: "acceptance", perRound: "tokens per round", first: "first token",
@@ -11,7 +11,7 @@ const STATISTICS = {
 export class Panel {
   #placed = 0; // characters whose tokens have come
   #rest = null; // shows those behind them
-  #shown = 0; // the round that is marked
+  #shown = null; // the round that is marked; what a guide forces before the first one has round 0
 
   constructor(title, tellRound) {
     this.element = document.createElement("article");
@@ -36,8 +36,8 @@ export class Panel {
     this.text.addEventListener("pointerover", (event) => {
       if (event.target.dataset.round) this.mark(Number(event.target.dataset.round));
     });
-    this.text.addEventListener("pointerleave", () => this.mark(0));
-    this.text.addEventListener("blur", () => this.mark(0));
+    this.text.addEventListener("pointerleave", () => this.mark(null));
+    this.text.addEventListener("blur", () => this.mark(null));
     this.text.addEventListener("keydown", (event) => this.#step(event));
   }
 
@@ -95,18 +95,19 @@ export class Panel {
     }
   }
 
-  // Mark all tokens of a round, and show what it brought; 0 marks none.
+  // Mark all tokens of a round, and show what it brought; null marks none.
   mark(round) {
     if (round === this.#shown) return;
     this.#shown = round;
     const kinds = {};
     for (const span of this.text.children) {
-      const own = Number(span.dataset.round) === round;
+      const own = round !== null && Number(span.dataset.round) === round;
       span.classList.toggle("shown", own);
       if (own) kinds[span.dataset.kind] = (kinds[span.dataset.kind] ?? 0) + 1;
     }
     const parts = Object.entries(kinds).map(([kind, count]) => `${count} ${KINDS[kind]}`);
-    this.tellRound(round ? `Round ${round}: ${parts.join(", ")}` : "");
+    const place = round === 0 ? "Before the first round" : `Round ${round}`;
+    this.tellRound(round === null ? "" : `${place}: ${parts.join(", ")}`);
   }
 
   #step(event) {

@@ -29,11 +29,12 @@ from scripted import ids, play, with_engines
 from small_guides import allowed, encoded, matcher
 
 from tandem.bls.draft_ahead import AheadStatistics, draft_ahead_of
+from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError, GuideFailed
-from tandem.bls.guidance import GRAMMAR, ByGuide, method_of
+from tandem.bls.guidance import GRAMMAR, ByGuide, joined_answers, method_of
 from tandem.bls.lossless import lossless
 from tandem.bls.request import Request, Sampling
-from tandem.bls.token_details import joined
+from tandem.bls.token_details import TopLogProbs, joined
 from tandem.contract.entry import KINDS
 from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
@@ -160,7 +161,7 @@ def test_a_draft_is_cut_where_the_guide_forbids_it():
     )
     assert max(len(call.draft) for call in target.calls) == 2
     told = decoding.statistics.guide
-    assert told.num_illegal_draft_tokens > 0
+    assert told.num_illegal_draft_tokens == 2 * len([c for c in target.calls if len(c.draft) == 2])
     assert told.num_repaired_tokens == 0
 
 
@@ -197,14 +198,82 @@ def test_an_engine_without_masks_is_asked_without_a_guide_until_a_token_does_not
     assert free
     assert len(repairs) == decoding.statistics.guide.num_repaired_tokens > 0
     assert all(call.max_new_tokens == 1 and not len(call.draft) for call in repairs)
+    assert all(len(call.token_masks) == 1 for call in repairs)
     assert all(call.end_id is None for call in target.calls)
+    assert {call.stop_ids for call in free} == {ENDS}
+
+
+def sizes_of(guide, favourite):
+    """How many tokens an engine without masks is asked for, call by call."""
+    request = replace(request_for(guide), max_tokens=100)
+    _, target, _ = played(request, REPAIR, Rows(0, (encoded(favourite)[0],), by=30))
+    return [call.max_new_tokens for call in target.calls if call.token_masks is None]
 
 
 def test_pieces_without_a_guide_grow_while_they_fit_and_shrink_where_they_do_not():
-    a = encoded("a")[0]
-    _, target, _ = played(request_for(Guide("regex", "a*b?")), REPAIR, Rows(0, (a,) * 9))
-    sizes = [call.max_new_tokens for call in target.calls if call.token_masks is None]
-    assert sizes[:2] == [4, 8] or sizes[1] < sizes[0]
+    assert sizes_of(Guide("regex", "a*b?"), "a") == [4, 8, 16, 32, 32, 8]
+    assert sizes_of(Guide("regex", "[bc]{5}"), "a")[:4] == [4, 2, 1, 1]
+
+
+def test_a_verification_without_a_guide_ends_at_no_end():
+    request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
+    tokens, _ = expected(request, REPAIR, LANGUAGE)
+    _, target, _ = played(request, REPAIR, draft=Guesser(tokens, 1))
+    verifications = [call for call in target.calls if len(call.draft)]
+    assert verifications
+    assert {call.stop_ids for call in verifications} == {()}
+
+
+def test_a_draft_is_walked_once():
+    request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
+    tokens, _ = expected(request, MASKS, LANGUAGE)
+    decoding, walks = decoding_of(request, MASKS), []
+    walk = decoding._guidance._matcher.walk
+    decoding._guidance._matcher.walk = lambda *a, **k: walks.append(a) or walk(*a, **k)
+    target = KeyedEngine(LANGUAGE, request)
+    play(decoding, target, Guesser(tokens, 1))
+    assert len(walks) == len(target.calls)
+
+
+METHODS = [
+    (MASKS, {"top_k": 1}, "masks"),
+    (MASKS, {"top_k": 4}, "masks"),
+    (REPAIR, {"top_k": 1}, "repair"),
+    (REPAIR, {"top_k": 1, "top_p": 0.5}, "repair"),
+    (REPAIR, {"top_k": 0}, "repair"),
+    (REPAIR, {"top_k": 2}, "token_by_token"),
+    (REPAIR, {"top_k": 0, "top_p": 0.9}, "token_by_token"),
+]
+
+
+@pytest.mark.parametrize(("engine", "sampling", "method"), METHODS)
+def test_the_method_follows_from_the_engine_and_how_tokens_are_drawn(engine, sampling, method):
+    assert method_of(request_for(GUIDES[0], sampling=Sampling(**sampling)), engine) == method
+
+
+def answer(count, first, **fields):
+    values = np.arange(first, first + count, dtype=np.float32)
+    top = TopLogProbs(np.arange(first, first + count)[:, None], values[:, None])
+    return EngineAnswer(ids(*range(first, first + count)), **fields)._replace(
+        log_probs=values, top=top, logits=values[:, None]
+    )
+
+
+def test_what_was_told_of_tokens_is_told_of_them_behind_a_repair():
+    one = answer(4, 10, seconds=2.0, engine_seconds=1.0)
+    both = joined_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
+    assert both.tokens.tolist() == [10, 11, 90]
+    assert (both.seconds, both.engine_seconds) == (2.5, 1.25)
+    assert both.log_probs.tolist() == [10, 11, 90]
+    assert both.logits.tolist() == [[10], [11], [90]]
+    assert both.top.ids.tolist() == both.top.values.tolist() == [[10], [11], [90]]
+
+
+@pytest.mark.parametrize("field", ["log_probs", "top", "logits"])
+def test_what_one_part_does_not_tell_is_not_told_of_the_whole(field):
+    one, two = answer(4, 10), answer(1, 90)
+    assert getattr(joined_answers(one._replace(**{field: None}), 2, two), field) is None
+    assert getattr(joined_answers(one, 2, two._replace(**{field: None})), field) is None
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_k": 0, "top_p": 0.5}])

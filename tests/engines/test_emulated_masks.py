@@ -167,6 +167,25 @@ def test_logits_mode_keeps_the_masked_targets_distribution(ids, among, warp):
     assert fits(np.stack([plain, verified]), np.stack([both, both]) / both.sum() / 2)
 
 
+def test_what_is_left_of_a_row_is_a_distribution():
+    row = row_behind(IDS)
+    legal = np.isin(np.arange(VOCAB), row.tokens[3:6])
+    left = row.among(legal)
+    assert left.tokens.tolist() == row.tokens[3:6].tolist()
+    assert left.probabilities.sum() == pytest.approx(1)
+    assert not len(row.among(np.zeros(VOCAB, np.bool_)).tokens)
+
+
+def test_others_are_as_likely_as_the_kind_of_text_has_it():
+    language, shapes = Language(settings(alpha=0.9, hard_alpha=0.4)), set()
+    for seed in range(20):
+        text = language.read(np.array(prompt(seed, 12), np.int32))
+        row = language.row_among(text, np.arange(50, dtype=np.int32))
+        np.testing.assert_allclose(row.probabilities, language.shape(text))
+        shapes.add(row.probabilities[0])
+    assert len(shapes) == 2
+
+
 def test_it_needs_as_many_tokens_as_the_grammar_has():
     language = Language(settings())
     text = language.read(np.array(IDS, np.int32))

@@ -352,6 +352,11 @@ def test_what_it_cannot_do_is_refused_by_name(looker, name, asked):
         looker.start(**{"ids": CYCLE, "new": 3, **asked})
 
 
+def test_masks_are_refused_by_name_without_speculation_too(start):
+    with pytest.raises(RequestError, match="token_masks is not supported by this engine"):
+        start().start(CYCLE, 3, token_masks=np.full((3, 5), -1, np.int32))
+
+
 def test_an_llm_that_does_not_start_says_why_in_one_line(start, tmp_path):
     with pytest.raises(LoadError, match=r"TensorRT-LLM does not start: .*config.json"):
         start(model=str(tmp_path / "nothing"))

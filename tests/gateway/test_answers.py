@@ -203,6 +203,8 @@ async def test_texts_and_ids_are_turned_into_each_other(client):
         assert back.json() == {"prompt": "user: hi\nassistant:"}
         info = (await opened.get("/tokenizer_info")).json()
         assert info["special_tokens"] == {"<|endoftext|>": 0}
+        assert info["eos_token"] == info["pad_token"] == "<|endoftext|>"
+        assert "bos_token" not in info
         assert "m.role" in info["chat_template"]
 
 

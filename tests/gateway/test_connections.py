@@ -10,6 +10,7 @@ import pytest
 from live_triton import eventually
 from scripted_triton import FOREVER, HELLO
 
+from tandem.gateway.connection import Connection
 from tandem.gateway.server import listen, serving
 from tandem.gateway.triton import ResponseChunk
 
@@ -49,6 +50,22 @@ def test_a_client_that_leaves_cancels_its_request(port, triton, stream, chunks, 
             assert connection.getresponse().readline().startswith(b"data: ")
     assert eventually(lambda: triton.left == n)
     assert triton.running == 0
+
+
+def test_chunks_wait_for_no_acknowledgement(port, monkeypatch):
+    """The kernel would hold a chunk back until the client has acknowledged the one before."""
+    at_once = []
+    made = Connection.connection_made
+
+    def connection_made(self, transport):
+        made(self, transport)
+        connected = transport.get_extra_info("socket")
+        at_once.append(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    with request(port, stream=True) as connection:
+        connection.getresponse().read()
+    assert at_once == [1]
 
 
 def test_hundreds_that_leave_leave_nothing(port, triton):

@@ -108,9 +108,11 @@ async def test_what_does_not_fit_is_refused_with_openais_code(post):
     error = await refused(post, max_tokens=100)
     assert error["code"] == "context_length_exceeded"
     assert error["param"] == "max_tokens"
-    assert error["message"] == "1 prompt tokens and 100 new ones exceed 100, which is what fits"
+    begin = "this model's maximum context length is 100 tokens; "
+    assert error["message"] == begin + "1 prompt tokens and 100 new ones exceed it"
     error = await refused(post, prompt=[5] * 100)
     assert error["code"] == "context_length_exceeded"
+    assert error["message"] == begin + "100 prompt tokens leave no room for an answer"
 
 
 @pytest.mark.parametrize("name", fields.REFUSED)
@@ -222,6 +224,7 @@ async def test_an_answer_can_be_sent_back(post, triton):
 
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 CLIENTS = {
     "vllm bench serve": {
         **STREAMED,
@@ -234,8 +237,8 @@ CLIENTS = {
     },
     "guidellm": {
         **CHAT,
+        **CONTINUOUS,
         "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "max_tokens": 8,
         "max_completion_tokens": 8,
         "ignore_eos": True,
@@ -246,9 +249,44 @@ CLIENTS = {
 }
 
 
+CLIENTS_OF_COMPLETIONS = {
+    "vllm bench serve": {
+        **STREAMED,
+        "prompt": "hi",
+        "temperature": 0.0,
+        "repetition_penalty": 1.0,
+        "max_tokens": 8,
+        "logprobs": None,
+        "ignore_eos": True,
+    },
+    "guidellm": {
+        **CONTINUOUS,
+        "stream": True,
+        "prompt": "hi",
+        "max_tokens": 8,
+        "stop": None,
+        "ignore_eos": True,
+    },
+    "lm_eval": {
+        "prompt": [[5, 6, 7], [8, 9]],
+        "temperature": 0,
+        "max_tokens": 8,
+        "stop": ["\n\n", "<|endoftext|>"],
+        "seed": 1234,
+    },
+}
+
+
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_what_other_peoples_clients_send_is_taken(post, name):
     response = await post("/v1/chat/completions", {"model": "bls", **CLIENTS[name]})
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("name", CLIENTS_OF_COMPLETIONS)
+async def test_what_they_send_for_a_completion_is_taken(post, name):
+    body = CLIENTS_OF_COMPLETIONS[name]
+    response = await post("/v1/completions", {"model": "bls", **body})
     assert response.status_code == 200, response.text
 
 

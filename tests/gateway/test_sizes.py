@@ -11,16 +11,15 @@ from pydantic import ValidationError
 
 from tandem.gateway.aside import LONG
 from tandem.gateway.fields import MOST_LEVELS
+from tandem.gateway.messages import MOST_MESSAGES, MOST_PARTS
 from tandem.gateway.schema import (
-    MOST_CHOICES,
-    MOST_MESSAGES,
-    MOST_PARTS,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
 from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.values import MOST_CHOICES
 
 MANY = 1000
 HELLO = {"role": "user", "content": "hello"}
@@ -153,7 +152,9 @@ async def test_a_text_that_the_server_would_not_take_is_never_tokenized(
         monkeypatch.setattr(ChatTokenizer, "_encode", staticmethod(encoded))
         response = await opened.post(path, json=body)
     assert response.status_code == 400
-    assert " bytes, at most 39 are taken; shorten it" in response.json()["error"]["message"]
+    message = response.json()["error"]["message"]
+    assert message.startswith("this model's maximum context length is 100 tokens; the prompt has ")
+    assert message.endswith(" bytes, at most 39 are taken")
     assert response.json()["error"]["code"] == "context_length_exceeded"
 
 

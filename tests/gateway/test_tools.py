@@ -5,6 +5,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from matching import PLAIN, Matcher, tokenizer_with
 from pydantic import BaseModel
 from scripted_triton import statistics
 
@@ -18,6 +19,15 @@ CHATS = "/v1/chat/completions"
 USER = {"role": "user", "content": "Is it warm?"}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 ROOM = 10**6  # tokens of a prompt
+
+
+def strict(parameters):
+    function = {"name": "add", "parameters": parameters, "strict": True}
+    return {"type": "function", "function": function}
+
+
+def named(name):
+    return {"type": "function", "function": {"name": name}}
 
 
 @pytest.fixture
@@ -183,21 +193,30 @@ async def test_arguments_that_are_no_json_go_back_as_they_are(client):
 @pytest.mark.parametrize(
     ("given", "param", "line"),
     [
-        ({"tool_choice": "required"}, "tool_choice", "needs guided decoding"),
+        ({"tool_choice": "any"}, "tool_choice", "'auto', 'none' or 'required'"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice", "tool_choice needs tools"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
+        ({"tool_choice": named("sub")}, "tool_choice", "no function of tools is called 'sub'"),
         (
-            {"tool_choice": {"type": "function", "function": {"name": "add"}}},
-            "tool_choice",
-            "needs guided decoding",
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+            "tool_choice.allowed_tools",
+            "unknown field",
         ),
-        ({"tool_choice": "any"}, "tool_choice", "'auto' or 'none'"),
+        ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "must be 'function'"),
+        (
+            {"tool_choice": "required", "tools": [TOOL] * 2},
+            "tools",
+            "two functions are called 'add'",
+        ),
+        ({"tools": [strict({"type": "array"})]}, "tools", "must have the type object"),
+        (
+            {"guided_regex": "a"},
+            "guided_regex",
+            "is not supported here: beside tools, an answer can only be JSON",
+        ),
         ({"tools": [TOOL] * 129}, "tools", "at most 128 items"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "function"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "is missing"),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
-            "tools",
-            "strict needs guided decoding",
-        ),
     ],
 )
 async def test_what_cannot_be_kept_is_refused(chat, given, param, line):
@@ -251,3 +270,47 @@ def test_openais_client_reads_calls(app, writes):
         [call] = choice.message.tool_calls
         assert call.function.name == "weather"
         assert Weather.model_validate_json(call.function.arguments).city == "K\u00f6ln"
+
+
+class Sum(BaseModel):
+    """Arguments of another."""
+
+    a: int
+    b: int
+
+
+TWO = (
+    '<tool_call>\n{"name": "Sum", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+    '\n<tool_call>\n{"name": "Weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
+)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_openais_client_parses_parallel_calls_of_pydantics_models(app, writes, triton, choice):
+    """Its ``pydantic_function_tool`` makes strict functions; their schemas go into the grammar."""
+    asked = {
+        "model": "bls_stream",
+        "messages": [USER],
+        "tools": [openai.pydantic_function_tool(model) for model in (Sum, Weather)],
+        "tool_choice": choice,
+    }
+    with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+            writes(*TWO)
+            with client.chat.completions.stream(**asked) as stream:
+                streamed = stream.get_final_completion().choices[0]
+            writes(TWO)
+            whole = client.chat.completions.parse(**asked).choices[0]
+    for choice_made in (streamed, whole):
+        assert choice_made.finish_reason == "tool_calls"
+        assert [call.function.parsed_arguments for call in choice_made.message.tool_calls] == [
+            Sum(a=1, b=2),
+            Weather(city="Bonn"),
+        ]
+    for sent in triton.asked:
+        assert sent["guided_decoding_guide_type"] == "lark_grammar"
+        asked_for = Matcher(tokenizer_with(PLAIN), sent["guided_decoding_guide"])
+        assert asked_for.takes(TWO)
+        assert not asked_for.takes(TWO.replace(": 2}", ': "2"}'))
+        assert asked_for.takes("Well.") == (choice == "auto")

@@ -18,6 +18,7 @@ from tandem.gateway.triton import Triton
 pytestmark = pytest.mark.anyio
 LOOP = {
     "preprocessing_model": "preprocessing",
+    "postprocessing_model": "postprocessing",
     "target": '{"model": "target", "vocab_size": 3072, "max_seq_len": 1024, "max_draft_len": 16}',
     "drafters": '["none"]',
 }
@@ -26,6 +27,7 @@ CONFIGS = {
     "bls": {"stream_model": "bls_stream"},
     "ensemble": {"stream_model": "bls_stream", "drafter": "none"},
     "preprocessing": {"add_special_tokens": "false"},
+    "postprocessing": {"skip_special_tokens": "false"},
     "target": {"vocab_size": "3072"},
 }
 INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
@@ -127,6 +129,7 @@ async def test_models_are_read_from_configurations():
         ]
         assert models.room == 1008
         assert not models.add_special_tokens
+        assert not models.skip_special_tokens
         assert await triton.ready()
 
 
@@ -211,6 +214,7 @@ async def test_an_error_of_a_model_that_is_not_ready_is_the_servers():
         ("UNAVAILABLE", "model_unavailable", 503),
         ("INTERNAL", "model_timeout", 504),
         ("INTERNAL", "deadline_exceeded", 504),
+        ("INVALID_ARG", "invalid_guide", 400),
     ],
 )
 async def test_classes_become_statuses(code, error, status):

@@ -168,3 +168,22 @@ def test_other_bounds_are_kept(bounds):
         valid = jsonschema.Draft202012Validator({"type": "number", **bounds})
         if fits("json_schema", json.dumps({"type": "number", **bounds}), text):
             valid.validate(json.loads(text))
+
+
+QUERY = """
+root ::= "SELECT " column " FROM " table
+column ::= "a" | "b"  # or so
+table ::= [a-z]+ ("_" [0-9])?
+"""
+
+
+def test_ebnf_is_what_llama_cpp_writes():
+    assert fits("ebnf_grammar", QUERY, "SELECT a FROM things_1")
+    assert not fits("ebnf_grammar", QUERY, "SELECT c FROM things")
+
+
+@pytest.mark.parametrize("text", ["root ::= (" * 50_000, "root", "a ::= b", "\x00"])
+def test_what_is_no_ebnf_is_refused(text):
+    reason = refusal("ebnf_grammar", text)
+    assert reason.startswith("not EBNF as llama.cpp has it: ")
+    assert len(reason) < 300

@@ -53,6 +53,14 @@ def test_to_look_ahead_changes_nothing():
     assert one.advance(encoded("fox a.")) == len(encoded("fox a."))
 
 
+def test_to_look_behind_the_end_changes_nothing():
+    tokens = encoded("fox a.")
+    it = matcher("lark_grammar", GRAMMAR, ends=[])
+    assert it.walk([*tokens, 9]).num_legal == len(tokens)
+    assert not it.complete
+    assert it.advance(tokens) == len(tokens)
+
+
 def test_tokens_are_legal_up_to_the_first_that_a_mask_forbids():
     tokens = encoded("fox a")
     assert start().walk([*tokens, *encoded("x"), *encoded(".")]).num_legal == len(tokens)

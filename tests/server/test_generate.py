@@ -1,6 +1,7 @@
 """`tandem generate` against a live server."""
 
 import io
+import json
 import re
 import signal
 import subprocess
@@ -76,6 +77,32 @@ def test_accepted_tokens_are_coloured_as_many_as_were_accepted(server):
     assert bool(GREEN.search(shown)) == bool(answer.totals.num_accepted_tokens)
     plain = GREEN.sub(r"\1", shown).removesuffix("\n")
     assert plain == answer.text.translate(PICTURES).removesuffix("\n")
+
+
+def test_an_answer_fits_the_schema_of_a_file(server, tmp_path, capsys):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": [{"answer": "yes"}, {"answer": "no"}]}')
+    assert run(server, PROMPT, "--json-schema", str(schema)) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] in {"yes", "no"}
+    assert run(server, PROMPT, "--regex", "[0-9]{4}/a") == 0
+    assert re.fullmatch(r"\d{4}/a\n", capsys.readouterr().out)
+    assert run(server, PROMPT, "--regex", "(") == 1
+    assert capsys.readouterr().err.startswith("tandem: input 'guided_decoding_guide'")
+
+
+def test_forced_tokens_have_a_colour_of_their_own(server):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system="standard")
+    guide = {
+        entry.GUIDED_DECODING_GUIDE_TYPE: "regex",
+        entry.GUIDED_DECODING_GUIDE: "the answer is [0-9]",
+    }
+    with Client(server.grpc_url) as client:
+        answer = Answer()
+        show(client, "bls_stream", inputs_for(PROMPT, 24, guide), answer, console)
+    [forced] = re.findall(r"\x1b\[35m(.*?)\x1b\[0m", file.getvalue())
+    assert forced.startswith("the answer ")
+    assert answer.text.startswith(forced)
 
 
 def test_totals_are_in_every_chunk_for_a_client_that_names_them(server):

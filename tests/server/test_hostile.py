@@ -51,6 +51,7 @@ TRITONS_OWN = re.compile(
     r"[Ee]xpected |Request for unknown model|Unexpected input",
     re.DOTALL,
 )
+DEADLINE = re.compile("^(INTERNAL: )?deadline_exceeded: ")  # Triton has no code for it
 LINE_AT_MOST = 1_000  # characters
 PAUSE_AT_MOST = 0.5  # seconds, of a good client's stream
 # An answer is there within a second. The machine may be busy with other things: what takes longer
@@ -96,7 +97,7 @@ class Judge:
         own = TRITONS_OWN.match(reply.line)
         if reply.code == NO_ANSWER:
             yield "no answer"
-        elif reply.code not in RIGHT_CODES and not own:
+        elif reply.code not in RIGHT_CODES and not own and not DEADLINE.search(reply.line):
             yield "the code"
         if reply.seconds > SECONDS_AT_MOST:
             yield f"it took {reply.seconds:.1f} s"

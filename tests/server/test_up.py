@@ -6,46 +6,20 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from checkpoints import write_gpt2, write_qwen2, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
+from up import gateway_of, read_greeting, up
 
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.launch import PREFIX
 from tandem.tools.triton.server import SECONDS_BETWEEN_LOOKS
 from tandem.tools.triton.supervisor import names_of, session_processes
 
-ANY_PORTS = [
-    word for name in ("http", "grpc", "metrics", "gateway") for word in (f"--{name}-port", "0")
-]
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
-
-
-@contextmanager
-def up(*options):
-    """The process; a test that fails ends it too, rather than wait for it."""
-    command = [sys.executable, "-m", "tandem", "up", *ANY_PORTS, *map(str, options)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()  # does nothing to one that has ended
-
-
-def read_greeting(process):
-    """Read what `up` prints once it serves."""
-    lines = []
-    while not lines or "curl" not in lines[-1]:
-        lines.append(process.stdout.readline())
-        assert lines[-1], process.stderr.read()
-    return "".join(lines)
 
 
 def shared_memory_of(process):
@@ -56,7 +30,7 @@ def shared_memory_of(process):
 def test_up_serves_what_it_prints_until_a_signal(sign):
     with up("--profile", "emulated-zero") as process:
         greeting = read_greeting(process)
-        (page,) = re.findall(r"^  page +(http://127\.0\.0\.1:\d+)$", greeting, re.MULTILINE)
+        page = gateway_of(greeting)
         body = json.dumps({"prompt": "def main():", "max_tokens": 4, "ignore_eos": True}).encode()
         asked = urllib.request.Request(
             f"{page}/v1/completions", body, {"content-type": "application/json"}

@@ -40,16 +40,18 @@ def masked(row, mask):
 class Rows:
     """The probabilities of what comes next are a fixed function of the last three tokens.
 
-    favours: tokens that are as likely as all others together, so that answers end some time.
+    favours: tokens that are much more likely than others, so that answers end some time. by: the
+    logarithm of how much.
     """
 
     salt: int = 0
     favours: tuple[int, ...] = ()
+    by: float = 4.0
 
     def row(self, context, sampling, banned=()) -> np.ndarray:
         seed = hash((self.salt, len(context), tuple(int(t) for t in context[-3:]))) & 0xFFFFFFFF
         logits = np.random.default_rng(seed).normal(0, 2, WIDTH)
-        logits[list(self.favours)] += 4
+        logits[list(self.favours)] += self.by
         logits[list(banned)] = -np.inf
         return np.exp(logits / sampling.temperature)
 

@@ -15,6 +15,7 @@ from tandem.gateway.triton import Inputs, ResponseChunk
 
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",
+    postprocessing_model="postprocessing",
     target=TargetFacts(vocab_size=4096, max_seq_len=116, max_draft_len=16),
 )
 MODELS = ServedModels(
@@ -25,6 +26,7 @@ MODELS = ServedModels(
     ),
     loop=FACTS,
     add_special_tokens=True,
+    skip_special_tokens=True,
 )
 # Steps of a script: what is sent, what is raised, or a wait that only the client's leaving ends.
 FOREVER = "for ever"

@@ -1,6 +1,7 @@
 """`tandem generate` without a server: its options."""
 
 import argparse
+import io
 
 import pytest
 
@@ -39,6 +40,10 @@ def test_options_become_inputs_and_what_is_left_out_is_not_sent():
         (["--max-tokens", "5000000000"], "argument --max-tokens: 5000000000 does not lie in"),
         (["--top-k", "x"], "argument --top-k: 'x' is not a whole number"),
         (["--top-p", "x"], "argument --top-p: invalid float value: 'x'"),
+        (
+            ["--regex", "a", "--json-schema", "x"],
+            "argument --json-schema: not allowed with argument --regex",
+        ),
         (["--beams", "2"], "unrecognized arguments: --beams 2"),
     ],
 )
@@ -53,3 +58,44 @@ def test_missing_server_is_one_line_that_says_how_to_start_one(capsys, monkeypat
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == ("tandem: no server answers at 127.0.0.1:1; start one with: tandem up\n")
+
+
+def test_a_schema_is_sent_as_it_is_in_its_file(tmp_path, monkeypatch):
+    schema = '{"type" : "object"}\n'
+    (tmp_path / "a.json").write_text(schema)
+    sent = {
+        entry.GUIDED_DECODING_GUIDE_TYPE: "json_schema",
+        entry.GUIDED_DECODING_GUIDE: schema,
+    }
+    assert generate.guide(parse("x", "--json-schema", str(tmp_path / "a.json"))) == sent
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(schema.encode())))
+    assert generate.guide(parse("x", "--json-schema", "-")) == sent
+    assert generate.guide(parse("x", "--regex", "a*")) == {
+        entry.GUIDED_DECODING_GUIDE_TYPE: "regex",
+        entry.GUIDED_DECODING_GUIDE: "a*",
+    }
+    assert generate.guide(parse("x")) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, "cannot read {}: No such file or directory"),
+        (b"{", "{} is not JSON: Expecting property name"),
+        (b"\xff", "{} is not JSON: 'utf-8' codec"),
+        (b"[" * 100_000, "{} nests too deep"),
+    ],
+)
+def test_a_file_that_is_no_schema_is_named_in_one_line(tmp_path, content, line, capsys):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert command.main(["generate", "x", "--json-schema", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"tandem: --json-schema: {line.format(path)}")
+    assert error.count("\n") == 1
+
+
+def test_standard_input_holds_one_thing(capsys):
+    assert command.main(["generate", "-", "--json-schema", "-"]) == 1
+    assert "cannot both be read from standard input" in capsys.readouterr().err

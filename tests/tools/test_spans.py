@@ -1,4 +1,4 @@
-"""Accepted text and the target's own are distinguished, whatever a chunk cuts through."""
+"""Accepted, forced and the target's own text are told apart, whatever a chunk cuts through."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,32 +24,45 @@ def split(*chunks):
 def test_tokens_of_one_origin_are_a_span():
     first = ("abc", ("accepted", 1), ("accepted", 1), ("correction", 1))
     assert split(first, ("de", ("accepted", 1), ("bonus", 1))) == [
-        [("ab", True), ("c", False)],
-        [("d", True), ("e", False)],
+        [("ab", "accepted"), ("c", None)],
+        [("d", "accepted"), ("e", None)],
     ]
-    assert split(("ab", ("plain", 1), ("plain", 1))) == [[("ab", False)]]
+    assert split(("ab", ("plain", 1), ("plain", 1))) == [[("ab", None)]]
+
+
+def test_forced_text_is_told_apart():
+    tokens = [("forced", 1), ("forced", 1), ("correction", 1), ("accepted", 1), ("forced", 1)]
+    assert split(("abcde", *tokens)) == [
+        [("ab", "forced"), ("c", None), ("d", "accepted"), ("e", "forced")],
+    ]
 
 
 def test_a_chunk_of_several_rounds_tells_each_of_them_apart():
     rounds = [("accepted", 1), ("correction", 1)] * 2
     assert split(("abcd", *rounds)) == [
-        [("a", True), ("b", False), ("c", True), ("d", False)],
+        [("a", "accepted"), ("b", None), ("c", "accepted"), ("d", None)],
     ]
 
 
 def test_text_keeps_its_origin_when_it_was_held_back():
     first = ("a", ("accepted", 2), ("accepted", 1))
-    assert split(first, ("bcd", ("bonus", 1))) == [[("a", True)], [("bc", True), ("d", False)]]
-    assert split(("", ("accepted", 1), ("bonus", 1)), ("ab",)) == [[], [("a", True), ("b", False)]]
+    assert split(first, ("bcd", ("bonus", 1))) == [
+        [("a", "accepted")],
+        [("bc", "accepted"), ("d", None)],
+    ]
+    assert split(("", ("accepted", 1), ("bonus", 1)), ("ab",)) == [
+        [],
+        [("a", "accepted"), ("b", None)],
+    ]
 
 
 def test_a_character_belongs_to_the_token_that_completes_it():
-    assert split(("€", ("accepted", 0), ("correction", 1))) == [[("€", False)]]
+    assert split(("€", ("accepted", 0), ("correction", 1))) == [[("€", None)]]
 
 
 def test_the_rest_of_a_text_is_shown_though_it_is_no_tokens():
     assert split(("a\ufffd", ("accepted", 1), ("correction", 0))) == [
-        [("a", True), ("\ufffd", False)]
+        [("a", "accepted"), ("\ufffd", None)]
     ]
 
 

@@ -56,6 +56,13 @@ def test_accepted_text_is_coloured_on_a_terminal_and_control_characters_are_pict
     assert text == "\x1b[32ma\x1b[0mb\x1b[32m␛\x1b[0mc\n"
 
 
+def test_forced_text_has_a_colour_of_its_own():
+    kinds = [KINDS.index("forced"), KINDS.index("plain")]
+    chunk = AnswerChunk("ab", [1, 2], AnswerTotals(1, 0, 0), None, 0.5, None, kinds, [1, 1])
+    text = shown(chunk, force_terminal=True, color_system="standard")
+    assert text == "\x1b[35ma\x1b[0mb\n"
+
+
 def test_nothing_is_coloured_when_the_user_wants_no_colour():
     assert shown(*CHUNKS, force_terminal=True, no_color=True) == "ab␛c\n"
 

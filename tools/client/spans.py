@@ -1,23 +1,24 @@
-"""Which part of a streamed text came from accepted draft tokens, and which is the target's own."""
+"""Which parts of a streamed text are accepted drafts or forced; the rest is the target's own."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from tandem.contract.entry import KINDS
+from tandem.contract.entry import KINDS, Kind
 from tandem.tools.client.client import AnswerChunk
 
-ACCEPTED = KINDS.index("accepted")
+# The kinds that a reader tells apart; the rest is the target's own.
+TOLD: Final[tuple[Kind, ...]] = ("accepted", "forced")
 
 
 class Span(NamedTuple):
-    """Text of one origin."""
+    """Text of one origin. kind: one of ``TOLD``; None where it is the target's own."""
 
     text: str
-    accepted: bool
+    kind: Kind | None = None
 
 
 class Spans:
@@ -28,23 +29,27 @@ class Spans:
     """
 
     def __init__(self) -> None:
-        self._due: deque[tuple[bool, int]] = deque()  # whether accepted, characters to come
+        self._due: deque[tuple[Kind | None, int]] = deque()  # its kind, characters to come
 
     def split(self, chunk: AnswerChunk) -> Iterator[Span]:
         """Yield the spans of a chunk's text; joined, they are that text."""
         told = zip(chunk.kinds, chunk.text_lengths, strict=True)
-        self._due.extend((kind == ACCEPTED, length) for kind, length in told)
-        for accepted, pieces in groupby(self._pieces(chunk.text), lambda piece: piece.accepted):
-            yield Span("".join(piece.text for piece in pieces), accepted)
+        self._due.extend((_told(KINDS[kind]), length) for kind, length in told)
+        for kind, pieces in groupby(self._pieces(chunk.text), lambda piece: piece.kind):
+            yield Span("".join(piece.text for piece in pieces), kind)
 
     def _pieces(self, text: str) -> Iterator[Span]:
         """The text of each token; the end of it may be no token's: an unfinished character."""
         while text and self._due:
-            accepted, length = self._due.popleft()
+            kind, length = self._due.popleft()
             if length > len(text):
-                self._due.appendleft((accepted, length - len(text)))
+                self._due.appendleft((kind, length - len(text)))
             if length:
-                yield Span(text[:length], accepted)
+                yield Span(text[:length], kind)
             text = text[length:]
         if text:
-            yield Span(text, accepted=False)
+            yield Span(text)
+
+
+def _told(kind: Kind) -> Kind | None:
+    return kind if kind in TOLD else None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 
+from tandem.contract.entry import Kind
 from tandem.tools.client.client import Answer, AnswerChunk, Client, Inputs
 from tandem.tools.client.spans import Span, Spans
 
-ACCEPTED = "green"
+STYLES: Mapping[Kind | None, str] = {"accepted": "green", "forced": "magenta"}
 # A control character in a generated text must not reach a terminal: it is shown as a picture.
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
@@ -23,7 +24,8 @@ def console_of_width(width: int) -> Console:
 def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Console) -> None:
     """Print an answer as it comes, and keep it in ``answer``, however it ends.
 
-    On a terminal with colours, accepted draft tokens have another colour than the target's own.
+    On a terminal with colours, accepted draft tokens, and those that a guide forces, have another
+    colour than the target's own.
     """
     tells_origins = coloured(console)
     chunks = client.stream(model, inputs, tells_origins=tells_origins)
@@ -62,10 +64,10 @@ def closing_line(answer: Answer) -> str:
 
 def _in_one(chunk: AnswerChunk) -> Iterator[Span]:
     """Do not split a chunk: nobody sees what is told apart."""
-    yield Span(chunk.text, accepted=False)
+    yield Span(chunk.text)
 
 
 def _print(span: Span, console: Console) -> None:
     text = span.text.translate(PICTURES) if console.is_terminal else span.text
-    console.out(text, style=ACCEPTED if span.accepted else None, end="", highlight=False)
+    console.out(text, style=STYLES.get(span.kind), end="", highlight=False)
     console.file.flush()

@@ -18,7 +18,7 @@ from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Answer, Client
 from tandem.tools.client.request import inputs_for
-from tandem.tools.client.terminal import ACCEPTED, coloured, console_of_width, show
+from tandem.tools.client.terminal import STYLES, coloured, console_of_width, show
 from tandem.tools.commands.options import EMBEDDED, PROMPTS
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -198,7 +198,8 @@ def report(comparisons: Sequence[PromptComparison], console: Console) -> int:
     )
     console.print(where_the_time_went(comparisons), style="dim", highlight=False)
     if coloured(console):
-        console.print(f"In the texts: [{ACCEPTED}]accepted draft tokens[/], the target's own.")
+        style = STYLES["accepted"]
+        console.print(f"In the texts: [{style}]accepted draft tokens[/], the target's own.")
     differences = [c.difference for c in comparisons if c.difference is not None]
     for difference in differences:
         console.print(f"different: {difference}", style="red", markup=False, highlight=False)

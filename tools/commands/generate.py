@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from tandem.tools.client.explain import explanation
 from tandem.tools.client.request import MODEL, URL, inputs_for
 from tandem.tools.client.terminal import closing_line, show
 from tandem.tools.commands.options import add_url, drafter_names
+from tandem.tools.errors import TandemError
 
 
 class Flag(NamedTuple):
@@ -92,6 +95,7 @@ GROUPS: Mapping[str, Sequence[Flag]] = {
         Flag("--bad", tensors.BAD_WORDS, "Never generate this text; can be repeated."),
     ),
 }
+STANDARD_INPUT = "-"
 FLAGS = tuple(flag for flags in GROUPS.values() for flag in flags)
 
 
@@ -118,6 +122,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             groups[name].add_argument(
                 flag.name, dest=str(flag.tensor), help=flag.help, **_reading(flag.tensor)
             )
+    guides = groups["text"].add_mutually_exclusive_group()
+    guides.add_argument(
+        "--json-schema",
+        metavar="FILE",
+        help="Answer in JSON that fits the schema in this file; - reads standard input.",
+    )
+    guides.add_argument(
+        "--regex",
+        metavar="TEXT",
+        help="Answer with a text that this regular expression matches as a whole.",
+    )
     groups["output"].add_argument(
         "--explain", action="store_true", help="Show what each round drafted and accepted."
     )
@@ -125,7 +140,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Stream the answer; return the exit status, 130 after Ctrl-C."""
-    prompt, more = _prompt(options.prompt), given(options)
+    prompt, more = _prompt(options), {**given(options), **guide(options)}
     answer, status = Answer(), 0
     with Client(options.url) as client:
         streams = client.entry(options.model).streams
@@ -146,10 +161,41 @@ def given(options: argparse.Namespace) -> Inputs:
     return {tensor: value for tensor, value in values.items() if value is not None}
 
 
-def _prompt(argument: str) -> str:
+def guide(options: argparse.Namespace) -> Inputs:
+    """Return the inputs that say what the answer must be; raise TandemError for no schema."""
+    if options.regex is not None:
+        return _guide_inputs("regex", options.regex)
+    if options.json_schema is None:
+        return {}
+    return _guide_inputs("json_schema", _schema(options.json_schema))
+
+
+def _guide_inputs(kind: str, text: str) -> Inputs:
+    return {tensors.GUIDED_DECODING_GUIDE_TYPE: kind, tensors.GUIDED_DECODING_GUIDE: text}
+
+
+def _schema(path: str) -> str:
+    """Return the JSON schema in a file, as it is there."""
+    where = "standard input" if path == STANDARD_INPUT else path
+    try:
+        raw = sys.stdin.buffer.read() if path == STANDARD_INPUT else Path(path).read_bytes()
+        text = raw.decode()
+        json.loads(text)
+    except OSError as error:
+        raise TandemError(f"--json-schema: cannot read {where}: {error.strerror}") from error
+    except RecursionError as error:
+        raise TandemError(f"--json-schema: {where} nests too deep") from error
+    except ValueError as error:
+        raise TandemError(f"--json-schema: {where} is not JSON: {error}") from error
+    return text
+
+
+def _prompt(options: argparse.Namespace) -> str:
     """Return the prompt as Python spells an argument: bytes that are not UTF-8 as surrogates."""
-    if argument != "-":
-        return argument
+    if options.prompt != STANDARD_INPUT:
+        return str(options.prompt)
+    if options.json_schema == STANDARD_INPUT:
+        raise TandemError("the prompt and --json-schema cannot both be read from standard input")
     return sys.stdin.buffer.read().decode(errors="surrogateescape")
 
 

@@ -82,7 +82,8 @@ def _packages(planned: Deployment) -> list[str]:
     engines = [engine for engine in (planned.target, planned.draft) if engine]
     kinds = [engine.parameters.get("engine", "") for engine in engines]
     own = [package for kind in kinds for package in PACKAGES.get(kind, ())]
-    return [*dict.fromkeys(("numpy", "tokenizers", *own))]
+    guides = ("llguidance",) if planned.profile.limits.max_guide_bytes else ()
+    return [*dict.fromkeys(("numpy", "tokenizers", *guides, *own))]
 
 
 def _purposes(planned: Deployment) -> list[tuple[str, str]]:

@@ -1,0 +1,115 @@
+"""The guide of a chat's answer: of its content, of its calls, and of the thoughts before them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from tandem.gateway import lark
+from tandem.gateway.errors import ApiError, bad_request
+from tandem.gateway.guides import AskedGuide
+from tandem.gateway.reasoning import BEGIN, END
+from tandem.gateway.schema import ChatRequest
+from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.tool_calls import ToolCallFormat
+from tandem.gateway.tool_guides import CallGrammar, Rules, check_names
+
+SPACE_BEHIND_THOUGHTS = r"/[ \t\r\n]{0,2}/"
+
+
+def answer_guide(
+    body: ChatRequest,
+    tokenizer: ChatTokenizer,
+    prompt: Sequence[int],
+    *,
+    skips_special_tokens: bool,
+) -> AskedGuide | None:
+    """Return the guide of an answer; None leaves it free.
+
+    prompt: its token ids, which tell whether the model thinks first. skips_special_tokens: they
+    leave no text in answers. Raises ApiError where no grammar can say what is asked for.
+    """
+    answer = _calls(body, tokenizer)
+    thinks = tokenizer.reasons and not tokenizer.has_reasoned(prompt)
+    if answer is None:
+        if body.guide is None or not thinks:
+            return body.guide
+        answer = _content(body.guide)
+    field = body.guide.field if body.guide else "tools"
+    markers = _markers(body, tokenizer, thinks=thinks)
+    hidden = [marker for marker in markers if skips_special_tokens and tokenizer.hides(marker)]
+    if hidden:
+        raise _unsupported(field, f"answers of this model leave out {hidden[0]}")
+    if thinks:
+        begun = tokenizer.has_begun_to_reason(prompt)
+        if body.guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
+            raise _unsupported("tools", f"strict: text and {BEGIN} cannot be told apart")
+        answer = _behind_thoughts(answer, tokenizer.tokens_apart, begun=begun)
+    text = "\n".join([f"start: {answer.start}", *answer.others, ""])
+    return AskedGuide("lark_grammar", text, field)
+
+
+def _markers(body: ChatRequest, tokenizer: ChatTokenizer, *, thinks: bool) -> list[str]:
+    """Return what has to be seen in an answer, so that its parts can be told apart."""
+    known = tokenizer.tool_calls if body.callable else None
+    return [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
+
+
+def _calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
+    """Return the grammar of an answer with calls; None where they are looked for in any text."""
+    known, tools, guide = tokenizer.tool_calls, body.callable, body.guide
+    strict = {tool.function.name for tool in tools if tool.function.strict}
+    if known is None or not tools or not (body.must_call or guide or strict):
+        return None
+    check_names(tools)
+    bound = {tool.function.name for tool in tools} if body.must_call else strict
+    grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call)
+    if guide:
+        _check_beside_calls(guide, known, body)
+    if body.must_call:
+        return grammar.calls()
+    return grammar.calls_or(_content(guide)) if guide else grammar.text_or_calls()
+
+
+def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
+    """Refuse a guide of which nobody can tell whether an answer begins with it or with a call."""
+    if guide.type != "json_schema":
+        raise _unsupported(guide.field, "beside tools, an answer can only be JSON")
+    if known.begins_as_json and not body.must_call:
+        raise _unsupported(guide.field, "the model writes calls as plain JSON; send no tools")
+
+
+def _content(guide: AskedGuide) -> Rules:
+    """Return the grammar of an answer's content."""
+    if guide.type == "json_schema":
+        rule = lark.json_value(json.loads(guide.text))
+    elif guide.type == "regex":
+        rule = lark.pattern(guide.text)
+    elif guide.type == "choice":
+        rule = lark.one_of([lark.literal(choice) for choice in json.loads(guide.text)])
+    elif guide.type == "lark_grammar":
+        rule = lark.grammar(guide.text)
+    else:
+        raise _unsupported(guide.field, "the model thinks first; write the grammar in Lark")
+    return Rules("content", (f"content: {rule}",))
+
+
+def _behind_thoughts(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:
+    """Return the grammar of an answer behind thoughts.
+
+    begun: the prompt begins them; else the model need not think.
+    """
+    rules = [f"thoughts[lazy]: {lark.pattern(lark.ANYTHING + END)}"]
+    if END in tokens:  # spelled in letters, it would be seen as well
+        thought = lark.text_without(lark.ANYTHING + END + lark.ANYTHING)
+        rules = [f"THOUGHT: {thought}", f"thoughts: THOUGHT {lark.marker(END, tokens)}"]
+    before = f"thoughts {SPACE_BEHIND_THOUGHTS}"
+    if not begun:
+        before = f"({lark.marker(BEGIN, tokens)} {before})?"
+    return Rules(f"{before} {answer.start}", (*rules, *answer.others))
+
+
+def _unsupported(field: str, why: str) -> ApiError:
+    return bad_request(
+        f"field '{field}' is not supported here: {why}", param=field, code="unsupported_field"
+    )

@@ -1,0 +1,203 @@
+"""What an answer must be, as OpenAI's and vLLM's clients ask for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
+
+from tandem.gateway.fields import Refused, check_plain, wrong
+from tandem.gateway.parts import Body, Part
+from tandem.gateway.values import UpToFirstFault
+
+GuideType = Literal["json_schema", "regex", "choice", "lark_grammar", "ebnf_grammar"]
+ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
+FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType(
+    {"x-guidance": {"whitespace_flexible": True}}
+)
+RULE_OF_EBNF = re.compile(r"^\s*[\w.-]+\s*::=", re.MULTILINE)
+
+
+class AskedGuide(NamedTuple):
+    """What an answer must be. type, text: as the entries take them. field: that asked for it."""
+
+    type: GuideType
+    text: str
+    field: str
+
+
+def json_guide(schema: Mapping[str, Any], field: str) -> AskedGuide:
+    """Return the guide of a JSON schema."""
+    return AskedGuide("json_schema", json.dumps(dict(schema), ensure_ascii=False), field)
+
+
+def regex_guide(regex: str, field: str) -> AskedGuide:
+    """Return the guide of a regular expression."""
+    return AskedGuide("regex", regex, field)
+
+
+def choice_guide(choices: list[str], field: str) -> AskedGuide:
+    """Return the guide of some texts, one of which an answer is."""
+    return AskedGuide("choice", json.dumps(choices, ensure_ascii=False), field)
+
+
+def grammar_guide(grammar: str, field: str) -> AskedGuide:
+    """Return the guide of a grammar: EBNF as llama.cpp writes it, by its ``::=``, or Lark."""
+    return AskedGuide(
+        "ebnf_grammar" if RULE_OF_EBNF.search(grammar) else "lark_grammar", grammar, field
+    )
+
+
+# What vLLM's fields hold, by the ends of their names.
+READERS: Mapping[str, Callable[[Any, str], AskedGuide]] = MappingProxyType(
+    {
+        "json": json_guide,
+        "regex": regex_guide,
+        "choice": choice_guide,
+        "grammar": grammar_guide,
+    }
+)
+GUIDED_FIELDS = [(kind, f"guided_{kind}") for kind in READERS]
+
+
+def guides_in(given: Iterable[tuple[str, Any, str]]) -> list[AskedGuide]:
+    """Return the guides of fields that are set, each a reader's name, a value and its own name."""
+    return [READERS[kind](value, field) for kind, value, field in given if value is not None]
+
+
+def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]:
+    """Read a JSON schema that may have come as text."""
+    if isinstance(value, dict):
+        return value
+    try:
+        schema = json.loads(value)
+    except (ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise PydanticCustomError("schema", "must be a JSON schema: an object, or its text")
+    check_plain(info.field_name or "", schema)
+    return schema
+
+
+Schema = Annotated[dict[str, Any] | str, AfterValidator(_schema)]
+Text = Annotated[str, Field(min_length=1)]
+Choices = Annotated[list[str], UpToFirstFault(), Field(min_length=1)]
+
+
+class NamedSchema(Part):
+    """A JSON schema as OpenAI's clients send it. It is kept to whether it is strict or not."""
+
+    place: ClassVar = "response_format.json_schema"
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    given: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class ResponseFormat(Part):
+    """What kind of text an answer is."""
+
+    place: ClassVar = "response_format"
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_belongs_to_its_type(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            fault = "is missing" if self.json_schema is None else "needs the type json_schema"
+            raise wrong("response_format", f"response_format.json_schema {fault}")
+        return self
+
+    @property
+    def schema_(self) -> Mapping[str, Any] | None:
+        """The JSON schema of the answer; None leaves it free."""
+        if self.type == "text":
+            return None
+        return self.json_schema.given if self.json_schema else ANY_OBJECT
+
+
+class StructuredOutputs(Part):
+    """A guide as vLLM's clients send it.
+
+    disable_any_whitespace: false allows white space wherever JSON does.
+    """
+
+    place: ClassVar = "structured_outputs"
+    refused: ClassVar = {
+        "disable_additional_properties": Refused("write it into the schema", (False,)),
+        "structural_tag": Refused("send tools, or a grammar"),
+        "whitespace_pattern": Refused("white space is fixed, or free"),
+    }
+    json_: Annotated[Schema | None, Field(alias="json")] = None
+    regex: Text | None = None
+    choice: Choices | None = None
+    grammar: Text | None = None
+    json_object: bool = False
+    disable_any_whitespace: bool = True
+
+    @model_validator(mode="after")
+    def _one_guide(self) -> StructuredOutputs:
+        if len(self._guides) != 1:
+            which = "one of json, regex, choice, grammar and json_object"
+            raise wrong(self.place, f"{self.place} takes exactly {which}")
+        return self
+
+    @property
+    def guide(self) -> AskedGuide:
+        """What the answer must be."""
+        return self._guides[0]
+
+    @cached_property
+    def _guides(self) -> list[AskedGuide]:
+        given = [
+            ("json", self._laid_out(self.json_)),
+            ("regex", self.regex),
+            ("choice", self.choice),
+            ("grammar", self.grammar),
+            ("json", self._laid_out(ANY_OBJECT if self.json_object else None)),
+        ]
+        return guides_in((kind, value, self.place) for kind, value in given)
+
+    def _laid_out(self, schema: Any) -> Any:
+        if schema is None or self.disable_any_whitespace:
+            return schema
+        return {**schema, **FREE_WHITE_SPACE}
+
+
+class GuidedRequest(Body):
+    """A body that may say what an answer must be, in one field."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: Text | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Text | None = None
+
+    @model_validator(mode="after")
+    def _one_guide(self) -> GuidedRequest:
+        for other in self._guides[1:]:
+            fields = f"{self._guides[0].field} and {other.field}"
+            raise wrong(other.field, f"{fields} both say what the answer must be; send one")
+        return self
+
+    @property
+    def guide(self) -> AskedGuide | None:
+        """What the answer must be; None leaves it free."""
+        return self._guides[0] if self._guides else None
+
+    @cached_property
+    def _guides(self) -> list[AskedGuide]:
+        formatted = self.response_format and self.response_format.schema_
+        structured = [self.structured_outputs.guide] if self.structured_outputs else []
+        return [
+            *guides_in([("json", formatted, "response_format")]),
+            *structured,
+            *guides_in((kind, getattr(self, name), name) for kind, name in GUIDED_FIELDS),
+        ]

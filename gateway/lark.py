@@ -1,0 +1,49 @@
+"""Pieces of grammars in llguidance's dialect of Lark (its docs/syntax.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# JSON is written as models were shown it, with one space: what a schema fixes is then forced.
+LAYOUT = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+ANYTHING = "(?s:.*)"  # a regular expression
+ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
+
+
+def literal(text: str) -> str:
+    """Return the terminal of a text."""
+    return json.dumps(text).replace("\x7f", "\\u007f")
+
+
+def marker(text: str, tokens: Mapping[str, int]) -> str:
+    """Return the terminal of a marker, which may be a token. tokens: those that are no text."""
+    return f"<[{tokens[text]}]>" if text in tokens else literal(text)
+
+
+def json_value(schema: Mapping[str, Any]) -> str:
+    """Return the rule of a JSON value that fits a schema, whose own layout goes first."""
+    return f"%json {json.dumps({'x-guidance': LAYOUT, **schema})}"
+
+
+def pattern(regex: str) -> str:
+    """Return the terminal of a regular expression."""
+    escaped = ESCAPED_OR_SLASH.sub(lambda found: r"\/" if found[0] == "/" else found[0], regex)
+    return f"/{escaped}/"
+
+
+def one_of(alternatives: list[str]) -> str:
+    """Return the rule of any of some rules."""
+    return f"({' | '.join(alternatives)})"
+
+
+def grammar(text: str) -> str:
+    """Return the rule of a grammar of its own."""
+    return f"%lark {{\n{text}\n}}"
+
+
+def text_without(regex: str) -> str:
+    """Return the terminal of any text that a regular expression does not match."""
+    return f"/{ANYTHING}/ & ~{pattern(regex)}"

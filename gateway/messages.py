@@ -1,0 +1,97 @@
+"""The messages of a chat, as clients send them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Discriminator, Tag, model_validator
+
+from tandem.gateway.fields import wrong
+from tandem.gateway.tools import MOST_TOOLS
+from tandem.gateway.values import UpToFirstFault, text_or_list
+
+MOST_MESSAGES = 10_000
+MOST_PARTS = 10_000  # of one message
+UNSPOKEN = ("function_call", "audio")  # of a message
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+Parts = Annotated[list[TextPart], UpToFirstFault(MOST_PARTS)]
+
+
+class FunctionCalled(BaseModel):
+    """A function and its arguments, as JSON."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCalled(BaseModel):
+    """A call that an assistant made."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCalled
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What a template sees of it: templates write arguments themselves, and read no JSON."""
+        plain = self.model_dump(exclude_none=True)
+        with suppress(ValueError, RecursionError):
+            plain["function"]["arguments"] = json.loads(self.function.arguments)
+        return plain
+
+
+ToolsCalled = Annotated[list[ToolCalled], UpToFirstFault(MOST_TOOLS)]
+
+
+class Message(BaseModel):
+    """A message of a chat. Fields that are not named here say nothing to a template."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[
+        Annotated[str, Tag("str")] | Annotated[Parts, Tag("list[]")],
+        Discriminator(text_or_list),
+    ]
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: ToolsCalled | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text_or_calls(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name in UNSPOKEN:
+            if data.get(name):
+                raise wrong("messages", f"messages: '{name}' is not supported; send text")
+        if data.get("tool_calls") and data.get("content") is None:
+            return data | {"content": ""}
+        return data
+
+    @property
+    def text(self) -> str:
+        """The content as one text; parts are joined by line ends, as vLLM joins them."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What a template sees of it."""
+        plain = self.model_dump(exclude={"content", "tool_calls"}, exclude_none=True)
+        if self.tool_calls:
+            plain["tool_calls"] = [call.plain for call in self.tool_calls]
+        return plain | {"content": self.text}
+
+
+Messages = Annotated[list[Message], UpToFirstFault(MOST_MESSAGES)]

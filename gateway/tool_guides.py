@@ -1,0 +1,130 @@
+"""Grammars of tool calls: in the model's own format, with arguments that fit the tools' schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from tandem.gateway import lark
+from tandem.gateway.errors import bad_request
+from tandem.gateway.fields import quoted
+from tandem.gateway.guides import ANY_OBJECT
+from tandem.gateway.tool_calls import ToolCallFormat
+from tandem.gateway.tools import Function, Tool
+
+NO_PARAMETERS: Mapping[str, Any] = MappingProxyType(
+    {"type": "object", "properties": {}, "additionalProperties": False}
+)
+SPACES = r"[ \t\r\n]*"
+
+
+class Rules(NamedTuple):
+    """A part of a grammar. start: what stands where it goes. others: rules that it names."""
+
+    start: str
+    others: tuple[str, ...] = ()
+
+
+class CallGrammar(NamedTuple):
+    """How an answer with calls is written.
+
+    tools: that may be called. bound: the names of those whose arguments have to fit their schemas.
+    tokens: those that are no text to a grammar. one_call: there is at most one.
+    """
+
+    format: ToolCallFormat
+    tools: Sequence[Tool]
+    bound: Collection[str]
+    tokens: Mapping[str, int]
+    one_call: bool
+
+    def calls(self) -> Rules:
+        """Return the grammar of an answer that is calls."""
+        return Rules("calls", (f"calls: {self._all}", *self._call))
+
+    def calls_or(self, content: Rules) -> Rules:
+        """Return the grammar of an answer that is calls or something that begins differently."""
+        calls = self.calls()
+        return Rules(lark.one_of([calls.start, content.start]), (*calls.others, *content.others))
+
+    def text_or_calls(self) -> Rules:
+        """Return the grammar of an answer that has calls if the model likes.
+
+        What begins as a call is one.
+        """
+        if not self.format.begin:
+            begins = "|".join(map(_spaced, (self.format.mark, *self.format.openings)))
+            text = lark.text_without(f"({begins}){lark.ANYTHING}")
+            return self.calls_or(Rules("TEXT", (f"TEXT: {text}",)))
+        start = "(TEXT | part)" if self.one_call else "(part* TEXT)"
+        return Rules(start, (*self._lead, f"part: lead {self._inside}", *self._call))
+
+    @property
+    def _all(self) -> str:
+        """The rule of all calls of an answer that has nothing else."""
+        known, each = self.format, "call"
+        if known.begin:
+            each = f"{self._marker(known.begin)} {self._inside}"
+        more = "" if self.one_call else f"({lark.literal(known.joint)} {each})*"
+        head = known.head.format(mark=self._marker(known.mark))
+        tail = lark.literal(known.end) if known.end and not known.begin else ""
+        return f"{head} {each} {more} {tail}"
+
+    @property
+    def _inside(self) -> str:
+        """The rule of what follows the beginning of a call."""
+        line_end = lark.literal("\n")
+        return f"{line_end} call {line_end} {self._marker(self.format.end)}"
+
+    @property
+    def _lead(self) -> tuple[str, ...]:
+        """The rules of text up to the beginning of a call."""
+        begin = self.format.begin
+        if begin in self.tokens:
+            text = lark.text_without(f"{lark.ANYTHING}{re.escape(begin)}{lark.ANYTHING}")
+            return f"TEXT: {text}", f"lead: TEXT {self._marker(begin)}"
+        return f"TEXT: /{lark.ANYTHING}/", f"lead[lazy]: TEXT {lark.literal(begin)}"
+
+    @property
+    def _call(self) -> tuple[str, ...]:
+        """The rules of one call's object."""
+        rules = []
+        for number, function in enumerate(tool.function for tool in self.tools):
+            schema = parameters_of(function) if function.name in self.bound else ANY_OBJECT
+            name = json.dumps(function.name, ensure_ascii=False)
+            begin = lark.literal(f'{{"name": {name}, "{self.format.arguments}": ')
+            rules.append(f'call_{number}: {begin} {lark.json_value(schema)} "}}"')
+        names = [f"call_{number}" for number in range(len(rules))]
+        return f"call: {lark.one_of(names)}", *rules
+
+    def _marker(self, text: str) -> str:
+        """Return the terminal of a marker, be it a token or text."""
+        return lark.marker(text, self.tokens)
+
+
+def parameters_of(function: Function) -> Mapping[str, Any]:
+    """Return the schema of a function's arguments; raise ApiError where it allows no object."""
+    if function.parameters is None:
+        return NO_PARAMETERS
+    if function.parameters.get("type", "object") != "object":
+        raise bad_request(
+            f"tools: the parameters of '{quoted(function.name)}' must have the type object",
+            param="tools",
+        )
+    return {"type": "object", **function.parameters}
+
+
+def check_names(tools: Sequence[Tool]) -> None:
+    """Raise ApiError where two functions have one name: nobody could tell whose arguments come."""
+    [(name, count)] = Counter(tool.function.name for tool in tools).most_common(1)
+    if count > 1:
+        raise bad_request(f"tools: two functions are called '{quoted(name)}'", param="tools")
+
+
+def _spaced(opening: str) -> str:
+    """Return the regular expression of an opening, in which white space does not count."""
+    return SPACES + SPACES.join(map(re.escape, opening))

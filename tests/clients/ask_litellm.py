@@ -1,0 +1,87 @@
+"""Asks a gateway through litellm, in whose environment it runs; prints what came as JSON.
+
+usage: ask_litellm.py API_BASE PROMPT...
+"""
+
+import asyncio
+import json
+import sys
+
+import litellm
+import openai
+
+litellm.suppress_debug_info = True
+API_BASE, *PROMPTS = sys.argv[1:]
+GIVEN = {"api_base": API_BASE, "temperature": 0, "max_tokens": 24, "num_retries": 0}
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def chat(prompt):
+    """A chat's arguments."""
+    return GIVEN | {
+        "model": "openai/bls_stream",
+        "messages": [{"role": "user", "content": prompt}],
+    }
+
+
+def told(answer):
+    """What is compared of a whole answer."""
+    choice = answer.choices[0]
+    text = choice.message.content if "message" in choice else choice.text
+    return {
+        "text": text,
+        "finish_reason": choice.finish_reason,
+        "usage": [answer.usage.prompt_tokens, answer.usage.completion_tokens],
+    }
+
+
+def failed(**changes):
+    """What litellm makes of an error."""
+    try:
+        answer = litellm.completion(**chat(PROMPTS[0]) | changes)
+    except openai.APIStatusError as error:  # which all errors of litellm are
+        kind = type(error).__name__
+        return {"kind": kind, "status": error.status_code, "message": str(error)}
+    return told(answer)
+
+
+def streamed():
+    """A chat in chunks."""
+    return told(
+        litellm.stream_chunk_builder(list(litellm.completion(**chat(PROMPTS[0]), **STREAM)))
+    )
+
+
+async def streamed_to_await():
+    """The same, each chunk awaited."""
+    stream = await litellm.acompletion(**chat(PROMPTS[0]), **STREAM)
+    return told(litellm.stream_chunk_builder([chunk async for chunk in stream]))
+
+
+async def side_by_side():
+    """Several chats at once."""
+    answers = await asyncio.gather(*(litellm.acompletion(**chat(prompt)) for prompt in PROMPTS))
+    return [told(answer) for answer in answers]
+
+
+def text():
+    """A completion."""
+    model = "text-completion-openai/bls_stream"
+    return told(litellm.text_completion(**GIVEN, model=model, prompt=PROMPTS[0]))
+
+
+first = chat(PROMPTS[0])
+answers = {
+    "whole": told(litellm.completion(**first)),
+    "without drafts": told(litellm.completion(**first, extra_body={"drafter": "none"})),
+    "stream": streamed(),
+    "awaited stream": asyncio.run(streamed_to_await()),
+    "side by side": asyncio.run(side_by_side()),
+    "text": text(),
+    "unknown model": failed(model="openai/nobody"),
+    "value out of range": failed(top_p=2),
+    "unknown field": failed(extra_body={"no_such_field": 1}),
+    "too long": failed(max_tokens=1_000_000),
+    "wrong key": failed(api_key="wrong"),
+}
+print(json.dumps(answers))

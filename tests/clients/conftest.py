@@ -1,0 +1,96 @@
+"""Other people's clients, from their own environment, at `tandem up` and its gateway."""
+
+import os
+import shutil
+import signal
+import subprocess
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import openai
+import pytest
+from up import gateway_of, read_greeting, up
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = ROOT / ".venv" / "clients"
+API_KEY = "key-of-the-clients"
+CHAT_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+class Gateway(NamedTuple):
+    """A gateway. url: where it is."""
+
+    url: str
+
+    def counters(self) -> Counter[str]:
+        """Return what it counts, by name and labels as it writes them."""
+        with urllib.request.urlopen(f"{self.url}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return Counter({name: float(value) for name, _, value in samples})
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory) -> Path:
+    """The demo pair, with a chat template that makes a chat the text that it completes."""
+    folder = tmp_path_factory.mktemp("pair")
+    for model in ("target", "draft"):
+        shutil.copytree(ROOT / "demo" / model, folder / model)
+        (folder / model / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gateway(pair: Path) -> Iterator[Gateway]:
+    """The gateway of a live `tandem up`; it wants a key."""
+    models = ("--target", pair / "target", "--draft", pair / "draft")
+    with up(*models, TANDEM_API_KEY=API_KEY) as process:
+        yield Gateway(gateway_of(read_greeting(process)))
+
+
+@pytest.fixture(scope="session")
+def reference(gateway: Gateway) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client, to compare with."""
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=API_KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory) -> Callable[..., str]:
+    """Run a program of the clients' environment, offline, in a folder; return what it printed."""
+    if not (CLIENTS / "installed").is_file():
+        pytest.skip("the clients are not installed (1.2 GB): make test-clients does it")
+    home = tmp_path_factory.mktemp("home")
+    environment = os.environ | {
+        "HOME": str(home),
+        "TMPDIR": str(home),  # aiperf leaves folders there
+        "HF_HOME": str(home / "huggingface"),
+        "HF_ENDPOINT": "http://127.0.0.1:9",  # nobody is there
+        "HF_HUB_OFFLINE": "",  # with it, aiperf takes no tokenizer's folder
+        "HF_DATASETS_OFFLINE": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "OPENAI_API_KEY": API_KEY,
+    }
+
+    def ended(program: str, *arguments: object, folder: Path = home) -> str:
+        with subprocess.Popen(
+            [CLIENTS / "bin" / program, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        ) as process:
+            try:
+                printed, said = process.communicate(timeout=300)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+                raise
+        assert process.returncode == 0, printed + said
+        return printed
+
+    return ended

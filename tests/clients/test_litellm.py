@@ -1,0 +1,59 @@
+"""litellm's `openai/` provider; `ask_litellm.py` has the calls."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "ask_litellm.py"
+PROMPTS = ["def main():", "import os", "class Point:\n    def "]
+
+
+@pytest.fixture(scope="module")
+def told(run, gateway):
+    """What litellm got, by the name of the call."""
+    return json.loads(run("python", PROGRAM, f"{gateway.url}/v1", *PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def expected(reference):
+    """What OpenAI's client gets for each prompt."""
+    answers = [
+        reference.completions.create(
+            model="bls_stream", prompt=prompt, max_tokens=24, temperature=0
+        )
+        for prompt in PROMPTS
+    ]
+    return [
+        {
+            "text": answer.choices[0].text,
+            "finish_reason": answer.choices[0].finish_reason,
+            "usage": [answer.usage.prompt_tokens, answer.usage.completion_tokens],
+        }
+        for answer in answers
+    ]
+
+
+@pytest.mark.parametrize("call", ["whole", "stream", "awaited stream", "text", "without drafts"])
+def test_answer_and_usage_are_what_other_clients_get(told, expected, call):
+    assert told[call] == expected[0]
+
+
+def test_chats_side_by_side_are_told_apart(told, expected):
+    assert told["side by side"] == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "status", "message"),
+    [
+        ("unknown model", "NotFoundError", 404, "model 'nobody' is not served"),
+        ("value out of range", "BadRequestError", 400, "top_p: must be less than or equal to 1"),
+        ("unknown field", "BadRequestError", 400, "unknown field 'no_such_field'"),
+        ("too long", "ContextWindowExceededError", 400, "and 1000000 new ones exceed it"),
+        ("wrong key", "AuthenticationError", 401, "send the gateway's key"),
+    ],
+)
+def test_errors_are_litellms_own(told, call, kind, status, message):
+    assert told[call]["kind"] == kind
+    assert told[call]["status"] == status
+    assert message in told[call]["message"]

@@ -1,0 +1,221 @@
+"""The guide of a chat's answer: its calls, its content, and thoughts before both."""
+
+import json
+import shutil
+
+import pytest
+from matching import ADDED, DEMO, PLAIN, SPECIAL, Matcher, tokenizer_with, tokens_apart
+
+from tandem.gateway.answer_guides import answer_guide
+from tandem.gateway.errors import ApiError
+from tandem.gateway.schema import ChatRequest
+from tandem.gateway.tokenizer import ChatTokenizer
+
+USER = {"role": "user", "content": "hi"}
+MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>", "[TOOL_CALLS]")
+THINKS, HERMES = "{{ '<think>' if never }}", "{{ '<tool_call>' if never }}"
+MISTRAL, LLAMA = "{{ '[TOOL_CALLS]' if never }}", "{{ '<|python_tag|>' if never }}"
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+ADD = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+STRICT = {"type": "function", "function": {**ADD["function"], "strict": True}}
+JSON = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
+GOOD = '{"a": 1}'
+CALL = f'<tool_call>\n{{"name": "add", "arguments": {GOOD}}}\n</tool_call>'
+LOOSE = CALL.replace(GOOD, "{}")
+
+
+@pytest.fixture
+def guided(tmp_path):
+    """The guide of a chat, as texts it takes; None where there is none."""
+
+    def made(template, *, kind=ADDED, ends="", skips=False, **given):
+        shutil.copytree(DEMO.parent, tmp_path, dirs_exist_ok=True)
+        known = tokenizer_with(kind, *MARKERS)
+        (tmp_path / "tokenizer.json").write_text(known.to_str())
+        (tmp_path / "chat_template.jinja").write_text(f"{template}{ends}")
+        tokenizer = ChatTokenizer(tmp_path)
+        assert tokenizer.tokens_apart == tokens_apart(known)
+        body = ChatRequest.model_validate({"messages": [USER], **given})
+        prompt = tokenizer.encode_chat([USER])
+        guide = answer_guide(body, tokenizer, prompt, skips_special_tokens=skips)
+        if guide is None or guide.type != "lark_grammar":
+            return guide
+        return Matcher(known, guide.text)
+
+    return made
+
+
+@pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
+@pytest.mark.parametrize(
+    ("given", "right", "wrong"),
+    [
+        (JSON, GOOD, '{"a": "1"}'),
+        ({"guided_regex": "a/b+"}, "a/bb", "a/"),
+        ({"guided_choice": ["yes", 'a "no"']}, 'a "no"', "no"),
+        ({"guided_grammar": 'start: "a" b\nb: /[0-9]/'}, "a1", "a"),
+    ],
+)
+def test_a_guide_starts_behind_thoughts(guided, kind, given, right, wrong):
+    asked = guided(THINKS, kind=kind, **given)
+    thoughts = "<think>\nSo </th {} so\n</think>"
+    for space in ("", "\n\n"):
+        assert asked.takes(thoughts + space + right)
+        assert not asked.takes(thoughts + space + wrong)
+    assert asked.takes(right)  # a model need not think
+    assert not asked.takes(wrong)
+    assert asked.goes_on("<think>\nSo")
+    assert not asked.takes(thoughts)
+    assert not asked.goes_on(f"{thoughts}\n\n\n")
+    assert not asked.goes_on("So")
+
+
+@pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
+def test_thoughts_that_the_prompt_begins_have_to_end(guided, kind):
+    asked = guided(THINKS, kind=kind, ends="{{ '<think>\\n' }}", **JSON)
+    assert asked.takes(f"So.</think>\n\n{GOOD}")
+    assert not asked.takes(GOOD)
+    assert not asked.takes(f"So.</think>{GOOD}</think>{GOOD}")
+
+
+def test_thoughts_that_are_over_leave_the_guide_alone(guided):
+    guide = guided(THINKS, ends="{{ '<think>\\n\\n</think>\\n\\n' }}", **JSON)
+    assert (guide.type, json.loads(guide.text)) == ("json_schema", SCHEMA)
+    assert guided("", **JSON) == guide
+    assert guided(THINKS) is None
+
+
+def test_ebnf_has_to_be_lark_behind_thoughts(guided):
+    ebnf = {"guided_grammar": 'root ::= "a"'}
+    assert guided("", **ebnf).type == "ebnf_grammar"
+    with pytest.raises(
+        ApiError, match="the model thinks first; write the grammar in Lark"
+    ) as error:
+        guided(THINKS, **ebnf)
+    assert error.value.param == "guided_grammar"
+
+
+REQUIRED = {"tools": [ADD], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_a_forced_call_fits_its_schema_strict_or_not(guided, choice):
+    asked = guided(HERMES, tools=[ADD], tool_choice=choice)
+    assert asked.takes(CALL)
+    assert not asked.takes("Well.")
+    assert not asked.takes(LOOSE)
+    assert not asked.goes_on("<think>")
+    assert asked.takes(f"{CALL}\n{CALL}") == (choice == "required")
+    assert not guided(HERMES, **REQUIRED, parallel_tool_calls=False).takes(f"{CALL}\n{CALL}")
+
+
+def test_the_named_tool_alone_is_called(guided):
+    other = {"type": "function", "function": {"name": "sub"}}
+    choice = {"type": "function", "function": {"name": "add"}}
+    asked = guided(HERMES, tools=[other, ADD], tool_choice=choice)
+    assert asked.takes(CALL)
+    assert not asked.goes_on('<tool_call>\n{"name": "sub"')
+
+
+def test_free_answers_have_a_guide_where_a_function_is_strict(guided):
+    assert guided(HERMES, tools=[ADD]) is None
+    assert guided(HERMES, tools=[STRICT], tool_choice="none") is None
+    other = {"type": "function", "function": {"name": "sub", "parameters": SCHEMA}}
+    asked = guided(HERMES, tools=[STRICT, other])
+    assert asked.takes("Well.")
+    assert asked.takes(f"Well.\n{CALL}\n{LOOSE.replace('add', 'sub')}")
+    assert not asked.takes(LOOSE)
+
+
+def test_answers_are_json_or_calls(guided):
+    asked = guided(HERMES, tools=[ADD], **JSON)
+    assert asked.takes(GOOD)
+    assert asked.takes(LOOSE)
+    assert not asked.takes("Well.")
+    assert not asked.takes("{}")
+    assert not guided(HERMES, tools=[STRICT], **JSON).takes(LOOSE)
+    assert not guided(HERMES, **REQUIRED, **JSON).takes(GOOD)
+    listed = f'[TOOL_CALLS] [{{"name": "add", "arguments": {GOOD}}}]'
+    assert guided(MISTRAL, kind=SPECIAL, tools=[ADD], **JSON).takes(listed)
+    assert guided(MISTRAL, kind=PLAIN, tools=[ADD], **JSON).takes(GOOD)
+
+
+@pytest.mark.parametrize("kind", [ADDED, PLAIN])
+def test_thoughts_come_before_calls(guided, kind):
+    template = THINKS + HERMES
+    thoughts = (
+        "<think>\nI call <tool_call>\n{}</think>\n\n" if kind == PLAIN else "<think>a</think>"
+    )
+    asked = guided(template, kind=kind, **REQUIRED)
+    assert asked.takes(thoughts + CALL)
+    assert asked.takes(CALL)
+    assert not asked.takes(thoughts)
+    begun = guided(template, kind=kind, ends="{{ '<think>' }}", tools=[STRICT])
+    assert begun.takes(f"So.</think>Well. {CALL}")
+    assert not begun.takes("So.")
+    assert not begun.takes(f"So.</think>{LOOSE}")
+    either = guided(template, kind=kind, tools=[ADD], **JSON)
+    assert all(either.takes(thoughts + answer) for answer in (CALL, GOOD))
+
+
+def test_strict_functions_are_refused_where_text_and_thoughts_look_alike(guided):
+    template = THINKS + HERMES
+    assert guided(template, kind=ADDED, tools=[STRICT]).takes(f"<think>So.</think>Well. {CALL}")
+    with pytest.raises(ApiError, match="text and <think> cannot be told apart"):
+        guided(template, kind=PLAIN, tools=[STRICT])
+
+
+@pytest.mark.parametrize(
+    ("template", "kind", "given", "line"),
+    [
+        (LLAMA, SPECIAL, {"tools": [ADD], **JSON}, "the model writes calls as plain JSON"),
+        (HERMES, ADDED, {"tools": [ADD], "guided_regex": "a"}, "beside tools, an answer can only"),
+        (HERMES, ADDED, {**REQUIRED, "guided_choice": ["a"]}, "beside tools, an answer can only"),
+    ],
+)
+def test_what_no_grammar_can_say_is_refused(guided, template, kind, given, line):
+    with pytest.raises(ApiError, match=line) as refused:
+        guided(template, kind=kind, **given)
+    assert refused.value.code == "unsupported_field"
+    assert refused.value.param in given
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "marker"),
+    [
+        (HERMES, REQUIRED, "<tool_call>"),
+        (THINKS, JSON, "<think>"),
+        (THINKS + LLAMA, REQUIRED, "<t"),
+    ],
+)
+def test_what_answers_leave_out_cannot_tell_their_parts_apart(guided, template, given, marker):
+    guided(template, kind=SPECIAL, **given)
+    guided(template, kind=ADDED, skips=True, **given)
+    guided("", kind=SPECIAL, skips=True, **JSON)
+    guided(MISTRAL, kind=SPECIAL, skips=True, **REQUIRED)
+    with pytest.raises(ApiError, match=f"answers of this model leave out {marker}") as refused:
+        guided(template, kind=SPECIAL, skips=True, **given)
+    assert refused.value.param in {"tools", "response_format"}
+
+
+@pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
+@pytest.mark.parametrize("ends", ["", "{{ '<think>' }}"])
+def test_thoughts_end_but_once_however_their_end_is_spelled(guided, kind, ends):
+    asked = guided(THINKS, kind=kind, ends=ends, **JSON)
+    text = f"{'' if ends else '<think>'}So.</thi"
+    assert asked.goes_on(text)
+    begin = len(text) - len("</thi")
+    whole = f"{text}nk> free</think>{GOOD}"
+    assert not asked.takes(whole, range(begin, begin + len("</think>")))
+
+
+def test_forced_calls_of_llama_need_no_json_beside_them(guided):
+    call = f'{{"name": "add", "parameters": {GOOD}}}'
+    asked = guided(LLAMA, kind=SPECIAL, **REQUIRED, **JSON)
+    assert asked.takes(call)
+    assert asked.takes(f"<|python_tag|>{call}; {call}")
+    assert not asked.takes(GOOD)

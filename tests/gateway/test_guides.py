@@ -1,0 +1,261 @@
+"""What clients ask an answer to be: OpenAI's and vLLM's fields, and what the entries are sent."""
+
+import json
+from typing import get_args
+
+import openai
+import pytest
+from matching import Matcher, spaced, tokenizer_with
+from pydantic import BaseModel
+from scripted_triton import statistics
+
+from tandem.gateway import lark
+from tandem.gateway.guides import GuideType
+from tandem.gateway.server import listen, serving
+from tandem.gateway.triton import ResponseChunk
+from tandem.guides.grammar import JSON_OPTIONS
+from tandem.guides.guide import KINDS
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
+NAMED = {"name": "thing", "strict": True, "description": "x", "schema": SCHEMA}
+FREE = {"x-guidance": {"whitespace_flexible": True}}
+EBNF = 'root ::= "yes" | "no"  # or so'
+LARK = 'start: "a" /[^:=]+/ "::="'
+BODIES = {
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+}
+GUIDES = [
+    ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}),
+    ({"response_format": {"type": "json_schema", "json_schema": NAMED}}, "json_schema", SCHEMA),
+    ({"guided_json": SCHEMA}, "json_schema", SCHEMA),
+    ({"guided_json": json.dumps(SCHEMA)}, "json_schema", SCHEMA),
+    ({"guided_regex": "[a-z]+/é"}, "regex", "[a-z]+/é"),
+    ({"guided_choice": ["yes", "né"]}, "choice", ["yes", "né"]),
+    ({"guided_grammar": EBNF}, "ebnf_grammar", EBNF),
+    ({"guided_grammar": LARK}, "lark_grammar", LARK),
+    ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA),
+    ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, "json_schema", SCHEMA),
+    (
+        {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}},
+        "json_schema",
+        SCHEMA | FREE,
+    ),
+    (
+        {"structured_outputs": {"json_object": True, "disable_any_whitespace": True}},
+        "json_schema",
+        {"type": "object"},
+    ),
+    ({"structured_outputs": {"regex": "a|b"}}, "regex", "a|b"),
+    ({"structured_outputs": {"choice": ["a"]}}, "choice", ["a"]),
+    ({"structured_outputs": {"grammar": EBNF}}, "ebnf_grammar", EBNF),
+    (
+        {"structured_outputs": {"json_object": True, "disable_additional_properties": False}},
+        "json_schema",
+        {"type": "object"},
+    ),
+]
+pytestmark = pytest.mark.anyio
+
+
+def text_of(guide):
+    """The text of a guide, read where it is JSON."""
+    kind, text = guide["guided_decoding_guide_type"], guide["guided_decoding_guide"]
+    return json.loads(text) if kind in ("json_schema", "choice") else text
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("guide", GUIDES)
+async def test_a_guide_reaches_the_entry(post, triton, path, guide):
+    given, kind, text = guide
+    response = await post(path, {**BODIES[path], **given})
+    assert response.status_code == 200, response.text
+    [asked] = triton.asked
+    assert asked["guided_decoding_guide_type"] == kind
+    assert text_of(asked) == text
+    if "properties" in text:  # in the order that answers have
+        assert [*text_of(asked)["properties"]] == ["b", "a"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_answer_that_may_be_anything_has_no_guide(post, triton, path):
+    for given in ({}, {"response_format": {"type": "text"}}, {"guided_json": None}):
+        await post(path, {**BODIES[path], **given})
+        assert not [name for name in triton.asked[-1] if "guide" in name]
+
+
+async def test_each_of_several_answers_has_the_guide(post, triton):
+    body = {"prompt": ["hi", "ho"], "n": 2, "guided_choice": ["a"]}
+    await post("/v1/completions", body)
+    assert [text_of(asked) for asked in triton.asked] == [["a"]] * 4
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "line"),
+    [
+        ({"response_format": "json"}, "response_format", "valid dictionary"),
+        ({"response_format": {"type": "grammar"}}, "response_format.type", "must be 'text', 'json"),
+        ({"response_format": {}}, "response_format.type", "response_format.type is missing"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format",
+            "response_format.json_schema is missing",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema",
+            "is missing",
+        ),
+        (
+            {"response_format": {"type": "json_object", "json_schema": NAMED}},
+            "response_format",
+            "json_schema needs the type json_schema",
+        ),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            "response_format.schema",
+            "unknown field 'response_format.schema'; did you mean 'json_schema'?",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": NAMED | {"shape": 1}}},
+            "response_format.json_schema.shape",
+            "unknown field 'response_format.json_schema.shape",
+        ),
+        (
+            {"structured_outputs": {"structural_tag": "{}"}},
+            "structured_outputs.structural_tag",
+            "is not supported: send tools, or a grammar",
+        ),
+        ({"guided_json": "{"}, "guided_json", "must be a JSON schema: an object, or its text"),
+        ({"guided_json": "[1]"}, "guided_json", "must be a JSON schema"),
+        ({"guided_json": 1}, "guided_json", "must be"),
+        ({"guided_json": '{"a":' * 66 + "1" + "}" * 66}, "guided_json", "more than 64 levels"),
+        ({"guided_json": "[" * 100_000}, "guided_json", "must be a JSON schema"),
+        ({"guided_json": '{"a": "\\ud800"}'}, "guided_json", "half of a surrogate pair"),
+        ({"guided_regex": ""}, "guided_regex", "at least 1 character"),
+        ({"guided_choice": []}, "guided_choice", "at least 1 item"),
+        ({"guided_choice": "a"}, "guided_choice", "valid list"),
+        ({"guided_choice": ["a", 1]}, "guided_choice[1]", "valid string"),
+        (
+            {"guided_json": SCHEMA, "guided_regex": "a"},
+            "guided_regex",
+            "guided_json and guided_regex both say what the answer must be; send one",
+        ),
+        (
+            {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+            "structured_outputs",
+            "response_format and structured_outputs both",
+        ),
+        ({"structured_outputs": {}}, "structured_outputs", "takes exactly one of json, regex"),
+        (
+            {"structured_outputs": {"json": SCHEMA, "json_object": True}},
+            "structured_outputs",
+            "takes exactly one of",
+        ),
+        (
+            {"structured_outputs": {"choices": ["a"]}},
+            "structured_outputs.choices",
+            "unknown field 'structured_outputs.choices'; did you mean 'choice'?",
+        ),
+        (
+            {"structured_outputs": {"regex": "a", "whitespace_pattern": " *"}},
+            "structured_outputs.whitespace_pattern",
+            "is not supported: white space is fixed",
+        ),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
+            "structured_outputs.disable_additional_properties",
+            "is not supported",
+        ),
+    ],
+)
+@pytest.mark.parametrize("path", BODIES)
+async def test_what_cannot_be_kept_is_refused(post, path, given, param, line):
+    response = await post(path, {**BODIES[path], **given})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert line in error["message"]
+    assert "\n" not in error["message"]
+
+
+def test_kinds_and_layout_are_the_loops():
+    assert {*get_args(GuideType)} < {*KINDS}
+    assert lark.LAYOUT == JSON_OPTIONS
+
+
+REGEXES = [
+    ("a/b", "a/b"),
+    (r"a\/b", "a/b"),
+    (r"\\/", "\\/"),
+    ("[/]", "/"),
+    ("//", "//"),
+    ("a|", ""),
+]
+
+
+@pytest.mark.parametrize(("regex", "text"), REGEXES)
+def test_regular_expressions_keep_their_meaning_in_a_grammar(regex, text):
+    rule = f"start: content\ncontent: {lark.pattern(regex)}\n"
+    asked = Matcher(tokenizer_with("plain"), rule)
+    assert asked.takes(text)
+    assert not asked.takes(text + "x")
+
+
+@pytest.mark.parametrize("text", ["a", 'a"b\\', "é😀", "\x00\x7f\n", "<tool_call>", "/"])
+def test_texts_keep_their_letters_in_a_grammar(text):
+    asked = Matcher(tokenizer_with("plain"), f"start: {lark.literal(text)}\n")
+    assert asked.takes(text)
+    assert not asked.takes(text[:-1])
+
+
+def test_a_schema_may_lay_out_its_json_itself():
+    asked = Matcher(
+        tokenizer_with("plain"), f"start: content\ncontent: {lark.json_value(SCHEMA)}\n"
+    )
+    assert asked.takes('{"b": 1, "a": [1, 2]}')
+    assert not asked.takes('{"b":1}')
+    free = f"start: content\ncontent: {lark.json_value(SCHEMA | FREE)}\n"
+    assert Matcher(tokenizer_with("plain"), free).takes('{ "b" :1}')
+
+
+class City(BaseModel):
+    """What an application wants to know."""
+
+    name: str
+    people: int
+
+
+@pytest.fixture
+def openai_client(app, triton):
+    """OpenAI's client, unmodified, of a model that writes one city."""
+    text = spaced({"name": "Köln", "people": 1})
+    triton.script = lambda _: [
+        *(ResponseChunk(letter, [5], 1, 0, 0) for letter in text[:-1]),
+        ResponseChunk(text[-1], [6], 1, 0, 0, "stop", statistics(0)),
+    ]
+    with listen("127.0.0.1", 0) as bound, serving(app(), bound):
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+            yield client
+
+
+MESSAGES = [{"role": "user", "content": "Which city?"}]
+
+
+def test_openais_client_parses_answers(openai_client, triton):
+    asked = {"model": "bls_stream", "messages": MESSAGES, "response_format": City}
+    answer = openai_client.chat.completions.parse(**asked)
+    assert answer.choices[0].message.parsed == City(name="Köln", people=1)
+    schema = text_of(triton.asked[-1])
+    assert schema["required"] == ["name", "people"]
+    assert schema["additionalProperties"] is False
+    with openai_client.chat.completions.stream(**asked) as stream:
+        parsed = [event.parsed for event in stream if event.type == "content.done"]
+    assert parsed == [City(name="Köln", people=1)]
+
+
+def test_vllms_fields_go_through_openais_client(openai_client, triton):
+    body = {"structured_outputs": {"choice": ["a", "b"]}}
+    openai_client.completions.create(model="bls_stream", prompt="hi", extra_body=body)
+    assert text_of(triton.asked[-1]) == ["a", "b"]

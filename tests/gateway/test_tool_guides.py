@@ -1,0 +1,215 @@
+"""Grammars of tool calls take right calls, refuse wrong ones, and are what the parser reads."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matching import ADDED, PLAIN, SPECIAL, Matcher, spaced, tokenizer_with, tokens_apart
+
+from tandem.gateway.errors import ApiError
+from tandem.gateway.tool_calls import FORMATS, ToolCallParser
+from tandem.gateway.tool_guides import CallGrammar, check_names, parameters_of
+from tandem.gateway.tools import Function, Tool
+
+HERMES, MISTRAL, LLAMA = FORMATS
+MARKERS = {
+    HERMES: ("<tool_call>", "</tool_call>"),
+    MISTRAL: ("[TOOL_CALLS]",),
+    LLAMA: ("<|python_tag|>",),
+}
+# Of hermes' models none has special tokens as markers: their answers would leave them out.
+KINDS = [
+    (HERMES, PLAIN),
+    (HERMES, ADDED),
+    *((f, k) for f in (MISTRAL, LLAMA) for k in (PLAIN, SPECIAL)),
+]
+
+
+def tool(name, parameters=None, *, strict=False):
+    function = {"name": name, "parameters": parameters, "strict": strict}
+    return Tool.model_validate({"type": "function", "function": function})
+
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+SUM = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/number"}, "b": {"$ref": "#/$defs/number"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+    "$defs": {"number": {"type": "number"}},
+}
+TOOLS = (tool("weather", CITY), tool("weather2", SUM), tool("now"), tool("any", {}))
+# A marker that a text quotes is letters; a tokenizer would make the token of it.
+SAID = st.text().filter(lambda text: not any(m in text for ms in MARKERS.values() for m in ms))
+# Properties come in the order of their schema.
+ARGUMENTS = {
+    "weather": st.builds(
+        lambda city, days: {"city": city} | days,
+        SAID,
+        st.just({}) | st.integers().map(lambda days: {"days": days}),
+    ),
+    "weather2": st.builds(
+        lambda a, b: {"a": a, "b": b}, st.integers(), st.sampled_from([1, 0.5, -2.25, 1e300])
+    ),
+    "now": st.just({}),
+    "any": st.dictionaries(SAID, st.none() | st.lists(st.integers()) | SAID, max_size=2),
+}
+CALLS = st.sampled_from(sorted(ARGUMENTS)).flatmap(
+    lambda name: st.tuples(st.just(name), ARGUMENTS[name])
+)
+
+
+def grammar(known, kind, tools=TOOLS, *, bound=None, one_call=False):
+    tokenizer = tokenizer_with(kind, *MARKERS[known])
+    names = {tool.function.name for tool in tools} if bound is None else bound
+    return tokenizer, CallGrammar(known, tools, names, tokens_apart(tokenizer), one_call)
+
+
+@cache
+def matcher(known, kind, tools=(), *, may=False, **given):
+    tokenizer, made = grammar(known, kind, tools or TOOLS, **given)
+    rules = made.text_or_calls() if may else made.calls()
+    return Matcher(tokenizer, "\n".join([f"start: {rules.start}", *rules.others]))
+
+
+def written(known, *calls):
+    """Calls as the models of a family write them."""
+    objects = [f'{{"name": {spaced(n)}, "{known.arguments}": {spaced(a)}}}' for n, a in calls]
+    if known is HERMES:
+        return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in objects)
+    return f"[TOOL_CALLS] [{', '.join(objects)}]" if known is MISTRAL else "; ".join(objects)
+
+
+def parsed(known, text, tools=TOOLS):
+    parser = ToolCallParser(known, [tool.function.name for tool in tools])
+    first, last = parser.feed(text), parser.end()
+    calls = [(call.name, call.arguments) for call in first.calls]
+    return first.content + last.content, calls
+
+
+@pytest.mark.parametrize(("known", "kind"), KINDS)
+@given(calls=st.lists(CALLS, min_size=1, max_size=3), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_right_calls_are_taken_however_they_are_tokenized(known, kind, calls, data):
+    text = written(known, *calls)
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6))
+    inside = [
+        c for c in cuts if not any(m in text[max(0, c - 14) : c + 14] for m in MARKERS[known])
+    ]
+    assert matcher(known, kind).takes(text, inside)
+    assert parsed(known, text) == ("", [(name, spaced(given)) for name, given in calls])
+
+
+@pytest.mark.parametrize(("known", "kind"), KINDS)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("sub", {}),
+        ("weathe", {"city": "Bonn"}),
+        ("weather", {}),
+        ("weather", {"city": 1}),
+        ("weather", {"city": "Bonn", "more": 1}),
+        ("weather2", {"a": 1, "b": "2"}),
+        ("now", {"city": "Bonn"}),
+        ("any", [1]),
+    ],
+)
+def test_wrong_calls_are_refused(known, kind, wrong):
+    asked = matcher(known, kind)
+    right = ("weather", {"city": "Bonn"})
+    assert asked.takes(written(known, right))
+    assert not asked.takes(written(known, wrong))
+    assert not asked.takes(written(known, right, wrong))
+
+
+@pytest.mark.parametrize(("known", "kind"), KINDS)
+def test_an_answer_that_must_call_has_nothing_but_calls(known, kind):
+    asked, call = matcher(known, kind), written(known, ("now", {}))
+    for text in ("", "Well.", f"Well. {call}", f"{call} Done.", call[:-1], call.replace(": ", ":")):
+        assert not asked.takes(text)
+    assert asked.takes(call)
+
+
+@pytest.mark.parametrize(("known", "kind"), KINDS)
+@pytest.mark.parametrize("may", [False, True])
+def test_one_call_alone_where_more_are_not_wanted(known, kind, may):
+    asked = matcher(known, kind, may=may, one_call=True)
+    calls = [("now", {}), ("weather", {"city": "Bonn"})]
+    assert all(asked.takes(written(known, call)) for call in calls)
+    assert not asked.takes(written(known, *calls))
+
+
+TEXTS = ["", "Well. ", "a < b", " [x](y) ", "[1, 2]", "é\n", "(a; b)", "<tool", "[TOOL", "<|"]
+
+
+@pytest.mark.parametrize(("known", "kind"), KINDS)
+@pytest.mark.parametrize("one_call", [False, True])
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_model_that_may_call_may_also_say_anything(known, kind, one_call, text):
+    assert matcher(known, kind, may=True, one_call=one_call).takes(text)
+
+
+@pytest.mark.parametrize(("known", "kind"), KINDS)
+@given(calls=st.lists(CALLS, max_size=3), data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_what_begins_as_a_call_is_one(known, kind, calls, data):
+    """Whatever is written under the grammar, calls in it fit the schemas of strict functions."""
+    asked = matcher(known, kind, may=True, bound=frozenset({"weather"}))
+    text = data.draw(st.sampled_from(TEXTS)) if known is HERMES else ""
+    assert asked.takes(text + (written(known, *calls) if calls else ""))
+    for wrong in ({}, {"city": 1}):
+        call = written(known, ("weather", wrong))
+        assert parsed(known, text + call)[1]
+        assert not asked.takes(text + call)
+    assert asked.takes(text + written(known, ("weather2", {"free": True})))
+
+
+SPELLINGS = [
+    *((HERMES, '<tool_call>{"name": "weather", "arguments": {}}', kind) for kind in (PLAIN, ADDED)),
+    (MISTRAL, '[{"name": "weather", "arguments": {}}]', SPECIAL),
+    (MISTRAL, ' [\n{"name": "weather", "arguments": {}}]', PLAIN),
+    (MISTRAL, '[TOOL_CALLS]  [{"name": "weather", "arguments": {}}]', SPECIAL),
+    (LLAMA, ' {"name": "weather", "parameters": {}}', SPECIAL),
+    (LLAMA, '<|python_tag|> {"name": "weather", "parameters": {}}', PLAIN),
+    (LLAMA, '{"parameters": {}, "name": "weather"}', PLAIN),
+]
+
+
+@pytest.mark.parametrize(("known", "text", "kind"), SPELLINGS)
+@pytest.mark.parametrize("letters", [False, True])
+def test_there_is_no_other_way_to_write_a_call(known, text, kind, letters):
+    """What the parser would read as a call cannot be written past its schema, be it by letters."""
+    assert parsed(known, text)[1]
+    cuts = range(len(text)) if letters else ()
+    assert not matcher(known, kind, may=True).takes(text, cuts)
+
+
+def test_what_a_function_leaves_open_is_closed_or_refused():
+    assert parameters_of(tool("f").function) == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
+    assert parameters_of(tool("f", {}).function) == {"type": "object"}
+    given = {"$ref": "#/$defs/a", "$defs": {"a": {}}}
+    assert parameters_of(tool("f", given).function) == {"type": "object", **given}
+    with pytest.raises(ApiError, match="the parameters of 'f' must have the type object"):
+        parameters_of(Function(name="f", parameters={"type": "array"}))
+    with pytest.raises(ApiError, match="two functions are called 'f'"):
+        check_names([tool("g"), tool("f"), tool("f", CITY)])
+    check_names(TOOLS)
+
+
+def test_names_of_any_letters_are_called_as_they_are():
+    odd = 'a"b\\c\x7f😀'
+    asked = matcher.__wrapped__(HERMES, PLAIN, [tool(odd)])
+    name = spaced(odd).replace("\\u007F", "\x7f")
+    text = f'<tool_call>\n{{"name": {name}, "arguments": {{}}}}\n</tool_call>'
+    assert asked.takes(text)
+    assert parsed(HERMES, text) == ("", [(odd, "{}")])

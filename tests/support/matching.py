@@ -1,0 +1,66 @@
+"""Asks llguidance itself which texts a grammar takes."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import AddedToken, Tokenizer
+
+DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer" / "tokenizer.json"
+END = 0  # <|endoftext|>
+# How tokenizers have markers: as text, as added tokens, and as special tokens, which answers hide.
+PLAIN, ADDED, SPECIAL = "plain", "added", "special"
+
+
+@lru_cache
+def tokenizer_with(kind: str, *markers: str) -> Tokenizer:
+    """The demo's tokenizer, which knows markers in one of three ways."""
+    made = Tokenizer.from_str(DEMO.read_text())
+    if kind != PLAIN:
+        tokens = [AddedToken(marker, special=kind == SPECIAL) for marker in markers]
+        (made.add_special_tokens if kind == SPECIAL else made.add_tokens)(tokens)
+    return made
+
+
+@lru_cache
+def _vocabulary(tokenizer: str) -> LLTokenizer:
+    return LLTokenizer(tokenizer, eos_token=END)
+
+
+class Matcher:
+    """What may be written under a grammar, with one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
+        self._tokenizer = tokenizer
+        self._matcher = LLMatcher(_vocabulary(tokenizer.to_str()), grammar)
+        assert not self._matcher.is_error(), self._matcher.get_error() + grammar
+
+    def takes(self, text: str, cuts: Sequence[int] = ()) -> bool:
+        """Whether a text is a whole answer; it is tokenized in pieces where it is cut."""
+        return self._goes_on(text, cuts) and self._matcher.is_accepting()
+
+    def goes_on(self, text: str) -> bool:
+        """Whether an answer may begin with a text."""
+        return self._goes_on(text, ())
+
+    def _goes_on(self, text: str, cuts: Sequence[int]) -> bool:
+        places = [0, *sorted(cuts), len(text)]
+        pieces = [text[a:b] for a, b in pairwise(places)]
+        ids = [i for piece in pieces for i in self._tokenizer.encode(piece).ids]
+        self._matcher.reset()
+        return self._matcher.try_consume_tokens(ids) == len(ids)
+
+
+def tokens_apart(tokenizer: Tokenizer) -> dict[str, int]:
+    """The tokens that are no text to a grammar, as llguidance itself tells them."""
+    vocabulary = _vocabulary(tokenizer.to_str())
+    added = tokenizer.get_added_tokens_decoder()
+    return {t.content: i for i, t in added.items() if vocabulary.is_special_token(i)}
+
+
+def spaced(value: object) -> str:
+    """JSON as models write it, and as llguidance has them escape what is no letter."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

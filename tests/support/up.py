@@ -1,0 +1,44 @@
+"""`tandem up` as a process."""
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+ANY_PORTS = [
+    word for name in ("http", "grpc", "metrics", "gateway") for word in (f"--{name}-port", "0")
+]
+
+
+@contextmanager
+def up(*options, **environment):
+    """The process; a test that fails ends it too, rather than wait for it."""
+    command = [sys.executable, "-m", "tandem", "up", *ANY_PORTS, *map(str, options)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        env=os.environ | environment,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()  # does nothing to one that has ended
+
+
+def read_greeting(process):
+    """Read what `up` prints once it serves."""
+    lines = []
+    while not lines or "curl" not in lines[-1]:
+        lines.append(process.stdout.readline())
+        assert lines[-1], process.stderr.read()
+    return "".join(lines)
+
+
+def gateway_of(greeting):
+    """Where the gateway is, by what `up` printed."""
+    (page,) = re.findall(r"^  page +(http://127\.0\.0\.1:\d+)$", greeting, re.MULTILINE)
+    return page
