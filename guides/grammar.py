@@ -9,7 +9,7 @@ from typing import Final
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import GuideError, shortened
 from tandem.guides.guide import Guide
 from tandem.guides.misread import check_read_right
 
@@ -100,4 +100,4 @@ GRAMMARS: Final[dict[str, Callable[[str], str]]] = {
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return shortened(str(error).strip().partition("\n")[0]) or type(error).__name__

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import GuideError, TokenForbidden
+from tandem.guides.errors import GuideError, TokenForbidden, shortened
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
@@ -18,7 +18,6 @@ TokenMasks: TypeAlias = NDArray[np.int32]
 
 WORD_BITS = 32
 ANYTHING = np.int32(-1)  # a word of a mask that forbids nothing
-LONGEST_REASON = 300  # characters
 # What the library says where no text at all fits a guide.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
 
@@ -181,15 +180,7 @@ def reason_of(error: str) -> str:
     if line.endswith("regex parse error:"):
         reasons = (other for other in others.split("\n") if other.startswith("error: "))
         line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
-    return "no text fits it" if line in DEAD_ENDS else _shortened(line)
-
-
-def _shortened(line: str) -> str:
-    """Leave out the middle of a line that repeats a long guide."""
-    if len(line) <= LONGEST_REASON:
-        return line
-    half = LONGEST_REASON // 2
-    return f"{line[:half]} ... {line[-half:]}"
+    return "no text fits it" if line in DEAD_ENDS else shortened(line)
 
 
 def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:

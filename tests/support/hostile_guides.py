@@ -87,6 +87,11 @@ ODD: dict[str, Asked] = {
     ),
     "left recursion": ("lark_grammar", 'start: a\na: a a | b\nb: b b | a | "x"\n'),
     "everything is nothing": ("lark_grammar", 'start: e\ne: e e | "a" | e "a" e | ""\n'),
+    "an unknown rule": ("ebnf_grammar", "root ::= " + "a" * 200_000),
+    "many alternatives": (
+        "ebnf_grammar",
+        "root ::= " + " | ".join(f'"a{n}"' for n in range(20_000)),
+    ),
     "bidi": ("choice", json.dumps(["\u202e\u0301\u200b\U0001f469\u200d\U0001f680", "\ufeff"])),
     "remote": _schema(**{"$ref": "http://localhost:1/x.json"}),
     "a file": _schema(**{"$ref": "file:///etc/passwd"}),
