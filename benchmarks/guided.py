@@ -159,7 +159,9 @@ def _measured(
 
 def _figures(client: Client, way: Way, prompt: str, max_tokens: int) -> Figures:
     asked: dict[Any, Any] = {tensors.DRAFTER: way.drafter}
-    if way.schema:
+    if way.schema is None:
+        asked[tensors.END_ID] = -1  # it says as much as it may
+    else:
         asked[tensors.GUIDED_DECODING_GUIDE_TYPE] = "json_schema"
         asked[tensors.GUIDED_DECODING_GUIDE] = way.schema
     answer = client.answer("bls_stream", inputs_for(prompt, max_tokens, asked, stream=False))
