@@ -9,8 +9,9 @@ from typing import Final
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import GuideError, shortened
 from tandem.guides.guide import Guide
+from tandem.guides.misread import check_read_right
 
 # With flexible whitespace almost nothing is forced, and a model may go on with blanks for ever.
 JSON_OPTIONS: Final = {
@@ -32,6 +33,7 @@ def grammar_of(guide: Guide) -> str:
 
 def _json_schema(text: str) -> str:
     """Return the grammar of a schema; one with options of its own is taken by these alone."""
+    check_read_right(text)
     options = None if _has_options(text) else JSON_OPTIONS
     return LLMatcher.grammar_from_json_schema(text, defaults=options)  # type: ignore[arg-type]
 
@@ -98,4 +100,4 @@ GRAMMARS: Final[dict[str, Callable[[str], str]]] = {
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return shortened(str(error).strip().partition("\n")[0]) or type(error).__name__
