@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.bls.errors import BadRequest
+from tandem.bls.errors import GuideRefused
 from tandem.bls.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -41,7 +41,9 @@ class Guides:
     def check(self, requests: Sequence[Request]) -> None:
         """Refuse guides where none can be compiled."""
         if self._compiler is None and any(request.guide for request in requests):
-            raise BadRequest(f"input '{TYPE}' is not supported by this deployment: {self._missing}")
+            raise GuideRefused(
+                f"input '{TYPE}' is not supported by this deployment: {self._missing}"
+            )
 
     def know(self, requests: Sequence[Request]) -> bool:
         """Whether nothing has to be compiled for these."""
@@ -49,7 +51,7 @@ class Guides:
         return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
 
     def matcher(self, request: Request) -> GuideMatcher | None:
-        """Return the matcher of a request's answer, if it has a guide; raise BadRequest."""
+        """Return the matcher of a request's answer, if it has a guide; raise GuideRefused."""
         if request.guide is None or self._compiler is None:
             return None
         try:
@@ -57,7 +59,7 @@ class Guides:
         except GuideError as error:
             for keyword in keywords_of(str(error)):
                 self._count_refused(keyword)
-            raise BadRequest(f"input '{TEXT}': {error}") from error
+            raise GuideRefused(f"input '{TEXT}': {error}") from error
 
 
 def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:
