@@ -73,7 +73,7 @@ def _calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
 
 def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
     """Refuse a guide of which nobody can tell whether an answer begins with it or with a call."""
-    if guide.type != "json_schema":
+    if guide.kind != "json_schema":
         raise _unsupported(guide.field, "beside tools, an answer can only be JSON")
     if known.begins_as_json and not body.must_call:
         raise _unsupported(guide.field, "the model writes calls as plain JSON; send no tools")
@@ -81,13 +81,13 @@ def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequ
 
 def _content(guide: AskedGuide) -> Rules:
     """Return the grammar of an answer's content."""
-    if guide.type == "json_schema":
+    if guide.kind == "json_schema":
         rule = lark.json_value(json.loads(guide.text))
-    elif guide.type == "regex":
+    elif guide.kind == "regex":
         rule = lark.pattern(guide.text)
-    elif guide.type == "choice":
+    elif guide.kind == "choice":
         rule = lark.one_of([lark.literal(choice) for choice in json.loads(guide.text)])
-    elif guide.type == "lark_grammar":
+    elif guide.kind == "lark_grammar":
         rule = lark.grammar(guide.text)
     else:
         raise _unsupported(guide.field, "the model thinks first; write the grammar in Lark")

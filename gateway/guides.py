@@ -12,22 +12,20 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from tandem.contract.guide import LAYOUT_KEY, GuideKind
 from tandem.gateway.fields import Refused, check_plain, wrong
 from tandem.gateway.parts import Body, Part
 from tandem.gateway.values import UpToFirstFault
 
-GuideType = Literal["json_schema", "regex", "choice", "lark_grammar", "ebnf_grammar"]
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
-FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType(
-    {"x-guidance": {"whitespace_flexible": True}}
-)
+FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType({LAYOUT_KEY: {"whitespace_flexible": True}})
 RULE_OF_EBNF = re.compile(r"^\s*[\w.-]+\s*::=", re.MULTILINE)
 
 
 class AskedGuide(NamedTuple):
-    """What an answer must be. type, text: as the entries take them. field: that asked for it."""
+    """What an answer must be. kind, text: as the entries take them. field: that asked for it."""
 
-    type: GuideType
+    kind: GuideKind
     text: str
     field: str
 
@@ -182,9 +180,9 @@ class GuidedRequest(Body):
 
     @model_validator(mode="after")
     def _one_guide(self) -> GuidedRequest:
-        for other in self._guides[1:]:
-            fields = f"{self._guides[0].field} and {other.field}"
-            raise wrong(other.field, f"{fields} both say what the answer must be; send one")
+        if len(self._guides) > 1:
+            one, other = (guide.field for guide in self._guides[:2])
+            raise wrong(other, f"{one} and {other} both say what the answer must be; send one")
         return self
 
     @property
