@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 
 from tandem.gateway import lark
+from tandem.gateway.call_grammar import CallGrammar, Rules, check_names
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides import AskedGuide
 from tandem.gateway.reasoning import BEGIN, END
 from tandem.gateway.schema import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tool_calls import ToolCallFormat
-from tandem.gateway.tool_guides import CallGrammar, Rules, check_names
 
 SPACE_BEHIND_THOUGHTS = r"/[ \t\r\n]{0,2}/"
 

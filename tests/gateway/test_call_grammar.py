@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matching import ADDED, PLAIN, SPECIAL, Matcher, spaced, tokenizer_with, tokens_apart
 
+from tandem.gateway.call_grammar import CallGrammar, check_names, parameters_of
 from tandem.gateway.errors import ApiError
 from tandem.gateway.tool_calls import FORMATS, ToolCallParser
-from tandem.gateway.tool_guides import CallGrammar, check_names, parameters_of
 from tandem.gateway.tools import Function, Tool
 
 HERMES, MISTRAL, LLAMA = FORMATS
