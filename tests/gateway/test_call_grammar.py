@@ -75,7 +75,7 @@ def grammar(known, kind, tools=TOOLS, *, bound=None, one_call=False):
 def matcher(known, kind, tools=(), *, may=False, **given):
     tokenizer, made = grammar(known, kind, tools or TOOLS, **given)
     rules = made.text_or_calls() if may else made.calls()
-    return Matcher(tokenizer, "\n".join([f"start: {rules.start}", *rules.others]))
+    return Matcher(tokenizer, rules.grammar)
 
 
 def written(known, *calls):
