@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.contract.guide import LAYOUT_KEY, GuideKind
+from tandem.gateway.body_objects import Body, BodyObject
 from tandem.gateway.fields import Refused, check_plain, wrong
-from tandem.gateway.parts import Body, Part
 from tandem.gateway.values import UpToFirstFault
 
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
@@ -88,7 +88,7 @@ Text = Annotated[str, Field(min_length=1)]
 Choices = Annotated[list[str], UpToFirstFault(), Field(min_length=1)]
 
 
-class NamedSchema(Part):
+class NamedSchema(BodyObject):
     """A JSON schema as OpenAI's clients send it. It is kept to whether it is strict or not."""
 
     place: ClassVar = "response_format.json_schema"
@@ -98,7 +98,7 @@ class NamedSchema(Part):
     given: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class ResponseFormat(Part):
+class ResponseFormat(BodyObject):
     """What kind of text an answer is."""
 
     place: ClassVar = "response_format"
@@ -120,7 +120,7 @@ class ResponseFormat(Part):
         return self.json_schema.given if self.json_schema else ANY_OBJECT
 
 
-class StructuredOutputs(Part):
+class StructuredOutputs(BodyObject):
     """A guide as vLLM's clients send it.
 
     disable_any_whitespace: false allows white space wherever JSON does.
