@@ -13,6 +13,7 @@ from tandem.guides.errors import GuideError
 from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.guides.matcher import GuideMatcher, Vocabulary, reason_of
+from tandem.guides.trial import try_out
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 KEPT_BYTES = 4 * 2**20  # of the texts of compiled guides; what is compiled is some times as much
@@ -58,13 +59,16 @@ class GuideCompiler:
             if guide in self._kept:
                 self._kept.move_to_end(guide)
                 return self._kept[guide]
-        compiled = LLMatcher(
-            self._tokenizer, grammar_of(guide), log_level=SILENT, limits=self._limits
-        )
+        grammar = grammar_of(guide)
+        try_out(lambda: self._compile(grammar).deep_copy().compute_bitmask())
+        compiled = self._compile(grammar)
         if compiled.is_error():
             raise GuideError(reason_of(compiled.get_error()))
         self._keep(guide, compiled)
         return compiled
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        return LLMatcher(self._tokenizer, grammar, log_level=SILENT, limits=self._limits)
 
     def _keep(self, guide: Guide, compiled: LLMatcher) -> None:
         with self._lock:

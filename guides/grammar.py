@@ -10,7 +10,8 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from tandem.contract.guide import JSON_LAYOUT, LAYOUT_KEY
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import GuideError, shortened
+from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.guide import Guide
 
 MAX_CHOICES = 10_000
@@ -26,6 +27,7 @@ def grammar_of(guide: Guide) -> str:
 
 def _json_schema(text: str) -> str:
     """Return the grammar of a schema; one with a layout of its own is laid out by that alone."""
+    check_exclusive_bounds(text)
     layout = None if _has_layout(text) else {**JSON_LAYOUT}
     return LLMatcher.grammar_from_json_schema(text, defaults=layout)  # type: ignore[arg-type]
 
@@ -92,4 +94,4 @@ GRAMMARS: Final[dict[str, Callable[[str], str]]] = {
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return shortened(str(error).strip().partition("\n")[0]) or type(error).__name__

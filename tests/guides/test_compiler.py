@@ -47,8 +47,9 @@ def test_what_was_used_longest_ago_is_forgotten_first(fresh):
     assert [fresh.has(guide) for guide in guides] == [True, False, True, True, True]
 
 
-def test_small_guides_are_bounded_too(fresh):
-    for n in range(KEPT_BYTES // 1024 + 1):
+def test_small_guides_are_bounded_too(fresh, monkeypatch):
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 8 * 1024)
+    for n in range(8 + 1):
         fresh.matcher(Guide("regex", str(n)), [END])
     assert not fresh.has(Guide("regex", "0"))
     assert fresh.has(Guide("regex", "1"))
@@ -92,8 +93,16 @@ def test_the_end_is_the_one_that_is_told(fresh):
     assert compiler()._tokenizer.eos_tokens == [2, 1]
 
 
+def test_a_reason_that_repeats_the_guide_is_shortened(fresh):
+    with pytest.raises(GuideError, match="regex parse error: exceed") as caught:
+        fresh.matcher(Guide("regex", "(" * 10_000 + ")" * 10_000), [END])
+    assert len(str(caught.value)) < 400
+
+
 def test_refusals_are_counted_by_keyword():
     assert keywords_of('Unimplemented keys: ["if", "then"]') == ["if", "then"]
     assert keywords_of('Unimplemented keys: ["my own"]') == [OTHER]
     assert keywords_of("oneOf constraints are not supported. Enable 'coerce_one_of'") == ["oneOf"]
     assert keywords_of("Invalid type: not") == [OTHER]
+    assert keywords_of("Unknown format: nonsense") == ["format"]
+    assert keywords_of("oneOf is not") == [OTHER]
