@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as client
 from entries import OUTPUTS, ask_one, inputs, read, refusal, stream, tensor
+from library_masks import Masked
 from metrics import total, until
 from prompts import COMPLETIONS
 from schemas import REFUSED, complaint, schema_of
@@ -169,25 +170,6 @@ def test_a_guided_text_is_that_without_drafts(served, sampling, request):
         assert said(answers) == expected
         drafted += sum(answer.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS) for answer in answers)
     assert drafted > 0
-
-
-class Masked:
-    """Hugging Face's logits processor over the library's own masks."""
-
-    def __init__(self, tokenizer, grammar, num_input_tokens) -> None:
-        from llguidance import LLMatcher
-
-        self._matcher = LLMatcher(tokenizer, grammar)
-        self._seen = num_input_tokens
-
-    def __call__(self, ids, scores):
-        import torch
-
-        new = ids[0, self._seen :].tolist()
-        self._seen += len(new)
-        assert self._matcher.consume_tokens(new)
-        kept = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) > 0
-        return scores.masked_fill(~torch.from_numpy(kept), -torch.inf)
 
 
 def test_greedy_guided_text_is_what_hugging_face_generates_by_the_librarys_masks(server, embedded):
