@@ -21,10 +21,10 @@ from typing import Final, NoReturn
 from tandem.guides.errors import GuideError
 
 CPU_SECONDS: Final = 4
-# Of a trial that does not compute at all: a lock may have been taken when the process was copied.
+# For a trial that hangs without computing: a lock may have been held when the process was copied.
 SECONDS: Final = 30.0
 MORE_BYTES: Final = 2**30
-# Smaller than those of the threads that do it in earnest, which are of 2 MiB and more.
+# Smaller than the stacks of the threads that do the work afterwards: these have 2 MiB and more.
 STACK_BYTES: Final = 512 * 2**10
 POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
 
@@ -32,7 +32,7 @@ POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
 def try_out(work: Callable[[], object]) -> None:
     """Do the work in a copy of this process; raise GuideError where it does not come to an end.
 
-    An exception of the work is an end: who does it in earnest will meet it.
+    An exception counts as an end: the caller meets it too, when it does the work itself.
     """
     child = os.fork()
     if not child:

@@ -152,6 +152,11 @@ def test_bounds_that_the_library_misreads_are_refused(bounds, where):
     assert "are not supported as integers that are less than 1 away" in told
 
 
+def test_a_bound_is_refused_however_its_keyword_is_spelled():
+    schema = r'{"type": "number", "\u0065xclusiveMinimum": 1, "maximum": 1.5}'
+    assert "less than 1 away" in refusal("json_schema", schema)
+
+
 @pytest.mark.parametrize(
     "bounds",
     [

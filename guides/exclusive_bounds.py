@@ -1,4 +1,4 @@
-"""What the library takes of a schema and gets wrong, so that it is refused here.
+"""Exclusive bounds of numbers that the library takes and gets wrong, so that they are refused here.
 
 llguidance 1.9 lets a number be its exclusive bound where that is an integer and the other bound has
 the same integer part: 1 fits `{"exclusiveMinimum": 1, "maximum": 1.5}`.
@@ -15,12 +15,13 @@ from tandem.guides.errors import GuideError
 
 LOW, HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 HUGE = 2**63
-KEYWORD = '"exclusiveM'  # without it in a schema there is nothing to look for
+# Without one of these in a schema there is nothing to look for: JSON may spell letters as `\u0065`.
+SIGNS = ('"exclusiveM', "\\u")
 
 
-def check_read_right(schema: str) -> None:
+def check_exclusive_bounds(schema: str) -> None:
     """Raise GuideError for a schema whose answers might not be valid by it."""
-    if KEYWORD not in schema:
+    if not any(sign in schema for sign in SIGNS):
         return
     try:
         read = json.loads(schema)

@@ -10,7 +10,7 @@ from small_guides import END, tokenizer, vocab_size
 
 from tandem.bls.errors import GuideRefused
 from tandem.bls.request import Request
-from tandem.bls.triton.guides import Guides
+from tandem.bls.triton.request_guides import RequestGuides
 from tandem.guides.guide import Guide
 
 SMALL = replace(
@@ -32,7 +32,7 @@ def guides(tmp_path):
 
     def made(read=tokenizer, settings=SMALL):
         tokenizer_kinds.write(read(), tmp_path / "tokenizer")
-        return Guides(settings, tmp_path, counted.append), counted
+        return RequestGuides(settings, tmp_path, counted.append), counted
 
     return made
 
@@ -41,11 +41,11 @@ def test_a_guide_is_compiled_once_and_then_known(guides):
     it, counted = guides()
     requests = [request_for(Guide("choice", '["fox"]')), request_for(None)]
     it.check(requests)
-    assert not it.know(requests)
-    assert it.know(requests[1:])
+    assert not it.has_all(requests)
+    assert it.has_all(requests[1:])
     assert it.matcher(requests[0]).forced(9)
     assert it.matcher(requests[1]) is None
-    assert it.know(requests)
+    assert it.has_all(requests)
     assert not counted
 
 
@@ -72,6 +72,6 @@ def test_with_a_tokenizer_that_cannot_be_read_guides_are_refused_by_name(guides)
 
 
 def test_a_profile_without_guides_reads_no_tokenizer(tmp_path):
-    it = Guides(replace(SMALL, max_guide_bytes=0), tmp_path / "nowhere", print)
+    it = RequestGuides(replace(SMALL, max_guide_bytes=0), tmp_path / "nowhere", print)
     it.check([request_for(None)])
-    assert it.know([request_for(None)])
+    assert it.has_all([request_for(None)])

@@ -1,4 +1,4 @@
-"""The guides of requests: whether this process can compile them, and its matchers."""
+"""The guides of requests: whether this process can compile them, and their matchers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from tandem.guides.compiler import GuideCompiler
 
 
-class Guides:
-    """Makes the matchers of requests. Thread-safe.
+class RequestGuides:
+    """Has the guides of requests compiled; refuses those that nobody here can. Thread-safe.
 
-    count_refused: is told the keyword of each refusal. Without `llguidance` in this Python, or with
-    a tokenizer that it cannot read, guides are refused by name.
+    Nobody can where a profile's `max_guide_bytes` is 0, without `llguidance` in this Python, and
+    with a tokenizer that it cannot read. folder: of the model. count_refused: is told the keywords
+    of each guide that could not be compiled.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Guides:
                 f"input '{TYPE}' is not supported by this deployment: {self._missing}"
             )
 
-    def know(self, requests: Sequence[Request]) -> bool:
+    def has_all(self, requests: Sequence[Request]) -> bool:
         """Whether nothing has to be compiled for these."""
         guides = {request.guide for request in requests if request.guide is not None}
         return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
