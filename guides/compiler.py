@@ -17,6 +17,10 @@ from tandem.guides.trial import try_out
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 KEPT_BYTES = 4 * 2**20  # of the texts of compiled guides; what is compiled is some times as much
+KEPT_GUIDES = 64
+# Of the automaton that all answers by a guide share, which grows as they go: up to 2 kB each.
+# Where it is full, a new one begins.
+LEXER_STATES = 50_000
 SILENT = 0
 MASK_THREADS = 2
 
@@ -34,7 +38,7 @@ class GuideCompiler:
         self._tokenizer = _tokenizer(tokenizer_dir, self._vocabulary)
         self._executor = LLExecutor(MASK_THREADS)
         # Without verbose errors, which hold the answer's text.
-        self._limits = LLParserLimits(verbose_errors=False)
+        self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=LEXER_STATES)
         self._kept: OrderedDict[Guide, LLMatcher] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
@@ -49,9 +53,17 @@ class GuideCompiler:
 
         end_ids: what ends the answer. The first mask is made here: some guides fail only there.
         """
-        compiled = self._compiled(guide)
-        matcher = GuideMatcher(compiled.deep_copy(), self._executor, self._vocabulary, end_ids)
-        matcher.walk([])
+        used: LLMatcher | None = None
+
+        def fresh() -> LLMatcher:
+            nonlocal used
+            if used is not None:
+                self._forget(guide, used)
+            used = self._compiled(guide)
+            return used.deep_copy()
+
+        matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
+        matcher.check_start()
         return matcher
 
     def _compiled(self, guide: Guide) -> LLMatcher:
@@ -76,9 +88,18 @@ class GuideCompiler:
                 return
             self._kept[guide] = compiled
             self._kept_bytes += _size(guide)
-            while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+            while self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_GUIDES:
+                if len(self._kept) == 1:
+                    break
                 oldest, _ = self._kept.popitem(last=False)
                 self._kept_bytes -= _size(oldest)
+
+    def _forget(self, guide: Guide, compiled: LLMatcher) -> None:
+        """Keep no longer what is full; another answer may have seen to it already."""
+        with self._lock:
+            if self._kept.get(guide) is compiled:
+                del self._kept[guide]
+                self._kept_bytes -= _size(guide)
 
 
 def _tokenizer(folder: Path, vocabulary: Vocabulary) -> LLTokenizer:

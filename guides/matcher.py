@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,21 @@ if TYPE_CHECKING:
 # Bit (id % 32) of word (id // 32) is set where the token may come: [rows, ceil(vocab_size / 32)].
 TokenMasks: TypeAlias = NDArray[np.int32]
 
+T = TypeVar("T")
+
 WORD_BITS = 32
 ANYTHING = np.int32(-1)  # a word of a mask that forbids nothing
+# How it begins to say that an automaton is full, which answers before may have filled.
+FULL = "lexer error:"
+MOST_RENEWALS = 16
+# Tokens that must come one after the other. The library looks at all of them for each of them, and
+# keeps Python's lock where it is not asked for a mask: for 0.1 s where they are 100,000.
+LONG_RUN = 1000
+STEPS_OF_LONG_RUN = 16  # at once; who is asked for no more can be interrupted
 # What the library says where no text at all fits a guide.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
+# How it says that it cannot look ahead.
+ONE_WAY = "rollback not supported"
 
 
 class Vocabulary(NamedTuple):
@@ -43,8 +54,10 @@ class Walk(NamedTuple):
 class GuideMatcher:
     """Follows one answer through its guide. Ends of sequence are no part of what it follows.
 
-    end_ids: those of the request. One of them may come wherever the answer is complete, and nowhere
-    else, whatever the vocabulary says of it.
+    fresh: returns the library's matcher at the beginning of an answer. It is asked again where the
+    one before is full: the tokens so far are then followed anew. end_ids: those of the request. One
+    of them may come wherever the answer is complete, and nowhere else, whatever the vocabulary says
+    of it.
 
     Source: https://github.com/guidance-ai/llguidance, `LLMatcher`. It is fed no token that its own
     mask forbids: that would end it for good.
@@ -52,16 +65,30 @@ class GuideMatcher:
 
     def __init__(
         self,
-        matcher: LLMatcher,
+        fresh: Callable[[], LLMatcher],
         executor: LLExecutor,
         vocabulary: Vocabulary,
         end_ids: Sequence[int],
     ) -> None:
-        self._matcher = matcher
+        self._fresh = fresh
+        self._matcher = fresh()
+        self._followed: list[int] = []
+        self._renewals_left = MOST_RENEWALS
+        self._in_long_run = False
         self._executor = executor
         self._vocabulary = vocabulary
         self._end_ids = frozenset(end_ids)
         self._words = -(-vocabulary.size // WORD_BITS)
+
+    def check_start(self) -> None:
+        """Raise GuideError for a guide that fails at once: at its first mask, or in going back.
+
+        To look ahead is to follow tokens, and to go back.
+        """
+        self.walk([])
+        legal = set(_ids(self._masks([], rows=1)[0]))
+        first = sorted(legal.difference(self._vocabulary.end_ids))[:1]
+        self._checked(lambda: self._matcher.rollback(self._matcher.try_consume_tokens(first)))
 
     @property
     def complete(self) -> bool:
@@ -73,8 +100,9 @@ class GuideMatcher:
 
         Raises TokenForbidden, or GuideError where it cannot be followed.
         """
-        taken = self._matcher.try_consume_tokens(self._known(tokens))
-        self._check()
+        known = self._known(tokens)
+        taken = self._checked(lambda: self._matcher.try_consume_tokens(known))
+        self._followed += known[:taken]
         if taken < len(tokens) and not self.complete:
             raise TokenForbidden(f"the token {tokens[taken]} does not fit the guide")
         return taken
@@ -82,24 +110,39 @@ class GuideMatcher:
     def forced(self, most: int) -> list[int]:
         """Return up to ``most`` tokens that must come now, because no others may."""
         tokens = self.take_forced(most)
-        self._matcher.rollback(len(tokens))
+        if tokens:
+            self._matcher.rollback(len(tokens))
+            del self._followed[-len(tokens) :]
         return tokens
 
     def take_forced(self, most: int) -> list[int]:
-        """Follow up to ``most`` tokens that must come now, and return them.
+        """Follow up to ``most`` tokens that must come now, and return them; of many only some.
 
         One after the other: how the library spells bytes that are no whole character depends on
         where it begins, and a mask that is made for one place begins there.
         """
         taken: list[int] = []
         while len(taken) < most and not self.complete:
-            token = next(iter(self._matcher.compute_ff_tokens()), None)
-            self._check()
+            token = self._forced_next()
             if token is None or token in self._end_ids:
                 break
-            self._matcher.consume_token(token)
+            self.advance([token])
             taken.append(token)
+            if self._in_long_run:
+                most = min(most, STEPS_OF_LONG_RUN)
         return taken
+
+    def _forced_next(self) -> int | None:
+        if self._in_long_run:
+            tokens = _ids(self._masks([], rows=1)[0])
+            if len(tokens) == 1:
+                return tokens[0]
+        run: list[int] = self._checked(self._run)
+        self._in_long_run = len(run) > LONG_RUN
+        return run[0] if run else None
+
+    def _run(self) -> list[int]:
+        return self._matcher.compute_ff_tokens()
 
     def walk(self, tokens: Sequence[int], *, may_end: bool = True) -> Walk:
         """Return what may come at the place of each token, and behind the last one.
@@ -128,13 +171,17 @@ class GuideMatcher:
         """Return what the library says, [rows, words]; zeros behind what it does not take."""
         masks = np.zeros((rows, self._words), np.int32)
         address, row_bytes = masks.ctypes.data, masks.strides[0]
-        if tokens:
-            self._executor.unsafe_compute_mask_ptr_with_draft_token(
-                [(self._matcher, 0, tokens)], address, row_bytes, rows
-            )
-        else:
-            self._matcher.unsafe_compute_mask_ptr(address, row_bytes)
-        self._check()
+
+        def fill() -> None:
+            masks[:] = 0
+            if tokens:
+                self._executor.unsafe_compute_mask_ptr_with_draft_token(
+                    [(self._matcher, 0, tokens)], address, row_bytes, rows
+                )
+            else:
+                self._matcher.unsafe_compute_mask_ptr(address, row_bytes)
+
+        self._checked(fill)
         return masks
 
     def _set_ends(self, masks: TokenMasks, *, may_end: bool) -> None:
@@ -159,12 +206,30 @@ class GuideMatcher:
 
     def _check_dead_end(self, tokens: list[int]) -> None:
         """Raise GuideError where nothing may follow these though the answer is incomplete."""
-        taken = self._matcher.try_consume_tokens(tokens)
-        dead = not self._matcher.is_accepting()
-        self._matcher.rollback(taken)
-        self._check()
-        if dead:
+
+        def is_dead() -> bool:
+            taken = self._matcher.try_consume_tokens(tokens)
+            dead = not self._matcher.is_accepting()
+            self._matcher.rollback(taken)
+            return dead
+
+        if self._checked(is_dead):
             raise GuideError("no token may come next: the guide and the end ids exclude each other")
+
+    def _checked(self, act: Callable[[], T]) -> T:
+        """Return what is done, once more where it was the automaton's fault that it failed."""
+        done = act()
+        if self._matcher.is_error() and self._is_full():
+            self._matcher = self._fresh()
+            self._matcher.try_consume_tokens(self._followed)
+            self._check()
+            done = act()
+        self._check()
+        return done
+
+    def _is_full(self) -> bool:
+        self._renewals_left -= 1
+        return self._renewals_left >= 0 and self._matcher.get_error().startswith(FULL)
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -180,12 +245,20 @@ def reason_of(error: str) -> str:
     if line.endswith("regex parse error:"):
         reasons = (other for other in others.split("\n") if other.startswith("error: "))
         line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
+    if line.startswith(ONE_WAY):
+        return "attributes of rules that count or stop, max_tokens and stop, are not supported"
     return "no text fits it" if line in DEAD_ENDS else shortened(line)
 
 
 def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:
     """Those before the first end."""
     return next((list(tokens[:i]) for i, token in enumerate(tokens) if token in ends), list(tokens))
+
+
+def _ids(mask: NDArray[np.int32]) -> list[int]:
+    """Return the tokens that a row lets come."""
+    ids: list[int] = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+    return ids
 
 
 def _place(token: int) -> tuple[int, np.uint32]:

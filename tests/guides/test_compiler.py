@@ -1,11 +1,13 @@
 """Guides are compiled once, within bounds."""
 
 import json
+import random
 import threading
 
 import pytest
 import tokenizer_kinds
-from small_guides import END, compiler
+from llguidance import LLParserLimits
+from small_guides import END, compiler, encoded
 
 from tandem.guides.compiler import KEPT_BYTES, GuideCompiler
 from tandem.guides.errors import GuideError
@@ -106,3 +108,46 @@ def test_refusals_are_counted_by_keyword():
     assert keywords_of("Invalid type: not") == [OTHER]
     assert keywords_of("Unknown format: nonsense") == ["format"]
     assert keywords_of("oneOf is not") == [OTHER]
+
+
+# Each letter doubles what may have been: an automaton of some thousand states.
+MANY_STATES = Guide("regex", "([a-z]*a[a-z]{9}b[a-z]*|[a-z]*c[a-z]{8}d[a-z]*)")
+
+
+def letters(seed: int) -> list[int]:
+    """An answer by the guide of many states."""
+    drawn = "".join(random.Random(seed).choice("abcd") for _ in range(60))
+    return [token for letter in drawn for token in encoded(letter)]
+
+
+def test_what_other_answers_did_fills_nobodys_automaton(fresh, monkeypatch):
+    expected = [mask_behind(fresh, letters(seed)) for seed in range(20)]
+    monkeypatch.setattr(fresh, "_limits", LLParserLimits(max_lexer_states=100))
+    fresh._kept.clear()
+    begun = []
+    for seed in range(20):
+        assert (mask_behind(fresh, letters(seed)) == expected[seed]).all()
+        begun.append(fresh._kept[MANY_STATES])
+    assert len(set(map(id, begun))) > 1
+
+
+def test_who_fills_an_automaton_alone_ends_in_a_line(fresh, monkeypatch):
+    monkeypatch.setattr(fresh, "_limits", LLParserLimits(max_lexer_states=50))
+    with pytest.raises(GuideError, match=r"^lexer error: too many states: 50 >= 50$"):
+        mask_behind(fresh, letters(2))
+
+
+def mask_behind(compiler, tokens):
+    """The mask behind tokens that were followed, and looked ahead from, one by one."""
+    it = compiler.matcher(MANY_STATES, [END])
+    for token in tokens:
+        it.walk([token])
+        assert it.advance([token]) == 1
+    return it.walk([]).masks
+
+
+def test_many_guides_are_bounded_by_their_number(fresh, monkeypatch):
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_GUIDES", 3)
+    for n in range(4):
+        fresh.matcher(Guide("regex", str(n)), [END])
+    assert [fresh.has(Guide("regex", str(n))) for n in range(4)] == [False, True, True, True]

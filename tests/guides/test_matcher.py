@@ -167,6 +167,24 @@ def test_forced_tokens_are_followed_once_they_are_taken():
     assert it.take_forced(1) != taken[:1]
 
 
+def test_of_a_long_run_some_are_taken_at_once(monkeypatch):
+    text = "fox jumps " * 40
+    guide, whole = ("choice", json.dumps([text])), matcher("choice", json.dumps([text])).forced(999)
+    monkeypatch.setattr("tandem.guides.matcher.LONG_RUN", len(whole) // 2)
+    it = matcher(*guide)
+    taken = [it.take_forced(999) for _ in range(6)]
+    assert {len(some) for some in taken[:3]} == {16}
+    assert [token for some in taken for token in some] == whole
+    assert matcher(*guide).take_forced(5) == whole[:5]
+
+
+@pytest.mark.parametrize("attribute", ["max_tokens=3", 'stop="x"', 'stop_capture="n", stop="x"'])
+@pytest.mark.parametrize("before", ["", '"fox" ', "/[a-c]+/ "])
+def test_what_cannot_be_looked_ahead_in_is_refused(attribute, before):
+    with pytest.raises(GuideError, match="max_tokens and stop, are not supported"):
+        matcher("lark_grammar", f"start: {before}a\na[{attribute}]: /[a-z]*/")
+
+
 def test_what_is_forced_ends_before_a_token_that_is_an_end():
     tokens = matcher("lark_grammar", 'start: "fox jumps"').forced(9)
     assert len(tokens) > 1
@@ -183,6 +201,6 @@ def test_it_says_nothing_of_the_answer_when_it_fails():
                 "is_error": True,
             }.get(name)
 
-    it = GuideMatcher(Failed(), None, compiler()._vocabulary, [END])
+    it = GuideMatcher(Failed, None, compiler()._vocabulary, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])
