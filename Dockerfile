@@ -20,7 +20,8 @@ ARG PROFILE=profiles/embedded.yaml
 # The last line that render prints is the command that serves what it wrote.
 RUN /venv/bin/tandem render --profile "${PROFILE}" --output /repository > /tmp/said \
     && tail -n 1 /tmp/said > /repository/.command
-# For guided decoding, beside the loop's model alone: the image has a version for engines of its own.
+# It compiles guides. It lies beside the loop's model, where no other model sees it: TensorRT-LLM in
+# the image has another version for itself.
 RUN /venv/bin/pip install --no-cache-dir --no-deps --target /guides 'llguidance>=1.9,<2' \
     && for version in /repository/*/1; do \
         if [ -d "$version/tandem/guides" ] && [ -d "$version/tokenizer" ]; then \

@@ -82,6 +82,8 @@ clean:
 	touch $@
 
 $(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or \
+		sys.exit("aiperf needs Python 3.11 or 3.12; say which one: make test-clients PYTHON=python3.12")'
 	$(PYTHON) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/pip install --no-compile --requirement $<
 	touch $@

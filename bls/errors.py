@@ -2,10 +2,11 @@
 
 ServingError                 INTERNAL     one line that a client may read
 ├── BadRequest               INVALID_ARG  an input is missing, out of bounds, contradicts another
+│   └── GuideRefused         INVALID_ARG  invalid_guide: the request's guide cannot be compiled
 ├── Overloaded               UNAVAILABLE  overloaded: nothing is free, and the queue is full
 ├── DeadlineExceeded         INTERNAL     deadline_exceeded: the request ran out of its time
 ├── AnswerNotSent            INTERNAL     the answer does not fit into shared memory
-├── GuideFailed              INVALID_ARG  the request's guide became too complex, or a dead end
+├── GuideFailed              INVALID_ARG  invalid_guide: it became too complex, or a dead end
 └── EngineCallError          the code it  an engine failed: the draft costs only speed, the target
     │                        came with    the request
     ├── EngineTimeout        INTERNAL     model_timeout: an engine did not answer in time
@@ -44,6 +45,12 @@ class BadRequest(ServingError):
     code = "INVALID_ARG"
 
 
+class GuideRefused(BadRequest):
+    """A request whose guide cannot be compiled; the text names the input."""
+
+    error_class = "invalid_guide"
+
+
 class Overloaded(ServingError):
     """The server has as many requests as it can hold."""
 
@@ -65,6 +72,7 @@ class GuideFailed(ServingError):
     """An answer cannot go on by its guide."""
 
     code = "INVALID_ARG"
+    error_class = "invalid_guide"
 
 
 class EngineCallError(ServingError):

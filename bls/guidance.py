@@ -39,20 +39,36 @@ from tandem.guides.matcher import GuideMatcher, TokenMasks, Walk
 Asking: TypeAlias = Generator[Effect, Any, EngineAnswer]
 Method: TypeAlias = Literal["masks", "repair", "token_by_token"]
 
-GRAMMAR: Final = "grammar"  # who drafted tokens that a guide forces
+GRAMMAR: Final = "grammar"  # the drafter of forced tokens that have to be verified
 UNBOUND = 2**31 - 1
 # Of an engine that decodes without the guide: what follows the first illegal token is lost.
 FIRST_PIECE, LONGEST_PIECE = 4, 32
 
 
 class Guidance:
-    """What holds without a guide: nothing changes."""
+    """What stands between the loop and the engines of one answer. Without a guide: nothing.
+
+    statistics: None without a guide. cuts_answers: a call's answer may be shorter than was asked
+    for though the text has not ended.
+    """
 
     statistics: Guided | None = None
-    most_plain_tokens = UNBOUND  # of a call without drafts
-    cuts_answers = False  # an answer may be shorter than was asked for though it has not ended
-    complete = False  # nothing may follow any more
-    begins_forced = False  # there are tokens to take over before the first call
+    cuts_answers = False
+
+    @property
+    def most_plain_tokens(self) -> int:
+        """How many tokens a call without drafts may ask for."""
+        return UNBOUND
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing may follow but an end of sequence."""
+        return False
+
+    @property
+    def begins_forced(self) -> bool:
+        """Whether there are tokens to take over before the first call."""
+        return False
 
     def forced_draft(self, limit: int) -> Draft | None:  # noqa: ARG002
         """Return the tokens that must come next as a draft, where they have to be verified."""
@@ -89,17 +105,17 @@ class ByGuide(Guidance):
         self.cuts_answers = self._method == "repair"
 
     @property
-    def most_plain_tokens(self) -> int:  # type: ignore[override]
+    def most_plain_tokens(self) -> int:
         """An engine without masks may be right for a while; one with a mask has only one."""
         return self._piece if self._method == "repair" else 1
 
     @property
-    def complete(self) -> bool:  # type: ignore[override]
+    def complete(self) -> bool:
         """Whether nothing may follow but an end of sequence."""
         return self._matcher.complete
 
     @property
-    def begins_forced(self) -> bool:  # type: ignore[override]
+    def begins_forced(self) -> bool:
         """Whether the guide says how the answer begins."""
         return self._commits and bool(self._forced(1))
 

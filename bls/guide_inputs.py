@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tandem.bls.errors import BadRequest
+from tandem.bls.errors import BadRequest, GuideRefused
 from tandem.bls.inputs import Inputs, quoted
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
@@ -22,12 +22,12 @@ def check_guides(inputs: Mapping[str, NDArray[Any]], max_bytes: int) -> None:
     given = [inputs[tensor] for tensor in (TYPE, TEXT) if tensor in inputs]
     longest = max((len(text) for texts in given for text in texts.flat), default=0)
     if longest and not max_bytes:
-        raise BadRequest(
+        raise GuideRefused(
             f"input '{TYPE}' is not supported by this deployment: limits.max_guide_bytes of its "
             "profile is 0"
         )
     if longest > max_bytes:
-        raise BadRequest(
+        raise GuideRefused(
             f"input '{TEXT}': {longest} bytes given, at most {max_bytes} are taken; send a "
             "shorter guide"
         )

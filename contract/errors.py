@@ -25,6 +25,7 @@ ErrorClass: TypeAlias = Literal[
     "model_unavailable",  # UNAVAILABLE: a model behind the entry is lost, or shuts down
     "model_timeout",  # INTERNAL: a model behind the entry did not answer in time
     "deadline_exceeded",  # INTERNAL: the request used its own time up
+    "invalid_guide",  # INVALID_ARG: what the answer is to look like cannot be compiled or followed
 ]
 CODES: Final[tuple[ErrorCode, ...]] = get_args(ErrorCode)
 CLASSES: Final[tuple[ErrorClass, ...]] = get_args(ErrorClass)

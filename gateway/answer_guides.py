@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 
 from tandem.gateway import lark
+from tandem.gateway.call_grammar import CallGrammar, Rules, check_names
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides import AskedGuide
 from tandem.gateway.reasoning import BEGIN, END
 from tandem.gateway.schema import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tool_calls import ToolCallFormat
-from tandem.gateway.tool_guides import CallGrammar, Rules, check_names
 
 SPACE_BEHIND_THOUGHTS = r"/[ \t\r\n]{0,2}/"
 
@@ -29,24 +29,21 @@ def answer_guide(
     prompt: its token ids, which tell whether the model thinks first. skips_special_tokens: they
     leave no text in answers. Raises ApiError where no grammar can say what is asked for.
     """
-    answer = _calls(body, tokenizer)
     thinks = tokenizer.reasons and not tokenizer.has_reasoned(prompt)
-    if answer is None:
+    rules = _with_calls(body, tokenizer)
+    if rules is None:
         if body.guide is None or not thinks:
             return body.guide
-        answer = _content(body.guide)
+        rules = _content(body.guide)
     field = body.guide.field if body.guide else "tools"
-    markers = _markers(body, tokenizer, thinks=thinks)
-    hidden = [marker for marker in markers if skips_special_tokens and tokenizer.hides(marker)]
-    if hidden:
-        raise _unsupported(field, f"answers of this model leave out {hidden[0]}")
+    if skips_special_tokens:
+        _check_seen(_markers(body, tokenizer, thinks=thinks), tokenizer, field)
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
         if body.guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
             raise _unsupported("tools", f"strict: text and {BEGIN} cannot be told apart")
-        answer = _behind_thoughts(answer, tokenizer.tokens_apart, begun=begun)
-    text = "\n".join([f"start: {answer.start}", *answer.others, ""])
-    return AskedGuide("lark_grammar", text, field)
+        rules = _behind_thoughts(rules, tokenizer.tokens_apart, begun=begun)
+    return AskedGuide("lark_grammar", rules.grammar, field)
 
 
 def _markers(body: ChatRequest, tokenizer: ChatTokenizer, *, thinks: bool) -> list[str]:
@@ -55,7 +52,14 @@ def _markers(body: ChatRequest, tokenizer: ChatTokenizer, *, thinks: bool) -> li
     return [*([BEGIN, END] if thinks else ()), *([known.begin, known.end] if known else ())]
 
 
-def _calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
+def _check_seen(markers: Sequence[str], tokenizer: ChatTokenizer, field: str) -> None:
+    """Refuse what asks for a marker that answers leave out."""
+    for marker in markers:
+        if tokenizer.hides(marker):
+            raise _unsupported(field, f"answers of this model leave out {marker}")
+
+
+def _with_calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
     """Return the grammar of an answer with calls; None where they are looked for in any text."""
     known, tools, guide = tokenizer.tool_calls, body.callable, body.guide
     strict = {tool.function.name for tool in tools if tool.function.strict}
@@ -73,7 +77,7 @@ def _calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
 
 def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequest) -> None:
     """Refuse a guide of which nobody can tell whether an answer begins with it or with a call."""
-    if guide.type != "json_schema":
+    if guide.kind != "json_schema":
         raise _unsupported(guide.field, "beside tools, an answer can only be JSON")
     if known.begins_as_json and not body.must_call:
         raise _unsupported(guide.field, "the model writes calls as plain JSON; send no tools")
@@ -81,13 +85,13 @@ def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequ
 
 def _content(guide: AskedGuide) -> Rules:
     """Return the grammar of an answer's content."""
-    if guide.type == "json_schema":
+    if guide.kind == "json_schema":
         rule = lark.json_value(json.loads(guide.text))
-    elif guide.type == "regex":
+    elif guide.kind == "regex":
         rule = lark.pattern(guide.text)
-    elif guide.type == "choice":
+    elif guide.kind == "choice":
         rule = lark.one_of([lark.literal(choice) for choice in json.loads(guide.text)])
-    elif guide.type == "lark_grammar":
+    elif guide.kind == "lark_grammar":
         rule = lark.grammar(guide.text)
     else:
         raise _unsupported(guide.field, "the model thinks first; write the grammar in Lark")

@@ -7,10 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
+from tandem.contract import entry as tensors
+from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
+from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.triton import Backend, Inputs, ResponseChunk
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
+INVALID_GUIDE: ErrorClass = "invalid_guide"
 
 
 async def generate(
@@ -59,3 +63,18 @@ async def generate(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def naming_field(
+    field: str, chunks: AsyncGenerator[Numbered, None]
+) -> AsyncGenerator[Numbered, None]:
+    """Yield the same chunks; where the guide is at fault, say so of the field that asked for it."""
+    try:
+        async with aclosing(chunks) as closing:
+            async for chunk in closing:
+                yield chunk
+    except ApiError as error:
+        if error.code != INVALID_GUIDE:
+            raise
+        reason = error.message.removeprefix(f"input '{tensors.GUIDED_DECODING_GUIDE}': ")
+        raise bad_request(f"{field}: {reason}", param=field, code=INVALID_GUIDE) from error

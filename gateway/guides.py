@@ -12,22 +12,20 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from tandem.contract.guide import LAYOUT_KEY, GuideKind
+from tandem.gateway.body_objects import Body, BodyObject
 from tandem.gateway.fields import Refused, check_plain, wrong
-from tandem.gateway.parts import Body, Part
 from tandem.gateway.values import UpToFirstFault
 
-GuideType = Literal["json_schema", "regex", "choice", "lark_grammar", "ebnf_grammar"]
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
-FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType(
-    {"x-guidance": {"whitespace_flexible": True}}
-)
+FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType({LAYOUT_KEY: {"whitespace_flexible": True}})
 RULE_OF_EBNF = re.compile(r"^\s*[\w.-]+\s*::=", re.MULTILINE)
 
 
 class AskedGuide(NamedTuple):
-    """What an answer must be. type, text: as the entries take them. field: that asked for it."""
+    """What an answer must be. kind, text: as the entries take them. field: that asked for it."""
 
-    type: GuideType
+    kind: GuideKind
     text: str
     field: str
 
@@ -90,7 +88,7 @@ Text = Annotated[str, Field(min_length=1)]
 Choices = Annotated[list[str], UpToFirstFault(), Field(min_length=1)]
 
 
-class NamedSchema(Part):
+class NamedSchema(BodyObject):
     """A JSON schema as OpenAI's clients send it. It is kept to whether it is strict or not."""
 
     place: ClassVar = "response_format.json_schema"
@@ -100,7 +98,7 @@ class NamedSchema(Part):
     given: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class ResponseFormat(Part):
+class ResponseFormat(BodyObject):
     """What kind of text an answer is."""
 
     place: ClassVar = "response_format"
@@ -122,7 +120,7 @@ class ResponseFormat(Part):
         return self.json_schema.given if self.json_schema else ANY_OBJECT
 
 
-class StructuredOutputs(Part):
+class StructuredOutputs(BodyObject):
     """A guide as vLLM's clients send it.
 
     disable_any_whitespace: false allows white space wherever JSON does.
@@ -182,9 +180,9 @@ class GuidedRequest(Body):
 
     @model_validator(mode="after")
     def _one_guide(self) -> GuidedRequest:
-        for other in self._guides[1:]:
-            fields = f"{self._guides[0].field} and {other.field}"
-            raise wrong(other.field, f"{fields} both say what the answer must be; send one")
+        if len(self._guides) > 1:
+            one, other = (guide.field for guide in self._guides[:2])
+            raise wrong(other, f"{one} and {other} both say what the answer must be; send one")
         return self
 
     @property

@@ -52,7 +52,7 @@ def guide_inputs(guide: AskedGuide | None) -> dict[Tensor, Value]:
     if guide is None:
         return {}
     return {
-        tensors.GUIDED_DECODING_GUIDE_TYPE: guide.type,
+        tensors.GUIDED_DECODING_GUIDE_TYPE: guide.kind,
         tensors.GUIDED_DECODING_GUIDE: guide.text,
     }
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# JSON is written as models were shown it, with one space: what a schema fixes is then forced.
-LAYOUT = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+from tandem.contract.guide import JSON_LAYOUT, LAYOUT_KEY
+
 ANYTHING = "(?s:.*)"  # a regular expression
 ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 
@@ -25,7 +25,7 @@ def marker(text: str, tokens: Mapping[str, int]) -> str:
 
 def json_value(schema: Mapping[str, Any]) -> str:
     """Return the rule of a JSON value that fits a schema, whose own layout goes first."""
-    return f"%json {json.dumps({'x-guidance': LAYOUT, **schema})}"
+    return f"%json {json.dumps({LAYOUT_KEY: {**JSON_LAYOUT}, **schema})}"
 
 
 def pattern(regex: str) -> str:

@@ -14,7 +14,7 @@ from tandem.gateway.values import UpToFirstFault, text_or_list
 
 MOST_MESSAGES = 10_000
 MOST_PARTS = 10_000  # of one message
-UNSPOKEN = ("function_call", "audio")  # of a message
+REFUSED = ("function_call", "audio")  # of a message: no text stands for them
 
 
 class TextPart(BaseModel):
@@ -71,7 +71,7 @@ class Message(BaseModel):
     def _of_text_or_calls(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        for name in UNSPOKEN:
+        for name in REFUSED:
             if data.get(name):
                 raise wrong("messages", f"messages: '{name}' is not supported; send text")
         if data.get("tool_calls") and data.get("content") is None:

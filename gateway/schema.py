@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, Field, WrapValidator, field_validator, model_validator
 
+from tandem.gateway.body_objects import Body
 from tandem.gateway.fields import quoted, wrong
 from tandem.gateway.guides import GuidedRequest
 from tandem.gateway.messages import Messages
-from tandem.gateway.parts import Body
 from tandem.gateway.tools import Tool, ToolChoice, ToolNamed, Tools
 from tandem.gateway.values import (
     INT32,

@@ -17,7 +17,7 @@ from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
-from tandem.gateway.generation import generate
+from tandem.gateway.generation import generate, naming_field
 from tandem.gateway.guides import AskedGuide
 from tandem.gateway.inputs import check_room, extras_for, guide_inputs, inputs_for
 from tandem.gateway.log_probs import LogProbReader
@@ -221,6 +221,8 @@ class Serving:
             extras_for(body),
             most_at_once=models.loop.max_requests,
         )
+        if guide is not None:
+            chunks = naming_field(guide.field, chunks)
         if body.stream:
             return stream_response(
                 await while_connected(http.receive, begun(exchange.events(chunks)))

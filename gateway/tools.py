@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from tandem.gateway.parts import Part
+from tandem.gateway.body_objects import BodyObject
 from tandem.gateway.values import UpToFirstFault
 
 MOST_TOOLS = 128
@@ -39,14 +39,14 @@ class Tool(BaseModel):
 Tools = Annotated[list[Tool], UpToFirstFault(MOST_TOOLS)]
 
 
-class FunctionNamed(Part):
+class FunctionNamed(BodyObject):
     """The name of a function."""
 
     place: ClassVar = "tool_choice.function"
     name: str
 
 
-class ToolNamed(Part):
+class ToolNamed(BodyObject):
     """The one tool that has to be called."""
 
     place: ClassVar = "tool_choice"

@@ -32,6 +32,7 @@ CLASSES: dict[ErrorClass, HTTPStatus] = {
     "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
     "model_timeout": HTTPStatus.GATEWAY_TIMEOUT,
     "deadline_exceeded": HTTPStatus.GATEWAY_TIMEOUT,
+    "invalid_guide": HTTPStatus.BAD_REQUEST,
 }
 CODES: dict[ErrorCode, HTTPStatus] = {
     "INVALID_ARG": HTTPStatus.BAD_REQUEST,

@@ -13,6 +13,7 @@ from tandem.guides.errors import GuideError
 from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.guides.matcher import GuideMatcher, Vocabulary, reason_of
+from tandem.guides.trial import try_out
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 KEPT_BYTES = 4 * 2**20  # of the texts of compiled guides; what is compiled is some times as much
@@ -58,25 +59,29 @@ class GuideCompiler:
             nonlocal used
             if used is not None:
                 self._forget(guide, used)
-            used, lock = self._compiled(guide)
+            used, lock = self._compiled(guide, tried=used is not None)
             return used.deep_copy(), lock
 
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
         matcher.check_start()
         return matcher
 
-    def _compiled(self, guide: Guide) -> tuple[LLMatcher, threading.Lock]:
+    def _compiled(self, guide: Guide, *, tried: bool) -> tuple[LLMatcher, threading.Lock]:
         """Return what is copied for each answer, and the lock that its copies share."""
         with self._lock:
             if guide in self._kept:
                 self._kept.move_to_end(guide)
                 return self._kept[guide]
-        compiled = LLMatcher(
-            self._tokenizer, grammar_of(guide), log_level=SILENT, limits=self._limits
-        )
+        grammar = grammar_of(guide)
+        if not tried:
+            try_out(lambda: self._compile(grammar).deep_copy().compute_bitmask())
+        compiled = self._compile(grammar)
         if compiled.is_error():
             raise GuideError(reason_of(compiled.get_error()))
         return self._keep(guide, compiled)
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        return LLMatcher(self._tokenizer, grammar, log_level=SILENT, limits=self._limits)
 
     def _keep(self, guide: Guide, compiled: LLMatcher) -> tuple[LLMatcher, threading.Lock]:
         with self._lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LONGEST_REASON = 300  # characters
+
 
 class GuideError(Exception):
     """A guide cannot be compiled or followed; the text is one line that says why."""
@@ -9,3 +11,11 @@ class GuideError(Exception):
 
 class TokenForbidden(GuideError):
     """A token came that the guide forbids."""
+
+
+def shortened(reason: str) -> str:
+    """Leave out the middle of a reason that repeats a long guide."""
+    if len(reason) <= LONGEST_REASON:
+        return reason
+    half = LONGEST_REASON // 2
+    return f"{reason[:half]} ... {reason[-half:]}"

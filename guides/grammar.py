@@ -9,16 +9,11 @@ from typing import Final
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from tandem.guides.errors import GuideError
+from tandem.contract.guide import JSON_LAYOUT, LAYOUT_KEY
+from tandem.guides.errors import GuideError, shortened
+from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.guide import Guide
 
-# With flexible whitespace almost nothing is forced, and a model may go on with blanks for ever.
-JSON_OPTIONS: Final = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-}
-OWN_OPTIONS = "x-guidance"  # of a schema, such as {"whitespace_flexible": true}
 MAX_CHOICES = 10_000
 
 
@@ -31,19 +26,20 @@ def grammar_of(guide: Guide) -> str:
 
 
 def _json_schema(text: str) -> str:
-    """Return the grammar of a schema; one with options of its own is taken by these alone."""
-    options = None if _has_options(text) else JSON_OPTIONS
-    return LLMatcher.grammar_from_json_schema(text, defaults=options)  # type: ignore[arg-type]
+    """Return the grammar of a schema; one with a layout of its own is laid out by that alone."""
+    check_exclusive_bounds(text)
+    layout = None if _has_layout(text) else {**JSON_LAYOUT}
+    return LLMatcher.grammar_from_json_schema(text, defaults=layout)  # type: ignore[arg-type]
 
 
-def _has_options(schema: str) -> bool:
-    if OWN_OPTIONS not in schema:
+def _has_layout(schema: str) -> bool:
+    if LAYOUT_KEY not in schema:
         return False
     try:
         read = json.loads(schema)
     except (ValueError, RecursionError):
         return False
-    return isinstance(read, dict) and OWN_OPTIONS in read
+    return isinstance(read, dict) and LAYOUT_KEY in read
 
 
 def _json(text: str) -> str:
@@ -98,4 +94,4 @@ GRAMMARS: Final[dict[str, Callable[[str], str]]] = {
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return shortened(str(error).strip().partition("\n")[0]) or type(error).__name__

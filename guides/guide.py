@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
-# NVIDIA's names where it has one: `json`, `json_schema`, `regex`, `ebnf_grammar`; see `GRAMMARS`.
-KINDS: Final = ("json", "json_schema", "regex", "choice", "lark_grammar", "ebnf_grammar")
+from tandem.contract.guide import GuideKind
+
+KINDS: Final[tuple[GuideKind, ...]] = get_args(GuideKind)
 
 
 class Guide(NamedTuple):

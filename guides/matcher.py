@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import GuideError, TokenForbidden
+from tandem.guides.errors import GuideError, TokenForbidden, shortened
 
 if TYPE_CHECKING:
     import threading
@@ -274,11 +274,17 @@ class GuideMatcher:
 
 
 def reason_of(error: str) -> str:
-    """Return one line of the library's words; the others may hold the answer's text."""
-    line = error.strip().partition("\n")[0]
+    """Return one line of the library's words; the others may hold the answer's text.
+
+    Of an expression that is none, the first line says only that; the reason is in another.
+    """
+    line, _, others = error.strip().partition("\n")
+    if line.endswith("regex parse error:"):
+        reasons = (other for other in others.split("\n") if other.startswith("error: "))
+        line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
     if line.startswith(ONE_WAY):
         return "attributes of rules that count or stop, max_tokens and stop, are not supported"
-    return "no text fits it" if line in DEAD_ENDS else line
+    return "no text fits it" if line in DEAD_ENDS else shortened(line)
 
 
 def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:

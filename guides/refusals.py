@@ -8,12 +8,20 @@ import re
 KEYWORDS = frozenset(
     {
         "contains", "contentEncoding", "contentMediaType", "dependencies", "dependentRequired",
-        "dependentSchemas", "else", "format", "if", "maxContains", "maxProperties", "minContains",
-        "minProperties", "multipleOf", "not", "oneOf", "patternProperties", "propertyNames", "then",
-        "unevaluatedItems", "unevaluatedProperties", "uniqueItems", "$dynamicRef", "$recursiveRef",
+        "dependentSchemas", "else", "exclusiveMaximum", "exclusiveMinimum", "format", "if",
+        "maxContains", "maxProperties", "minContains", "minProperties", "multipleOf", "not",
+        "oneOf", "patternProperties", "propertyNames", "then", "unevaluatedItems",
+        "unevaluatedProperties", "uniqueItems", "$dynamicRef", "$recursiveRef",
     }
 )  # fmt: skip
 OTHER = "other"
+# How other refusals begin.
+FORMS = (
+    ("oneOf constraints are not supported", ["oneOf"]),
+    ("Unknown format", ["format"]),
+    ("min/maxProperties only supported", ["minProperties", "maxProperties"]),
+    ("exclusiveMinimum and exclusiveMaximum are not", ["exclusiveMinimum", "exclusiveMaximum"]),
+)
 
 
 def keywords_of(reason: str) -> list[str]:
@@ -21,5 +29,5 @@ def keywords_of(reason: str) -> list[str]:
     if reason.startswith("Unimplemented keys:"):
         named = re.findall(r'"([$A-Za-z]+)"', reason)
     else:
-        named = re.findall(r"^(\w+) constraints are not supported", reason)
+        named = [word for form, words in FORMS if reason.startswith(form) for word in words]
     return sorted(KEYWORDS.intersection(named)) or [OTHER]

@@ -14,6 +14,8 @@ from tandem.contract import entry
 from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import DetokenizeRequest, TokenizeRequest
+from tandem.gateway.tool_calls import FORMATS
+from tandem.guides.guide import KINDS
 from tandem.tools.commands.front import KEY_VARIABLE
 from tandem.tools.commands.options import parser_of
 from tandem.tools.commands.verbs import VERBS
@@ -36,7 +38,7 @@ METRICS = [
     *(metric.name for metric in vars(GatewayMetrics()).values()),
 ]
 # What they say of the code in backquotes must be there: NAME stands for whatever is added.
-GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
+FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
 QUOTED = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./*-]+\.(py|md|yaml|json|pbtxt)|[\w*-]+(/[\w.*-]+)+/?")
 IDENTIFIER = re.compile(r"(\w+\.)*\w+(\(.*\))?")
@@ -158,6 +160,16 @@ def test_reference_knows_every_metric(metric):
     assert f"`{metric}`" in REFERENCE
 
 
+def test_reference_knows_every_kind_of_guide_and_no_other():
+    rows = section("Semantics").partition("### Guides")[2].partition("```")[0]
+    assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == [*KINDS]
+
+
+def test_every_format_of_tool_calls_is_documented():
+    for known in FORMATS:
+        assert f"\n| `{known.name}` | " in GATEWAY
+
+
 def test_no_metric_is_declared_twice():
     assert sorted(METRICS) == sorted(set(METRICS))
 
@@ -199,16 +211,16 @@ def quoted(document):
     return sorted({name for name in QUOTED.findall(text) if "NAME" not in name})
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.name)
-def test_files_that_a_guide_names_exist(document):
+@pytest.mark.parametrize("document", FOR_DEVELOPERS, ids=lambda path: path.name)
+def test_files_that_developers_are_told_of_exist(document):
     files = [name for name in quoted(document) if FILE.fullmatch(name)]
     assert files
     for name in files:
         assert any(next(ROOT.glob(f"{near}{name}"), None) for near in ("", "*/", "*/*/")), name
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.name)
-def test_names_that_a_guide_names_are_in_the_code(document):
+@pytest.mark.parametrize("document", FOR_DEVELOPERS, ids=lambda path: path.name)
+def test_names_that_developers_are_told_of_are_in_the_code(document):
     folders = [path.resolve() for path in (ROOT / "src" / "tandem").iterdir() if path.is_dir()]
     sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     words = set(re.findall(r"\w+", sources)) | set(dir(builtins))

@@ -83,11 +83,11 @@ class EngineRequests:
             self._gets_bans = draft_gets_bans(request, engine.loop)
         self._sampling = _sampling_tensors(sampling)
         self._sampling_bias = _widened(sampling.embedding_bias, engine.settings.vocab_size)
-        self._request_bias = _words(tensors.EMBEDDING_BIAS, self._sampling_bias)
+        self._request_bias = _optional_row(tensors.EMBEDDING_BIAS, self._sampling_bias)
         bad_words = known(sampling.bad_words, engine.settings.vocab_size)
         ends = self._one_token_words(request.end_ids if self._gets_bans else ())
-        self._bad_words = _words(tensors.BAD_WORDS_LIST, bad_words)
-        self._bad_words_and_ends = _words(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
+        self._bad_words = _optional_row(tensors.BAD_WORDS_LIST, bad_words)
+        self._bad_words_and_ends = _optional_row(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
         self._output_lens: dict[int, Any] = {}
         self._stop_words: dict[tuple[int, ...], list[Any]] = {}
         shares_logits = engine.is_draft and engine.loop.shared_logits
@@ -171,7 +171,10 @@ class EngineRequests:
         )
 
     def _bias(self, call: EngineCall) -> list[Any]:
-        """The request's bias; minus infinity for what a mask forbids that is not sent as such."""
+        """The request's bias, with the call's mask in it where the engine takes no masks.
+
+        Such a call is for one token: a bias is the same at every place.
+        """
         if call.token_masks is None or self._engine.settings.capabilities.masks_tokens:
             return self._request_bias
         width = self._engine.settings.vocab_size
@@ -191,7 +194,7 @@ class EngineRequests:
         """A call's stop ids; they come again, and a tensor that was sent before is cheaper."""
         if call.stop_ids not in self._stop_words:
             words = self._one_token_words(call.stop_ids)
-            self._stop_words[call.stop_ids] = _words(tensors.STOP_WORDS_LIST, words)
+            self._stop_words[call.stop_ids] = _optional_row(tensors.STOP_WORDS_LIST, words)
         return self._stop_words[call.stop_ids]
 
     def _output_len(self, tokens: int) -> Any:
@@ -299,9 +302,9 @@ def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
     ]
 
 
-def _words(tensor: Any, table: NDArray[Any] | None) -> list[Any]:
-    """The tensor of a list of words, or of a bias, where there is one."""
-    return [] if table is None else [_row(tensor, table)]
+def _optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:
+    """The tensor of what a call may have, such as bad words or a bias."""
+    return [] if values is None else [_row(tensor, values)]
 
 
 def _rows(logits: Any) -> Any:

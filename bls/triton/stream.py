@@ -21,24 +21,23 @@ from tandem.bls.drafter_registry import join
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
-from tandem.bls.effects import TextCall
-from tandem.bls.errors import Cancelled, EngineCallError, ServingError
+from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
-from tandem.bls.prompt import Options, Prompt, Tokens, check_logits, request_of
-from tandem.bls.request import Request, TokenIds
+from tandem.bls.prompt import Prompt, check_logits, request_of
+from tandem.bls.request import Request
 from tandem.bls.request_parser import RequestParser
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
-from tandem.bls.triton.guides import Guides
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.pending_call import Abandoned, CallSlot
+from tandem.bls.triton.request_guides import RequestGuides
 from tandem.bls.triton.request_state import RequestState
+from tandem.bls.triton.request_tokenizer import RequestTokenizer, needs_tokenizer
 from tandem.bls.triton.response_builder import ResponseBuilder, tells_text_lengths
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.sequence_state import SequenceState
-from tandem.bls.triton.tokenizers import refusal, text_of, text_request, tokens_of, tokens_request
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import is_forwarded
 from tandem.contract.parameters import decode
@@ -76,10 +75,11 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_blocks,
         )
         self._ahead_statistics = AheadStatistics(settings, lambda: self._admission.running)
+        self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes, "texts that wait to be tokenized"
         )
-        self._guides = Guides(settings, version_folder, self._metrics.count_refused_guide)
+        self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
         self._guide_limiter = ConcurrencyLimiter(
             GUIDES_COMPILED, settings.max_queue_bytes, "guides that wait to be compiled"
         )
@@ -150,7 +150,7 @@ class StreamEntry:
             )
 
         try:
-            if any(_needs_tokenizer(prompt, state.options) for prompt in prompts):
+            if any(needs_tokenizer(prompt, state.options) for prompt in prompts):
                 size = sum(sys.getsizeof(prompt.words.text) for prompt in prompts)
                 state.permit = self._tokenizer_limiter.acquire(begin, size)
             else:
@@ -163,10 +163,8 @@ class StreamEntry:
         """Tokenize a request's prompts."""
         with _ending(state):
             try:
-                tokens, prefixes = (
-                    self._tokens(state, prompts),
-                    self._prefixes(state, prompts),
-                )
+                tokens = self._tokenizer.tokens(state, prompts)
+                prefixes = self._tokenizer.prefixes(state, prompts)
             finally:
                 if permit is not None:
                     permit.end()
@@ -186,7 +184,7 @@ class StreamEntry:
         self, state: RequestState, requests: list[Request], prefixes: list[str]
     ) -> None:
         """Let a request's sequences begin; one with a new guide waits for a permit."""
-        if self._guides.know(requests):
+        if self._guides.has_all(requests):
             self._open(state, requests, prefixes)
             return
 
@@ -244,43 +242,6 @@ class StreamEntry:
             reservations.append(sequence.queue(self._admission, reservation, self._clients))
         return sequences, reservations
 
-    def _tokens(self, state: RequestState, prompts: list[Prompt]) -> list[Tokens]:
-        words = [prompt.words for prompt in prompts]
-        given = [Tokens(p.input_ids) for p in prompts if p.input_ids is not None]
-        if len(given) == len(prompts) and not any(map(any, words)):
-            return given  # there is nothing to tokenize
-        model = self._settings.preprocessing_model
-        try:
-            response = self._await(state, model, tokens_request(model, words))
-        except EngineCallError as error:
-            raise refusal(error) from error
-        return [
-            tokens if prompt.input_ids is None else tokens._replace(prompt_ids=prompt.input_ids)
-            for prompt, tokens in zip(prompts, tokens_of(response, words), strict=True)
-        ]
-
-    def _prefixes(self, state: RequestState, prompts: list[Prompt]) -> list[str]:
-        """What each answer's text begins with: the prompt, where it is not excluded."""
-        if state.options.exclude_input_in_output:
-            return [""] * len(prompts)
-        return [
-            prompt.words.text if prompt.input_ids is None else self._text(state, prompt.input_ids)
-            for prompt in prompts
-        ]
-
-    def _text(self, state: RequestState, ids: TokenIds) -> str:
-        model = self._settings.postprocessing_model
-        response = self._await(state, model, text_request(model, TextCall(ids, None)))
-        return text_of(model, response).text
-
-    def _await(self, state: RequestState, model: str, request: Any) -> Any:
-        """Make a call for a request that has no sequences yet."""
-        call = state.wait.begin(model, "", self._settings.target.timeout)
-        try:
-            return self._clients.calls.infer(model, request)
-        finally:
-            state.wait.end(call)
-
     def _remember(self, request_id: str, state: RequestState) -> None:
         """Make a forwarded request known to the ``stop`` that may follow it."""
         with self._states_lock:
@@ -324,9 +285,3 @@ def _give_up(state: RequestState, permit: Permit | None, error: ServingError) ->
     if permit is not None:
         permit.give_back()
     state.fail(error)
-
-
-def _needs_tokenizer(prompt: Prompt, options: Options) -> bool:
-    """Whether a prompt has words to tokenize, or ids to show as text."""
-    shows_ids = prompt.input_ids is not None and not options.exclude_input_in_output
-    return any(prompt.words) or shows_ids

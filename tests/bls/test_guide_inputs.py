@@ -6,7 +6,7 @@ import pytest
 from client_inputs import SETTINGS, refusal, request_of
 from scripted import with_engines
 
-from tandem.guides.guide import Guide
+from tandem.guides.guide import KINDS, Guide
 
 TYPE, TEXT = "guided_decoding_guide_type", "guided_decoding_guide"
 
@@ -23,11 +23,11 @@ def test_a_guide_has_a_type_and_a_text():
     [
         (
             {TEXT: "a+"},
-            f"input '{TEXT}' needs '{TYPE}': json, json_schema, regex, choice, lark_grammar",
+            f"input '{TEXT}' needs '{TYPE}': {', '.join(KINDS)}",
         ),
         (
             {TYPE: "xml", TEXT: "a"},
-            f"input '{TYPE}': 'xml' given, must be json, json_schema, regex, choice, lark_grammar",
+            f"input '{TYPE}': 'xml' given, must be {', '.join(KINDS)}",
         ),
         (
             {TYPE: "regex"},

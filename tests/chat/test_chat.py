@@ -4,7 +4,10 @@ import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import jsonschema
 import pytest
+from library_masks import Masked
+from llguidance import LLMatcher, LLTokenizer
 from metrics import computed, settle
 
 END = "<|im_end|>"
@@ -160,3 +163,52 @@ def test_sixteen_chats_at_once_get_what_each_would_get_alone(client):
         together = [*clients.map(answer, chats)]
     assert together == [answer(messages) for messages in chats]
     assert len(set(together)) > 8
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "likes": {"type": "array", "items": {"enum": ["tea", "snow", "trains"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "likes"],
+    "additionalProperties": False,
+}
+GUIDED = [
+    (PERSON, "Describe a person as JSON."),
+    ({"enum": ["Paris", "Rome", "Bonn"]}, "What is the capital of France?"),
+    ({"type": "array", "items": {"type": "integer"}, "maxItems": 5}, "Count to five, as JSON."),
+]
+
+
+@pytest.mark.parametrize(("schema", "question"), GUIDED, ids=["object", "choice", "list"])
+def test_a_guided_chat_fits_and_is_what_hugging_face_generates_by_masks(
+    client, transformers_model, checkpoint, schema, question
+):
+    tokenizer, model = transformers_model
+    messages = [{"role": "user", "content": question}]
+    inputs = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    count = inputs["input_ids"].shape[1]
+    library = LLTokenizer(
+        (checkpoint / "tokenizer.json").read_text(),
+        n_vocab=model.config.vocab_size,
+        eos_token=[tokenizer.convert_tokens_to_ids(END)],
+    )
+    fixed = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=fixed)
+    row = model.generate(
+        **inputs,
+        max_new_tokens=80,
+        do_sample=False,
+        logits_processor=[Masked(library, grammar, count)],
+    )[0, count:]
+    expected = tokenizer.decode(row, skip_special_tokens=True)
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    for drafter in DRAFTERS:
+        answer = chat(client, messages, drafter=drafter, max_tokens=80, response_format=wanted)
+        assert text_of(answer) == expected
+        assert answer.choices[0].finish_reason == "stop"
+        jsonschema.validate(json.loads(text_of(answer)), schema)

@@ -125,6 +125,11 @@ def test_the_image_is_of_the_last_triton_with_tensorrt_engines():
     assert "ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3\n" in text
 
 
+def test_the_image_compiles_guides_by_the_library_that_is_tested():
+    [pinned] = re.findall(r'"(llguidance\S+)"', (ROOT / "pyproject.toml").read_text())
+    assert f"'{pinned}'" in (ROOT / "Dockerfile").read_text()
+
+
 def test_the_image_serves_by_what_render_says(capsys, tmp_path, embedded_profile, triton, flags):
     """The last line of render becomes part of CMD: it is the command, and all of it is known."""
     output = tmp_path / "repository"

@@ -43,7 +43,7 @@ def guided(tmp_path):
         body = ChatRequest.model_validate({"messages": [USER], **given})
         prompt = tokenizer.encode_chat([USER])
         guide = answer_guide(body, tokenizer, prompt, skips_special_tokens=skips)
-        if guide is None or guide.type != "lark_grammar":
+        if guide is None or guide.kind != "lark_grammar":
             return guide
         return Matcher(known, guide.text)
 
@@ -84,14 +84,14 @@ def test_thoughts_that_the_prompt_begins_have_to_end(guided, kind):
 
 def test_thoughts_that_are_over_leave_the_guide_alone(guided):
     guide = guided(THINKS, ends="{{ '<think>\\n\\n</think>\\n\\n' }}", **JSON)
-    assert (guide.type, json.loads(guide.text)) == ("json_schema", SCHEMA)
+    assert (guide.kind, json.loads(guide.text)) == ("json_schema", SCHEMA)
     assert guided("", **JSON) == guide
     assert guided(THINKS) is None
 
 
 def test_ebnf_has_to_be_lark_behind_thoughts(guided):
     ebnf = {"guided_grammar": 'root ::= "a"'}
-    assert guided("", **ebnf).type == "ebnf_grammar"
+    assert guided("", **ebnf).kind == "ebnf_grammar"
     with pytest.raises(
         ApiError, match="the model thinks first; write the grammar in Lark"
     ) as error:

@@ -1,7 +1,6 @@
 """What clients ask an answer to be: OpenAI's and vLLM's fields, and what the entries are sent."""
 
 import json
-from typing import get_args
 
 import openai
 import pytest
@@ -10,11 +9,8 @@ from pydantic import BaseModel
 from scripted_triton import statistics
 
 from tandem.gateway import lark
-from tandem.gateway.guides import GuideType
 from tandem.gateway.server import listen, serving
 from tandem.gateway.triton import ResponseChunk
-from tandem.guides.grammar import JSON_OPTIONS
-from tandem.guides.guide import KINDS
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
 NAMED = {"name": "thing", "strict": True, "description": "x", "schema": SCHEMA}
@@ -177,11 +173,6 @@ async def test_what_cannot_be_kept_is_refused(post, path, given, param, line):
     assert error["param"] == param
     assert line in error["message"]
     assert "\n" not in error["message"]
-
-
-def test_kinds_and_layout_are_the_loops():
-    assert {*get_args(GuideType)} < {*KINDS}
-    assert lark.LAYOUT == JSON_OPTIONS
 
 
 REGEXES = [

@@ -214,6 +214,7 @@ async def test_an_error_of_a_model_that_is_not_ready_is_the_servers():
         ("UNAVAILABLE", "model_unavailable", 503),
         ("INTERNAL", "model_timeout", 504),
         ("INTERNAL", "deadline_exceeded", 504),
+        ("INVALID_ARG", "invalid_guide", 400),
     ],
 )
 async def test_classes_become_statuses(code, error, status):

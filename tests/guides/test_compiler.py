@@ -95,11 +95,19 @@ def test_the_end_is_the_one_that_is_told(fresh):
     assert compiler()._tokenizer.eos_tokens == [2, 1]
 
 
+def test_a_reason_that_repeats_the_guide_is_shortened(fresh):
+    with pytest.raises(GuideError, match="regex parse error: exceed") as caught:
+        fresh.matcher(Guide("regex", "(" * 10_000 + ")" * 10_000), [END])
+    assert len(str(caught.value)) < 400
+
+
 def test_refusals_are_counted_by_keyword():
     assert keywords_of('Unimplemented keys: ["if", "then"]') == ["if", "then"]
     assert keywords_of('Unimplemented keys: ["my own"]') == [OTHER]
     assert keywords_of("oneOf constraints are not supported. Enable 'coerce_one_of'") == ["oneOf"]
     assert keywords_of("Invalid type: not") == [OTHER]
+    assert keywords_of("Unknown format: nonsense") == ["format"]
+    assert keywords_of("oneOf is not") == [OTHER]
 
 
 # Each letter doubles what may have been: an automaton of some thousand states.

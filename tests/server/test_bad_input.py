@@ -42,7 +42,12 @@ def unharmed(server):
         ({"draft_acceptance_threshold": 0.5}, "input 'draft_acceptance_threshold' needs"),
         ({"embedding_bias_words": ["a"]}, "input 'embedding_bias_weights': 0 weights for 1"),
         ({"lora_task_id": 3}, "input 'lora_task_id' is not supported"),
-        ({"guided_decoding_guide": "x"}, "input 'guided_decoding_guide' is not supported"),
+        (
+            {"guided_decoding_guide": "x"},
+            "'guided_decoding_guide' needs 'guided_decoding_guide_type'",
+        ),
+        ({"guided_decoding_guide_type": "xml"}, "'xml' given, must be json, json_schema, regex"),
+        ({"guided_decoding_guide_type": "regex"}, "input 'guided_decoding_guide' is missing"),
         ({"max_tokens": [4, 4]}, "max_tokens"),
         ({"end_id": 10**6}, "input 'end_id': 1000000 given, must lie in -1.."),
     ],

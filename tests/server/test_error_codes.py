@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 import tritonclient.grpc as client
 from crowd import Crowd, idle, metric
-from entries import inputs, streaming
+from entries import inputs, refusal, streaming
 from live_triton import eventually
 from tritonclient.utils import InferenceServerException
 
@@ -26,7 +26,9 @@ def server(tmp_path_factory):
     """Emulated engines that fail on demand, and room for one request."""
     folder = tmp_path_factory.mktemp("codes")
     admission = {"max_requests": 1, "max_queue": 0}
-    planned = emulated_zero(folder, admission=admission, timeouts={"target": 30.0})
+    planned = emulated_zero(
+        folder, admission=admission, timeouts={"target": 30.0}, limits={"max_guide_bytes": 0}
+    )
     with serving_fallibly(planned, folder) as running:
         running.tokenizer = planned.tokenizer.folder
         yield running
@@ -192,3 +194,11 @@ def test_what_the_target_never_does_is_unimplemented(server):
         assert line.startswith("model 'target' failed: model 'target': repetition_penalty")
     status, _ = over_a_stream(server, repetition_penalty=1.5, drafter="none")
     assert status == "UNIMPLEMENTED"
+
+
+@pytest.mark.parametrize("text", ["x", ""])
+def test_a_deployment_may_take_no_guides(server, text):
+    guide = {"guided_decoding_guide_type": "json", "guided_decoding_guide": text}
+    told = refusal(server, "bls", max_tokens=4, **guide)
+    line = "input 'guided_decoding_guide_type' is not supported by this deployment"
+    assert told.endswith(f"{line}: limits.max_guide_bytes of its profile is 0")

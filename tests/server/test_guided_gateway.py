@@ -155,10 +155,10 @@ def test_forced_tokens_are_told(client):
         ({"guided_json": {"$ref": "#"}}, "no text fits"),
         ({"guided_json": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
         ({"guided_json": {"enum": ["x" * 1000] * 1000}}, "are taken; send a shorter guide"),
-        ({"guided_regex": "("}, "guided_decoding_guide"),
-        ({"guided_grammar": "start: missing"}, "guided_decoding_guide"),
+        ({"guided_regex": "("}, "invalid regex"),
+        ({"guided_grammar": "start: missing"}, "missing"),
         ({"guided_grammar": "root ::= ("}, "not EBNF"),
-        ({"guided_choice": [""]}, "guided_decoding_guide"),
+        ({"guided_choice": [""]}, "choices must be"),
     ],
 )
 def test_hostile_guides_are_openais_errors(server, client, guide, line):
@@ -167,7 +167,10 @@ def test_hostile_guides_are_openais_errors(server, client, guide, line):
             client.completions.create(
                 model="bls_stream", prompt="x", max_tokens=5, stream=stream, extra_body=guide
             )
+        [field] = guide
+        assert refused.value.body["message"].startswith(f"{field}: ")
         assert line in refused.value.message
+        assert (refused.value.param, refused.value.code) == (field, "invalid_guide")
         assert "\n" not in refused.value.body["message"]
     assert ask_one(server, "bls", "x", max_tokens=2).text
 

@@ -19,6 +19,7 @@ from bystander import standing_by
 from crowd import ask, idle, metric
 from entries import tensor
 from hostile import INNER, REQUESTS, inner_rpcs, raw, raw_strings
+from hostile_guides import CRASHING, ENDLESS, ODD, TOO_LONG, large
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from live_triton import eventually
@@ -50,6 +51,7 @@ TRITONS_OWN = re.compile(
     r"[Ee]xpected |Request for unknown model|Unexpected input",
     re.DOTALL,
 )
+DEADLINE = re.compile("^(INTERNAL: )?deadline_exceeded: ")  # Triton has no code for it
 LINE_AT_MOST = 1_000  # characters
 PAUSE_AT_MOST = 0.5  # seconds, of a good client's stream
 # An answer is there within a second. The machine may be busy with other things: what takes longer
@@ -95,7 +97,7 @@ class Judge:
         own = TRITONS_OWN.match(reply.line)
         if reply.code == NO_ANSWER:
             yield "no answer"
-        elif reply.code not in RIGHT_CODES and not own:
+        elif reply.code not in RIGHT_CODES and not own and not DEADLINE.search(reply.line):
             yield "the code"
         if reply.seconds > SECONDS_AT_MOST:
             yield f"it took {reply.seconds:.1f} s"
@@ -268,3 +270,46 @@ def huge_requests(name: str, text: bytes) -> list[Rpc | Post]:
         Rpc(message("bls", made), streamed=False),
         Post("/v2/models/bls/generate", b'{"max_tokens": 4, "%s": "%s"}' % (name.encode(), text)),
     ]
+
+
+def by_guide(guide: tuple[str, str], *, streamed: bool) -> Rpc:
+    """A request for an answer by a guide, whatever bytes it is of."""
+    kind, text = (part.encode(errors="surrogateescape") for part in guide)
+    given = {"guided_decoding_guide_type": kind, "guided_decoding_guide": text, "text_input": b"x"}
+    made = [(n, "BYTES", [1, 1], raw_strings([value])) for n, value in given.items()]
+    made.append(("max_tokens", "INT32", [1, 1], raw("INT32", [12])))
+    return Rpc(message("bls_stream" if streamed else "bls", made), streamed=streamed)
+
+
+def test_hostile_guides_get_an_answer_or_a_line(server, twin, wire, unharmed):
+    judge = Judge(server)
+    refused = {"too long": TOO_LONG, **CRASHING, "endless": ENDLESS["intersections"]}
+    with standing_by(server.grpc_url) as good, standing_by(twin.grpc_url) as spared:
+        for name, guide in {**ODD, **refused}.items():
+            reply = wire.send(by_guide(guide, streamed=len(name) % 2 == 0))
+            judge.take(name, reply)
+            assert not (reply.answered and name in refused)
+    assert not judge.faults, judge.report()
+    assert good.fare.wrong == []
+    assert good.fare.unexcused(PAUSE_AT_MOST, spared.fare) == []
+
+
+def test_many_large_guides_wait_their_turn(server, twin, wire, unharmed):
+    """Every fourth client leaves at once; nobody is told that the server is busy."""
+    with (
+        standing_by(server.grpc_url) as good,
+        standing_by(twin.grpc_url) as spared,
+        ThreadPoolExecutor(64) as clients,
+    ):
+        left = [clients.submit(ask_by_guide, server, large(n), n % 4 == 3) for n in range(64)]
+        answers = [future.result() for future in left]
+    stayed = [answer for n, answer in enumerate(answers) if n % 4 != 3]
+    assert [answer.error for answer in stayed if answer.error] == []
+    assert good.fare.wrong == []
+    assert good.fare.unexcused(PAUSE_AT_MOST, spared.fare) == []
+
+
+def ask_by_guide(server, guide, leaves):
+    kind, text = guide
+    asked = {"guided_decoding_guide_type": kind, "guided_decoding_guide": text, "max_tokens": 4}
+    return ask(server, "x", timeout=10_000 if leaves else None, **asked)

@@ -1,9 +1,13 @@
 """Prompt lookup by the loop (V1) and inside the engine (V2): one text, the same drafts earned."""
 
-import pytest
-from entries import ask, ask_one, stream
-from prompts import COMPLETIONS
+import json
 
+import pytest
+from entries import OUTPUTS, ask, ask_one, stream
+from prompts import COMPLETIONS
+from schemas import complaint, schema_of
+
+from tandem.contract import entry
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.engines.lookup import LookupSection
 from tandem.tools.profiles.profile import DecodingSection
@@ -82,3 +86,39 @@ def test_log_probs_are_the_same(server, in_engine):
     engine = ask_one(in_engine, "bls", COPYING, **asked)
     for name in outputs[1:]:
         assert engine.outputs[name] == pytest.approx(loop.outputs[name], abs=1e-3)
+
+
+GUIDED = range(80_000, 80_008)  # seeds of schemas
+
+
+def guided(seed):
+    """A guide's inputs."""
+    schema = json.dumps(schema_of(seed))
+    return {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": schema}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "method"),
+    [
+        ({}, "repair"),
+        ({"temperature": 0.9, "seed": 5}, "repair"),
+        ({"temperature": 0.9, "top_p": 0.9, "seed": 5}, "token_by_token"),
+    ],
+    ids=["greedy", "sampled", "top-p"],
+)
+def test_an_engine_without_masks_repairs_to_the_text_of_one_that_has_them(
+    server, in_engine, sampling, method
+):
+    repaired = 0
+    for seed in GUIDED:
+        asked = {**guided(seed), "max_tokens": 60, **sampling}
+        masked = ask_one(server, "bls", SOME[0], **asked)
+        asked["outputs"] = (*OUTPUTS, entry.SPEC_DECODE_STATISTICS)
+        answer = ask_one(in_engine, "bls", SOME[0], **asked)
+        assert said([answer]) == said([masked])
+        if answer.finish_reason == "stop":
+            assert not complaint(schema_of(seed), answer.text)
+        told = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])["guide"]
+        assert told["method"] == method
+        repaired += told["num_repaired_tokens"]
+    assert (repaired > 0) == (method == "repair")

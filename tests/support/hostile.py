@@ -155,6 +155,32 @@ SHAPES = st.one_of(
 )
 
 
+# Half of them are what their types mean.
+GUIDES = st.one_of(
+    st.sampled_from(
+        [
+            ("json", ""),
+            ("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}'),
+            ("json_schema", '{"not": {}}'),
+            ("regex", "[ab]{2,}"),
+            ("choice", '["yes", "no"]'),
+            ("lark_grammar", 'start: "a"*'),
+        ]
+    ).map(lambda guide: [part.encode() for part in guide]),
+    st.tuples(st.sampled_from([b"json", b"regex", b"choice", b"JSON", b""]), STRINGS),
+    st.tuples(STRINGS, st.sampled_from([b"{}", b"[]", b'{"$ref": "#"}', b"\xff", b"(((("])),
+)
+
+
+def guided(guide: Sequence[bytes], batch: int) -> dict[str, tuple]:
+    """A guide's type and text for each prompt."""
+    pair = (entry.GUIDED_DECODING_GUIDE_TYPE, entry.GUIDED_DECODING_GUIDE)
+    return {
+        name: ("BYTES", [batch, 1], raw_strings([text] * batch))
+        for name, text in zip(pair, guide, strict=True)
+    }
+
+
 @st.composite
 def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
     """A prompt and a length, then up to three things about them or beside them that are wrong."""
@@ -163,6 +189,8 @@ def tensors(draw: Any, known: Sequence[Tensor] = entry.INPUTS) -> list:
         "text_input": ("BYTES", [batch, 1], raw_strings([b"def f(x):"] * batch)),
         "max_tokens": ("INT32", [batch, 1], raw("INT32", [4] * batch)),
     }
+    if draw(st.integers(0, 5)) == 5:
+        made |= guided(draw(GUIDES), batch)
     for _ in range(draw(st.integers(0, 3))):
         name = draw(st.sampled_from(known))
         datatype = wire_type(name)

@@ -23,7 +23,7 @@ class Body(BaseModel):
         return fields.accepted(data, cls.model_fields) if isinstance(data, dict) else data
 
 
-class Part(BaseModel):
+class BodyObject(BaseModel):
     """An object in a body. Unknown fields are refused by name; null is as good as nothing.
 
     place: the object's path in the body. refused: fields that are known, and refused all the same.

@@ -28,6 +28,11 @@ class Rules(NamedTuple):
     start: str
     others: tuple[str, ...] = ()
 
+    @property
+    def grammar(self) -> str:
+        """The grammar that is this part alone."""
+        return "\n".join([f"start: {self.start}", *self.others, ""])
+
 
 class CallGrammar(NamedTuple):
     """How an answer with calls is written.

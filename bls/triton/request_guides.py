@@ -1,4 +1,4 @@
-"""The guides of requests: whether this process can compile them, and its matchers."""
+"""The guides of requests: whether this process can compile them, and their matchers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.bls.errors import BadRequest
+from tandem.bls.errors import GuideRefused
 from tandem.bls.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from tandem.guides.compiler import GuideCompiler
 
 
-class Guides:
-    """Makes the matchers of requests. Thread-safe.
+class RequestGuides:
+    """Has the guides of requests compiled; refuses those that nobody here can. Thread-safe.
 
-    count_refused: is told the keyword of each refusal. Without `llguidance` in this Python, or with
-    a tokenizer that it cannot read, guides are refused by name.
+    Nobody can where a profile's `max_guide_bytes` is 0, without `llguidance` in this Python, and
+    with a tokenizer that it cannot read. folder: of the model. count_refused: is told the keywords
+    of each guide that could not be compiled.
     """
 
     def __init__(
@@ -41,15 +42,17 @@ class Guides:
     def check(self, requests: Sequence[Request]) -> None:
         """Refuse guides where none can be compiled."""
         if self._compiler is None and any(request.guide for request in requests):
-            raise BadRequest(f"input '{TYPE}' is not supported by this deployment: {self._missing}")
+            raise GuideRefused(
+                f"input '{TYPE}' is not supported by this deployment: {self._missing}"
+            )
 
-    def know(self, requests: Sequence[Request]) -> bool:
+    def has_all(self, requests: Sequence[Request]) -> bool:
         """Whether nothing has to be compiled for these."""
         guides = {request.guide for request in requests if request.guide is not None}
         return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
 
     def matcher(self, request: Request) -> GuideMatcher | None:
-        """Return the matcher of a request's answer, if it has a guide; raise BadRequest."""
+        """Return the matcher of a request's answer, if it has a guide; raise GuideRefused."""
         if request.guide is None or self._compiler is None:
             return None
         try:
@@ -57,7 +60,7 @@ class Guides:
         except GuideError as error:
             for keyword in keywords_of(str(error)):
                 self._count_refused(keyword)
-            raise BadRequest(f"input '{TEXT}': {error}") from error
+            raise GuideRefused(f"input '{TEXT}': {error}") from error
 
 
 def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matching import ADDED, PLAIN, SPECIAL, Matcher, spaced, tokenizer_with, tokens_apart
 
+from tandem.gateway.call_grammar import CallGrammar, check_names, parameters_of
 from tandem.gateway.errors import ApiError
 from tandem.gateway.tool_calls import FORMATS, ToolCallParser
-from tandem.gateway.tool_guides import CallGrammar, check_names, parameters_of
 from tandem.gateway.tools import Function, Tool
 
 HERMES, MISTRAL, LLAMA = FORMATS
@@ -75,7 +75,7 @@ def grammar(known, kind, tools=TOOLS, *, bound=None, one_call=False):
 def matcher(known, kind, tools=(), *, may=False, **given):
     tokenizer, made = grammar(known, kind, tools or TOOLS, **given)
     rules = made.text_or_calls() if may else made.calls()
-    return Matcher(tokenizer, "\n".join([f"start: {rules.start}", *rules.others]))
+    return Matcher(tokenizer, rules.grammar)
 
 
 def written(known, *calls):

@@ -1,0 +1,90 @@
+"""Tries in a copy of this process what may never end, or end the process that does it.
+
+llguidance recurses for each reference of a schema and each rule of a grammar: a chain of 3,000
+overflows the stack and takes the process with it. An intersection of 300 expressions, 5 kB, keeps
+it busy for minutes, and nothing can stop it but the end of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+from tandem.guides.errors import GuideError
+
+CPU_SECONDS: Final = 4
+# For a trial that hangs without computing: a lock may have been held when the process was copied.
+SECONDS: Final = 30.0
+MORE_BYTES: Final = 2**30
+# Smaller than the stacks of the threads that do the work afterwards: these have 2 MiB and more.
+STACK_BYTES: Final = 512 * 2**10
+POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
+
+
+def try_out(work: Callable[[], object]) -> None:
+    """Do the work in a copy of this process; raise GuideError where it does not come to an end.
+
+    An exception counts as an end: the caller meets it too, when it does the work itself.
+    """
+    child = os.fork()
+    if not child:
+        _work(work)
+    status = _status_of(child)
+    if status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+        raise GuideError(f"it takes more than {CPU_SECONDS} s to compile; send a simpler one")
+    if status:
+        raise GuideError("it is too deep or too large to compile; send a simpler one")
+
+
+def _status_of(child: int) -> int | None:
+    """Wait for its end and return how it ended; None where it had to be killed."""
+    pause, most = POLL_SECONDS
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        time.sleep(pause)
+        pause = min(1.5 * pause, most)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def _work(work: Callable[[], object]) -> NoReturn:
+    """Do it within bounds; whatever happens, this process ends here."""
+    ended = False
+
+    def do() -> None:
+        nonlocal ended
+        with contextlib.suppress(Exception):
+            work()
+        ended = True
+
+    try:
+        _bound()
+        thread = threading.Thread(target=do)
+        thread.start()
+        thread.join()
+    finally:
+        os._exit(0 if ended else 1)
+
+
+def _bound() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)  # what a dying process says is no matter of the log
+    faulthandler.disable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    bytes_now = pages * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (bytes_now + MORE_BYTES,) * 2)
+    threading.stack_size(STACK_BYTES)

@@ -1,0 +1,77 @@
+"""Whether a process takes guides, and what it says where it does not."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+import tokenizer_kinds
+from scripted import SETTINGS, ids, with_engines
+from small_guides import END, tokenizer, vocab_size
+
+from tandem.bls.errors import GuideRefused
+from tandem.bls.request import Request
+from tandem.bls.triton.request_guides import RequestGuides
+from tandem.guides.guide import Guide
+
+SMALL = replace(
+    with_engines(SETTINGS, target={"vocab_size": vocab_size()}),
+    end_ids=(END,),
+    tokenizer_dir="tokenizer",
+)
+UNSUPPORTED = "^input 'guided_decoding_guide_type' is not supported by this deployment: "
+
+
+def request_for(guide):
+    return Request(prompt_ids=ids(5), max_tokens=9, end_ids=(END,), guide=guide)
+
+
+@pytest.fixture
+def guides(tmp_path):
+    """What a process with some tokenizer and settings takes, and the refusals that it counts."""
+    counted = []
+
+    def made(read=tokenizer, settings=SMALL):
+        tokenizer_kinds.write(read(), tmp_path / "tokenizer")
+        return RequestGuides(settings, tmp_path, counted.append), counted
+
+    return made
+
+
+def test_a_guide_is_compiled_once_and_then_known(guides):
+    it, counted = guides()
+    requests = [request_for(Guide("choice", '["fox"]')), request_for(None)]
+    it.check(requests)
+    assert not it.has_all(requests)
+    assert it.has_all(requests[1:])
+    assert it.matcher(requests[0]).forced(9)
+    assert it.matcher(requests[1]) is None
+    assert it.has_all(requests)
+    assert not counted
+
+
+def test_refusals_are_counted_by_keyword(guides):
+    it, counted = guides()
+    with pytest.raises(GuideRefused, match=r"^input 'guided_decoding_guide': Unimplemented keys"):
+        it.matcher(request_for(Guide("json_schema", '{"not": {}, "if": {}}')))
+    assert counted == ["if", "not"]
+
+
+def test_without_the_library_guides_are_refused_by_name(guides, monkeypatch):
+    monkeypatch.delitem(sys.modules, "tandem.guides.compiler")
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    it, _ = guides()
+    it.check([request_for(None)])
+    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*llguidance; install it there$"):
+        it.check([request_for(Guide("json"))])
+
+
+def test_with_a_tokenizer_that_cannot_be_read_guides_are_refused_by_name(guides):
+    it, _ = guides(tokenizer_kinds.words)
+    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*cannot read its tokenizer$"):
+        it.check([request_for(Guide("json"))])
+
+
+def test_a_profile_without_guides_reads_no_tokenizer(tmp_path):
+    it = RequestGuides(replace(SMALL, max_guide_bytes=0), tmp_path / "nowhere", print)
+    it.check([request_for(None)])
+    assert it.has_all([request_for(None)])

@@ -1,0 +1,63 @@
+"""What would end the process, or keep it busy for ever, is refused and harms nobody."""
+
+import json
+import os
+import time
+
+import pytest
+from hostile_guides import CRASHING, ENDLESS
+from small_guides import matcher
+
+from tandem.guides import trial
+from tandem.guides.errors import GuideError
+from tandem.guides.trial import try_out
+
+
+def test_work_that_ends_is_tried_and_changes_nothing():
+    done = []
+    try_out(lambda: done.append(1))
+    assert not done
+
+
+def test_an_exception_is_an_end():
+    try_out(lambda: json.loads("{"))
+
+
+@pytest.mark.parametrize("signal", [6, 9, 11])
+def test_work_that_ends_the_process_is_refused(signal):
+    with pytest.raises(GuideError, match="too deep or too large"):
+        try_out(lambda: os.kill(os.getpid(), signal))
+
+
+def test_work_that_takes_all_memory_ends():
+    try_out(lambda: bytes(4 * 2**30))  # MemoryError
+
+
+def test_work_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(trial, "CPU_SECONDS", 1)
+
+    def turn():
+        while True:
+            pass
+
+    with pytest.raises(GuideError, match="more than 1 s to compile"):
+        try_out(turn)
+
+
+def test_work_that_waits_for_ever_is_refused(monkeypatch):
+    monkeypatch.setattr(trial, "SECONDS", 0.1)
+    with pytest.raises(GuideError, match="to compile"):
+        try_out(lambda: time.sleep(1000))
+
+
+@pytest.mark.parametrize("name", CRASHING)
+def test_guides_that_would_crash_the_process_are_refused(name):
+    with pytest.raises(GuideError, match="too deep or too large to compile"):
+        matcher(*CRASHING[name])
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_guides_that_compile_for_ever_are_refused(name, monkeypatch):
+    monkeypatch.setattr(trial, "CPU_SECONDS", 1)
+    with pytest.raises(GuideError, match="more than 1 s to compile"):
+        matcher(*ENDLESS[name])

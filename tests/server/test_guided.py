@@ -1,0 +1,304 @@
+"""Answers that must fit a form do, with any drafter, and are what they would be without one."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import lark
+import numpy as np
+import pytest
+import tritonclient.grpc as client
+from entries import OUTPUTS, ask_one, inputs, read, refusal, stream, tensor
+from library_masks import Masked
+from metrics import total, until
+from prompts import COMPLETIONS
+from schemas import REFUSED, complaint, schema_of
+from tritonclient.utils import InferenceServerException
+
+from tandem.contract import entry
+
+from .conftest import emulated_zero, serving
+
+DRAFTERS = ("none", "draft_model", "prompt_lookup", "hybrid")
+AT_ONCE = 16
+# Seeds of schemas that nothing was tuned on: those below were.
+EMULATED_SEEDS = range(50_000, 50_400)
+EMBEDDED_SEEDS = range(60_000, 60_100)
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("emulated")
+    with serving(emulated_zero(folder), folder) as running:
+        yield running
+
+
+def by(kind, guide=""):
+    """The inputs that a guide is."""
+    return {
+        entry.GUIDED_DECODING_GUIDE_TYPE: kind,
+        **({entry.GUIDED_DECODING_GUIDE: guide} if guide else {}),
+    }
+
+
+def by_schema(schema):
+    return by("json_schema", json.dumps(schema))
+
+
+def prompt_of(number):
+    return COMPLETIONS[number % len(COMPLETIONS)]
+
+
+def whole(chunks):
+    """Text, ids and finish reason of an answer in chunks."""
+    ids = [token for chunk in chunks for token in chunk.ids]
+    return "".join(chunk.text for chunk in chunks), ids, chunks[-1].finish_reason
+
+
+def said(answers):
+    return [(answer.ids, answer.text, answer.finish_reason) for answer in answers]
+
+
+def answer_to(server, seed, **values):
+    """A schema's answer: streamed or not, by one drafter or another, as the seed has it."""
+    drafter = DRAFTERS[seed % 4]
+    asked = {
+        **by_schema(schema_of(seed)),
+        "drafter": drafter,
+        "use_draft_logits": drafter in ("draft_model", "hybrid") and seed // 8 % 4 == 0,
+        "temperature": 1.0,
+        "seed": seed,
+        **values,
+    }
+    if seed // 4 % 2:
+        return whole(stream(server, prompt_of(seed), **asked))
+    answer = ask_one(server, "bls", prompt_of(seed), **asked)
+    return answer.text, answer.ids, answer.finish_reason
+
+
+def ask_each(server, guides, model="bls", **values):
+    """The answers to prompts of one request, each by a guide of its own."""
+    kinds, texts = zip(*guides, strict=True)
+    made = inputs([prompt_of(n) for n in range(len(guides))], **values)
+    made.append(tensor(entry.GUIDED_DECODING_GUIDE_TYPE, [[kind] for kind in kinds]))
+    made.append(tensor(entry.GUIDED_DECODING_GUIDE, [[text] for text in texts]))
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        wanted = [client.InferRequestedOutput(name) for name in OUTPUTS]
+        return read(connection.infer(model, made, outputs=wanted))
+
+
+@pytest.mark.parametrize(
+    ("served", "seeds", "least"),
+    [("emulated", EMULATED_SEEDS, 330), ("server", EMBEDDED_SEEDS, 70)],
+    ids=["emulated", "embedded"],
+)
+def test_every_answer_that_ends_is_valid(served, seeds, least, request):
+    server = request.getfixturevalue(served)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(lambda seed: answer_to(server, seed, max_tokens=150), seeds))
+    cut = [ids for _, ids, reason in answers if reason == "length"]
+    assert all(len(ids) == 150 for ids in cut)
+    ended = {
+        seed: text
+        for seed, (text, _, reason) in zip(seeds, answers, strict=True)
+        if reason == "stop"
+    }
+    assert len(ended) == len(answers) - len(cut)
+    assert len(ended) >= least
+    wrong = [complaint(schema_of(seed), text) for seed, text in ended.items()]
+    assert not any(wrong), [why for why in wrong if why][:5]
+
+
+SCHEMAS = [("json_schema", json.dumps(schema_of(seed))) for seed in range(70_000, 70_010)]
+GRAMMAR = 'start: "sum(" number ("," number)* ")"\nnumber: /[0-9]{1,3}/'
+CHOICES = ["yes", "no", 'say "maybe"', "größer", "yes, but", "😀\n"]
+OTHERS = [
+    ("regex", r"[A-Z][a-z]{2,9}( [A-Z][a-z]{2,9})?"),
+    ("regex", r"(\+|-)?\d{1,4}(\.\d{1,3})?"),
+    ("regex", "[жщю]{2,5}|(日本|中国)[0-9]"),
+    ("choice", json.dumps(CHOICES)),
+    ("choice", '["only this"]'),
+    ("lark_grammar", GRAMMAR),
+]
+
+
+def fits(kind, guide, text):
+    """By other hands than those that made it."""
+    if kind == "json_schema":
+        return not complaint(json.loads(guide), text)
+    if kind == "regex":
+        return bool(re.fullmatch(guide, text))
+    if kind == "choice":
+        return text in json.loads(guide)
+    return bool(lark.Lark(guide.replace("number", "NUMBER")).parse(text))
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("temperature", [1.0, 1e-6])
+def test_prompts_of_one_request_have_guides_of_their_own(server, drafter, temperature):
+    asked = {"max_tokens": 60, "drafter": drafter, "temperature": temperature, "seed": 3}
+    answers = ask_each(server, [*OTHERS, *SCHEMAS[:3]], **asked)
+    for (kind, guide), answer in zip(OTHERS, answers, strict=False):
+        assert answer.finish_reason == "stop"
+        assert fits(kind, guide, answer.text), (guide, answer.text)
+    assert answers[4].text == "only this"
+    assert answers[4].number(entry.NUM_ROUNDS) == 0
+
+
+@pytest.mark.parametrize("served", ["emulated", "server"])
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.9, "seed": 5}, {"top_p": 0.9, "seed": 6}, {"top_k": 9}]
+)
+def test_a_guided_text_is_that_without_drafts(served, sampling, request):
+    server, guides = request.getfixturevalue(served), [*SCHEMAS, *OTHERS]
+    asked = {"max_tokens": 60, "seed": 1, **sampling}
+    expected = said(ask_each(server, guides, "ensemble", **asked))
+    assert said(ask_each(server, guides, "ensemble", **asked)) == expected
+    drafted = 0
+    for drafter in DRAFTERS[1:]:
+        answers = ask_each(server, guides, drafter=drafter, **asked)
+        assert said(answers) == expected
+        drafted += sum(answer.number(entry.TOTAL_ACCEPTED_DRAFT_TOKENS) for answer in answers)
+    assert drafted > 0
+
+
+def test_greedy_guided_text_is_what_hugging_face_generates_by_the_librarys_masks(server, embedded):
+    import torch
+    from llguidance import LLMatcher, LLTokenizer
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)  # the server needs the cores
+    checkpoint = embedded.profile.engines.target.checkpoint
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    file = embedded.tokenizer.folder / "tokenizer.json"
+    tokenizer, ends = Tokenizer.from_file(str(file)), list(embedded.end_ids)
+    library = LLTokenizer(file.read_text(), n_vocab=model.config.vocab_size, eos_token=ends)
+    fixed = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    for number, answer in enumerate(ask_each(server, SCHEMAS, max_tokens=60)):
+        grammar = LLMatcher.grammar_from_json_schema(SCHEMAS[number][1], defaults=fixed)
+        ids = tokenizer.encode(prompt_of(number)).ids
+        with torch.inference_mode():
+            row = model.generate(
+                torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids)),
+                max_new_tokens=60,
+                do_sample=False,
+                logits_processor=[Masked(library, grammar, len(ids))],
+            )[0, len(ids) :].tolist()
+        theirs = row[:-1] if row[-1] in ends else row
+        assert answer.ids == theirs, (SCHEMAS[number], answer.text, tokenizer.decode(theirs))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason", "is_right"),
+    [
+        ({"stop_words": ['"age"']}, "stop", lambda text: text.endswith(", ") and "age" not in text),
+        ({"min_tokens": 100}, "stop", None),
+        ({"bad_words": ["red", '"red']}, "stop", None),
+        ({"end_id": -1}, "stop", None),
+        ({"max_tokens": 1}, "length", lambda text: text.startswith("{")),
+        ({"max_tokens": 9}, "length", lambda text: text.startswith("{")),
+        ({"repetition_penalty": 1.5}, "stop", None),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_else_is_asked_holds_with_a_guide(server, values, reason, is_right):
+    asked = {**by_schema(PERSON), "max_tokens": 120} | values
+    control = ask_one(server, "ensemble", prompt_of(0), **asked)
+    assert control.finish_reason == reason
+    assert is_right(control.text) if is_right else not complaint(PERSON, control.text)
+    for drafter in DRAFTERS[1:]:
+        answer = ask_one(server, "bls", prompt_of(0), drafter=drafter, **asked)
+        assert said([answer]) == said([control])
+
+
+def test_a_guide_that_fits_only_what_is_banned_is_refused_in_one_line(server):
+    for drafter in ("none", "draft_model"):
+        told = refusal(
+            server,
+            "bls",
+            **by("choice", '["{}"]'),
+            max_tokens=9,
+            drafter=drafter,
+            bad_words=["{", "{}"],
+        )
+        assert "together ban every token" in told
+        assert "\n" not in told
+
+
+def test_without_an_end_of_sequence_what_may_go_on_goes_on(server):
+    answer = ask_one(server, "bls", "x", **by("regex", "[ab]{3,}"), max_tokens=20, end_id=-1)
+    assert answer.finish_reason == "length"
+    assert re.fullmatch("[ab]{3,}", answer.text)
+
+
+def kinds_of(answers):
+    kinds = np.concatenate([answer.outputs[entry.OUTPUT_KINDS].reshape(-1) for answer in answers])
+    return [entry.KINDS[kind] for kind in kinds]
+
+
+def test_a_stream_tells_of_forced_tokens_and_joins_to_the_whole_text(server):
+    asked = {**by_schema(PERSON), "max_tokens": 120, "outputs": (*OUTPUTS, entry.OUTPUT_KINDS)}
+    answer = ask_one(server, "bls", prompt_of(0), **asked)
+    chunks = stream(server, prompt_of(0), **asked)
+    assert whole(chunks) == (answer.text, answer.ids, answer.finish_reason)
+    assert kinds_of(chunks).count("forced") > 10
+    assert len(kinds_of(chunks)) == len(answer.ids)
+    with_input = {**asked, "exclude_input_in_output": False}
+    assert ask_one(server, "bls", prompt_of(0), **with_input).text == prompt_of(0) + answer.text
+    assert whole(stream(server, prompt_of(0), **with_input))[0] == prompt_of(0) + answer.text
+
+
+def test_where_log_probs_are_asked_forced_tokens_are_drafts(server):
+    outputs = (*OUTPUTS, entry.OUTPUT_KINDS, entry.OUTPUT_LOG_PROBS, entry.SPEC_DECODE_STATISTICS)
+    asked = {**by_schema(PERSON), "max_tokens": 120}
+    expected = ask_one(server, "bls", prompt_of(0), **asked)
+    for drafter in ("none", "draft_model"):
+        answer = ask_one(
+            server,
+            "bls",
+            prompt_of(0),
+            drafter=drafter,
+            return_log_probs=True,
+            outputs=outputs,
+            **asked,
+        )
+        assert said([answer]) == said([expected])
+        assert "forced" not in kinds_of([answer])
+        log_probs = answer.outputs[entry.OUTPUT_LOG_PROBS].reshape(-1)
+        assert len(log_probs) == len(answer.ids)
+        assert (log_probs <= 0).all()
+        told = json.loads(answer.outputs[entry.SPEC_DECODE_STATISTICS][0])
+        assert told["guide"]["method"] == "masks"
+        assert told["guide"]["num_forced_tokens"] == 0
+        if drafter == "none":
+            continue
+        assert told["by_drafter"]["grammar"]["draft_acceptance_rate"] == 1.0
+        assert answer.number(entry.NUM_ROUNDS) < len(answer.ids)
+
+
+@pytest.mark.parametrize("keyword", REFUSED)
+def test_a_schema_that_is_not_supported_is_refused_in_one_line_and_counted(emulated, keyword):
+    before = total(emulated, "tandem_guides_refused_total", keyword=keyword)
+    for model in ("bls", "bls_stream"):
+        told = refusal(emulated, model, max_tokens=9, **by_schema(REFUSED[keyword]))
+        assert "input 'guided_decoding_guide': " in told
+        assert "\n" not in told
+    until(lambda: total(emulated, "tandem_guides_refused_total", keyword=keyword) == before + 2)
+
+
+def test_one_guide_of_several_that_is_refused_ends_the_request(emulated):
+    with pytest.raises(InferenceServerException, match="Unimplemented keys") as caught:
+        ask_each(emulated, [*SCHEMAS[:2], ("json_schema", '{"not": {}}')], max_tokens=9)
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
