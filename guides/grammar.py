@@ -14,6 +14,9 @@ from tandem.guides.errors import GuideError, shortened
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.guide import Guide
 
+LAYOUT_OPTIONS = frozenset({*JSON_LAYOUT, "whitespace_pattern"})
+# Whatever a schema's own options say: no keyword is left out, and none is taken for another.
+EXACT: Final = {"lenient": False, "coerce_one_of": False}
 MAX_CHOICES = 10_000
 
 
@@ -29,17 +32,17 @@ def _json_schema(text: str) -> str:
     """Return the grammar of a schema; one with a layout of its own is laid out by that alone."""
     check_exclusive_bounds(text)
     layout = None if _has_layout(text) else {**JSON_LAYOUT}
-    return LLMatcher.grammar_from_json_schema(text, defaults=layout)  # type: ignore[arg-type]
+    return LLMatcher.grammar_from_json_schema(text, defaults=layout, overrides=EXACT)  # type: ignore[arg-type]
 
 
 def _has_layout(schema: str) -> bool:
     if LAYOUT_KEY not in schema:
         return False
     try:
-        read = json.loads(schema)
-    except (ValueError, RecursionError):
+        own = json.loads(schema)[LAYOUT_KEY]
+    except (ValueError, RecursionError, TypeError, KeyError):
         return False
-    return isinstance(read, dict) and LAYOUT_KEY in read
+    return isinstance(own, dict) and not LAYOUT_OPTIONS.isdisjoint(own)
 
 
 def _json(text: str) -> str:

@@ -75,6 +75,24 @@ def test_a_schema_may_ask_for_flexible_whitespace():
     assert fits("json_schema", flexible, '{\n  "a": "x",\n  "b": 1\n}')
 
 
+def test_other_options_of_a_schema_leave_its_layout():
+    escapes = json.dumps({**OBJECT, "x-guidance": {"json_allowed_escapes": "nt"}})
+    assert fits("json_schema", escapes, '{"a": "x", "b": 1}')
+    assert not fits("json_schema", escapes, '{"a":"x","b":1}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}, "oneOf"),
+    ],
+)
+def test_no_option_of_a_schema_makes_its_keywords_mean_less(schema, reason):
+    loose = {**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}}
+    assert reason in refusal("json_schema", json.dumps(loose))
+
+
 def test_any_json_is_any_json():
     for text in ('{"x": [1, 2.5, null]}', '"a"', "true", "[]"):
         assert fits("json", "", text)
