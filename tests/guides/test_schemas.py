@@ -10,7 +10,7 @@ from small_guides import END, OTHER_END, allowed, matcher, spelled
 from tandem.guides.errors import GuideError
 from tandem.guides.refusals import keywords_of
 
-SCHEMAS = range(400)
+SCHEMAS = range(200)
 LONGEST = 300  # tokens; what is longer is given up
 
 

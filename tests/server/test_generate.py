@@ -87,7 +87,9 @@ def test_an_answer_fits_the_schema_of_a_file(server, tmp_path, capsys):
     assert run(server, PROMPT, "--regex", "[0-9]{4}/a") == 0
     assert re.fullmatch(r"\d{4}/a\n", capsys.readouterr().out)
     assert run(server, PROMPT, "--regex", "(") == 1
-    assert capsys.readouterr().err.startswith("tandem: input 'guided_decoding_guide'")
+    assert capsys.readouterr().err.startswith(
+        "tandem: invalid_guide: input 'guided_decoding_guide'"
+    )
 
 
 def test_forced_tokens_have_a_colour_of_their_own(server):

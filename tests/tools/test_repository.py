@@ -135,7 +135,7 @@ def test_repository_says_how_it_is_served_and_what_is_in_it(planned, rendered, t
     text = (rendered / "README.md").read_text()
     assert "\ntritonserver --model-repository=/models " in text
     assert f"thread-pool-size={planned.thread_pool_size} " in text
-    assert "needs `numpy`, `tokenizers`, `torch`, `transformers>=5`;" in text
+    assert "needs `numpy`, `tokenizers`, `llguidance`, `torch`, `transformers>=5`;" in text
     for model in repository.models(planned):
         assert f"\n| `{model.name}` | " in text
     assert str(tmp_path) not in text
