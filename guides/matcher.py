@@ -31,6 +31,7 @@ LONG_RUN = 1000
 STEPS_OF_LONG_RUN = 16  # at once; who is asked for no more can be interrupted
 # More are refused: 100,000 cost 0.1 s for each of them, and hold 100 MB.
 LONGEST_RUN = 4096
+DEAD_END = "no token may come next: the guide and the end ids exclude each other"
 # What the library says where no text at all fits a guide.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
 # How it says that it cannot look ahead.
@@ -91,8 +92,8 @@ class GuideMatcher:
         To look ahead is to follow tokens, and to go back.
         """
         self.walk([])
-        legal = set(_ids(self._masks([], rows=1)[0]))
-        first = sorted(legal.difference(self._vocabulary.end_ids))[:1]
+        legal = _ids(self._masks([], rows=1)[0])
+        first: list[int] = legal[~np.isin(legal, self._vocabulary.end_ids)][:1].tolist()
         self._checked(lambda: self._matcher.rollback(self._matcher.try_consume_tokens(first)))
         self._forced_next()
 
@@ -150,7 +151,7 @@ class GuideMatcher:
         if self._in_long_run:
             tokens = _ids(self._masks([], rows=1)[0])
             if len(tokens) == 1:
-                return tokens[0]
+                return int(tokens[0])
         run: list[int] = self._checked(self._run)
         if len(run) > LONGEST_RUN:
             raise GuideError(
@@ -171,13 +172,14 @@ class GuideMatcher:
         """
         before_end = self._known(_up_to(tokens, self._end_ids))
         masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
-        if num_legal <= len(before_end) and not masks[num_legal].any() and self._may_renew():
-            self._renew()  # a full automaton may say nothing at all
-            masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
-        needed = masks[num_legal]
-        if num_legal > len(before_end) or not needed.any():
-            self._check_dead_end(before_end[:num_legal])
-            needed[:] = ANYTHING
+        if self._is_dead_end(masks, num_legal, before_end):
+            if self._may_renew():
+                self._renew()  # a full automaton may say so
+                masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
+            if self._is_dead_end(masks, num_legal, before_end):
+                raise GuideError(DEAD_END)
+        if num_legal > len(before_end) or not masks[num_legal].any():
+            masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)
 
     def _masks_and_legal(
@@ -231,17 +233,19 @@ class GuideMatcher:
         word, bit = _place(token)
         return bool(mask.view(np.uint32)[word] & bit)
 
-    def _check_dead_end(self, tokens: list[int]) -> None:
-        """Raise GuideError where nothing may follow these though the answer is incomplete."""
+    def _is_dead_end(self, masks: TokenMasks, num_legal: int, before_end: list[int]) -> bool:
+        """Whether nothing may follow the legal tokens though the answer is incomplete."""
+        if num_legal > len(before_end) or masks[num_legal].any():
+            return False
+        tokens = before_end[:num_legal]
 
-        def is_dead() -> bool:
+        def incomplete() -> bool:
             taken = self._matcher.try_consume_tokens(tokens)
-            dead = not self._matcher.is_accepting()
+            accepting = self._matcher.is_accepting()
             self._matcher.rollback(taken)
-            return dead
+            return not accepting
 
-        if self._checked(is_dead):
-            raise GuideError("no token may come next: the guide and the end ids exclude each other")
+        return self._checked(incomplete)
 
     def _checked(self, act: Callable[[], T]) -> T:
         """Return what is done, once more where it was the automaton's fault that it failed."""
@@ -292,10 +296,9 @@ def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:
     return next((list(tokens[:i]) for i, token in enumerate(tokens) if token in ends), list(tokens))
 
 
-def _ids(mask: NDArray[np.int32]) -> list[int]:
-    """Return the tokens that a row lets come."""
-    ids: list[int] = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
-    return ids
+def _ids(mask: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Return the tokens that a row lets come, the smallest first."""
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
 
 
 def _place(token: int) -> tuple[int, np.uint32]:

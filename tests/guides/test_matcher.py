@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_guides import END, OTHER_END, allowed, compiler, encoded, matcher, vocab_size
 
+from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.guide import Guide
 from tandem.guides.matcher import GuideMatcher
@@ -60,6 +61,23 @@ def test_to_look_behind_the_end_changes_nothing():
     assert it.walk([*tokens, 9]).num_legal == len(tokens)
     assert not it.complete
     assert it.advance(tokens) == len(tokens)
+
+
+def test_what_ends_an_answer_has_nothing_compiled_anew(monkeypatch):
+    begun = []
+    compiled = GuideCompiler._compiled
+
+    def counted(self, guide, *, tried):
+        begun.append(guide)
+        return compiled(self, guide, tried=tried)
+
+    monkeypatch.setattr(GuideCompiler, "_compiled", counted)
+    tokens = encoded("fox a.")
+    for ends, may_end in (([], True), ([END], False), ([END], True)):
+        it = matcher("lark_grammar", GRAMMAR, ends=ends)
+        assert it.walk(tokens, may_end=may_end).num_legal == len(tokens)
+        assert it.walk([*tokens, END], may_end=may_end).num_legal >= len(tokens)
+    assert len(begun) == 3
 
 
 def test_tokens_are_legal_up_to_the_first_that_a_mask_forbids():
