@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.bls.errors import GuideRefused
+from tandem.bls.errors import GuideRefused, Overloaded
 from tandem.bls.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
@@ -52,11 +52,18 @@ class RequestGuides:
         return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
 
     def matcher(self, request: Request) -> GuideMatcher | None:
-        """Return the matcher of a request's answer, if it has a guide; raise GuideRefused."""
+        """Return the matcher of a request's answer, if it has a guide.
+
+        Raises GuideRefused, or Overloaded where no process can be started to try it in.
+        """
         if request.guide is None or self._compiler is None:
             return None
         try:
             return self._compiler.matcher(request.guide, request.end_ids)
+        except OSError as error:
+            raise Overloaded(
+                "the server can start no process to try a new guide in; try again later"
+            ) from error
         except GuideError as error:
             for keyword in keywords_of(str(error)):
                 self._count_refused(keyword)

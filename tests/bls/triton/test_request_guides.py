@@ -8,7 +8,7 @@ import tokenizer_kinds
 from scripted import SETTINGS, ids, with_engines
 from small_guides import END, tokenizer, vocab_size
 
-from tandem.bls.errors import GuideRefused
+from tandem.bls.errors import GuideRefused, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.triton.request_guides import RequestGuides
 from tandem.guides.guide import Guide
@@ -75,3 +75,14 @@ def test_a_profile_without_guides_reads_no_tokenizer(tmp_path):
     it = RequestGuides(replace(SMALL, max_guide_bytes=0), tmp_path / "nowhere", print)
     it.check([request_for(None)])
     assert it.has_all([request_for(None)])
+
+
+def test_where_no_process_can_be_started_the_server_is_overloaded(guides, monkeypatch):
+    def no_process():
+        raise BlockingIOError("no process")
+
+    monkeypatch.setattr("os.fork", no_process)
+    it, counted = guides()
+    with pytest.raises(Overloaded, match="no process to try a new guide in; try again later"):
+        it.matcher(request_for(Guide("regex", "a")))
+    assert not counted
