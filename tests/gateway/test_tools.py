@@ -1,6 +1,7 @@
 """Tools of a chat: what the model is told of them, and what clients are told of its calls."""
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -248,6 +249,15 @@ class Weather(BaseModel):
     city: str
 
 
+@contextmanager
+def client_of(app):
+    """OpenAI's own client of a gateway to a model that writes calls."""
+    with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+            yield client
+
+
 def test_openais_client_reads_calls(app, writes):
     function = {"name": "weather", "parameters": Weather.model_json_schema()}
     asked = {
@@ -257,13 +267,11 @@ def test_openais_client_reads_calls(app, writes):
     }
     text = 'So:\n<tool_call>\n{"name": "weather", "arguments": {"city": "K\u00f6ln"}}\n</tool_call>'
     writes(*text)
-    with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
-        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
-            with client.chat.completions.stream(**asked) as stream:
-                streamed = stream.get_final_completion().choices[0]
-            writes(text)
-            whole = client.chat.completions.create(**asked).choices[0]
+    with client_of(app) as client:
+        with client.chat.completions.stream(**asked) as stream:
+            streamed = stream.get_final_completion().choices[0]
+        writes(text)
+        whole = client.chat.completions.create(**asked).choices[0]
     for choice in (streamed, whole):
         assert choice.finish_reason == "tool_calls"
         assert choice.message.content == "So:"
@@ -294,14 +302,12 @@ def test_openais_client_parses_parallel_calls_of_pydantics_models(app, writes, t
         "tools": [openai.pydantic_function_tool(model) for model in (Sum, Weather)],
         "tool_choice": choice,
     }
-    with listen("127.0.0.1", 0) as bound, serving(app(chat_template=TEMPLATE), bound):
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
-        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
-            writes(*TWO)
-            with client.chat.completions.stream(**asked) as stream:
-                streamed = stream.get_final_completion().choices[0]
-            writes(TWO)
-            whole = client.chat.completions.parse(**asked).choices[0]
+    with client_of(app) as client:
+        writes(*TWO)
+        with client.chat.completions.stream(**asked) as stream:
+            streamed = stream.get_final_completion().choices[0]
+        writes(TWO)
+        whole = client.chat.completions.parse(**asked).choices[0]
     for choice_made in (streamed, whole):
         assert choice_made.finish_reason == "tool_calls"
         assert [call.function.parsed_arguments for call in choice_made.message.tool_calls] == [

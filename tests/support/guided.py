@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scripted import SETTINGS, Health, ids, with_engines
+from scripted import SETTINGS, Health, ids, said, with_engines
 from small_guides import END, OTHER_END, matcher, vocab_size
 
 from tandem.bls.draft_length import DraftStatistics
@@ -81,16 +81,11 @@ class KeyedEngine:
         draft, masks = call.draft.tokens.tolist(), call.token_masks
         count = len(draft) + 1 if draft else call.max_new_tokens
         assert masks is None or len(masks) >= count
-        context, new = list(call.context), []
-        for at in range(count):
-            token = self.token(call, context, None if masks is None else masks[at])
-            if token == call.end_id:
-                break
-            context.append(token)
-            new.append(token)
-            if token in call.stop_ids or (at < len(draft) and token != draft[at]):
-                break
-        yield EngineAnswer(ids(*new))
+
+        def token(context, at):
+            return self.token(call, context, None if masks is None else masks[at])
+
+        yield said(call, draft, token)
 
 
 @dataclass

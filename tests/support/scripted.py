@@ -1,6 +1,6 @@
 """Engines that follow a script, and a driver that plays a decoding with them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import cycle
 from typing import Any
@@ -123,17 +123,27 @@ class Target:
     def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         self.calls.append(call)
         banned = self.end_ids if call.ban_end_ids else ()
-        context, new = list(call.context), []
         draft = call.draft.tokens[: self.verifies].tolist()
-        for at in range(len(draft) + 1 if draft else call.max_new_tokens):
-            token = self.language.next(context, banned)
-            if token == call.end_id:
-                break
-            context.append(token)
-            new.append(token)
-            if token in call.stop_ids or (at < len(draft) and token != draft[at]):
-                break
-        yield EngineAnswer(ids(*new))
+        yield said(call, draft, lambda context, _: self.language.next(context, banned))
+
+
+def said(
+    call: EngineCall, draft: list[int], next_token: Callable[[list[int], int], int]
+) -> EngineAnswer:
+    """What a target answers that says `next_token` of a context, at a place of the call.
+
+    Up to the first draft token that it does not say itself, or an end.
+    """
+    context, new = list(call.context), []
+    for at in range(len(draft) + 1 if draft else call.max_new_tokens):
+        token = next_token(context, at)
+        if token == call.end_id:
+            break
+        context.append(token)
+        new.append(token)
+        if token in call.stop_ids or (at < len(draft) and token != draft[at]):
+            break
+    return EngineAnswer(ids(*new))
 
 
 @dataclass
