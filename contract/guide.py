@@ -15,3 +15,6 @@ LAYOUT_KEY: Final = "x-guidance"
 JSON_LAYOUT: Final[Mapping[str, str | bool]] = MappingProxyType(
     {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 )
+LAYOUT_OPTIONS: Final = frozenset({*JSON_LAYOUT, "whitespace_pattern"})
+# Whatever a schema's own options say: no keyword is left out, and none is taken for another.
+EXACT: Final[Mapping[str, bool]] = MappingProxyType({"lenient": False, "coerce_one_of": False})

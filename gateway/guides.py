@@ -19,7 +19,8 @@ from tandem.gateway.values import UpToFirstFault
 
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
 FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType({LAYOUT_KEY: {"whitespace_flexible": True}})
-RULE_OF_EBNF = re.compile(r"^\s*[\w.-]+\s*::=", re.MULTILINE)
+# No line is looked at from the one before: many empty ones would take ever longer.
+RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 
 
 class AskedGuide(NamedTuple):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tandem.contract.guide import JSON_LAYOUT, LAYOUT_KEY
+from tandem.contract.guide import EXACT, JSON_LAYOUT, LAYOUT_KEY, LAYOUT_OPTIONS
 
 ANYTHING = "(?s:.*)"  # a regular expression
 ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
@@ -25,7 +25,10 @@ def marker(text: str, tokens: Mapping[str, int]) -> str:
 
 def json_value(schema: Mapping[str, Any]) -> str:
     """Return the rule of a JSON value that fits a schema, whose own layout goes first."""
-    return f"%json {json.dumps({LAYOUT_KEY: {**JSON_LAYOUT}, **schema})}"
+    own = schema.get(LAYOUT_KEY)
+    options = own if isinstance(own, dict) else {}
+    layout = JSON_LAYOUT if LAYOUT_OPTIONS.isdisjoint(options) else {}
+    return f"%json {json.dumps({**schema, LAYOUT_KEY: {**layout, **options, **EXACT}})}"
 
 
 def pattern(regex: str) -> str:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from tokenizers import Tokenizer
 
-from tandem.guides.errors import GuideError
+from tandem.guides.automaton import MOST_STATES, GuideAutomaton
+from tandem.guides.errors import GuideError, GuideUndecided
 from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
-from tandem.guides.matcher import GuideMatcher, Vocabulary, reason_of
+from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
 from tandem.guides.trial import try_out
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-KEPT_BYTES = 4 * 2**20  # of the texts of compiled guides; what is compiled is some times as much
+KEPT_BYTES = 512 * 2**20  # of compiled guides, as they have grown
 KEPT_GUIDES = 64
-# Of the automaton that all answers by a guide share, which grows as they go: up to 2 kB each.
-# Where it is full, a new one begins.
-LEXER_STATES = 50_000
+KEPT_REFUSALS = 1024
 SILENT = 0
 MASK_THREADS = 2
 
@@ -34,85 +36,123 @@ class GuideCompiler:
     """
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
-        self._vocabulary = Vocabulary(vocab_size, tuple(end_ids))
-        self._tokenizer = _tokenizer(tokenizer_dir, self._vocabulary)
+        read = load_tokenizer(tokenizer_dir)
+        self._tokenizer = _tokenizer(read, vocab_size, end_ids)
+        added = list(read.get_added_tokens_decoder())
+        self._vocabulary = _vocabulary(self._tokenizer, vocab_size, end_ids, added)
         self._executor = LLExecutor(MASK_THREADS)
         # Without verbose errors, which hold the answer's text.
-        self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=LEXER_STATES)
-        self._kept: OrderedDict[Guide, tuple[LLMatcher, threading.Lock]] = OrderedDict()
-        self._kept_bytes = 0
+        self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)
+        self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
+        self._refusals: OrderedDict[bytes, str] = OrderedDict()  # by the guides' digests
         self._lock = threading.Lock()
 
     def has(self, guide: Guide) -> bool:
-        """Whether a guide is compiled already, so that a matcher costs next to nothing."""
+        """Whether it is known what comes of a guide, so that asking costs next to nothing."""
         with self._lock:
-            return guide in self._kept
+            return guide in self._kept or _digest(guide) in self._refusals
 
     def matcher(self, guide: Guide, end_ids: Sequence[int]) -> GuideMatcher:
         """Return a matcher at the beginning of an answer; raise GuideError where there is none.
 
         end_ids: what ends the answer. The first mask is made here: some guides fail only there.
         """
-        used: LLMatcher | None = None
+        used: GuideAutomaton | None = None
 
-        def fresh() -> tuple[LLMatcher, threading.Lock]:
+        def fresh() -> GuideAutomaton:
             nonlocal used
             if used is not None:
                 self._forget(guide, used)
-            used, lock = self._compiled(guide, tried=used is not None)
-            return used.deep_copy(), lock
+            used = self._automaton(guide, tried=used is not None)
+            return used
 
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
         matcher.check_start()
         return matcher
 
-    def _compiled(self, guide: Guide, *, tried: bool) -> tuple[LLMatcher, threading.Lock]:
-        """Return what is copied for each answer, and the lock that its copies share."""
+    def _automaton(self, guide: Guide, *, tried: bool) -> GuideAutomaton:
+        """Return what the answers by a guide share."""
         with self._lock:
             if guide in self._kept:
                 self._kept.move_to_end(guide)
-                return self._kept[guide]
+                kept = self._kept[guide]
+                self._make_room()
+                return kept
+            refused = self._refusals.get(_digest(guide))
+        if refused is not None:
+            raise GuideError(refused)
+        try:
+            return self._keep(guide, self._compiled(guide, tried=tried))
+        except GuideUndecided:
+            raise
+        except GuideError as error:
+            self._refuse(guide, str(error))
+            raise
+
+    def _compiled(self, guide: Guide, *, tried: bool) -> GuideAutomaton:
         grammar = grammar_of(guide)
         if not tried:
             try_out(lambda: self._compile(grammar).deep_copy().compute_bitmask())
         compiled = self._compile(grammar)
         if compiled.is_error():
             raise GuideError(reason_of(compiled.get_error()))
-        return self._keep(guide, compiled)
+        return GuideAutomaton(compiled, guide.text)
 
     def _compile(self, grammar: str) -> LLMatcher:
         return LLMatcher(self._tokenizer, grammar, log_level=SILENT, limits=self._limits)
 
-    def _keep(self, guide: Guide, compiled: LLMatcher) -> tuple[LLMatcher, threading.Lock]:
+    def _keep(self, guide: Guide, compiled: GuideAutomaton) -> GuideAutomaton:
         with self._lock:
-            if guide in self._kept:
-                return self._kept[guide]
-            kept = self._kept[guide] = compiled, threading.Lock()
-            self._kept_bytes += _size(guide)
-            while self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_GUIDES:
-                if len(self._kept) == 1:
-                    break
-                oldest, _ = self._kept.popitem(last=False)
-                self._kept_bytes -= _size(oldest)
+            kept = self._kept.setdefault(guide, compiled)
+            self._make_room()
             return kept
 
-    def _forget(self, guide: Guide, compiled: LLMatcher) -> None:
+    def _refuse(self, guide: Guide, reason: str) -> None:
+        """Keep why it cannot be compiled: clients send the same guide with each request."""
+        with self._lock:
+            self._refusals[_digest(guide)] = reason
+            if len(self._refusals) > KEPT_REFUSALS:
+                self._refusals.popitem(last=False)
+
+    def _make_room(self) -> None:
+        """Forget what was used longest ago, or has grown most: once compiled anew, it is small."""
+        while len(self._kept) > KEPT_GUIDES:
+            self._kept.popitem(last=False)
+        sizes = {guide: kept.most_bytes for guide, kept in self._kept.items()}
+        while sum(sizes.values()) > KEPT_BYTES:
+            largest = max(sizes, key=lambda guide: sizes[guide])
+            del self._kept[largest], sizes[largest]
+
+    def _forget(self, guide: Guide, full: GuideAutomaton) -> None:
         """Keep no longer what is full; another answer may have seen to it already."""
         with self._lock:
-            if guide in self._kept and self._kept[guide][0] is compiled:
+            if self._kept.get(guide) is full:
                 del self._kept[guide]
-                self._kept_bytes -= _size(guide)
 
 
-def _tokenizer(folder: Path, vocabulary: Vocabulary) -> LLTokenizer:
+def _tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:
     """Read a tokenizer; the library's own choice of an end of sequence is wrong for some."""
-    text = load_tokenizer(folder).to_str()
+    text = read.to_str()
     try:
-        return LLTokenizer(text, n_vocab=vocabulary.size, eos_token=list(vocabulary.end_ids))
+        return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(end_ids))
     except ValueError as error:
         raise GuideError("llguidance cannot read its tokenizer") from error
 
 
-def _size(guide: Guide) -> int:
-    """At least a kilobyte: small texts may be large grammars."""
-    return max(1024, len(guide.text))
+def _vocabulary(
+    tokenizer: LLTokenizer, size: int, end_ids: Sequence[int], added: Sequence[int]
+) -> Vocabulary:
+    """Return what matchers know of it. added: the tokens that may be special."""
+    special = np.zeros(-(-size // WORD_BITS) * WORD_BITS, bool)
+    special[[token for token in added if tokenizer.is_special_token(token)]] = True
+    bits = np.packbits(special, bitorder="little")
+    return Vocabulary(
+        size,
+        tuple(end_ids),
+        bits.view(np.int32),
+        lambda text: int(tokenizer.tokenize_bytes(text)[0]),
+    )
+
+
+def _digest(guide: Guide) -> bytes:
+    return hashlib.blake2b(f"{guide.kind} {guide.text}".encode(errors="surrogatepass")).digest()

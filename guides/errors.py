@@ -9,6 +9,10 @@ class GuideError(Exception):
     """A guide cannot be compiled or followed; the text is one line that says why."""
 
 
+class GuideUndecided(GuideError):
+    """A guide could not be tried out to the end; on another day it may be."""
+
+
 class TokenForbidden(GuideError):
     """A token came that the guide forbids."""
 

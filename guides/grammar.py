@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from tandem.contract.guide import JSON_LAYOUT, LAYOUT_KEY
+from tandem.contract.guide import EXACT, JSON_LAYOUT, LAYOUT_KEY, LAYOUT_OPTIONS
 from tandem.guides.errors import GuideError, shortened
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.guide import Guide
 
-LAYOUT_OPTIONS = frozenset({*JSON_LAYOUT, "whitespace_pattern"})
-# Whatever a schema's own options say: no keyword is left out, and none is taken for another.
-EXACT: Final = {"lenient": False, "coerce_one_of": False}
+SCHEMA_IN_LARK = re.compile(r"%json\s*(?=\{)")
 MAX_CHOICES = 10_000
 
 
@@ -32,7 +31,7 @@ def _json_schema(text: str) -> str:
     """Return the grammar of a schema; one with a layout of its own is laid out by that alone."""
     check_exclusive_bounds(text)
     layout = None if _has_layout(text) else {**JSON_LAYOUT}
-    return LLMatcher.grammar_from_json_schema(text, defaults=layout, overrides=EXACT)  # type: ignore[arg-type]
+    return LLMatcher.grammar_from_json_schema(text, defaults=layout, overrides={**EXACT})  # type: ignore[arg-type]
 
 
 def _has_layout(schema: str) -> bool:
@@ -56,7 +55,22 @@ def _regex(text: str) -> str:
 
 
 def _lark(text: str) -> str:
+    for found in SCHEMA_IN_LARK.finditer(text):
+        try:
+            schema, end = json.JSONDecoder().raw_decode(text, found.end())
+        except (ValueError, RecursionError):
+            continue  # the library says what is wrong with it
+        _check_exact(schema)
+        check_exclusive_bounds(text[found.end() : end])
     return LLMatcher.grammar_from_lark(text)
+
+
+def _check_exact(schema: dict[str, Any]) -> None:
+    """Refuse options of a grammar's schema that nothing overrides here."""
+    own = schema.get(LAYOUT_KEY)
+    inexact = [name for name in EXACT if isinstance(own, dict) and own.get(name)]
+    if inexact:
+        raise GuideError(f"'{LAYOUT_KEY}' of a schema may not have '{inexact[0]}'; leave it out")
 
 
 def _ebnf(text: str) -> str:

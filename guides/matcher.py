@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tandem.guides.errors import GuideError, TokenForbidden, shortened
 
 if TYPE_CHECKING:
-    import threading
+    from llguidance import LLExecutor
 
-    from llguidance import LLExecutor, LLMatcher
+    from tandem.guides.automaton import GuideAutomaton
 
 # Bit (id % 32) of word (id // 32) is set where the token may come: [rows, ceil(vocab_size / 32)].
 TokenMasks: TypeAlias = NDArray[np.int32]
@@ -24,7 +24,7 @@ WORD_BITS = 32
 ANYTHING = np.int32(-1)  # a word of a mask that forbids nothing
 # How it begins to say that an automaton is full, which answers before may have filled.
 FULL = "lexer error:"
-MOST_RENEWALS = 16
+MOST_RENEWALS = 8
 # Tokens that must come one after the other. The library looks at all of them for each of them, and
 # keeps Python's lock where it is not asked for a mask: for 0.1 s where they are 100,000.
 LONG_RUN = 1000
@@ -32,17 +32,26 @@ STEPS_OF_LONG_RUN = 16  # at once; who is asked for no more can be interrupted
 # More are refused: 100,000 cost 0.1 s for each of them, and hold 100 MB.
 LONGEST_RUN = 4096
 DEAD_END = "no token may come next: the guide and the end ids exclude each other"
+TOO_COMPLEX = "it has become too complex"
 # What the library says where no text at all fits a guide.
 DEAD_ENDS = ("NoExtensionBias", "NoExtension")
+# How the library begins what is no text, but a token of its own.
+NO_TEXT = b"\xff"
 # How it says that it cannot look ahead.
 ONE_WAY = "rollback not supported"
 
 
 class Vocabulary(NamedTuple):
-    """The target's. end_ids: those that the compiler knows as ends of sequence."""
+    """The target's.
+
+    end_ids: those that the compiler knows as ends of sequence. special: a row of masks with the
+    tokens that are no text, such as these. first_token: of bytes, no matter what they spell.
+    """
 
     size: int
     end_ids: tuple[int, ...]
+    special: NDArray[np.int32]
+    first_token: Callable[[bytes], int]
 
 
 class Walk(NamedTuple):
@@ -59,9 +68,8 @@ class Walk(NamedTuple):
 class GuideMatcher:
     """Follows one answer through its guide. Ends of sequence are no part of what it follows.
 
-    fresh: returns the library's matcher at the beginning of an answer, and the lock of all that
-    share its automaton: the library has one too, and waits for it with Python's own held. It is
-    asked again where the one before is full: the tokens so far are then followed anew.
+    fresh: returns the guide's automaton. It is asked again where the one before is full: the tokens
+    so far are then followed anew.
     end_ids: those of the request. One of them may come wherever the answer is complete, and nowhere
     else, whatever the vocabulary says of it.
 
@@ -71,13 +79,14 @@ class GuideMatcher:
 
     def __init__(
         self,
-        fresh: Callable[[], tuple[LLMatcher, threading.Lock]],
+        fresh: Callable[[], GuideAutomaton],
         executor: LLExecutor,
         vocabulary: Vocabulary,
         end_ids: Sequence[int],
     ) -> None:
         self._fresh = fresh
-        self._matcher, self._lock = fresh()
+        self._automaton = fresh()
+        self._matcher = self._automaton.new_matcher()
         self._followed: list[int] = []
         self._renewals_left = MOST_RENEWALS
         self._in_long_run = False
@@ -85,6 +94,7 @@ class GuideMatcher:
         self._vocabulary = vocabulary
         self._end_ids = frozenset(end_ids)
         self._words = -(-vocabulary.size // WORD_BITS)
+        self._special_words = np.flatnonzero(vocabulary.special)
 
     def check_start(self) -> None:
         """Raise GuideError for a guide that fails at once: at its first mask, or in going back.
@@ -95,7 +105,7 @@ class GuideMatcher:
         legal = _ids(self._masks([], rows=1)[0])
         first: list[int] = legal[~np.isin(legal, self._vocabulary.end_ids)][:1].tolist()
         self._checked(lambda: self._matcher.rollback(self._matcher.try_consume_tokens(first)))
-        self._forced_next()
+        self.forced(1)
 
     @property
     def complete(self) -> bool:
@@ -109,10 +119,6 @@ class GuideMatcher:
         """
         known = self._known(tokens)
         taken = self._take(known)
-        if taken < len(known) and not self.complete and self._may_renew():
-            # A full automaton may say so, or that a token does not fit which its own mask let come.
-            self._renew()
-            taken += self._take(known[taken:])
         if taken < len(tokens) and not self.complete:
             raise TokenForbidden(f"the token {tokens[taken]} does not fit the guide")
         return taken
@@ -120,9 +126,7 @@ class GuideMatcher:
     def forced(self, most: int) -> list[int]:
         """Return up to ``most`` tokens that must come now, because no others may."""
         tokens = self.take_forced(most)
-        if tokens:
-            self._checked(lambda: self._matcher.rollback(len(tokens)))
-            del self._followed[-len(tokens) :]
+        self._go_back(len(tokens))
         return tokens
 
     def take_forced(self, most: int) -> list[int]:
@@ -136,7 +140,8 @@ class GuideMatcher:
             token = self._forced_next()
             if token is None or token in self._end_ids:
                 break
-            self.advance([token])
+            if not self._take([token]):
+                raise GuideError(TOO_COMPLEX)
             taken.append(token)
             if self._in_long_run:
                 most = min(most, STEPS_OF_LONG_RUN)
@@ -146,6 +151,12 @@ class GuideMatcher:
         taken: int = self._checked(lambda: self._matcher.try_consume_tokens(tokens))
         self._followed += tokens[:taken]
         return taken
+
+    def _go_back(self, count: int) -> None:
+        """Follow the last tokens no longer."""
+        if count:
+            self._checked(lambda: self._matcher.rollback(count))
+            del self._followed[-count:]
 
     def _forced_next(self) -> int | None:
         if self._in_long_run:
@@ -159,6 +170,8 @@ class GuideMatcher:
                 f"{LONGEST_RUN} are taken; send shorter constants"
             )
         self._in_long_run = len(run) > LONG_RUN
+        if run and self._is_special(run[0]):
+            return self._spelled([], run[0])
         return run[0] if run else None
 
     def _run(self) -> list[int]:
@@ -173,11 +186,7 @@ class GuideMatcher:
         before_end = self._known(_up_to(tokens, self._end_ids))
         masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
         if self._is_dead_end(masks, num_legal, before_end):
-            if self._may_renew():
-                self._renew()  # a full automaton may say so
-                masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
-            if self._is_dead_end(masks, num_legal, before_end):
-                raise GuideError(DEAD_END)
+            raise GuideError(DEAD_END)
         if num_legal > len(before_end) or not masks[num_legal].any():
             masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)
@@ -197,6 +206,57 @@ class GuideMatcher:
         return list(tokens[: next(unknown, len(tokens))])
 
     def _masks(self, tokens: list[int], rows: int) -> TokenMasks:
+        """Return what may come at each place, [rows, words]; zeros behind what does not fit.
+
+        The library takes a text that must come for the special token of that name, which is no
+        text. It is spelled here instead, and the library goes on with the rest of it.
+        """
+        masks = self._library_masks(tokens, rows)
+        for place in self._places_of_special(masks[: len(tokens) + 1]):
+            [lone, *others] = _ids(masks[place])
+            if others or (token := self._spelled(tokens[:place], int(lone))) == lone:
+                continue
+            masks[place:] = 0
+            word, bit = _place(token)
+            masks[place].view(np.uint32)[word] = bit
+            if tokens[place : place + 1] == [token]:
+                masks[place + 1 :] = self._masks_behind(tokens, place + 1, rows)
+            break
+        return masks
+
+    def _masks_behind(self, tokens: list[int], count: int, rows: int) -> TokenMasks:
+        """Return the masks behind the first tokens."""
+        taken = self._take(tokens[:count])
+        masks = self._masks(tokens[count:], rows - count)
+        self._go_back(taken)
+        return masks
+
+    def _spelled(self, before: list[int], special: int) -> int:
+        """Return the token that must come behind some: a special one only where it is meant."""
+
+        def text() -> bytes:
+            taken = self._matcher.try_consume_tokens(before)
+            forced: bytes = self._matcher.compute_ff_bytes()
+            self._matcher.rollback(taken)
+            return forced
+
+        forced = self._checked(text)
+        if not forced or forced.startswith(NO_TEXT):
+            return special
+        return self._vocabulary.first_token(forced[:1])
+
+    def _places_of_special(self, masks: TokenMasks) -> list[int]:
+        """Return the rows that hold a special token, and few others if any."""
+        words = self._special_words
+        has_special = (masks[:, words] & self._vocabulary.special[words]).any(axis=1)
+        rows: list[int] = np.flatnonzero(has_special).tolist()
+        return [row for row in rows if np.count_nonzero(masks[row]) == 1]
+
+    def _is_special(self, token: int) -> bool:
+        word, bit = _place(token)
+        return bool(self._vocabulary.special.view(np.uint32)[word] & bit)
+
+    def _library_masks(self, tokens: list[int], rows: int) -> TokenMasks:
         """Return what the library says, [rows, words]; zeros behind what it does not take."""
         masks = np.zeros((rows, self._words), np.int32)
         address, row_bytes = masks.ctypes.data, masks.strides[0]
@@ -248,29 +308,32 @@ class GuideMatcher:
         return self._checked(incomplete)
 
     def _checked(self, act: Callable[[], T]) -> T:
-        """Return what is done, once more where it was the automaton's fault that it failed."""
-        with self._lock:
-            done = act()
-        full = self._matcher.is_error() and self._matcher.get_error().startswith(FULL)
-        if full and self._may_renew():
-            self._renew()
-            with self._lock:
-                done = act()
+        """Return what is done, by a new automaton where the one before is full."""
+        done, full, alone = self._do(act)
+        while full:
+            if alone or not self._renewals_left:
+                raise GuideError(reason_of(full))
+            self._renewals_left -= 1
+            self._automaton = self._fresh()
+            self._matcher = self._automaton.new_matcher()
+            done, full, alone = self._do(act, follow=self._followed)
         self._check()
         return done
 
-    def _may_renew(self) -> bool:
-        self._renewals_left -= 1
-        return self._renewals_left >= 0
+    def _do(self, act: Callable[[], T], follow: list[int] | None = None) -> tuple[T, str, bool]:
+        """Follow tokens, and act; return what is done, and why the automaton is full, if it is.
 
-    def _renew(self) -> None:
-        """Follow the answer so far in a new automaton."""
-        self._matcher, self._lock = self._fresh()
-        with self._lock:
-            taken = self._matcher.try_consume_tokens(self._followed)
-        self._check()
-        if taken < len(self._followed):
-            raise GuideError("it has become too complex")
+        The third says whether no other answer had a part in that.
+        """
+        with self._automaton.at_work():
+            alone = self._automaton.untouched
+            followed = self._matcher.try_consume_tokens(follow) if follow else 0
+            done = act()
+            errors = self._automaton.error(), self._matcher.get_error()
+        full = next((error for error in errors if error.startswith(FULL)), "")
+        if follow and followed < len(follow) and not full:
+            raise GuideError(reason_of(errors[1]) if errors[1] else TOO_COMPLEX)
+        return done, full, alone
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import GuideError, GuideUndecided
 
 CPU_SECONDS: Final = 4
 # For a trial that hangs without computing: a lock may have been held when the process was copied.
@@ -33,16 +33,22 @@ POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
 def try_out(work: Callable[[], object]) -> None:
     """Do the work in a copy of this process; raise GuideError where it does not come to an end.
 
+    GuideUndecided where that may be the machine's fault: it had no time, thread or memory to spare.
+
     An exception counts as an end: the caller meets it too, when it does the work itself.
     """
     child = os.fork()
     if not child:
         _work(work)
     status = _status_of(child)
-    if status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+    if status is None:
+        raise GuideUndecided(f"it is not compiled after {SECONDS:.0f} s; send a simpler one")
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         raise GuideError(f"it takes more than {CPU_SECONDS} s to compile; send a simpler one")
     if status:
-        raise GuideError("it is too deep or too large to compile; send a simpler one")
+        crashed = os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL
+        kind = GuideError if crashed else GuideUndecided
+        raise kind("it is too deep or too large to compile; send a simpler one")
 
 
 def _status_of(child: int) -> int | None:

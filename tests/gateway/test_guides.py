@@ -4,11 +4,13 @@ import json
 
 import openai
 import pytest
+from llguidance import LLMatcher
 from matching import Matcher, spaced, tokenizer_with
 from pydantic import BaseModel
 from scripted_triton import statistics
 
 from tandem.gateway import lark
+from tandem.gateway.guides import grammar_guide
 from tandem.gateway.server import listen, serving
 from tandem.gateway.triton import ResponseChunk
 
@@ -89,7 +91,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
 @pytest.mark.parametrize(
     ("given", "param", "line"),
     [
-        ({"response_format": "json"}, "response_format", "valid dictionary"),
+        ({"response_format": "json"}, "response_format", "response_format: must be an object"),
         ({"response_format": {"type": "grammar"}}, "response_format.type", "must be 'text', 'json"),
         ({"response_format": {}}, "response_format.type", "response_format.type is missing"),
         (
@@ -130,8 +132,8 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
         ({"guided_json": '{"a": "\\ud800"}'}, "guided_json", "half of a surrogate pair"),
         ({"guided_regex": ""}, "guided_regex", "at least 1 character"),
         ({"guided_choice": []}, "guided_choice", "at least 1 item"),
-        ({"guided_choice": "a"}, "guided_choice", "valid list"),
-        ({"guided_choice": ["a", 1]}, "guided_choice[1]", "valid string"),
+        ({"guided_choice": "a"}, "guided_choice", "guided_choice: must be a list"),
+        ({"guided_choice": ["a", 1]}, "guided_choice[1]", "guided_choice[1]: must be a string"),
         (
             {"guided_json": SCHEMA, "guided_regex": "a"},
             "guided_regex",
@@ -208,6 +210,24 @@ def test_a_schema_may_lay_out_its_json_itself():
     assert not asked.takes('{"b":1}')
     free = f"start: content\ncontent: {lark.json_value(SCHEMA | FREE)}\n"
     assert Matcher(tokenizer_with("plain"), free).takes('{ "b" :1}')
+
+
+LAX = {"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True, "coerce_one_of": True}}
+
+
+def test_no_option_of_a_schema_leaves_a_keyword_out_in_a_grammar():
+    rule = f"start: {lark.json_value(LAX)}\n"
+    grammar = LLMatcher.grammar_from_lark(rule)
+    _, [reason, *_] = LLMatcher.validate_grammar_with_warnings(grammar)
+    assert "uniqueItems" in reason
+    assert '"lenient": false' in rule
+    assert '"item_separator": ", "' in rule
+
+
+def test_a_grammar_of_empty_lines_takes_no_time():
+    # Quadratic, it would take half an hour.
+    assert grammar_guide("\n" * 250_000, "guided_grammar").kind == "lark_grammar"
+    assert grammar_guide("\n" * 99 + " root ::= 'a'", "guided_grammar").kind == "ebnf_grammar"
 
 
 class City(BaseModel):

@@ -2,15 +2,17 @@
 
 import json
 import random
+import re
 import threading
 
 import pytest
 import tokenizer_kinds
 from llguidance import LLParserLimits
-from small_guides import END, compiler, encoded
+from small_guides import END, allowed, compiler, encoded
 
-from tandem.guides.compiler import KEPT_BYTES, GuideCompiler
-from tandem.guides.errors import GuideError
+from tandem.guides.automaton import COMPILED_PER_BYTE, MOST_STATES, STATE_BYTES
+from tandem.guides.compiler import GuideCompiler
+from tandem.guides.errors import GuideError, GuideUndecided
 from tandem.guides.guide import Guide
 from tandem.guides.refusals import OTHER, keywords_of
 
@@ -38,9 +40,10 @@ def test_guides_are_told_apart_by_kind_and_text(fresh):
     assert not fresh.has(Guide("regex", '["fox" ]'))
 
 
-def test_what_was_used_longest_ago_is_forgotten_first(fresh):
-    size = KEPT_BYTES // 4
-    guides = [Guide("choice", json.dumps([str(n), "x" * (size - 20)])) for n in range(5)]
+def test_what_was_used_longest_ago_is_forgotten_first(fresh, monkeypatch):
+    monkeypatch.setattr("tandem.guides.automaton.BYTES_PER_SECOND", 0)
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 4 * COMPILED_PER_BYTE * 10_000)
+    guides = [Guide("choice", json.dumps([str(n), "x" * 9_980])) for n in range(5)]
     for guide in guides[:3]:
         fresh.matcher(guide, [END])
     fresh.matcher(guides[0], [END])
@@ -50,18 +53,75 @@ def test_what_was_used_longest_ago_is_forgotten_first(fresh):
 
 
 def test_small_guides_are_bounded_too(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 8 * 1024)
+    monkeypatch.setattr("tandem.guides.automaton.BYTES_PER_SECOND", 0)
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 8 * COMPILED_PER_BYTE * 1024)
     for n in range(8 + 1):
         fresh.matcher(Guide("regex", str(n)), [END])
     assert not fresh.has(Guide("regex", "0"))
     assert fresh.has(Guide("regex", "1"))
 
 
+def test_what_answers_have_made_large_is_forgotten_first(fresh, monkeypatch):
+    now, step = [0.0], [0.0]
+
+    def clock():
+        now[0] += step[0]
+        return now[0]
+
+    monkeypatch.setattr("tandem.guides.automaton.perf_counter", clock)
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", MOST_STATES * STATE_BYTES)
+    worked, small, last = (Guide("regex", f"[a-z]*{n}") for n in range(3))
+    matcher = fresh.matcher(worked, [END])
+    fresh.matcher(small, [END])
+    step[0] = 3600.0
+    matcher.walk([])
+    step[0] = 0.0
+    assert fresh._kept[worked].most_bytes == MOST_STATES * STATE_BYTES + 1024 * COMPILED_PER_BYTE
+    fresh.matcher(last, [END])
+    assert [fresh.has(guide) for guide in (worked, small, last)] == [False, True, True]
+    assert matcher.advance(encoded("a")) == 1  # who follows it does so to the end
+
+
 def test_what_cannot_be_compiled_is_not_kept(fresh):
     for text in ('{"not": {}}', '{"$ref": "#"}'):
         with pytest.raises(GuideError):
             fresh.matcher(Guide("json_schema", text), [END])
-    assert not fresh.has(Guide("json_schema", '{"not": {}}'))
+    assert Guide("json_schema", '{"not": {}}') not in fresh._kept
+
+
+def test_what_was_refused_is_refused_again_without_being_tried(fresh, monkeypatch):
+    refused = Guide("json_schema", '{"not": {}}')
+    assert not fresh.has(refused)
+    with pytest.raises(GuideError) as first:
+        fresh.matcher(refused, [END])
+    assert fresh.has(refused)
+    monkeypatch.setattr("tandem.guides.compiler.try_out", pytest.fail)
+    with pytest.raises(GuideError) as again:
+        fresh.matcher(refused, [END])
+    assert str(again.value) == str(first.value)
+
+
+def test_refusals_are_bounded_by_their_number(fresh, monkeypatch):
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_REFUSALS", 2)
+    refused = [Guide("json_schema", f'{{"not": {{"const": {n}}}}}') for n in range(3)]
+    for guide in refused:
+        with pytest.raises(GuideError):
+            fresh.matcher(guide, [END])
+    assert [fresh.has(guide) for guide in refused] == [False, True, True]
+
+
+def test_what_had_no_time_is_tried_again(fresh, monkeypatch):
+    guide = Guide("regex", "[a-z]+")
+
+    def no_time(_):
+        raise GuideUndecided("it is not compiled")
+
+    with monkeypatch.context() as busy:
+        busy.setattr("tandem.guides.compiler.try_out", no_time)
+        with pytest.raises(GuideUndecided):
+            fresh.matcher(guide, [END])
+    assert not fresh.has(guide)
+    fresh.matcher(guide, [END])
 
 
 def test_threads_compile_side_by_side(fresh):
@@ -80,7 +140,7 @@ def test_threads_compile_side_by_side(fresh):
     for thread in threads:
         thread.join()
     assert not failures
-    assert fresh._kept_bytes == max(1024, len(guide.text))
+    assert len(fresh._kept) == 1
 
 
 @pytest.mark.parametrize("kind", ["metaspace", "words"])
@@ -144,6 +204,77 @@ def mask_behind(compiler, tokens):
         it.walk([token])
         assert it.advance([token]) == 1
     return it.walk([]).masks
+
+
+# Any of its places may be the last, and to see what forces itself there takes new states.
+LOOPS = Guide(
+    "lark_grammar",
+    "start: (X | Y)*\nX: /(fox|dog|lazy)*a(fox|dog|lazy)*b[a-z]{6}1/\n"
+    "Y: /(fox|over|jumps)*d[a-z]{7}2/",
+)
+
+
+def seen(matcher, tokens):
+    """All that a matcher says on the way through some tokens."""
+    said = []
+    for token in tokens:
+        rows = matcher.walk([token]).masks.tobytes()
+        said.append((rows, matcher.forced(5), matcher.advance([token]), matcher.complete))
+    return said
+
+
+def drawn(compiler, seed):
+    """An answer by the guide of loops."""
+    matcher, rng, tokens = compiler.matcher(LOOPS, [END]), random.Random(seed), []
+    for _ in range(12):
+        tokens.append(rng.choice([t for t in allowed(matcher.walk([]).masks[0]) if t != END]))
+        matcher.advance(tokens[-1:])
+    return tokens
+
+
+@pytest.mark.parametrize("seed", [24, 31])
+def test_an_answer_is_right_or_ends_in_a_line_wherever_its_automaton_becomes_full(
+    fresh, seed, monkeypatch
+):
+    monkeypatch.setattr("tandem.guides.compiler.try_out", lambda work: None)
+    answer = drawn(fresh, seed)
+    expected, outcomes = seen(fresh.matcher(LOOPS, [END]), answer), []
+    for limit in range(36, 66):
+        fresh._limits = LLParserLimits(max_lexer_states=limit)
+        fresh._kept.clear()
+        try:
+            said = seen(fresh.matcher(LOOPS, [END]), answer)
+        except GuideError as error:
+            outcomes.append(re.sub(r"\d+", "n", str(error)))
+        else:
+            assert said == expected
+            outcomes.append("right")
+    assert set(outcomes) == {"right", "lexer error: too many states: n >= n"}
+
+
+def test_an_answer_goes_on_rightly_where_others_have_filled_its_automaton(fresh):
+    answer = letters(1)
+    expected = seen(fresh.matcher(MANY_STATES, [END]), answer)
+    fresh._kept.clear()
+    fresh._limits = LLParserLimits(max_lexer_states=120)
+    it, told = fresh.matcher(MANY_STATES, [END]), []
+    for at in range(len(answer)):
+        fill(it._automaton)
+        told += seen(it, answer[at : at + 1])
+        it._renewals_left = 1
+    assert told == expected
+
+
+def fill(automaton):
+    """Ask for masks until it is full."""
+    for seed in range(99):
+        other = automaton.new_matcher()
+        for token in letters(seed):
+            other.compute_bitmask()
+            other.try_consume_tokens([token])
+        if automaton.error():
+            return
+    pytest.fail("it does not become full")
 
 
 def test_many_guides_are_bounded_by_their_number(fresh, monkeypatch):

@@ -170,6 +170,13 @@ def test_bounds_that_the_library_misreads_are_refused(bounds, where):
     assert "are not supported as integers that are less than 1 away" in told
 
 
+@pytest.mark.parametrize("rule", ["%json {}", "a\na: %lark {{\nstart: %json\n{}\n}}"])
+def test_a_bound_is_refused_in_a_schema_of_a_grammar(rule):
+    for bounds in BOUNDS:
+        schema = json.dumps({"properties": {"a": {"type": "number", **bounds}}})
+        assert "less than 1 away" in refusal("lark_grammar", "start: " + rule.format(schema))
+
+
 def test_a_bound_is_refused_however_its_keyword_is_spelled():
     schema = r'{"type": "number", "\u0065xclusiveMinimum": 1, "maximum": 1.5}'
     assert "less than 1 away" in refusal("json_schema", schema)
@@ -212,3 +219,12 @@ def test_what_is_no_ebnf_is_refused(text):
     reason = refusal("ebnf_grammar", text)
     assert reason.startswith("not EBNF as llama.cpp has it: ")
     assert len(reason) < 400
+
+
+@pytest.mark.parametrize("option", ["lenient", "coerce_one_of"])
+def test_a_schema_in_a_grammar_drops_no_keyword(option):
+    schema = {"x-guidance": {option: True}, "type": "string"}
+    with pytest.raises(GuideError, match=f"'x-guidance' of a schema may not have '{option}'"):
+        matcher("lark_grammar", f"start: %json {json.dumps(schema)}")
+    schema["x-guidance"][option] = False
+    matcher("lark_grammar", f"start: %json {json.dumps(schema)}")

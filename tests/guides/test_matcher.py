@@ -1,18 +1,20 @@
 """What a matcher says of the tokens of an answer."""
 
+import itertools
 import json
-import threading
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_guides import END, OTHER_END, allowed, compiler, encoded, matcher, vocab_size
+from small_guides import END, OTHER_END, allowed, compiler, decoded, encoded, matcher, vocab_size
+from tokenizer_kinds import SPECIAL
 
+from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.guide import Guide
-from tandem.guides.matcher import GuideMatcher
+from tandem.guides.matcher import FULL, GuideMatcher
 
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "x": {"enum": [1, 2]}},\
@@ -46,6 +48,40 @@ def test_each_row_is_what_a_matcher_that_was_advanced_so_far_says():
         assert allowed(rows[i]) == allowed(one.walk([]).masks[0])
 
 
+NAMES = ["</s>", "a<unk> fox", "<s></s></s>b"]
+
+
+@pytest.mark.parametrize("text", NAMES)
+@pytest.mark.parametrize("kind", ["choice", "lark_grammar"])
+def test_a_text_is_not_taken_for_the_special_token_of_its_name(kind, text):
+    one = matcher(kind, json.dumps([text]) if kind == "choice" else f'start: "{text}"')
+    forced = one.forced(99)
+    assert decoded(forced) == text
+    assert not set(range(len(SPECIAL))) & set(forced)
+    walk = one.walk(forced)
+    assert walk.num_legal == len(forced)
+    assert [allowed(row) for row in walk.masks[:-1]] == [[token] for token in forced]
+    assert allowed(walk.masks[-1]) == sorted([END, OTHER_END])
+    assert one.advance(forced) == len(forced)
+    assert one.complete
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_a_name_is_spelled_whatever_becomes_full_on_the_way(monkeypatch, at):
+    one = matcher("choice", json.dumps(["a<unk> fox"]))
+    forced = one.forced(99)
+    expected = one.walk(forced).masks
+    own, calls = GuideAutomaton.error, itertools.count(-at)
+    monkeypatch.setattr(GuideAutomaton, "error", lambda it: own(it) if next(calls) else FULL)
+    assert (one.walk(forced).masks == expected).all()
+    assert one.advance(forced) == len(forced)
+
+
+def test_a_grammar_may_still_name_special_tokens():
+    one = matcher("lark_grammar", 'start: <unk> "fox"')
+    assert one.forced(9) == [SPECIAL.index("<unk>"), *encoded("fox")]
+
+
 def test_to_look_ahead_changes_nothing():
     one = start()
     before = one.walk([]).masks
@@ -65,13 +101,13 @@ def test_to_look_behind_the_end_changes_nothing():
 
 def test_what_ends_an_answer_has_nothing_compiled_anew(monkeypatch):
     begun = []
-    compiled = GuideCompiler._compiled
+    automaton = GuideCompiler._automaton
 
     def counted(self, guide, *, tried):
         begun.append(guide)
-        return compiled(self, guide, tried=tried)
+        return automaton(self, guide, tried=tried)
 
-    monkeypatch.setattr(GuideCompiler, "_compiled", counted)
+    monkeypatch.setattr(GuideCompiler, "_automaton", counted)
     tokens = encoded("fox a.")
     for ends, may_end in (([], True), ([END], False), ([END], True)):
         it = matcher("lark_grammar", GRAMMAR, ends=ends)
@@ -225,10 +261,11 @@ def test_it_says_nothing_of_the_answer_when_it_fails():
 
         def __getattr__(self, name):
             return lambda *_: {
+                "deep_copy": self,
                 "get_error": "ParserTooComplex\n<state>secret",
                 "is_error": True,
             }.get(name)
 
-    it = GuideMatcher(lambda: (Failed(), threading.Lock()), None, compiler()._vocabulary, [END])
+    it = GuideMatcher(lambda: GuideAutomaton(Failed(), ""), None, compiler()._vocabulary, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])
