@@ -310,9 +310,12 @@ class Decoding:
         Everything but the last token of the last round's answer has been computed before.
         """
         if answer.kv_blocks is not None:
-            self.prompt_kv_blocks = self.prompt_kv_blocks or answer.kv_blocks
-            self.kv_blocks = answer.kv_blocks
             block = self._settings.target.kv_block_tokens
+            if self.prompt_kv_blocks is None:
+                self.prompt_kv_blocks = answer.kv_blocks
+                cached = min(answer.kv_blocks.reused * block, len(self.request.prompt_ids))
+                self.statistics.num_cached_prompt_tokens = cached
+            self.kv_blocks = answer.kv_blocks
             missing = self._reusable_tokens // block - answer.kv_blocks.reused
             self.statistics.num_recomputed_tokens += max(0, missing) * block
         self._reusable_tokens = len(self.sequence) - 1

@@ -153,6 +153,7 @@ class Statistics(Drafted):
     num_drafter_failures: int = 0
     num_unverified_draft_tokens: int = 0  # at least so many
     num_recomputed_tokens: int = 0
+    num_cached_prompt_tokens: int | None = None  # in whole KV blocks; None: the target does not say
     draft_seconds: float = 0.0  # as the engines worked, by their own clocks
     target_seconds: float = 0.0
     by_drafter: defaultdict[DrafterName, Drafted] = field(
@@ -170,6 +171,7 @@ class Statistics(Drafted):
             "num_rounds": self.num_rounds,
             "num_drafter_failures": self.num_drafter_failures,
             "num_unverified_draft_tokens": self.num_unverified_draft_tokens,
+            "num_cached_prompt_tokens": self.num_cached_prompt_tokens,
             "draft_seconds": self.draft_seconds,
             "target_seconds": self.target_seconds,
             "by_drafter": by_drafter,

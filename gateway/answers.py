@@ -93,11 +93,17 @@ class AnswerState:
         parsed = self.parser.feed(text)
         if chunk.finish_reason is not None:
             parsed.content += self.parser.end().content
-            if self.parser.has_calls and chunk.finish_reason == "stop":
+            ended = chunk.finish_reason == "stop" and not self.parser.in_call
+            if self.parser.has_calls and ended:
                 self.finish_reason = "tool_calls"
         if self.one_call:
             parsed.calls = [call for call in parsed.calls if call.index == 0]
         return parsed
+
+    @property
+    def num_cached_prompt_tokens(self) -> int | None:
+        """Tokens of the prompt that were in the KV cache; None where, or until, nobody says."""
+        return None if self.statistics is None else self.statistics["num_cached_prompt_tokens"]
 
     @property
     def reasoning(self) -> str:

@@ -50,6 +50,6 @@ def _parsed(raw: bytes) -> Any:
         return json.loads(raw)
     except json.JSONDecodeError as error:
         raise bad_request(f"the body is not JSON: {error.msg}", code="invalid_json") from None
-    except (UnicodeDecodeError, RecursionError):
-        message = "the body is not JSON: it is no UTF-8, or nests too deep"
+    except (ValueError, RecursionError):
+        message = "the body is not JSON: it is no UTF-8, nests too deep, or has too long an integer"
         raise bad_request(message, code="invalid_json") from None

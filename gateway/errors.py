@@ -17,6 +17,14 @@ from starlette.responses import JSONResponse
 LOG = logging.getLogger("gateway")
 CLIENT_CLOSED_REQUEST = 499  # nginx's name for it; nobody reads the answer
 RETRY_SECONDS = 1
+# Pydantic's names of faults that it tells in words of Python.
+KINDS_OF_VALUES = {
+    "dict_type": "an object",
+    "list_type": "a list",
+    "model_attributes_type": "an object",
+    "model_type": "an object",
+    "string_type": "a string",
+}
 
 _TYPES = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -102,6 +110,8 @@ def invalid(error: ValidationError) -> ApiError:
     if first["type"] == "missing":
         return bad_request(f"{param or 'the body'} is missing", param=param or None)
     text = first["msg"].replace("Input should be", "must be")
+    if kind := KINDS_OF_VALUES.get(first["type"]):
+        text = f"must be {kind}"
     message = text if "field" in context or not param else f"{param}: {text}"
     return bad_request(message, param=param or None, code=context.get("code"))
 

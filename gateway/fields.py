@@ -120,8 +120,12 @@ def _unreadable(field: str, why: str, code: str) -> PydanticCustomError:
 
 
 def quoted(text: str) -> str:
-    """A client's own text, short."""
-    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}..."
+    """A client's own text, short and in one line."""
+    shown = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text[:LONGEST_QUOTE]
+    )
+    return shown if len(text) <= LONGEST_QUOTE else f"{shown}..."
 
 
 def _refuse(path: str, value: Any, known: Collection[str], refused: Refused | None) -> None:

@@ -21,12 +21,19 @@ class Answered(BaseModel):
         return self.model_dump_json(exclude_unset=True).encode()
 
 
+class PromptTokensDetails(Answered):
+    """Of the tokens of all prompts: how many were in the target's KV cache, in whole blocks."""
+
+    cached_tokens: int
+
+
 class Usage(Answered):
     """Tokens of a request. ``completion_tokens`` leaves out the token that ends an answer."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
 
 
 class SpeculativeDecoding(Answered):

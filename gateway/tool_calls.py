@@ -230,6 +230,11 @@ class ToolCallParser:
         """Whether any call has been told."""
         return self._number > 0
 
+    @property
+    def in_call(self) -> bool:
+        """Whether a call that was told has not come to its end."""
+        return self._told and self._read == self._in_call
+
     def feed(self, text: str) -> Parsed:
         """Take more of the text; return what it makes known."""
         self._new = Parsed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
@@ -137,7 +138,7 @@ class Triton:
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection = InferenceServerClient(url, channel_args=CHANNEL)
-        self._models: ServedModels | None = None
+        self._models: asyncio.Task[ServedModels] | None = None
 
     async def ready(self) -> bool:
         """Whether the server answers and holds the loop."""
@@ -151,13 +152,13 @@ class Triton:
             return False
 
     async def models(self) -> ServedModels:
-        """What the server serves; it is asked once, and again after it could not be reached."""
+        """What the server serves; it is asked once, and again after it could not be reached.
+
+        All who come meanwhile wait for the same answer: to read it takes the event loop a while.
+        """
         if self._models is None:
-            try:
-                self._models = served_models(await self._configs())
-            except InferenceServerException as error:
-                raise self._no_server(error.message()) from error
-        return self._models
+            self._models = asyncio.create_task(self._served())
+        return await asyncio.shield(self._models)
 
     async def generate(
         self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
@@ -189,6 +190,15 @@ class Triton:
     async def close(self) -> None:
         """End the connection."""
         await self._connection.close()
+
+    async def _served(self) -> ServedModels:
+        try:
+            return served_models(await self._configs())
+        except InferenceServerException as error:
+            raise self._no_server(error.message()) from error
+        except BaseException:  # whatever it was, who comes next asks again
+            self._models = None
+            raise
 
     async def _configs(self) -> list[Mapping[str, Any]]:
         index = await self._connection.get_model_repository_index(

@@ -9,7 +9,14 @@ from typing import Any
 
 from tandem.gateway.answers import Addition, AnswerState
 from tandem.gateway.log_probs import LogProbRow
-from tandem.gateway.objects import Choice, Completion, RequestMetrics, SpeculationSoFar, Usage
+from tandem.gateway.objects import (
+    Choice,
+    Completion,
+    PromptTokensDetails,
+    RequestMetrics,
+    SpeculationSoFar,
+    Usage,
+)
 from tandem.gateway.shapes import Shape
 from tandem.gateway.speculation import speculative_decoding
 from tandem.gateway.tokenizer import ChatTokenizer
@@ -41,9 +48,15 @@ class Writer:
     @property
     def usage(self) -> Usage:
         """Tokens so far."""
-        prompts = sum(a.num_prompt_tokens for a in self._answers[:: self._choices_per_prompt])
+        firsts = self._answers[:: self._choices_per_prompt]
+        prompts = sum(answer.num_prompt_tokens for answer in firsts)
         new = sum(answer.num_tokens for answer in self._answers)
-        return Usage(prompt_tokens=prompts, completion_tokens=new, total_tokens=prompts + new)
+        usage = Usage(prompt_tokens=prompts, completion_tokens=new, total_tokens=prompts + new)
+        cached = [answer.num_cached_prompt_tokens for answer in firsts]
+        known = [count for count in cached if count is not None]
+        if len(known) == len(cached):
+            usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=sum(known))
+        return usage
 
     @property
     def metrics(self) -> RequestMetrics:

@@ -12,6 +12,8 @@ REFUSALS: frozenset[ErrorCode] = frozenset({"INVALID_ARG", "UNSUPPORTED"})
 # Triton's own lines about its shared memory contain the name of the region: who knows it can have
 # it registered as his own.
 REGION = re.compile("shared memory (pool size for key|key|region) '|_backend_shm_region_")
+# What Triton says of a call to a model whose process has ended or stands still; it gives no code.
+NOT_HEALTHY = re.compile(r"Stub process '[^']*' is not healthy")
 NO_MEMORY = "Triton's shared memory is full (/dev/shm; docker's --shm-size); see the server's log"
 
 
@@ -21,7 +23,7 @@ def failure(model: str, said: object, code: ErrorCode = "INTERNAL") -> EngineCal
     A code before the line, which the call could not lose on its way, is the better one.
     """
     written, line = decoded(_one_line(said))
-    code = written or code
+    code = written or ("UNAVAILABLE" if NOT_HEALTHY.match(line) else code)
     line = line if REGION.search(line) is None else NO_MEMORY
     return (EngineRefused if code in REFUSALS else EngineCallError)(model, line, code)
 

@@ -10,7 +10,9 @@ from tandem.bls.timeline import Timeline
 
 
 def test_rounds_add_up_in_all_and_by_drafter():
-    statistics = Statistics(num_drafter_failures=5, num_unverified_draft_tokens=7)
+    statistics = Statistics(
+        num_drafter_failures=5, num_unverified_draft_tokens=7, num_cached_prompt_tokens=3
+    )
     statistics.add(Round(4, 2, "draft_model", 0, 6, 0.25, 0.5, 1.0))
     statistics.add(Round(3, 0, "prompt_lookup", target_seconds=2.0))
     statistics.add(Round(num_plain_tokens=8, target_seconds=4.0))
@@ -44,6 +46,7 @@ def test_rounds_add_up_in_all_and_by_drafter():
         "num_rounds": 11,
         "num_drafter_failures": 5,
         "num_unverified_draft_tokens": 7,
+        "num_cached_prompt_tokens": 3,
         "draft_seconds": 0.5,
         "target_seconds": 7.0,
         "by_drafter": {"draft_model": model, "prompt_lookup": lookup},

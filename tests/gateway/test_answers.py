@@ -77,6 +77,21 @@ async def test_stream_ends_with_its_usage_where_it_is_asked_for(post):
     assert last["metrics"]["speculative_decoding"] == FIGURES
 
 
+@pytest.mark.parametrize(("second", "told"), [(5, {"cached_tokens": 37}), (None, None)])
+async def test_usage_tells_how_much_of_the_prompts_was_cached_where_the_target_does(
+    post, triton, second, told
+):
+    cached = {4: 32, 5: second}
+
+    def script(asked):
+        figures = statistics(1, cached=cached[asked["input_ids"][0]])
+        return [ResponseChunk("x", [39], 1, 4, 1, "stop", figures)]
+
+    triton.script = script
+    answer = (await post("/v1/completions", {"prompt": [[4], [5]], "n": 2})).json()
+    assert answer["usage"].get("prompt_tokens_details") == told
+
+
 async def test_every_chunk_has_the_usage_where_it_is_asked_for(post):
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {**PROMPT, "stream": True, "stream_options": options}

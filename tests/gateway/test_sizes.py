@@ -92,6 +92,23 @@ async def test_an_error_quotes_little_of_what_it_was_sent(post, body):
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"a\nb": 1},
+        {"response_format": {"type": "text", "a\u2028b": 1}},
+        {"tools": [], "tool_choice": {"type": "function", "function": {"name": "a\nb"}}},
+    ],
+)
+async def test_an_error_is_one_line_whatever_it_quotes(post, body):
+    message = {"role": "user", "content": "x"}
+    response = await post("/v1/chat/completions", {"messages": [message]} | body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert len(f"{error['message']}{error['param']}".splitlines()) == 1
+
+
+@pytest.mark.anyio
 async def test_an_error_quotes_little_of_a_path(client):
     async with client() as opened:
         response = await opened.get("/nowhere/" + "k" * 10_000)
@@ -114,7 +131,7 @@ async def test_a_large_body_is_read_on_a_thread(post, monkeypatch, number, aside
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("body", [b'"\xff"', b"[" * 200_000])
+@pytest.mark.parametrize("body", [b'"\xff"', b"[" * 200_000, b'{"seed": ' + b"1" * 5000 + b"}"])
 async def test_what_no_parser_can_read_is_refused(client, body):
     headers = {"content-type": "application/json"}
     async with client() as opened:

@@ -123,10 +123,11 @@ async def test_an_answer_without_calls_is_text(chat, stream):
 
 
 @pytest.mark.anyio
-async def test_a_call_that_is_cut_is_said_to_be(chat):
+@pytest.mark.parametrize("reason", ["length", "stop"])
+async def test_a_call_that_is_cut_is_said_to_be(chat, reason):
     cut = '<tool_call>{"name": "add", "arguments": {"a": '
-    choice = (await chat(cut, finish_reason="length")).json()["choices"][0]
-    assert choice["finish_reason"] == "length"
+    choice = (await chat(cut, finish_reason=reason)).json()["choices"][0]
+    assert choice["finish_reason"] == reason
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"a": '
 
 

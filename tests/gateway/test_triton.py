@@ -43,11 +43,13 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.ready = True
         self.more = {}
         self.configs = CONFIGS
+        self.asked = 0  # what is served
         self.requests = []
         self.metadata = {}
         self.cancelled = asyncio.Event()
 
     async def RepositoryIndex(self, request, context):  # noqa: N802
+        self.asked += 1
         names = service_pb2.RepositoryIndexResponse.ModelIndex
         return service_pb2.RepositoryIndexResponse(models=[names(name=n) for n in self.configs])
 
@@ -131,6 +133,38 @@ async def test_models_are_read_from_configurations():
         assert not models.add_special_tokens
         assert not models.skip_special_tokens
         assert await triton.ready()
+
+
+async def test_many_who_come_at_once_ask_for_the_models_once():
+    service = Service()
+    async with connected(service) as triton:
+        first = asyncio.create_task(triton.models())
+        others = [asyncio.create_task(triton.models()) for _ in range(20)]
+        await asyncio.sleep(0)
+        first.cancel()  # whoever leaves takes nobody along
+        assert len({id(models) for models in await asyncio.gather(*others)}) == 1
+    assert service.asked == 1
+
+
+async def test_many_who_come_at_once_hear_of_the_same_failure_and_ask_again():
+    service = Service()
+    service.configs = {"target": {}}
+    async with connected(service) as triton:
+        told = await asyncio.gather(*(triton.models() for _ in range(20)), return_exceptions=True)
+        assert {error.status for error in told} == {503}
+        assert service.asked == 1
+        service.configs = CONFIGS
+        assert (await triton.models()).room == 1008
+
+
+async def test_a_failure_of_any_kind_is_not_kept(monkeypatch):
+    service = Service()
+    async with connected(service) as triton:
+        with monkeypatch.context() as broken:
+            broken.setattr("tandem.gateway.triton.served_models", [].index)
+            with pytest.raises(ValueError, match="is not in list"):
+                await triton.models()
+        assert (await triton.models()).room == 1008
 
 
 async def test_chunks_are_read():

@@ -33,7 +33,7 @@ FOREVER = "for ever"
 Script: TypeAlias = Sequence["ResponseChunk | ApiError | str"]
 
 
-def statistics(*accepted: int, drafted: int = 4) -> dict[str, Any]:
+def statistics(*accepted: int, drafted: int = 4, cached: int | None = None) -> dict[str, Any]:
     """What a request reports of rounds with drafts of one length."""
     histogram = [accepted.count(number) for number in range(max(accepted) + 1)]
     return {
@@ -41,6 +41,7 @@ def statistics(*accepted: int, drafted: int = 4) -> dict[str, Any]:
         "num_draft_tokens": drafted * len(accepted),
         "num_accepted_draft_tokens": sum(accepted),
         "acceptance_histogram": histogram,
+        "num_cached_prompt_tokens": cached,
     }
 
 
