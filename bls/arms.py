@@ -18,7 +18,7 @@ LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
 STOP_PROBABILITIES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 MEMORY = 0.98  # how much of what a request has learned outlives a round,
 SHARED_MEMORY = 0.998  # and of what all have,
-PRIOR_ROUNDS = 20.0  # which counts as so many rounds of a request's own
+PRIOR_ROUNDS = 8.0  # which counts as so many rounds of a request's own
 MOST_LIKELY = 0.99  # acceptance of a token that nothing is known about
 
 

@@ -16,10 +16,16 @@ def regions():
 
 
 @pytest.fixture
-def small(monkeypatch, embedded_profile):
-    """Two prompts, short answers, one repeat."""
-    monkeypatch.setattr(demo, "EMBEDDED", embedded_profile)
-    for name, number in (("NUM_PROMPTS", 2), ("MAX_TOKENS", 16), ("REPEATS", 1)):
+def small(monkeypatch, embedded_profile, tmp_path):
+    """A prompt of each kind, short answers, one repeat; drafter and lengths as they are shipped."""
+    text, profile = embedded_profile.read_text(), tmp_path / "embedded.yaml"
+    asked = {"drafter: draft_model": "drafter: hybrid", "draft_len: 4": "draft_len: auto"}
+    for tested, shipped in asked.items():
+        assert tested in text
+        text = text.replace(tested, shipped)
+    profile.write_text(text)
+    monkeypatch.setattr(demo, "EMBEDDED", profile)
+    for name, number in (("PROMPTS_OF_A_KIND", 1), ("MAX_TOKENS", 16), ("REPEATS", 1)):
         monkeypatch.setattr(demo, name, number)
 
 
@@ -27,10 +33,11 @@ def test_demo_finds_the_same_text_on_every_prompt(small, capsys):
     before = regions()
     assert command.main(["demo"]) == 0
     shown = capsys.readouterr().out
-    *_, one, other, total, legend, engines, rest = shown.splitlines()
-    assert [line.split()[-1] for line in (one, other, total)] == ["yes"] * 3
+    table, (legend, engines, rest) = shown.splitlines()[:-3], shown.splitlines()[-3:]
+    said = [line.split("  ")[0] for line in table if line.endswith("yes")]
+    assert said == ["show-0", "all completions", "edit-0", "all edits", "all"]
     assert legend == "Greedy, 16 tokens at most; times are medians of 1 answers."
-    assert engines.startswith("A round of draft_model took ")
+    assert engines.startswith("A round of hybrid took ")
     assert rest.endswith("in Triton and the loop, which matters less the longer the engines take.")
     for prompt in demo.read_prompts(demo.PROMPTS):
         assert demo.last_lines(prompt.text, demo.PROMPT_LINES) in shown

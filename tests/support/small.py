@@ -21,5 +21,7 @@ def write_profile(pair: Path, file: Path, **sections: Any) -> Path:
     }
     for section, keys in sections.pop("engines", {}).items():
         profile["engines"][section] |= keys
+    # Drafts that nobody asked otherwise for do not depend on what took how long.
+    profile["decoding"] = {"draft_len": 4} | sections.pop("decoding", {})
     file.write_text(yaml.safe_dump(profile | sections))
     return file

@@ -16,23 +16,25 @@ def answer(text, seconds, rounds=10, drafted=0, accepted=0):
     return Answer(text, 20, AnswerTotals(rounds, drafted, accepted), "length", seconds, 0.1)
 
 
-def comparison(name="one", text="same", said="same"):
+def comparison(name="one", text="same", said="same", kind="edit"):
     control = [answer(text, seconds, 20) for seconds in (2.0, 9.0, 1.0)]
     speculative = [answer(said, seconds, 10, 40, 10) for seconds in (1.0, 0.5, 7.0)]
-    return PromptComparison(DemoPrompt(name, "x"), control, speculative)
+    return PromptComparison(DemoPrompt(name, kind, "x"), control, speculative)
 
 
 def report(*comparisons):
     file = io.StringIO()
-    status = demo.report(comparisons, Console(file=file, width=100))
+    status = demo.report(comparisons, "hybrid", Console(file=file, width=100))
     return status, file.getvalue()
 
 
-def test_prompts_are_the_first_of_the_file(tmp_path):
+def test_prompts_are_the_first_of_each_kind(tmp_path):
     path = tmp_path / "prompts.jsonl"
-    lines = [{"id": str(i), "kind": "completion", "prompt": f"def f{i}("} for i in range(20)]
+    kinds = {i: "edit" if i in (3, 7) else "completion" for i in range(9)}
+    lines = [{"id": str(i), "kind": kinds[i], "prompt": f"def f{i}("} for i in range(9)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert demo.read_prompts(path) == [DemoPrompt(str(i), f"def f{i}(") for i in range(8)]
+    wanted = [DemoPrompt(str(i), kinds[i], f"def f{i}(") for i in (0, 1, 2, 4, 3, 7)]
+    assert demo.read_prompts(path) == wanted
 
 
 def test_demo_outside_a_checkout_says_what_it_wants(tmp_path):
@@ -52,18 +54,20 @@ def test_total_adds_up_times_and_tokens():
 
 
 def test_statistics_say_so_when_nothing_was_drafted():
-    nothing = PromptComparison(DemoPrompt("one", "x"), [answer("t", 1.0)], [answer("t", 1.0)])
+    nothing = PromptComparison(
+        DemoPrompt("one", "edit", "x"), [answer("t", 1.0)], [answer("t", 1.0)]
+    )
     assert "-" in ComparisonRow.of(nothing).cells
 
 
 def test_report_is_content_when_all_texts_are_the_same():
-    status, text = report(comparison("one"), comparison("two"))
+    status, text = report(comparison("one", kind="completion"), comparison("two"))
     assert status == 0
     assert "different" not in text
     assert max(map(len, text.splitlines())) <= 100
-    assert [line.split()[0] for line in text.splitlines() if line.endswith("yes")] == [
-        "one",
-        "two",
+    assert [line.split("  ")[0] for line in text.splitlines() if line.endswith("yes")] == [
+        *("one", "all completions"),
+        *("two", "all edits"),
         "all",
     ]
 
@@ -81,7 +85,7 @@ def test_report_says_where_the_time_of_a_round_went():
         each.seconds = 1.0
     _, text = report(timed)
     assert text.splitlines()[-2:] == [
-        "A round of draft_model took 100.0 ms: 50.0 in the target, 25.0 in the draft,",
+        "A round of hybrid took 100.0 ms: 50.0 in the target, 25.0 in the draft,",
         "25.0 in Triton and the loop, which matters less the longer the engines take.",
     ]
 

@@ -24,18 +24,19 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving
 
-NUM_PROMPTS = 8
+PROMPTS_OF_A_KIND = 4
 MAX_TOKENS = 96
 REPEATS = 3
-CONTROL, DRAFTER = drafter_registry.CONTROL.name, drafter_registry.DRAFT_MODEL.name
+CONTROL = drafter_registry.CONTROL.name
 PROMPT_LINES = 8  # of a prompt, the last ones are shown
 WIDTH = 100  # where the output is not a terminal
 
 
 class DemoPrompt(NamedTuple):
-    """A text to go on from, and its name."""
+    """A text to go on from, its name, and its kind: a completion, or an edit of what it holds."""
 
     id: str
+    kind: str
     text: str
 
 
@@ -127,36 +128,39 @@ def run(_: argparse.Namespace) -> int:
     console = console_of_width(WIDTH)
     with serving(planned) as server, Client(server.grpc_url) as client:
         bench = DemoRunner(client, planned.stream_entry.name, console)
-        bench.warm_up(prompts[0])
+        bench.warm_up(prompts)
         comparisons = [
             bench.compare(prompt, f"{number} of {len(prompts)}: {prompt.id}")
             for number, prompt in enumerate(prompts, start=1)
         ]
-    return report(comparisons, console)
+    return report(comparisons, planned.loop_settings().drafter, console)
 
 
 def read_prompts(path: Path) -> list[DemoPrompt]:
     """Return the demo's prompts; raise TandemError where they are not."""
     try:
-        lines = path.read_text().splitlines()[:NUM_PROMPTS]
+        lines = path.read_text().splitlines()
     except OSError as error:
         raise TandemError(f"{path}: {error.strerror}; the demo wants a checkout") from error
     read = [json.loads(line) for line in lines]
-    return [DemoPrompt(entry["id"], entry["prompt"]) for entry in read]
+    prompts = [DemoPrompt(entry["id"], entry["kind"], entry["prompt"]) for entry in read]
+    kinds = dict.fromkeys(prompt.kind for prompt in prompts)
+    return [p for kind in kinds for p in _of_kind(prompts, kind)[:PROMPTS_OF_A_KIND]]
 
 
 class DemoRunner:
-    """Puts prompts to a server, with the drafter and without it."""
+    """Puts prompts to a server, as it is deployed and without drafts."""
 
     def __init__(self, client: Client, model: str, console: Console) -> None:
         self._client = client
         self._model = model
         self._console = console
 
-    def warm_up(self, prompt: DemoPrompt) -> None:
-        """Let both engines allocate what they need."""
-        for drafter in (CONTROL, DRAFTER):
-            self._answer(prompt, drafter)
+    def warm_up(self, prompts: Sequence[DemoPrompt]) -> None:
+        """Let both engines allocate what they need, and `auto` learn what their calls take."""
+        for prompt in prompts:
+            for drafter in (CONTROL, None):
+                self._answer(prompt, drafter)
 
     def compare(self, prompt: DemoPrompt, heading: str) -> PromptComparison:
         """Show an answer as it streams, then time it: in turns, so that both meet the same noise.
@@ -170,33 +174,33 @@ class DemoRunner:
         with Console(stderr=True).status("timing it"):
             for _ in range(REPEATS):
                 control.append(self._answer(prompt, CONTROL))
-                speculative.append(self._answer(prompt, DRAFTER))
+                speculative.append(self._answer(prompt, None))
         return PromptComparison(prompt, control, speculative)
 
     def _show(self, prompt: DemoPrompt) -> Answer:
         console, answer = self._console, Answer()
         console.out(last_lines(prompt.text, PROMPT_LINES), style="dim", end="", highlight=False)
-        inputs = inputs_for(prompt.text, MAX_TOKENS, {tensors.DRAFTER: DRAFTER})
+        inputs = inputs_for(prompt.text, MAX_TOKENS, {})
         show(self._client, self._model, inputs, answer, console)
         return answer
 
-    def _answer(self, prompt: DemoPrompt, drafter: str) -> Answer:
-        more = {tensors.DRAFTER: drafter}
+    def _answer(self, prompt: DemoPrompt, drafter: str | None) -> Answer:
+        """Ask with a drafter; None: with the deployment's own."""
+        more = {} if drafter is None else {tensors.DRAFTER: drafter}
         inputs = inputs_for(prompt.text, MAX_TOKENS, more, stream=False)
         return self._client.answer(self._model, inputs)
 
 
-def report(comparisons: Sequence[PromptComparison], console: Console) -> int:
+def report(comparisons: Sequence[PromptComparison], drafter: str, console: Console) -> int:
     """Print the table, and every difference; return the exit status."""
-    rows = [ComparisonRow.of(comparison) for comparison in comparisons]
     console.print()
-    console.print(_table([c.prompt.id for c in comparisons], rows))
+    console.print(_table(comparisons, drafter))
     console.print(
         f"Greedy, {MAX_TOKENS} tokens at most; times are medians of {REPEATS} answers.",
         style="dim",
         highlight=False,
     )
-    console.print(where_the_time_went(comparisons), style="dim", highlight=False)
+    console.print(where_the_time_went(comparisons, drafter), style="dim", highlight=False)
     if coloured(console):
         style = STYLES["accepted"]
         console.print(f"In the texts: [{style}]accepted draft tokens[/], the target's own.")
@@ -206,7 +210,7 @@ def report(comparisons: Sequence[PromptComparison], console: Console) -> int:
     return int(bool(differences))
 
 
-def where_the_time_went(comparisons: Sequence[PromptComparison]) -> str:
+def where_the_time_went(comparisons: Sequence[PromptComparison], drafter: str) -> str:
     """Say what a round takes, by the engines' own clocks, and what the engines do not take of it.
 
     The rest weighs more the faster the engines are: it is why a fast machine gains less here.
@@ -226,7 +230,7 @@ def where_the_time_went(comparisons: Sequence[PromptComparison]) -> str:
     ]
     whole, target, draft = parts
     return (
-        f"A round of {DRAFTER} took {whole:.1f} ms: {target:.1f} in the target, {draft:.1f} in "
+        f"A round of {drafter} took {whole:.1f} ms: {target:.1f} in the target, {draft:.1f} in "
         f"the draft,\n{max(whole - target - draft, 0):.1f} in Triton and the loop, which matters "
         "less the longer the engines take."
     )
@@ -238,23 +242,34 @@ def last_lines(text: str, count: int) -> str:
     return text if len(lines) <= count else "\n".join(["...", *lines[-count:]])
 
 
-def _table(names: Sequence[str], rows: Sequence[ComparisonRow]) -> Table:
+def _of_kind(prompts: Sequence[DemoPrompt], kind: str) -> list[DemoPrompt]:
+    return [prompt for prompt in prompts if prompt.kind == kind]
+
+
+def _table(comparisons: Sequence[PromptComparison], drafter: str) -> Table:
+    """Return the figures of each prompt, of each kind, and of all."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("prompt")
     for heading in (
         "tokens",
         f"{CONTROL}\ntokens/s",
-        f"{DRAFTER}\ntokens/s",
+        f"{drafter}\ntokens/s",
         "speedup",
         "acceptance",
         "tokens\nper round",
         "identical\ntext",
     ):
         table.add_column(heading, justify="right", vertical="bottom")
-    for name, row in zip(names, rows, strict=True):
-        table.add_row(name, *row.cells)
-    table.add_section()
-    table.add_row("all", *ComparisonRow.total(rows).cells, style="bold")
+    rows = [(c.prompt, ComparisonRow.of(c)) for c in comparisons]
+    for kind in dict.fromkeys(prompt.kind for prompt, _ in rows):
+        of_kind = [(prompt.id, row) for prompt, row in rows if prompt.kind == kind]
+        for name, row in of_kind:
+            table.add_row(name, *row.cells)
+        table.add_section()
+        total = ComparisonRow.total([row for _, row in of_kind])
+        table.add_row(f"all {kind}s", *total.cells, style="bold")
+        table.add_section()
+    table.add_row("all", *ComparisonRow.total([row for _, row in rows]).cells, style="bold")
     return table
 
 

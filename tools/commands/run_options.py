@@ -346,10 +346,11 @@ def _verification(max_draft_len: int) -> dict[str, Any]:
 
 def _decoding(drafting: DraftingOptions, max_draft_len: int) -> dict[str, Any]:
     """Return what the strings say, and lengths that the target takes where they say nothing."""
-    usual = min(DecodingSection().draft_len, max_draft_len or DecodingSection().draft_len)
+    usual = DecodingSection().prompt_lookup.prompt_lookup_num_tokens
+    usual = min(usual, max_draft_len or usual)
     given, lookup = drafting.draft_target, drafting.prompt_lookup
     return {
-        "draft_len": given.draft_len if given else usual,
+        "draft_len": given.draft_len if given else "auto",
         "use_draft_logits": given is not None and given.use_logits,
         "prompt_lookup": {
             "prompt_lookup_num_tokens": lookup.prompt_lookup_num_tokens if lookup else usual

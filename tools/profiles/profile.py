@@ -114,7 +114,7 @@ class DecodingSection(ConfigSection):
     """
 
     drafter: DrafterName | None = None
-    draft_len: DraftLen = 4
+    draft_len: DraftLen = AUTO
     draft_ahead: DraftAhead = None
     use_draft_logits: bool = False
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
