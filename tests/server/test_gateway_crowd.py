@@ -8,6 +8,7 @@ import urllib.request
 import pytest
 from crowd import idle
 from live_triton import eventually
+from scale import scaled
 
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
@@ -15,7 +16,7 @@ from tandem.gateway.settings import GatewaySettings
 
 from .conftest import emulated_zero, serving_fallibly
 
-CLIENTS, AT_ONCE, MORE_THAN_FIT = 1000, 50, 180
+AT_ONCE, MORE_THAN_FIT = 50, 180
 LONG = 1500
 DONE = b"[DONE]\n\n"
 STEP_MS = 100.0  # of the target, so that the cores are the gateway's while an answer lasts
@@ -83,7 +84,8 @@ def running(port):
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def test_a_thousand_that_hang_up_leave_nothing(crowded):
+@pytest.mark.parametrize("clients", scaled(100, 1000))
+def test_many_that_hang_up_leave_nothing(crowded, clients):
     server, port = crowded
 
     async def hang_up(room):
@@ -95,7 +97,7 @@ def test_a_thousand_that_hang_up_leave_nothing(crowded):
 
     async def crowd():
         room = asyncio.Semaphore(AT_ONCE)
-        await asyncio.gather(*(hang_up(room) for _ in range(CLIENTS)))
+        await asyncio.gather(*(hang_up(room) for _ in range(clients)))
 
     asyncio.run(crowd())
     assert eventually(lambda: running(port) == 0 and idle(server))

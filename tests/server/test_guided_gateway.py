@@ -10,7 +10,7 @@ import jsonschema
 import openai
 import pytest
 from entries import ask_one
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
@@ -192,6 +192,7 @@ def tool(name, parameters=None, **given):
 
 
 TOOLS = [tool("weather", PARAMETERS), tool("weather2", PARAMETERS), tool("now")]
+SCHEMA_OF = {"weather": PARAMETERS, "weather2": PARAMETERS, "now": {"maxProperties": 0}}
 
 
 def named(name):
@@ -264,3 +265,102 @@ def test_a_guide_stands_behind_thoughts(client_of):
                 assert choice.message.content in {"yes", "no"}
             else:
                 assert choice.message.reasoning_content
+
+
+class Pair(BaseModel, extra="forbid"):
+    """Two letters."""
+
+    first: Literal["a", "b", "c", "d"]
+    second: Literal["a", "b", "c", "d"]
+
+
+def new_pair(taken):
+    """A model whose validator says what no schema can: the first two answers are refused."""
+
+    class New(Pair):
+        @model_validator(mode="after")
+        def is_new(self):
+            if len(taken) < 2:
+                taken.append(self.first + self.second)
+                raise ValueError(f"{taken[-1]} is taken")
+            return self
+
+    return New
+
+
+def as_text(client, messages, stream):
+    """The answer as JSON, and the messages that it is in a conversation."""
+    schema = {"name": "pair", "strict": True, "schema": Pair.model_json_schema()}
+    asked = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    text = said_by(client, messages, stream, asked).content
+    return text, [{"role": "assistant", "content": text}]
+
+
+def as_call(client, messages, stream):
+    """The same as the arguments of a call."""
+    asked = {"tools": [openai.pydantic_function_tool(Pair)], "tool_choice": named("Pair")}
+    [call] = said_by(client, messages, stream, asked).tool_calls
+    called = call.model_dump(include={"id": True, "type": True, "function": {"name", "arguments"}})
+    return call.function.arguments, [
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": call.id, "content": "It is not valid."},
+    ]
+
+
+def said_by(client, messages, stream, asked):
+    asked = ASKED | {"messages": messages, "max_tokens": 60} | asked
+    if not stream:
+        return client.chat.completions.create(**asked).choices[0].message
+    with client.chat.completions.stream(**asked) as events:
+        return events.get_final_completion().choices[0].message
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("ask", [as_text, as_call])
+def test_an_answer_that_a_validator_refuses_is_asked_for_again(client_of, ask, stream):
+    """As `instructor` does: what is wrong is told as a message, up to three times."""
+    taken, messages = [], [USER]
+    model = new_pair(taken)
+    with client_of(MARKS["hermes"]) as client:
+        for _ in range(3):
+            text, said = ask(client, messages, stream)
+            jsonschema.validate(json.loads(text), Pair.model_json_schema())
+            try:
+                valid = model.model_validate_json(text)
+                break
+            except ValidationError as error:
+                messages = [*messages, *said, {"role": "user", "content": str(error)}]
+    assert isinstance(valid, Pair)
+    assert len(taken) == 2
+    assert sum("is taken" in message["content"] for message in messages if message["content"]) == 2
+
+
+@pytest.mark.parametrize("known", MARKS)
+def test_calls_side_by_side_are_joined_from_a_streams_deltas(client_of, known):
+    joined = []
+    with client_of(MARKS[known]) as client:
+        asked = ASKED | {"temperature": 1.5, "n": 4, "tools": TOOLS, "tool_choice": "required"}
+        for seed in range(2):
+            whole = client.chat.completions.create(**asked, seed=seed).choices
+            streamed = joined_calls(client.chat.completions.create(**asked, seed=seed, stream=True))
+            for choice in whole:
+                calls = [call.function for call in choice.message.tool_calls or []]
+                assert streamed[choice.index] == [(c.name, c.arguments) for c in calls]
+                ended = calls if choice.finish_reason == "tool_calls" else calls[:-1]
+                for call in ended:
+                    jsonschema.validate(json.loads(call.arguments), SCHEMA_OF[call.name])
+                joined.append(len(ended))
+    assert max(joined) > 1
+
+
+def joined_calls(chunks):
+    """Name and arguments of each call of each choice; an id comes once, with the name."""
+    found: dict = {}
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        calls = found.setdefault(choice.index, [])
+        for delta in choice.delta.tool_calls or []:
+            if delta.id:
+                assert delta.index == len(calls)
+                calls.append([delta.function.name, ""])
+            calls[delta.index][1] += delta.function.arguments or ""
+    return {index: [tuple(call) for call in calls] for index, calls in found.items()}

@@ -2,7 +2,7 @@
 
 Set HOSTILE_VOLLEYS to search longer, with other requests each time:
 
-    HOSTILE_VOLLEYS=20000 pytest tests/server/test_hostile.py
+    HOSTILE_VOLLEYS=20000 pytest -m heavy tests/server/test_hostile.py
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from hostile_guides import CRASHING, ENDLESS, ODD, TOO_LONG, large
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from live_triton import eventually
+from scale import scaled
 from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
 
+from tandem.guides import trial
 from tandem.tools.profiles import deployment
 
 from .conftest import serving
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
-VOLLEYS = int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 500
+VOLLEYS = scaled(100, int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 650)
 VOLLEY = 8  # requests at once
 
 # What a request may be refused with. Not INTERNAL or UNKNOWN, which ask the caller to try again, or
@@ -62,9 +64,10 @@ PAUSE_BESIDE_COMPILING = 2.0
 # the machine took meanwhile from a server that nobody attacked.
 SECONDS_AT_MOST = 10.0
 SECONDS_OF_MOST = 1.0
+# Of a guide, which is tried out at a low priority, and compiled after that.
+SECONDS_OF_GUIDE = 2 * trial.SECONDS + SECONDS_AT_MOST
 
 SEARCH = settings(
-    max_examples=VOLLEYS,
     derandomize="HOSTILE_VOLLEYS" not in os.environ,
     deadline=None,
     database=None,
@@ -76,8 +79,9 @@ SEARCH = settings(
 class Judge:
     """Looks at every reply; says at the end what was wrong."""
 
-    def __init__(self, server) -> None:
+    def __init__(self, server, seconds_at_most: float = SECONDS_AT_MOST) -> None:
         self.server = server
+        self._seconds_at_most = seconds_at_most
         self.times: list[tuple[float, float]] = []  # of each reply: when asked for, when there
         self.codes: Counter[str] = Counter()
         self.faults: dict[str, str] = {}
@@ -102,7 +106,7 @@ class Judge:
             yield "no answer"
         elif reply.code not in RIGHT_CODES and not own and not DEADLINE.search(reply.line):
             yield "the code"
-        if reply.seconds > SECONDS_AT_MOST:
+        if reply.seconds > self._seconds_at_most:
             yield f"it took {reply.seconds:.1f} s"
         if reply.answered:
             return
@@ -193,14 +197,15 @@ def resident_mb(pid: int) -> float:
     return int(re.search(r"RssAnon:\s+(\d+)", status)[1]) / 1024
 
 
-def attack(server, wire, volleys, search) -> Judge:
+def attack(server, wire, requests, volleys: int) -> Judge:
     """Send volley after volley."""
     judge = Judge(server)
+    volley_of = st.lists(requests, min_size=VOLLEY, max_size=VOLLEY)
 
     with ThreadPoolExecutor(VOLLEY) as senders:
 
-        @search
-        @given(volleys)
+        @settings(SEARCH, max_examples=volleys)
+        @given(volley_of)
         def fire(volley):
             assert server.running, judge.report()
             replies = senders.map(wire.send, volley)
@@ -211,14 +216,14 @@ def attack(server, wire, volleys, search) -> Judge:
     return judge
 
 
+@pytest.mark.parametrize("volleys", VOLLEYS)
 def test_whatever_is_sent_gets_an_answer_or_a_line_and_nobody_else_notices(
-    server, twin, wire, unharmed
+    server, twin, wire, unharmed, volleys
 ):
-    volleys = st.lists(REQUESTS, min_size=VOLLEY, max_size=VOLLEY)
     with standing_by(server.grpc_url) as good, standing_by(twin.grpc_url) as spared:
-        judge = attack(server, wire, volleys, SEARCH)
+        judge = attack(server, wire, REQUESTS, volleys)
     assert not judge.faults, judge.report()
-    assert len(judge.times) == VOLLEYS * VOLLEY
+    assert len(judge.times) == volleys * VOLLEY
     assert judge.codes["OK"] > len(judge.times) / 20
     slow = judge.slow(spared.fare)
     assert len(slow) < len(judge.times) / 100, slow
@@ -228,12 +233,11 @@ def test_whatever_is_sent_gets_an_answer_or_a_line_and_nobody_else_notices(
 
 
 @pytest.mark.parametrize("model", INNER)
+@pytest.mark.parametrize("volleys", scaled(8, 40))
 def test_whatever_is_sent_to_a_model_behind_the_entries_gets_an_answer_or_a_line(
-    server, wire, unharmed, model
+    server, wire, unharmed, model, volleys
 ):
-    volleys = st.lists(inner_rpcs(model), min_size=VOLLEY, max_size=VOLLEY)
-    search = settings(SEARCH, max_examples=max(32, VOLLEYS // 16))
-    judge = attack(server, wire, volleys, search)
+    judge = attack(server, wire, inner_rpcs(model), volleys)
     assert not judge.faults, judge.report()
 
 
@@ -284,8 +288,9 @@ def by_guide(guide: tuple[str, str], *, streamed: bool) -> Rpc:
     return Rpc(message("bls_stream" if streamed else "bls", made), streamed=streamed)
 
 
+@pytest.mark.heavy
 def test_hostile_guides_get_an_answer_or_a_line(server, twin, wire, unharmed):
-    judge = Judge(server)
+    judge = Judge(server, SECONDS_OF_GUIDE)
     refused = {"too long": TOO_LONG, **CRASHING, "endless": ENDLESS["intersections"]}
     with standing_by(server.grpc_url) as good, standing_by(twin.grpc_url) as spared:
         for name, guide in {**ODD, **refused}.items():
@@ -297,14 +302,15 @@ def test_hostile_guides_get_an_answer_or_a_line(server, twin, wire, unharmed):
     assert good.fare.unexcused(PAUSE_BESIDE_COMPILING, spared.fare) == []
 
 
-def test_many_large_guides_wait_their_turn(server, twin, wire, unharmed):
+@pytest.mark.parametrize("clients", scaled(16, 64))
+def test_many_large_guides_wait_their_turn(server, twin, wire, unharmed, clients):
     """Every fourth client leaves at once; nobody is told that the server is busy."""
     with (
         standing_by(server.grpc_url) as good,
         standing_by(twin.grpc_url) as spared,
-        ThreadPoolExecutor(64) as clients,
+        ThreadPoolExecutor(clients) as pool,
     ):
-        left = [clients.submit(ask_by_guide, server, large(n), n % 4 == 3) for n in range(64)]
+        left = [pool.submit(ask_by_guide, server, large(n), n % 4 == 3) for n in range(clients)]
         answers = [future.result() for future in left]
     stayed = [answer for n, answer in enumerate(answers) if n % 4 != 3]
     assert [answer.error for answer in stayed if answer.error] == []

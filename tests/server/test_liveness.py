@@ -12,6 +12,7 @@ from crowd import Crowd, answers_of, ask, idle, metric
 from entries import ask_one, inputs, streaming
 from live_triton import eventually
 from metrics import scrape, total, until
+from scale import scaled
 from tritonclient.utils import InferenceServerException
 
 from tandem.tools.profiles import deployment
@@ -138,7 +139,7 @@ def logits_of(server, entry, prompts):
         return connection.infer(entry, inputs(prompts, **values)).as_numpy("context_logits")
 
 
-@pytest.mark.parametrize("entry", ["bls", "ensemble"])
+@pytest.mark.parametrize("entry", scaled("bls", "ensemble"))
 def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallible, entry):
     # One prompt after the other: what the target sent is no room for the answer to all of them.
     with fallible(admission={"max_requests": 1}) as server:

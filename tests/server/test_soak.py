@@ -8,6 +8,7 @@ import tritonclient.grpc as client
 from crowd import Crowd, answers_of, controls, idle, metric, prompts_of, wrong
 from live_triton import eventually
 from metrics import settle
+from scale import scaled
 
 PROMPTS = prompts_of(64)
 
@@ -23,7 +24,8 @@ def expected(server):
     return controls(server, PROMPTS)
 
 
-@pytest.mark.parametrize(("drafter", "times"), [("draft_model", 10), ("none", 3)])
+@pytest.mark.parametrize("times", scaled(2, 10))
+@pytest.mark.parametrize("drafter", ["draft_model", "none"])
 def test_64_streams_are_right_again_and_again(server, expected, drafter, times):
     with Crowd(server, 64) as crowd:
         for _ in range(times):

@@ -49,12 +49,13 @@ def write_profile(
             "target": {**engine, "engine_dir": "engines/target"},
             "draft": {**engine, "engine_dir": "engines/draft", "checkpoint": "padded"},
         },
+        "decoding": {"draft_len": 4},
         "timeouts": {"drafter_pause": 0.1},
     }
     if not draft:
         del profile["engines"]["draft"]
     if fast:
-        profile["decoding"] = {"use_draft_logits": True}
+        profile["decoding"]["use_draft_logits"] = True
         for rank, section in enumerate((profile["engines"][e] for e in ("draft", "target")), 1):
             section["checkpoint"] = "checkpoint"
             section["run"] = {

@@ -343,3 +343,26 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
         if starts:
             return new, text[: min(starts)], "stop"
     return new, text_of(new), "length"
+
+
+class Says(Language):
+    """The tokens 1 to 5 in turn, and at one position an end of sequence."""
+
+    def __init__(self, end=END, at=10):
+        super().__init__()
+        object.__setattr__(self, "end", (at, end))
+
+    def next(self, context, banned=()):
+        at, end = self.end
+        return end if len(context) == at else len(context) % 5 + 1
+
+
+def request_of(**changes) -> Request:
+    plain = Request(
+        prompt_ids=ids(1, 2, 3),
+        max_tokens=20,
+        end_ids=(END, 6),
+        drafter="draft_model",
+        draft_len=4,
+    )
+    return replace(plain, **changes)

@@ -1,0 +1,156 @@
+"""What the loop counts: rounds, tokens, KV blocks and seconds."""
+
+import pytest
+from scripted import (
+    END,
+    ENDLESS,
+    SETTINGS,
+    Draft,
+    Language,
+    Says,
+    Target,
+    decoding_of,
+    ids,
+    play,
+    request_of,
+    with_engines,
+)
+
+from tandem.bls.effects import EngineAnswer, KvBlocks
+
+
+@pytest.mark.parametrize("end", [END, 6])
+def test_the_token_that_ended_a_call_counts_in_the_rounds_of_an_engine_that_drafts(end):
+    class Speculates(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(num_draft_tokens=12, num_accepted_tokens=5)
+
+    decoding = decoding_of(request_of(drafter="engine", max_tokens=300))
+    play(decoding, Speculates(Says(end)))
+    assert decoding.sequence.num_output_tokens == 7
+    assert decoding.statistics.num_rounds == 7 + 1 - 5  # the end id's token is dropped, or is kept
+
+
+def test_an_end_of_sequence_alone_is_no_round():
+    for end in (END, 6):
+        decoding = decoding_of(request_of(drafter="none"))
+        play(decoding, Target(Says(end, at=3)))
+        assert (decoding.statistics.num_rounds, decoding.finish_reason) == (0, "stop")
+
+
+def test_time_of_a_call_that_brought_nothing_is_counted():
+    class Slow(Target):
+        def answers(self, call):
+            yield next(super().answers(call))._replace(engine_seconds=0.25)
+
+    decoding = decoding_of(request_of(drafter="none"))
+    play(decoding, Slow(Says(at=3)))
+    assert decoding.statistics.target_seconds == 0.25
+
+
+def test_recomputed_tokens_are_what_was_computed_before_and_not_reused():
+    class Evicts(Target):
+        def answers(self, call):
+            reused = 0 if len(self.calls) == 2 else (len(call.context) - 1) // 4
+            for answer in super().answers(call):
+                yield answer._replace(kv_blocks=KvBlocks(reused))
+
+    language = Language(end_every=10**9)
+    decoding = decoding_of(request_of(max_tokens=25))
+    play(decoding, Evicts(language), Draft(language))
+    # The third round's context is 13 tokens; 7 of them were there in the second: one whole block.
+    assert decoding.statistics.num_recomputed_tokens == 4
+
+
+@pytest.mark.parametrize(("reused", "cached"), [((0, 1), 0), ((2, 3), 8), ((3, 3), 9)])
+def test_cached_prompt_tokens_are_those_in_the_blocks_that_the_first_call_reused(reused, cached):
+    class Reuses(Target):
+        def answers(self, call):
+            blocks = KvBlocks(reused[len(self.calls) > 1])
+            for answer in super().answers(call):
+                yield answer._replace(kv_blocks=blocks)
+
+    decoding = decoding_of(request_of(prompt_ids=ids(*range(10, 19))))
+    assert decoding.statistics.num_cached_prompt_tokens is None
+    play(decoding, Reuses(ENDLESS), Draft(ENDLESS))
+    assert decoding.statistics.num_rounds > 1
+    assert decoding.statistics.num_cached_prompt_tokens == cached
+
+
+def test_a_first_call_has_nothing_to_reuse_whatever_the_blocks_hold():
+    class Fresh(Target):
+        def answers(self, call):
+            for answer in super().answers(call):
+                yield answer._replace(kv_blocks=KvBlocks(0))
+
+    decoding = decoding_of(
+        request_of(max_tokens=2), with_engines(SETTINGS, target={"kv_block_tokens": 1})
+    )
+    play(decoding, Fresh(ENDLESS), Draft(ENDLESS))
+    assert decoding.statistics.num_rounds == 1
+    assert decoding.statistics.num_recomputed_tokens == 0
+
+
+@pytest.mark.parametrize(("end_at", "accepted"), [(0, 1), (2, 3), (3, 4), (4, 4), (None, 4)])
+def test_an_accepted_end_of_sequence_is_accepted_and_what_follows_it_is_not(end_at, accepted):
+    class Ends(Target):
+        def answers(self, call):
+            tokens = [*call.draft.tokens.tolist(), 0]
+            if end_at is not None:
+                tokens[end_at] = END
+            yield EngineAnswer(ids(*tokens))
+
+    class Zeros(Draft):
+        def answers(self, call):
+            yield EngineAnswer(ids(*[0] * call.max_new_tokens))
+
+    decoding = decoding_of(request_of(max_tokens=5))
+    chunks = play(decoding, Ends(ENDLESS), Zeros(ENDLESS))
+    assert len(chunks) == 1
+    assert decoding.statistics.num_accepted_draft_tokens == accepted
+
+
+def test_the_seconds_of_an_engine_that_drafts_by_itself_are_added_up():
+    class Works(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(engine_seconds=0.5, num_draft_tokens=4, num_accepted_tokens=2)
+
+    decoding = decoding_of(request_of(drafter="engine"))
+    play(decoding, Works(ENDLESS))
+    assert decoding.statistics.target_seconds == 0.5
+
+
+def test_the_engines_own_seconds_are_added_up():
+    class Works(Target):
+        def answers(self, call):
+            yield next(super().answers(call))._replace(engine_seconds=0.5)
+
+    class Thinks(Draft):
+        def answers(self, call):
+            yield next(super().answers(call))._replace(engine_seconds=0.25)
+
+    decoding = decoding_of(request_of(max_tokens=10))
+    play(decoding, Works(ENDLESS), Thinks(ENDLESS))
+    assert decoding.statistics.num_rounds == 2
+    assert decoding.statistics.target_seconds == 1.0
+    assert decoding.statistics.draft_seconds == 0.5
+
+
+def test_draft_tokens_that_came_back_unverified_are_counted():
+    target, draft = Target(Says(at=100), verifies=2), Draft(Says(at=100))
+    decoding = decoding_of(request_of(max_tokens=15))
+    play(decoding, target, draft)
+    # Of 4 draft tokens 2 are verified; the target's own third is the one that was drafted.
+    assert [len(call.draft) for call in target.calls] == [4, 4, 4, 4, 2]
+    assert decoding.statistics.num_unverified_draft_tokens == 4 * 2
+    assert decoding.statistics.as_dict()["num_unverified_draft_tokens"] == 8
+    assert decoding.statistics.num_accepted_draft_tokens == 5 * 2
+
+
+@pytest.mark.parametrize("script", [(True,), (False,), (True, False), (True, True, True, False)])
+def test_verified_draft_tokens_are_not_counted_as_dropped(script):
+    decoding = decoding_of(request_of(max_tokens=40))
+    play(decoding, Target(ENDLESS), Draft(ENDLESS, script))
+    assert decoding.statistics.num_unverified_draft_tokens == 0

@@ -1,0 +1,68 @@
+"""What the loop keeps for the client beside tokens: logits and log-probabilities."""
+
+import numpy as np
+from scripted import (
+    ENDLESS,
+    Draft,
+    Language,
+    Says,
+    Target,
+    decoding_of,
+    play,
+    request_of,
+)
+
+from tandem.bls.effects import PromptLogProbs
+from tandem.bls.token_details import TopLogProbs
+
+
+def test_kept_logits_hold_no_memory_of_an_answer():
+    width, sent = 8, []
+
+    class SendsLogits(Target):
+        def answers(self, call):
+            for answer in super().answers(call):
+                logits = np.repeat(answer.tokens[:, np.newaxis].astype(np.float32), width, axis=1)
+                context = np.ones((len(call.context), width), np.float32)
+                sent.extend([logits, context])
+                yield answer._replace(logits=logits, context_logits=context)
+
+    decoding = decoding_of(request_of(wants_generation_logits=True, max_tokens=30))
+    play(decoding, SendsLogits(Says(at=17)), Draft(Says(at=17), (True, False)))
+    kept = decoding.generation_logits
+    assert np.concatenate(kept)[:, 0].tolist() == decoding.sequence.output.tolist()
+    assert decoding.context_logits.shape[1] == width
+    for array in (*kept, decoding.context_logits):
+        assert array.base is None
+        assert not any(np.shares_memory(array, other) for other in sent)
+
+
+def test_log_probs_line_up_with_the_tokens():
+    class Rated(Target):
+        def answers(self, call):
+            for answer in super().answers(call):
+                rated = answer.tokens.astype(np.float32)
+                top = TopLogProbs(answer.tokens[:, np.newaxis], -rated[:, np.newaxis])
+                yield answer._replace(log_probs=-rated, top=top)
+
+    language = Language(end_every=20)
+    decoding = decoding_of(request_of(wants_log_probs=True, max_tokens=60))
+    chunks = play(decoding, Rated(language), Draft(language, (True, False, True)))
+    for chunk in chunks:
+        tokens, details = chunk.tokens.tolist(), chunk.details
+        assert (-details.log_probs).astype(int).tolist() == tokens
+        assert details.top_ids[:, 0].tolist() == tokens
+        assert (-details.top_log_probs[:, 0]).astype(int).tolist() == tokens
+
+
+def test_the_prompts_log_probs_are_those_of_the_first_call():
+    class Rated(Target):
+        def answers(self, call):
+            first = len(self.calls) == 0
+            for answer in super().answers(call):
+                prompt = PromptLogProbs(np.float32([0, -1, -2])) if first else None
+                yield answer._replace(prompt_log_probs=prompt)
+
+    decoding = decoding_of(request_of(wants_prompt_log_probs=True, max_tokens=20))
+    play(decoding, Rated(ENDLESS), Draft(ENDLESS))
+    assert decoding.prompt_log_probs.values.tolist() == [0, -1, -2]
