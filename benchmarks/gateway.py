@@ -4,7 +4,8 @@
 
 Each turn asks the same prompt both ways, one after the other: the first token and the time between
 chunks are compared turn by turn. Then many streams run at once through the gateway, for the
-processor time that a chunk takes of it.
+processor time that they take of it: short streams of one chunk first, so that what a request takes
+once can be told from what each chunk takes.
 """
 
 from __future__ import annotations
@@ -47,13 +48,23 @@ class Stream(NamedTuple):
     num_chunks: int
 
 
+class ProcessorTime(NamedTuple):
+    """Milliseconds of the processor, and what they were spent on."""
+
+    spent: float
+    num_streams: int
+    num_chunks: int
+
+
 def main() -> None:
     """Measure and print."""
     options = _options()
     with serving(deployment.load(PROFILE)) as server, _gateway(server.grpc_url) as (port, process):
         turns = _turns(server.grpc_url, port, options)
-        chunk_ms = _processor_ms(port, process, options)
-    _print(turns, chunk_ms, options)
+        short = _processor(port, process, 1, options.streams)
+        long = _processor(port, process, options.tokens, options.streams)
+    _print(turns)
+    _print_processor(short, long, options.streams)
 
 
 def _options() -> argparse.Namespace:
@@ -118,13 +129,14 @@ def _stream(moments: Sequence[float]) -> Stream:
     return Stream(MS * moments[0], MS * between, len(moments))
 
 
-def _processor_ms(port: int, process: int, options: argparse.Namespace) -> float:
-    """Processor time of the gateway for a chunk, with many streams at once."""
+def _processor(port: int, process: int, tokens: int, at_once: int) -> ProcessorTime:
+    """What the gateway takes of the processor for streams of so many tokens."""
+    num_streams = 4 * at_once
     before = _ticks(process)
-    with ThreadPoolExecutor(options.streams) as clients:
-        streams = clients.map(lambda _: _through(port, options.tokens), range(4 * options.streams))
-        chunks = sum(stream.num_chunks for stream in streams)
-    return MS * (_ticks(process) - before) / TICK / chunks
+    with ThreadPoolExecutor(at_once) as clients:
+        streams = clients.map(lambda _: _through(port, tokens), range(num_streams))
+        num_chunks = sum(stream.num_chunks for stream in streams)
+    return ProcessorTime(MS * (_ticks(process) - before) / TICK, num_streams, num_chunks)
 
 
 def _ticks(process: int) -> int:
@@ -132,18 +144,25 @@ def _ticks(process: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _print(
-    turns: Sequence[tuple[Stream, Stream]], chunk_ms: float, options: argparse.Namespace
-) -> None:
+def _print(turns: Sequence[tuple[Stream, Stream]]) -> None:
     table = Table("ms", "direct", "through the gateway", "more", title=f"{len(turns)} turns")
     for name in ("first", "between"):
         direct = [getattr(stream, name) for stream, _ in turns]
         through = [getattr(stream, name) for _, stream in turns]
         more = [theirs - ours for ours, theirs in zip(direct, through, strict=True)]
         table.add_row(name, *(f"{statistics.median(v):.2f}" for v in (direct, through, more)))
-    console = Console()
-    console.print(table)
-    console.print(f"processor: {chunk_ms:.3f} ms a chunk with {options.streams} streams at once")
+    Console().print(table)
+
+
+def _print_processor(short: ProcessorTime, long: ProcessorTime, at_once: int) -> None:
+    """Print what a chunk takes altogether, and by itself: both runs have as many requests."""
+    chunk = (long.spent - short.spent) / (long.num_chunks - short.num_chunks)
+    request = (short.spent - chunk * short.num_chunks) / short.num_streams
+    Console().print(
+        f"processor, {at_once} streams at once, {long.num_chunks / long.num_streams:.0f} chunks "
+        f"each: {long.spent / long.num_chunks:.3f} ms a chunk; "
+        f"of that {chunk:.3f} by itself, and {request:.2f} once a request"
+    )
 
 
 if __name__ == "__main__":

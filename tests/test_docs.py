@@ -48,7 +48,9 @@ NAME_METRICS = [
     *sorted((ROOT / "docs").glob("*.md")),
     # `dashboard.py` composes names; what it writes is tandem.json.
     *sorted(
-        path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix != ".py"
+        path
+        for path in (ROOT / "deploy").rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
     ),
     ROOT / "deploy" / "helm" / "tandem" / "files" / "health.py",
 ]
