@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from live_triton import lasting_ports
 
-from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, claim_ports
+from tandem.tools.triton.server import LOOPBACK
 
 BIN = Path(sys.executable).parent
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tandem"
@@ -26,7 +27,7 @@ def environment(tmp_path):
     server = tmp_path / "tritonserver"
     server.write_text(SERVER)
     server.chmod(0o755)
-    port = claim_ports(ANY_PORTS, LOOPBACK).http
+    [port] = lasting_ports(1)
     return os.environ | {
         "PATH": f"{tmp_path}:{BIN}:{os.environ['PATH']}",
         "LWS_LEADER_ADDRESS": LOOPBACK,

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from live_triton import alive, eventually, leftovers, memory_bytes, write_model
 
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import server as servers
-from tandem.tools.triton.server import Ports, TritonServer
+from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Ports, TritonServer, claim_ports
 
 START_AND_TELL = """
 import sys, time
@@ -145,6 +146,17 @@ def test_busy_port_is_refused(models):
         f"cannot listen on 127.0.0.1: {port} (grpc): Address already in use; "
         "say --grpc-port 0, or another --address"
     )
+
+
+@pytest.mark.parametrize("endpoint", ["http", "grpc", "metrics"])
+def test_port_that_another_took_meanwhile_is_given_up_for_a_free_one(models, monkeypatch, endpoint):
+    with socket.create_server((LOOPBACK, 0)) as other:
+        taken = [replace(claim_ports(ANY_PORTS, LOOPBACK), **{endpoint: other.getsockname()[1]})]
+        monkeypatch.setattr(
+            servers, "claim_ports", lambda *asked: taken.pop() if taken else claim_ports(*asked)
+        )
+        with start(models) as server:
+            assert ask(server) == 7
 
 
 def test_server_reports_what_it_waits_for_when_it_stops(models):

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from live_triton import answer_ids, eventually
+from live_triton import answer_ids, eventually, lasting_ports
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from tandem.tools.triton import repository, supervisor
 from tandem.tools.triton.install import find_triton
-from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, claim_ports
+from tandem.tools.triton.server import LOOPBACK, Ports
 
 PROMPTS = ["def add(", "import json\n", "print("]
 WRONG = "raise ImportError('this is the wrong one')\n"
@@ -45,7 +45,7 @@ def environment(tmp_path):
 @contextmanager
 def bare_triton(models, environment, working_directory):
     """Run tritonserver on a repository with next to no options; yield its gRPC address."""
-    install, ports = find_triton(), claim_ports(ANY_PORTS, LOOPBACK)
+    install, ports = find_triton(), Ports(*lasting_ports(3))
     prefix = f"tandem-test-{os.getpid()}-"
     command = [
         *(sys.executable, supervisor.__file__, "10", prefix),

@@ -1,14 +1,17 @@
 """What the tests of a live Triton share."""
 
+import random
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 
-from tandem.tools.triton.server import TritonServer
+from tandem.tools.triton.server import LOOPBACK, TritonServer
 
 CONFIG = """\
 name: "{name}"
@@ -84,6 +87,16 @@ def answer_ids(url: str, prompt: str, *, max_tokens: int = 32, entry: str = "bls
         answer = connection.infer(entry, [text, length], outputs=wanted)
     ids, size = answer.as_numpy("output_ids"), answer.as_numpy("sequence_length")
     return ids.flatten().tolist()[: size.item()]
+
+
+def lasting_ports(count: int) -> list[int]:
+    """Return free ports that nobody gets who asks for any: those above are given out in turns."""
+    free: list[int] = []
+    while len(free) < count:
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind((LOOPBACK, random.randrange(10_000, 30_000)))
+            free.append(tried.getsockname()[1])
+    return free
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:

@@ -10,12 +10,18 @@ TRACEBACK = (
 )
 
 
-def test_log_distinguishes_a_race_of_tritons_own_from_a_model_that_failed(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("what():  boost::interprocess::lock_exception\n", True),
+        ("failed to start HTTP service: Unavailable - Socket '[::1]:1' already in use \n", True),
+        (TRACEBACK, False),
+    ],
+)
+def test_log_distinguishes_a_lost_race_from_a_model_that_failed(tmp_path, text, lost):
     path = tmp_path / "log"
-    path.write_text("what():  boost::interprocess::lock_exception\n")
-    assert TritonLog(path).died_of_a_race
-    path.write_text(TRACEBACK)
-    assert not TritonLog(path).died_of_a_race
+    path.write_text(text)
+    assert TritonLog(path).lost_a_race is lost
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ ERROR = re.compile(
     r"^(?:error: |Error: |\S*tritonserver: |E\d{4} \S+ \d+ \S+\] )(.*)$", re.MULTILINE
 )
 TRACEBACK = re.compile(r'^E\d{4} .*\] "tandem: .*Traceback', re.MULTILINE)
-LOST_LOCK = "boost::interprocess::lock_exception"
+# Models that load side by side make Triton 2.51 die, seldom. And a port that was free at first may
+# be taken when Triton listens, once its models are loaded.
+LOST_RACE = re.compile(r"boost::interprocess::lock_exception|Socket '[^']+' already in use")
 STATUS = re.compile(r"^(?:Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 HARMLESS = ("CudaDriverHelper", "NVML")
 
@@ -41,9 +43,9 @@ class TritonLog:
         return TRACEBACK.search(self._text) is not None
 
     @property
-    def died_of_a_race(self) -> bool:
-        """Whether Triton's Python backend failed at its own shared memory, not at a model."""
-        return LOST_LOCK in self._text
+    def lost_a_race(self) -> bool:
+        """Whether it ended by its own shared memory or a taken port, not by a model."""
+        return LOST_RACE.search(self._text) is not None
 
     @property
     def last_error(self) -> str:

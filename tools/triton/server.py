@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -36,6 +36,7 @@ EXIT_SECONDS = 5  # Triton's own patience with requests in flight when it is ask
 STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can hold it for ever
 GUARD_SECONDS = STOP_SECONDS + 5
 READY_SECONDS = 600.0
+MOST_STARTS = 3
 SECONDS_BETWEEN_LOOKS = 2.0  # whether all processes of a server that runs are still there
 
 
@@ -136,15 +137,16 @@ class TritonServer:
         """Start Triton; return once every model is ready, or raise TandemError."""
         if not self.models:
             raise TandemError(f"{self.repository}: no models here (no */config.pbtxt)")
-        try:
-            self._start_once()
-        except TandemError:
-            # Seldom, models that load side by side make Triton 2.51 die: that says nothing of them.
-            if not (self._failed and self.log.died_of_a_race):
-                raise
-            self.log.path.unlink()
-            self._failed = False
-            self._start_once()
+        for _ in range(MOST_STARTS - 1):
+            try:
+                return self._start_once()
+            except TandemError:
+                # What Triton and other programs race for says nothing of the models.
+                if not (self._failed and self.log.lost_a_race):
+                    raise
+                self.log.path.unlink()
+                self._failed = False
+        return self._start_once()
 
     def _start_once(self) -> None:
         install = find_triton()
@@ -279,18 +281,18 @@ class TritonServer:
 
     def _ready(self) -> bool:
         """Whether everything answers; Triton opens /metrics last, when it calls itself ready."""
-        paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in self.models)]
-        host = self._host.strip("[]")
-        connection = HTTPConnection(host, self.ports.http, timeout=5)
+        models = [f"/v2/models/{name}/ready" for name in self.models]
         try:
-            if not all(_answers(connection, path) for path in paths):
-                return False
-            with socket.create_connection((host, self.ports.metrics), timeout=5):
-                return True
+            return self._answers(self.ports.http, "/v2/health/ready", *models) and self._answers(
+                self.ports.metrics, "/metrics"
+            )
         except (OSError, HTTPException):
             return False
-        finally:
-            connection.close()
+
+    def _answers(self, port: int, *paths: str) -> bool:
+        connection = HTTPConnection(self._host.strip("[]"), port, timeout=5)
+        with closing(connection):
+            return all(_is_found(connection, path) for path in paths)
 
     def _ended(self) -> TandemError:
         if self._guard is not None and (self._guard.returncode or 0) < 0:
@@ -327,7 +329,7 @@ def _refusals() -> Iterator[str]:
         yield f"--{option}=shared-memory:tandem-key={key}"
 
 
-def _answers(connection: HTTPConnection, path: str) -> bool:
+def _is_found(connection: HTTPConnection, path: str) -> bool:
     connection.request("GET", path)
     response = connection.getresponse()
     response.read()
