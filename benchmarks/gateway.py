@@ -4,8 +4,8 @@
 
 Each turn asks the same prompt both ways, one after the other: the first token and the time between
 chunks are compared turn by turn. Then many streams run at once through the gateway, for the
-processor time that they take of it: short streams of one chunk first, so that what a request takes
-once can be told from what each chunk takes.
+processor time that they take of it, in turns with the barest gateway that there can be; and short
+streams of one chunk, so that what a request takes once can be told from what each chunk takes.
 """
 
 from __future__ import annotations
@@ -59,12 +59,26 @@ class ProcessorTime(NamedTuple):
 def main() -> None:
     """Measure and print."""
     options = _options()
-    with serving(deployment.load(PROFILE)) as server, _gateway(server.grpc_url) as (port, process):
-        turns = _turns(server.grpc_url, port, options)
-        short = _processor(port, process, 1, options.streams)
-        long = _processor(port, process, options.tokens, options.streams)
+    tokenizer = deployment.load(PROFILE).tokenizer.folder
+    with serving(deployment.load(PROFILE)) as server:
+        url = server.grpc_url
+        command = ["tandem", "gateway", "--url", url, "--port", "0", "--tokenizer", str(tokenizer)]
+        with (
+            _running(*command) as (port, process),
+            _running("benchmarks.bare_gateway", url) as (bare_port, bare_process),
+        ):
+            turns = _turns(url, port, options)
+            short = _processor(port, process, 1, options.streams)
+            _processor(bare_port, bare_process, 1, options.streams)
+            pairs = [
+                (
+                    _processor(bare_port, bare_process, options.tokens, options.streams),
+                    _processor(port, process, options.tokens, options.streams),
+                )
+                for _ in range(options.repetitions)
+            ]
     _print(turns)
-    _print_processor(short, long, options.streams)
+    _print_processor(short, pairs, options.streams)
 
 
 def _options() -> argparse.Namespace:
@@ -72,16 +86,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=100, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=128, help="default: %(default)s")
     parser.add_argument("--streams", type=int, default=64, help="default: %(default)s")
+    parser.add_argument("--repetitions", type=int, default=3, help="default: %(default)s")
     return parser.parse_args()
 
 
 @contextmanager
-def _gateway(url: str) -> Iterator[tuple[int, int]]:
+def _running(*command: str) -> Iterator[tuple[int, int]]:
     """A gateway in a process of its own: its port, and its process id."""
-    tokenizer = deployment.load(PROFILE).tokenizer.folder
-    command = [sys.executable, "-m", "tandem", "gateway", "--url", url, "--port", "0"]
     with subprocess.Popen(
-        [*command, "--tokenizer", str(tokenizer)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -154,14 +167,21 @@ def _print(turns: Sequence[tuple[Stream, Stream]]) -> None:
     Console().print(table)
 
 
-def _print_processor(short: ProcessorTime, long: ProcessorTime, at_once: int) -> None:
-    """Print what a chunk takes altogether, and by itself: both runs have as many requests."""
+def _print_processor(
+    short: ProcessorTime, pairs: Sequence[tuple[ProcessorTime, ProcessorTime]], at_once: int
+) -> None:
+    """Print what a chunk takes altogether, by itself, and of the barest gateway."""
+    bare, ours = (
+        statistics.median(time.spent / time.num_chunks for time in times)
+        for times in zip(*pairs, strict=True)
+    )
+    long = pairs[-1][1]
     chunk = (long.spent - short.spent) / (long.num_chunks - short.num_chunks)
     request = (short.spent - chunk * short.num_chunks) / short.num_streams
     Console().print(
         f"processor, {at_once} streams at once, {long.num_chunks / long.num_streams:.0f} chunks "
-        f"each: {long.spent / long.num_chunks:.3f} ms a chunk; "
-        f"of that {chunk:.3f} by itself, and {request:.2f} once a request"
+        f"each: {ours:.3f} ms a chunk, the barest gateway {bare:.3f}; of ours {chunk:.3f} by "
+        f"itself, and {request:.2f} once a request (last of {len(pairs)} turns)"
     )
 
 

@@ -260,9 +260,8 @@ def _chunk(response: ModelInferResponse) -> ResponseChunk:
         finish_reason=None if reason is None else _finish_reason(_string(reason)),
         statistics=None if statistics is None else json.loads(_string(statistics)),
         extras={
-            name: np.frombuffer(raw[name], dtype).reshape(shapes[name][2:]).tolist()
-            for name, dtype in EXTRAS.items()
-            if name in raw
+            name: np.frombuffer(raw[name], EXTRAS[name]).reshape(shapes[name][2:]).tolist()
+            for name in raw.keys() & EXTRAS.keys()
         },
     )
 

@@ -13,13 +13,17 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from tandem.guides.automaton import MOST_STATES, GuideAutomaton
-from tandem.guides.errors import GuideError, GuideUndecided
+from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
+from tandem.guides.low_priority import at_low_priority
 from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
 from tandem.guides.trial import try_out
 from tandem.preprocessing.tokenizer import load_tokenizer
 
+# Of a processor, to try a guide: nearly all take less than the first, and none may take more than
+# the second.
+BRIEF_SECONDS, MOST_SECONDS = 0.25, 4.0
 KEPT_BYTES = 512 * 2**20  # of compiled guides, as they have grown
 KEPT_GUIDES = 64
 KEPT_REFUSALS = 1024
@@ -52,10 +56,13 @@ class GuideCompiler:
         with self._lock:
             return guide in self._kept or _digest(guide) in self._refusals
 
-    def matcher(self, guide: Guide, end_ids: Sequence[int]) -> GuideMatcher:
+    def matcher(
+        self, guide: Guide, end_ids: Sequence[int], *, briefly: bool = False
+    ) -> GuideMatcher:
         """Return a matcher at the beginning of an answer; raise GuideError where there is none.
 
         end_ids: what ends the answer. The first mask is made here: some guides fail only there.
+        briefly: GuideTakesLong is raised where the guide is not compiled soon.
         """
         used: GuideAutomaton | None = None
 
@@ -63,14 +70,14 @@ class GuideCompiler:
             nonlocal used
             if used is not None:
                 self._forget(guide, used)
-            used = self._automaton(guide, tried=used is not None)
+            used = self._automaton(guide, tried=used is not None, briefly=briefly)
             return used
 
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
         matcher.check_start()
         return matcher
 
-    def _automaton(self, guide: Guide, *, tried: bool) -> GuideAutomaton:
+    def _automaton(self, guide: Guide, *, tried: bool, briefly: bool) -> GuideAutomaton:
         """Return what the answers by a guide share."""
         with self._lock:
             if guide in self._kept:
@@ -82,21 +89,31 @@ class GuideCompiler:
         if refused is not None:
             raise GuideError(refused)
         try:
-            return self._keep(guide, self._compiled(guide, tried=tried))
+            grammar = grammar_of(guide)
+            if not tried:
+                self._try_out(grammar, briefly=briefly)
+            compiled = self._compiled(grammar)
         except GuideUndecided:
             raise
         except GuideError as error:
             self._refuse(guide, str(error))
             raise
+        return self._keep(guide, GuideAutomaton(compiled, guide.text))
 
-    def _compiled(self, guide: Guide, *, tried: bool) -> GuideAutomaton:
-        grammar = grammar_of(guide)
-        if not tried:
-            try_out(lambda: self._compile(grammar).deep_copy().compute_bitmask())
-        compiled = self._compile(grammar)
+    def _try_out(self, grammar: str, *, briefly: bool) -> None:
+        seconds = BRIEF_SECONDS if briefly else MOST_SECONDS
+        try:
+            try_out(lambda: self._compile(grammar).deep_copy().compute_bitmask(), seconds)
+        except GuideTakesLong as error:
+            if briefly:
+                raise
+            raise GuideError(str(error)) from error
+
+    def _compiled(self, grammar: str) -> LLMatcher:
+        compiled = at_low_priority(lambda: self._compile(grammar))
         if compiled.is_error():
             raise GuideError(reason_of(compiled.get_error()))
-        return GuideAutomaton(compiled, guide.text)
+        return compiled
 
     def _compile(self, grammar: str) -> LLMatcher:
         return LLMatcher(self._tokenizer, grammar, log_level=SILENT, limits=self._limits)

@@ -13,6 +13,10 @@ class GuideUndecided(GuideError):
     """A guide could not be tried out to the end; on another day it may be."""
 
 
+class GuideTakesLong(GuideUndecided):
+    """A guide was not compiled in the time that it was given."""
+
+
 class TokenForbidden(GuideError):
     """A token came that the guide forbids."""
 

@@ -18,33 +18,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tandem.guides.errors import GuideError, GuideUndecided
+from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
+from tandem.guides.low_priority import lower_priority
 
-CPU_SECONDS: Final = 4
 # For a trial that hangs without computing: a lock may have been held when the process was copied.
 SECONDS: Final = 30.0
 MORE_BYTES: Final = 2**30
-NICENESS: Final = 10  # engines and streams go first; a tenth of a busy core is left to it
 # Smaller than the stacks of the threads that do the work afterwards: these have 2 MiB and more.
 STACK_BYTES: Final = 512 * 2**10
 POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
 
 
-def try_out(work: Callable[[], object]) -> None:
+def try_out(work: Callable[[], object], cpu_seconds: float) -> None:
     """Do the work in a copy of this process; raise GuideError where it does not come to an end.
 
+    cpu_seconds: of a processor, that it may take; GuideTakesLong where it takes more.
     GuideUndecided where that may be the machine's fault: it had no time, thread or memory to spare.
 
     An exception counts as an end: the caller meets it too, when it does the work itself.
     """
     child = os.fork()
     if not child:
-        _work(work)
+        _work(work, cpu_seconds)
     status = _status_of(child)
     if status is None:
         raise GuideUndecided(f"it is not compiled after {SECONDS:.0f} s; send a simpler one")
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        raise GuideError(f"it takes more than {CPU_SECONDS} s to compile; send a simpler one")
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
+        raise GuideTakesLong(f"it takes more than {cpu_seconds:g} s to compile; send a simpler one")
     if status:
         crashed = os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL
         kind = GuideError if crashed else GuideUndecided
@@ -66,7 +66,7 @@ def _status_of(child: int) -> int | None:
     return None
 
 
-def _work(work: Callable[[], object]) -> NoReturn:
+def _work(work: Callable[[], object], cpu_seconds: float) -> NoReturn:
     """Do it within bounds; whatever happens, this process ends here."""
     ended = False
 
@@ -77,7 +77,7 @@ def _work(work: Callable[[], object]) -> NoReturn:
         ended = True
 
     try:
-        _bound()
+        _bound(cpu_seconds)
         thread = threading.Thread(target=do)
         thread.start()
         thread.join()
@@ -85,13 +85,13 @@ def _work(work: Callable[[], object]) -> NoReturn:
         os._exit(0 if ended else 1)
 
 
-def _bound() -> None:
+def _bound(cpu_seconds: float) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)  # what a dying process says is no matter of the log
     faulthandler.disable()
-    os.nice(NICENESS)
+    lower_priority()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # whose signal ends the process
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     bytes_now = pages * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (bytes_now + MORE_BYTES,) * 2)

@@ -10,7 +10,7 @@ from tandem.bls.errors import GuideRefused, Overloaded
 from tandem.bls.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import GuideError, GuideTakesLong
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.refusals import keywords_of
 
@@ -51,19 +51,22 @@ class RequestGuides:
         guides = {request.guide for request in requests if request.guide is not None}
         return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
 
-    def matcher(self, request: Request) -> GuideMatcher | None:
+    def matcher(self, request: Request, *, briefly: bool = False) -> GuideMatcher | None:
         """Return the matcher of a request's answer, if it has a guide.
 
-        Raises GuideRefused, or Overloaded where no process can be started to try it in.
+        Raises GuideRefused, or Overloaded where no process can be started to try it in. briefly:
+        GuideTakesLong is raised where the guide is not compiled soon.
         """
         if request.guide is None or self._compiler is None:
             return None
         try:
-            return self._compiler.matcher(request.guide, request.end_ids)
+            return self._compiler.matcher(request.guide, request.end_ids, briefly=briefly)
         except OSError as error:
             raise Overloaded(
                 "the server can start no process to try a new guide in; try again later"
             ) from error
+        except GuideTakesLong:
+            raise
         except GuideError as error:
             for keyword in keywords_of(str(error)):
                 self._count_refused(keyword)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tandem.bls.admission import ReservedSlots
 from tandem.bls.concurrency_limiter import Permit
-from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure
+from tandem.bls.errors import Cancelled, DeadlineExceeded, EngineTimeout, Failure, ServingError
 from tandem.bls.prompt import Options
-from tandem.bls.triton.pending_call import CallSlot
+from tandem.bls.triton.background import log_exception
+from tandem.bls.triton.pending_call import Abandoned, CallSlot
 from tandem.bls.triton.response_builder import ResponseBuilder, SequenceOutput
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.sequence_state import SequenceState
@@ -111,3 +113,24 @@ class RequestState:
             elif last:
                 outputs = [sequence.whole() for sequence in self._sequences]
                 self._sender.send(self._response_builder.response(outputs), final=True)
+
+
+@contextmanager
+def ending(state: RequestState) -> Iterator[None]:
+    """End a request with whatever keeps it from beginning."""
+    try:
+        yield
+    except (Abandoned, Cancelled):
+        return
+    except ServingError as error:
+        state.fail(error)
+    except Exception as error:  # noqa: BLE001  the client must not wait for ever
+        log_exception("a request could not be started", error)
+        state.fail(ServingError("internal error while starting the request"))
+
+
+def give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
+    """End a request that cannot begin."""
+    if permit is not None:
+        permit.give_back()
+    state.fail(error)

@@ -6,8 +6,6 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +27,12 @@ from tandem.bls.request_parser import RequestParser
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
+from tandem.bls.triton.guide_queue import GuideQueue, Matchers
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
-from tandem.bls.triton.pending_call import Abandoned, CallSlot
+from tandem.bls.triton.pending_call import CallSlot
 from tandem.bls.triton.request_guides import RequestGuides
-from tandem.bls.triton.request_state import RequestState
+from tandem.bls.triton.request_state import RequestState, ending, give_up
 from tandem.bls.triton.request_tokenizer import RequestTokenizer, needs_tokenizer
 from tandem.bls.triton.response_builder import ResponseBuilder, tells_text_lengths
 from tandem.bls.triton.sender import Sender
@@ -42,13 +41,10 @@ from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import is_forwarded
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
-from tandem.guides.matcher import GuideMatcher
 
 # Calls of the tokenizer under way at once. It answers them one after the other, so that more would
 # gain nothing; each holds a thread of the pool that engine calls and chunks need too.
 TOKENIZER_CALLS = 4
-# Guides compiled at once. Each may keep a core busy for seconds.
-GUIDES_COMPILED = 1
 
 
 class StreamEntry:
@@ -80,9 +76,7 @@ class StreamEntry:
             TOKENIZER_CALLS, settings.max_queue_bytes, "texts that wait to be tokenized"
         )
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
-        self._guide_limiter = ConcurrencyLimiter(
-            GUIDES_COMPILED, settings.max_queue_bytes, "guides that wait to be compiled"
-        )
+        self._guide_queue = GuideQueue(self._guides, settings.max_queue_bytes)
         self._states: dict[str, RequestState] = {}
         self._states_lock = threading.Lock()
         self._watcher = Watcher(Heartbeat(args["model_name"]).beat, self._publish)
@@ -146,7 +140,7 @@ class StreamEntry:
         def begin(permit: Permit | None = None) -> None:
             in_background(
                 lambda: self._begin(state, prompts, permit),
-                lambda error: _give_up(state, permit, error),
+                lambda error: give_up(state, permit, error),
             )
 
         try:
@@ -161,7 +155,7 @@ class StreamEntry:
 
     def _begin(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
         """Tokenize a request's prompts."""
-        with _ending(state):
+        with ending(state):
             try:
                 tokens = self._tokenizer.tokens(state, prompts)
                 prefixes = self._tokenizer.prefixes(state, prompts)
@@ -178,54 +172,27 @@ class StreamEntry:
                 request_of(prompt, its_tokens, self._settings)
                 for prompt, its_tokens in zip(prompts, tokens, strict=True)
             ]
-            self._queue_guides(state, requests, prefixes)
-
-    def _queue_guides(
-        self, state: RequestState, requests: list[Request], prefixes: list[str]
-    ) -> None:
-        """Let a request's sequences begin; one with a new guide waits for a permit."""
-        if self._guides.has_all(requests):
-            self._open(state, requests, prefixes)
-            return
-
-        def begin(permit: Permit) -> None:
-            in_background(
-                lambda: self._compile(state, requests, prefixes, permit),
-                lambda error: _give_up(state, permit, error),
+            self._guide_queue.enter(
+                state, requests, lambda matchers: self._open(state, requests, matchers, prefixes)
             )
 
-        size = sum(sys.getsizeof(request.guide.text) for request in requests if request.guide)
-        state.permit = self._guide_limiter.acquire(begin, size)
-        if state.closed:
-            state.permit.withdraw()
-
-    def _compile(
-        self, state: RequestState, requests: list[Request], prefixes: list[str], permit: Permit
+    def _open(
+        self,
+        state: RequestState,
+        requests: list[Request],
+        matchers: Matchers,
+        prefixes: list[str],
     ) -> None:
-        """Begin with guides that have to be compiled first."""
-        try:
-            with _ending(state):
-                self._open(state, requests, prefixes)
-        finally:
-            permit.end()
-
-    def _open(self, state: RequestState, requests: list[Request], prefixes: list[str]) -> None:
         """Queue the sequences of a request."""
-        matchers = [self._matcher(state, request) for request in requests]
         sequences, reservations = self._sequences(state, requests, matchers, prefixes)
         state.open(sequences)
         state.slots.enter(reservations)
-
-    def _matcher(self, state: RequestState, request: Request) -> GuideMatcher | None:
-        """Return one request's matcher, unless nobody waits for the answers any more."""
-        state.raise_failure()
-        return self._guides.matcher(request)
 
     def _sequences(
         self,
         state: RequestState,
         requests: list[Request],
-        matchers: list[GuideMatcher | None],
+        matchers: Matchers,
         prefixes: list[str],
     ) -> tuple[list[SequenceState], list[Reservation]]:
         """Return each prompt's sequence and its reservation."""
@@ -264,24 +231,3 @@ class StreamEntry:
             kv_reserved=self._admission.kv_reserved,
             abandoned={**none_abandoned, **self._clients.abandoned.by_model},
         )
-
-
-@contextmanager
-def _ending(state: RequestState) -> Iterator[None]:
-    """End a request with whatever keeps it from beginning."""
-    try:
-        yield
-    except (Abandoned, Cancelled):
-        return
-    except ServingError as error:
-        state.fail(error)
-    except Exception as error:  # noqa: BLE001  the client must not wait for ever
-        log_exception("a request could not be started", error)
-        state.fail(ServingError("internal error while starting the request"))
-
-
-def _give_up(state: RequestState, permit: Permit | None, error: ServingError) -> None:
-    """End a request that cannot begin."""
-    if permit is not None:
-        permit.give_back()
-    state.fail(error)

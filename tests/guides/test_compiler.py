@@ -113,7 +113,7 @@ def test_refusals_are_bounded_by_their_number(fresh, monkeypatch):
 def test_what_had_no_time_is_tried_again(fresh, monkeypatch):
     guide = Guide("regex", "[a-z]+")
 
-    def no_time(_):
+    def no_time(*_):
         raise GuideUndecided("it is not compiled")
 
     with monkeypatch.context() as busy:
@@ -236,7 +236,7 @@ def drawn(compiler, seed):
 def test_an_answer_is_right_or_ends_in_a_line_wherever_its_automaton_becomes_full(
     fresh, seed, monkeypatch
 ):
-    monkeypatch.setattr("tandem.guides.compiler.try_out", lambda work: None)
+    monkeypatch.setattr("tandem.guides.compiler.try_out", lambda work, seconds: None)
     answer = drawn(fresh, seed)
     expected, outcomes = seen(fresh.matcher(LOOPS, [END]), answer), []
     for limit in range(36, 66):

@@ -5,22 +5,24 @@ import os
 import time
 
 import pytest
-from hostile_guides import CRASHING, ENDLESS
-from small_guides import matcher
+import small_guides
+from hostile_guides import CRASHING, ENDLESS, large
+from small_guides import END, matcher
 
-from tandem.guides import trial
-from tandem.guides.errors import GuideError, GuideUndecided
+from tandem.guides import compiler, trial
+from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
+from tandem.guides.guide import Guide
 from tandem.guides.trial import try_out
 
 
 def test_work_that_ends_is_tried_and_changes_nothing():
     done = []
-    try_out(lambda: done.append(1))
+    try_out(lambda: done.append(1), 1)
     assert not done
 
 
 def test_an_exception_is_an_end():
-    try_out(lambda: json.loads("{"))
+    try_out(lambda: json.loads("{"), 1)
 
 
 @pytest.mark.parametrize(
@@ -28,29 +30,27 @@ def test_an_exception_is_an_end():
 )
 def test_work_that_ends_the_process_is_refused(signal, kind):
     with pytest.raises(GuideError, match="too deep or too large") as refused:
-        try_out(lambda: os.kill(os.getpid(), signal))
+        try_out(lambda: os.kill(os.getpid(), signal), 1)
     assert refused.type is kind  # a system without memory kills whom it likes
 
 
 def test_work_that_takes_all_memory_ends():
-    try_out(lambda: bytes(4 * 2**30))  # MemoryError
+    try_out(lambda: bytes(4 * 2**30), 1)  # MemoryError
 
 
-def test_work_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr(trial, "CPU_SECONDS", 1)
-
+def test_work_without_end_is_refused():
     def turn():
         while True:
             pass
 
-    with pytest.raises(GuideError, match="more than 1 s to compile"):
-        try_out(turn)
+    with pytest.raises(GuideTakesLong, match=r"more than 0\.1 s to compile"):
+        try_out(turn, 0.1)
 
 
 def test_work_that_waits_for_ever_is_refused(monkeypatch):
     monkeypatch.setattr(trial, "SECONDS", 0.1)
     with pytest.raises(GuideUndecided, match="not compiled after 0 s"):
-        try_out(lambda: time.sleep(1000))
+        try_out(lambda: time.sleep(1000), 1)
 
 
 @pytest.mark.parametrize("name", CRASHING)
@@ -61,6 +61,15 @@ def test_guides_that_would_crash_the_process_are_refused(name):
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_guides_that_compile_for_ever_are_refused(name, monkeypatch):
-    monkeypatch.setattr(trial, "CPU_SECONDS", 1)
-    with pytest.raises(GuideError, match="more than 1 s to compile"):
+    monkeypatch.setattr(compiler, "MOST_SECONDS", 1)
+    with pytest.raises(GuideError, match="more than 1 s to compile") as refused:
         matcher(*ENDLESS[name])
+    assert refused.type is GuideError  # for good
+
+
+def test_a_guide_that_takes_long_may_be_asked_for_again(monkeypatch):
+    monkeypatch.setattr(compiler, "BRIEF_SECONDS", 0.01)
+    kind, text = large(77)
+    with pytest.raises(GuideTakesLong, match=r"more than 0\.01 s"):
+        small_guides.compiler().matcher(Guide(kind, text), [END], briefly=True)
+    assert small_guides.compiler().matcher(Guide(kind, text), [END]).forced(1)

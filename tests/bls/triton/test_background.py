@@ -16,8 +16,8 @@ from tandem.bls.triton.forward import ForwardEntry
 from tandem.bls.triton.health import DraftHealth
 from tandem.bls.triton.helper import Helper
 from tandem.bls.triton.pending_call import AbandonedCalls
+from tandem.bls.triton.request_state import give_up
 from tandem.bls.triton.sender import Sender
-from tandem.bls.triton.stream import _give_up
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_permit_that_cannot_be_used_goes_to_the_next_one(threads):
     first = limiter.acquire(lambda permit: None, 1)
 
     def unlucky(permit):
-        in_background(lambda: None, lambda error: _give_up(State, permit, error))
+        in_background(lambda: None, lambda error: give_up(State, permit, error))
 
     for _ in range(2000):  # more than calls can nest
         limiter.acquire(unlucky, 0)

@@ -1,0 +1,206 @@
+"""What streams notice of strangers whose guides are heavy, and what others' new guides wait for.
+
+    python -m benchmarks.heavy_guides
+
+The gaps between the chunks of streams over emulated engines: alone; beside processes of a low
+priority that do nothing but compute, which is what the machine makes of a compiler of guides; and
+beside clients who send guides that take seconds to compile, cannot be compiled, or make each mask
+long, a new one with each request. Meanwhile somebody asks for a new small guide again and again:
+the seconds to the first chunk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+
+from benchmarks.strangers import PROFILE, streams
+from tandem.contract import entry as tensors
+from tandem.guides.low_priority import NICENESS
+from tandem.tools.client.client import Client, Inputs
+from tandem.tools.client.request import inputs_for
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+from tandem.tools.triton.serving import serving
+
+MAX_TOKENS = 200
+PAUSE = 0.2  # seconds between two small guides
+MS: Final = 1e3
+
+
+def main() -> None:
+    """Measure alone, beside busy processes, and beside strangers; print all."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--streams", type=int, default=8, help="that are measured")
+    parser.add_argument("--seconds", type=float, default=60, help="of each case")
+    parser.add_argument("--at-once", type=int, default=16, help="strangers")
+    options = parser.parse_args()
+    with serving(deployment.load(PROFILE)) as server:
+        url = server.grpc_url
+        for name, beside in (
+            ("alone", idle()),
+            ("beside busy processes", busy()),
+            ("beside heavy guides", strangers(url, options.at_once)),
+        ):
+            with (
+                streams(url, options.streams) as gaps,
+                newcomer(url, name) as waits,
+                beside as told,
+            ):
+                time.sleep(options.seconds)
+            report(name, gaps, waits, told)
+
+
+def report(name: str, gaps: list[float], waits: list[float], told: Counter[str]) -> None:
+    """Print one case."""
+    p50, p99, longest = (MS * np.percentile(gaps, part) for part in (50, 99, 100))
+    print(  # noqa: T201
+        f"{name}: {len(gaps)} gaps, p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {longest:.0f} ms; "
+        f"{len(waits)} small guides, first chunk after {np.median(waits):.2f} s, "
+        f"{max(waits):.2f} s at most"
+    )
+    for line, count in told.most_common(8):
+        print(f"    {count} times: {line[:150]}")  # noqa: T201
+
+
+@contextmanager
+def idle() -> Iterator[Counter[str]]:
+    """Nobody else."""
+    yield Counter()
+
+
+@contextmanager
+def busy() -> Iterator[Counter[str]]:
+    """As many processes as cores, which compute."""
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=turn, daemon=True) for _ in range(os.cpu_count() or 1)]
+    for process in processes:
+        process.start()
+    try:
+        yield Counter()
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def turn() -> None:
+    """Compute for ever, as what compiles a guide does."""
+    os.nice(NICENESS)
+    while True:
+        pass
+
+
+@contextmanager
+def strangers(url: str, count: int) -> Iterator[Counter[str]]:
+    """Clients in a process of the lowest priority, and how their answers ended."""
+    spawn = multiprocessing.get_context("spawn")
+    over, heard = spawn.Event(), spawn.Queue()
+    process = spawn.Process(target=ask_all, args=(url, count, over, heard))
+    process.start()
+    told: Counter[str] = Counter()
+    try:
+        yield told
+    finally:
+        over.set()
+        told.update(heard.get())
+        process.join()
+
+
+def ask_all(url: str, count: int, over: threading.Event, heard: multiprocessing.Queue) -> None:
+    """Ask with one heavy guide after the other until it is over."""
+    os.nice(19)
+    with ThreadPoolExecutor(count) as clients:
+        ends = [clients.submit(ask, url, range(n, 10**9, count), over) for n in range(count)]
+    heard.put(sum((end.result() for end in ends), Counter()))
+
+
+def ask(url: str, numbers: range, over: threading.Event) -> Counter[str]:
+    """Ask with the heavy guides of these numbers; return how the answers ended."""
+    told: Counter[str] = Counter()
+    with Client(url) as client:
+        for number in numbers:
+            if over.is_set():
+                break
+            name, kind, text = heavy_guide(number)
+            told[f"{name}: {_end_of(client, _inputs(kind, text, number))}"] += 1
+    return told
+
+
+def _end_of(client: Client, asked: Inputs) -> str:
+    try:
+        chunks = list(client.stream("bls_stream", asked))
+    except TandemError as error:
+        return str(error)
+    return f"{chunks[-1].finish_reason}"
+
+
+def heavy_guide(number: int) -> tuple[str, str, str]:
+    """Return a name, a type and a text that nobody sent before."""
+    kind = number % 4
+    if kind == 0:
+        return (
+            "intersections",
+            "lark_grammar",
+            "start: X\nX: " + " & ".join(f"/.*a{n}.*/" for n in range(number, number + 300)),
+        )
+    if kind == 1:
+        values = [f"{n * 7919 % 10007} {number}" for n in range(8000)]
+        return "many values", "json_schema", json.dumps({"enum": values})
+    if kind == 2:
+        return "many states", "regex", f"(?s:.*)a{number}.{{12}}b.{{12}}c(?s:.*)d.{{9}}"
+    lexemes = "\n".join(f"A{n}: /[a-z ]*k{n}{number}[a-z ]*/" for n in range(200))
+    either = " | ".join(f"A{n}" for n in range(200))
+    return "lexemes", "lark_grammar", f"start: a+\na: {either}\n{lexemes}\n"
+
+
+@contextmanager
+def newcomer(url: str, name: str) -> Iterator[list[float]]:
+    """Somebody who asks by small guides that are new; the seconds to each first chunk."""
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as client:
+        waits = client.submit(_waits, url, name, over)
+        seconds: list[float] = []
+        try:
+            yield seconds
+        finally:
+            over.set()
+            seconds += waits.result()
+
+
+def _waits(url: str, name: str, over: threading.Event) -> list[float]:
+    waits: list[float] = []
+    with Client(url) as client:
+        while not over.wait(PAUSE):
+            choices = json.dumps([f"{name} {len(waits)}", "another"])
+            waits.append(
+                next(iter(client.stream("bls_stream", _inputs("choice", choices)))).seconds
+            )
+    return waits
+
+
+def _inputs(kind: str, text: str, seed: int = 1) -> Inputs:
+    """What is sampled by a guide: such a text is longer, and less even, than the likeliest."""
+    asked: Inputs = {
+        tensors.GUIDED_DECODING_GUIDE_TYPE: kind,
+        tensors.GUIDED_DECODING_GUIDE: text,
+        tensors.TEMPERATURE: 1.0,
+        tensors.TOP_P: 1.0,
+        tensors.SEED: seed,
+    }
+    return inputs_for("say: ", MAX_TOKENS, asked)
+
+
+if __name__ == "__main__":
+    main()

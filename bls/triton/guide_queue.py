@@ -1,0 +1,85 @@
+"""Requests with new guides wait here until these are compiled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
+from tandem.bls.request import Request
+from tandem.bls.triton.background import in_background
+from tandem.bls.triton.request_guides import RequestGuides
+from tandem.bls.triton.request_state import RequestState, ending, give_up
+from tandem.guides.errors import GuideTakesLong
+from tandem.guides.matcher import GuideMatcher
+
+Matchers: TypeAlias = list[GuideMatcher | None]
+
+# Guides compiled at once in each queue. Each keeps a core busy.
+GUIDES_COMPILED = 1
+
+
+class GuideQueue:
+    """Makes the matchers of requests. Guides that take long wait for each other, and nobody else.
+
+    max_waiting_bytes: bound on what those who wait hold, in each queue.
+    """
+
+    def __init__(self, guides: RequestGuides, max_waiting_bytes: int) -> None:
+        self._guides = guides
+        self._brief, self._long = (
+            ConcurrencyLimiter(GUIDES_COMPILED, max_waiting_bytes, "guides that wait")
+            for _ in range(2)
+        )
+
+    def enter(
+        self, state: RequestState, requests: Sequence[Request], go_on: Callable[[Matchers], None]
+    ) -> None:
+        """Have ``go_on`` called with the requests' matchers: now, where their guides are known.
+
+        Otherwise from another thread, or not at all, and the client hears why. Raises Overloaded
+        where too many wait.
+        """
+        if self._guides.has_all(requests):
+            go_on(self._matchers(state, requests))
+        else:
+            self._wait(state, requests, go_on, briefly=True)
+
+    def _wait(
+        self,
+        state: RequestState,
+        requests: Sequence[Request],
+        go_on: Callable[[Matchers], None],
+        *,
+        briefly: bool,
+    ) -> None:
+        def compile_all(permit: Permit) -> None:
+            try:
+                with ending(state):
+                    try:
+                        matchers = self._matchers(state, requests, briefly=briefly)
+                    except GuideTakesLong:
+                        self._wait(state, requests, go_on, briefly=False)
+                    else:
+                        go_on(matchers)
+            finally:
+                permit.end()
+
+        def begin(permit: Permit) -> None:
+            in_background(lambda: compile_all(permit), lambda error: give_up(state, permit, error))
+
+        size = sum(sys.getsizeof(request.guide.text) for request in requests if request.guide)
+        state.permit = (self._brief if briefly else self._long).acquire(begin, size)
+        if state.closed:
+            state.permit.withdraw()
+
+    def _matchers(
+        self, state: RequestState, requests: Sequence[Request], *, briefly: bool = False
+    ) -> Matchers:
+        """Return the matcher of each, unless nobody waits for the answers any more."""
+        matchers = []
+        for request in requests:
+            state.raise_failure()
+            matchers.append(self._guides.matcher(request, briefly=briefly))
+        return matchers
