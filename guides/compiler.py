@@ -26,7 +26,8 @@ from tandem.preprocessing.tokenizer import load_tokenizer
 BRIEF_SECONDS, MOST_SECONDS = 0.25, 4.0
 KEPT_BYTES = 512 * 2**20  # of compiled guides, as they have grown
 KEPT_GUIDES = 64
-KEPT_REFUSALS = 1024
+KEPT_DIGESTS = 1024  # of guides that were refused, and of those that take long
+TAKES_LONG = "it takes long to compile"
 SILENT = 0
 MASK_THREADS = 2
 
@@ -49,6 +50,7 @@ class GuideCompiler:
         self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)
         self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
         self._refusals: OrderedDict[bytes, str] = OrderedDict()  # by the guides' digests
+        self._long: OrderedDict[bytes, None] = OrderedDict()  # of those that take long to compile
         self._lock = threading.Lock()
 
     def has(self, guide: Guide) -> bool:
@@ -86,13 +88,19 @@ class GuideCompiler:
                 self._make_room()
                 return kept
             refused = self._refusals.get(_digest(guide))
+            takes_long = _digest(guide) in self._long
         if refused is not None:
             raise GuideError(refused)
+        if takes_long and briefly:
+            raise GuideTakesLong(TAKES_LONG)
         try:
             grammar = grammar_of(guide)
             if not tried:
                 self._try_out(grammar, briefly=briefly)
             compiled = self._compiled(grammar)
+        except GuideTakesLong:
+            self._remember_as_long(guide)
+            raise
         except GuideUndecided:
             raise
         except GuideError as error:
@@ -128,8 +136,15 @@ class GuideCompiler:
         """Keep why it cannot be compiled: clients send the same guide with each request."""
         with self._lock:
             self._refusals[_digest(guide)] = reason
-            if len(self._refusals) > KEPT_REFUSALS:
+            if len(self._refusals) > KEPT_DIGESTS:
                 self._refusals.popitem(last=False)
+
+    def _remember_as_long(self, guide: Guide) -> None:
+        """Try it no more where others wait: many clients may send it at once."""
+        with self._lock:
+            self._long[_digest(guide)] = None
+            if len(self._long) > KEPT_DIGESTS:
+                self._long.popitem(last=False)
 
     def _make_room(self) -> None:
         """Forget what was used longest ago, or has grown most: once compiled anew, it is small."""

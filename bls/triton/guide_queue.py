@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -18,6 +19,8 @@ Matchers: TypeAlias = list[GuideMatcher | None]
 
 # Guides compiled at once in each queue. Each keeps a core busy.
 GUIDES_COMPILED = 1
+# Behind which the guides of one request that are not compiled yet wait with those that take long.
+BRIEF_SECONDS = 0.5
 
 
 class GuideQueue:
@@ -77,9 +80,16 @@ class GuideQueue:
     def _matchers(
         self, state: RequestState, requests: Sequence[Request], *, briefly: bool = False
     ) -> Matchers:
-        """Return the matcher of each, unless nobody waits for the answers any more."""
-        matchers = []
+        """Return the matcher of each, unless nobody waits for the answers any more.
+
+        briefly: GuideTakesLong is raised where one of the guides, or several together, take long.
+        """
+        matchers: Matchers = []
+        until = time.monotonic() + BRIEF_SECONDS
         for request in requests:
             state.raise_failure()
+            late = briefly and matchers and time.monotonic() > until
+            if late and not self._guides.has_all([request]):
+                raise GuideTakesLong("the guides of this request take long to compile")
             matchers.append(self._guides.matcher(request, briefly=briefly))
         return matchers

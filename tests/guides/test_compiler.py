@@ -102,7 +102,7 @@ def test_what_was_refused_is_refused_again_without_being_tried(fresh, monkeypatc
 
 
 def test_refusals_are_bounded_by_their_number(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_REFUSALS", 2)
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_DIGESTS", 2)
     refused = [Guide("json_schema", f'{{"not": {{"const": {n}}}}}') for n in range(3)]
     for guide in refused:
         with pytest.raises(GuideError):

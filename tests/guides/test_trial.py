@@ -73,3 +73,12 @@ def test_a_guide_that_takes_long_may_be_asked_for_again(monkeypatch):
     with pytest.raises(GuideTakesLong, match=r"more than 0\.01 s"):
         small_guides.compiler().matcher(Guide(kind, text), [END], briefly=True)
     assert small_guides.compiler().matcher(Guide(kind, text), [END]).forced(1)
+
+
+def test_a_guide_that_takes_long_is_tried_briefly_once(monkeypatch):
+    monkeypatch.setattr(compiler, "BRIEF_SECONDS", 0.01)
+    kind, text = large(78)
+    for _ in range(2):
+        with pytest.raises(GuideTakesLong):
+            small_guides.compiler().matcher(Guide(kind, text), [END], briefly=True)
+        monkeypatch.setattr(compiler, "try_out", pytest.fail)

@@ -76,7 +76,11 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
                 print(greeting(server, planned, url), flush=True)
                 if options.open and url:
                     open_page(url)
-                server.wait(expendable=[planned.profile.models.draft])
+                try:
+                    server.wait(expendable=[planned.profile.models.draft])
+                except TandemError:
+                    server.kill()  # first: then the gateway can tell its clients
+                    raise
         finally:
             stop(server)
 

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from tandem.bls.errors import Cancelled, Overloaded
+from tandem.bls.triton import guide_queue
 from tandem.bls.triton.guide_queue import GuideQueue
 from tandem.guides.errors import GuideTakesLong
 
@@ -31,6 +32,7 @@ class Guide:
 
     def __init__(self, name, *, takes_long=False):
         self.name, self.text, self.takes_long = name, name, takes_long
+        self.tried = threading.Event()
         self.begun, self.let = threading.Event(), threading.Event()
 
 
@@ -44,6 +46,7 @@ class Guides:
         guide = request.guide
         if guide is None:
             return None
+        guide.tried.set()
         if briefly and guide.takes_long:
             raise GuideTakesLong("it takes more than a moment")
         guide.begun.set()
@@ -134,6 +137,7 @@ def test_a_guide_that_takes_long_is_refused_where_too_many_wait(queue):
     Asked(queue, heavy)
     assert heavy.begun.wait(SECONDS)
     waiting = Asked(queue, large)
+    assert large.tried.wait(SECONDS)  # so it waits with those that are tried no more
     light = Guide("light")
     light.let.set()
     assert Asked(queue, light).result() == ["light"]  # so the large one has passed to the others
@@ -145,3 +149,14 @@ def test_a_guide_that_takes_long_is_refused_where_too_many_wait(queue):
     for guide in (heavy, large):
         guide.let.set()
     assert waiting.result() == [large.name]
+
+
+def test_a_request_with_many_guides_does_not_hold_the_others_up(queue, monkeypatch):
+    monkeypatch.setattr(guide_queue, "BRIEF_SECONDS", 0)
+    first, second, light = Guide("first"), Guide("second"), Guide("light")
+    batch = Asked(queue, first, None, second)
+    first.let.set()
+    light.let.set()
+    assert Asked(queue, light).result() == ["light"]
+    second.let.set()
+    assert batch.result() == ["first", None, "second"]
