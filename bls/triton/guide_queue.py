@@ -19,8 +19,8 @@ Matchers: TypeAlias = list[GuideMatcher | None]
 
 # Guides compiled at once in each queue. Each keeps a core busy.
 GUIDES_COMPILED = 1
-# Behind which the guides of one request that are not compiled yet wait with those that take long.
-BRIEF_SECONDS = 0.5
+# Of one request's turn among the brief. Guides that are left then wait with those that take long.
+TURN_SECONDS = 0.5
 
 
 class GuideQueue:
@@ -85,7 +85,7 @@ class GuideQueue:
         briefly: GuideTakesLong is raised where one of the guides, or several together, take long.
         """
         matchers: Matchers = []
-        until = time.monotonic() + BRIEF_SECONDS
+        until = time.monotonic() + TURN_SECONDS
         for request in requests:
             state.raise_failure()
             late = briefly and matchers and time.monotonic() > until

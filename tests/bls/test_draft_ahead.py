@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import scripted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import (
@@ -47,15 +48,7 @@ AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
 
 def request_of(**changes) -> Request:
-    plain = Request(
-        prompt_ids=ids(1, 2, 3),
-        max_tokens=40,
-        end_ids=(END, 6),
-        drafter="draft_model",
-        draft_len=4,
-        draft_ahead=True,
-    )
-    return replace(plain, **changes)
+    return scripted.request_of(**{"max_tokens": 40, "draft_ahead": True, **changes})
 
 
 requests = requests_of(request_of, drafters=["draft_model", "hybrid"], most_min_tokens=20)

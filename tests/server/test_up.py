@@ -125,7 +125,8 @@ class Asked:
         body = {"prompt": [5, 6, 7], "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
         data = json.dumps(body | more).encode()
         headers = {"content-type": "application/json"}
-        return urllib.request.urlopen(urllib.request.Request(self._url, data, headers))
+        request = urllib.request.Request(self._url, data, headers)
+        return urllib.request.urlopen(request, timeout=60)
 
 
 def test_up_serves_on_without_the_draft():

@@ -152,7 +152,7 @@ def test_a_guide_that_takes_long_is_refused_where_too_many_wait(queue):
 
 
 def test_a_request_with_many_guides_does_not_hold_the_others_up(queue, monkeypatch):
-    monkeypatch.setattr(guide_queue, "BRIEF_SECONDS", 0)
+    monkeypatch.setattr(guide_queue, "TURN_SECONDS", 0)
     first, second, light = Guide("first"), Guide("second"), Guide("light")
     batch = Asked(queue, first, None, second)
     first.let.set()
