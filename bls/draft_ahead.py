@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.ahead_trials import AheadTrials
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.effects import BranchDraft, Branching, Draft, EngineAnswer, StepSeconds
 from tandem.bls.request import Request, TokenIds
@@ -245,6 +246,7 @@ class AheadStatistics:
         self._way = LatencyModel(through_zero=False)  # of a draft call
         # By the longest draft: the round in which it was made, the plan, its advantage.
         self._plans: dict[int, tuple[int, AheadPlan, float]] = {}
+        self._trials = AheadTrials()
         self._rounds = 0
 
     def acceptance(self, drafter: str) -> float:
@@ -266,10 +268,14 @@ class AheadStatistics:
             self._accepted[draft.drafter] = MEMORY * known + (num_accepted, decided)
             self._rounds += 1
 
-    def timed(self, draft: Draft, seconds: StepSeconds) -> None:
-        """Learn what a round took. What its draft did not take is time to draft ahead in."""
+    def timed(self, draft: Draft, num_accepted: int, seconds: StepSeconds, *, ahead: bool) -> None:
+        """Learn what a round took. What its draft did not take is time to draft ahead in.
+
+        ahead: whether branches were drafted meanwhile.
+        """
         answer = draft.answer
         with self._lock:
+            self._trials.observe(self._running(), num_accepted + 1, seconds.whole, ahead=ahead)
             self._target.add(len(draft), seconds.whole - (answer.seconds if answer else 0.0))
             if answer is not None and len(answer.tokens):
                 self._add_call(answer, len(answer.tokens), 1)
@@ -302,7 +308,8 @@ class AheadStatistics:
                 acceptance, share = self.acceptance(DRAFT_MODEL.name), self._share
                 plan, advantage = best_plan(costs, acceptance, longest, share)
                 self._plans[longest] = self._rounds, plan, advantage
-        return plan if always or advantage > ADVANTAGE else None
+            pays = advantage > ADVANTAGE and self._trials.allow(self._running())
+        return plan if always or pays else None
 
     @property
     def _share(self) -> int:
@@ -346,12 +353,17 @@ class DraftAhead:
         plan = self.plan
         return 0.0 if plan is None else self.statistics.seconds(plan.on_miss)
 
-    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Learn from a round; the first one's times are those of the prompt."""
+    def verified(
+        self, draft: Draft, num_accepted: int, seconds: StepSeconds, *, ahead: bool
+    ) -> None:
+        """Learn from a round; the first one's times are those of the prompt.
+
+        ahead: whether branches were drafted meanwhile.
+        """
         self._rounds += 1
         self.statistics.verified(draft, num_accepted)
         if self._rounds > 1:
-            self.statistics.timed(draft, seconds)
+            self.statistics.timed(draft, num_accepted, seconds, ahead=ahead)
 
 
 def draft_ahead_of(

@@ -132,7 +132,7 @@ class DraftModel(Drafter):
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it; a branch says nothing of what a call costs."""
         if self._ahead is not None:
-            self._ahead.verified(draft, num_accepted, seconds)
+            self._ahead.verified(draft, num_accepted, seconds, ahead=self._drafts_ahead)
         if not draft.drafted_ahead:
             self._length.verified(draft, num_accepted, seconds)
 

@@ -26,6 +26,7 @@ from scripted import (
 from strategies import languages, requests_of
 
 from tandem.bls import draft_ahead
+from tandem.bls.ahead_trials import TRIAL_ROUNDS
 from tandem.bls.draft_ahead import (
     FIRST_PLAN,
     AheadPlan,
@@ -383,6 +384,21 @@ def test_where_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():
         assert (ahead.plan is not None) == always
 
 
+def test_auto_drafts_nothing_ahead_where_that_slows_the_others_down():
+    """Costs of calls promise a gain, but rounds of all take twice as long."""
+    for always in (False, True):
+        ahead = ahead_of(10, always=always, running=4)
+        learn(ahead, rounds=20)
+        draft = Draft(ids(1, 1, 1, 1), drafter="draft_model")
+        were_ahead = []
+        for _ in range(4 * 3 * TRIAL_ROUNDS):
+            were_ahead.append(ahead.plan is not None)
+            seconds = StepSeconds(0.05 if were_ahead[-1] else 0.025, 0.02)
+            ahead.statistics.timed(draft, 4, seconds, ahead=were_ahead[-1])
+        assert were_ahead[0]
+        assert any(were_ahead[-4 * TRIAL_ROUNDS :]) == always
+
+
 def test_a_plan_follows_when_costs_do():
     ahead = ahead_of(10)
     before = ahead.plan
@@ -401,7 +417,7 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
         draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
         verification = 0.021 + 0.0001 * tokens
         seconds = StepSeconds(answer.seconds + verification, verification)
-        ahead.verified(draft, min(accepted, tokens), seconds)
+        ahead.verified(draft, min(accepted, tokens), seconds, ahead=ahead.plan is not None)
         branches = step * (1 + 0.003 * 64) * 11
         answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
         ahead.statistics.timed_branches(answer, 10, 64)
