@@ -18,9 +18,9 @@ class Hop:
         self._stations = [time.time_ns()]
         inputs = [
             pb_utils.Tensor("input_ids", context[np.newaxis]),
-            _scalar("input_lengths", len(context)),
-            _scalar("request_output_len", max_new_tokens),
-            _scalar("runtime_top_k", 1),
+            scalar("input_lengths", len(context)),
+            scalar("request_output_len", max_new_tokens),
+            scalar("runtime_top_k", 1),
             pb_utils.Tensor("return_perf_metrics", np.array([[True]])),
         ]
         if draft is not None:
@@ -70,5 +70,6 @@ class BareRounds:
         return tokens
 
 
-def _scalar(name: str, value: int) -> Any:
+def scalar(name: str, value: int) -> Any:
+    """Return a tensor of one number."""
     return pb_utils.Tensor(name, np.array([[value]], np.int32))
