@@ -19,7 +19,7 @@ from tandem.engines.noise import Purpose, exponentials, uniform
 from tandem.engines.torch import sampling
 from tandem.engines.torch.verification import accepts, draw
 
-DRAWS = 20_000
+DRAWS = 10_000
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
