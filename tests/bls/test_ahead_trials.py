@@ -50,6 +50,15 @@ def test_the_worse_way_is_tried_again_and_kept_once_it_is_better():
     assert rounds.play(TRIAL_EVERY * trial) == TRIAL_EVERY * trial
 
 
+def test_what_a_way_earned_before_counts_for_less_and_less():
+    rounds = Rounds(4, ahead=60, in_turns=100)
+    trial = TRIAL_ROUNDS * 4
+    rounds.play((2 + TRIAL_EVERY) * trial)
+    rounds.seconds[True] = 1 / 130
+    assert rounds.play((1 + TRIAL_EVERY) * trial) == trial  # not certain yet
+    assert rounds.play((1 + TRIAL_EVERY) * trial) == (1 + TRIAL_EVERY) * trial
+
+
 def test_trying_costs_less_than_one_hundredth():
     rounds = Rounds(8, ahead=50, in_turns=100)
     period = (1 + TRIAL_EVERY) * TRIAL_ROUNDS * 8
