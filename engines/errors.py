@@ -2,6 +2,7 @@
 
 EngineError
 ├── LoadError             the engine cannot start: the checkpoint or the settings are at fault
+├── ResponseError         an answer does not fit into shared memory (response_memory.py)
 ├── CancelledError        what the engine runs on gave the call up
 └── RequestError          one call asked for something impossible; the text names the input
     ├── UnsupportedError  this engine does not do that, whatever the value

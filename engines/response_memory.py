@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import ClassVar
 
-from tandem.contract.errors import ErrorCode
 from tandem.engines.errors import EngineError
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -16,8 +14,6 @@ SPARE_BYTES = 2**20  # for the rest of a message, and for others that grow meanw
 
 class ResponseError(EngineError):
     """A response cannot leave; its call ends."""
-
-    code: ClassVar[ErrorCode] = "UNAVAILABLE"
 
 
 def check_response_memory(num_bytes: int) -> None:

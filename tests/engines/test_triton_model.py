@@ -219,7 +219,7 @@ def test_an_answer_without_room_is_an_error_in_its_place(begin, free):
     engine.calls[0][1](answer(generation_logits=logits))
     message, code = told(sender.sent[0][0])
     assert "its answer of 8 MiB does not fit into the 5 MiB that /dev/shm has free" in message
-    assert code == TritonError.UNAVAILABLE
+    assert code == TritonError.INTERNAL
     free(10 * 2**20)
     _, sender = ask(begin(engine), wanted=LOGITS)
     engine.calls[1][1](answer(generation_logits=logits))
