@@ -15,9 +15,10 @@ ServingError                 INTERNAL     one line that a client may read
         └── DrafterFailed    INVALID_ARG  a deployment's own drafter has a fault: drafts end
 Cancelled                    CANCELLED    the client has gone; nobody gets it
 
-UNAVAILABLE is what balancers and clients send again by themselves: so it means that nothing was
-begun. Triton has no code for a deadline. A request that used its time up is INTERNAL, because
-proxies retry CANCELLED too, and it would use its time up again.
+UNAVAILABLE is what balancers and clients send again by themselves: so it means that another server
+may answer. A request that was under way may have streamed part of its answer before it.
+Triton has no code for a deadline. A request that used its time up is INTERNAL, because proxies
+retry CANCELLED too, and it would use its time up again.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ ErrorCode: TypeAlias = Literal[
     "INVALID_ARG",  # the call itself is at fault, and would be refused again
     "UNSUPPORTED",
     "NOT_FOUND",
-    "UNAVAILABLE",  # nothing was begun; another server, or this one later, may take it
+    "UNAVAILABLE",  # another server, or this one later, may answer; part may have been streamed
     "CANCELLED",  # nobody waits for the answer any more
     "INTERNAL",  # something failed on the way
 ]
