@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from tandem.gateway import metrics as prometheus
 from tandem.gateway.body import read_body
-from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, ApiError, ClientGone
+from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, HTTP_CODES, ApiError, ClientGone
 from tandem.gateway.fields import quoted
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
@@ -142,8 +142,10 @@ def _add_errors(app: FastAPI) -> None:
     async def not_served(request: Request, error: HTTPException) -> Response:
         path = quoted(request.url.path)
         message = f"{request.method} {path}: {error.detail}"
-        code = "not_found" if error.status_code == HTTPStatus.NOT_FOUND else None
-        return ApiError(error.status_code, message, code=code).response()
+        code = HTTP_CODES.get(error.status_code)
+        response = ApiError(error.status_code, message, code=code).response()
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(ClientGone)
     async def gone(_: Request, __: ClientGone) -> Response:

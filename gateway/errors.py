@@ -9,14 +9,39 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
+from tandem.contract.errors import CLASSES, ErrorClass
+
 LOG = logging.getLogger("gateway")
 CLIENT_CLOSED_REQUEST = 499  # nginx's name for it; nobody reads the answer
 RETRY_SECONDS = 1
+GatewayCode: TypeAlias = Literal[
+    "body_too_large",
+    "chat_template",  # it fails on these messages, or there is none
+    "context_length_exceeded",
+    "invalid_api_key",
+    "invalid_json",
+    "invalid_text",  # what JSON can spell and UTF-8 cannot
+    "method_not_allowed",
+    "model_not_found",
+    "no_server",  # no Triton answers, or one that is not ready
+    "not_configured",  # Triton has no loop, or the gateway another model's tokenizer
+    "not_found",
+    "too_deep",
+    "unknown_field",
+    "unsupported_field",
+]
+# What a program may act on: the class of an entry's error, or the gateway's own.
+ApiCode: TypeAlias = ErrorClass | GatewayCode
+API_CODES: tuple[ApiCode, ...] = (*CLASSES, *get_args(GatewayCode))
+HTTP_CODES: Mapping[int, ApiCode] = {
+    HTTPStatus.NOT_FOUND: "not_found",
+    HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed",
+}
 # Pydantic's names of faults that it tells in words of Python.
 KINDS_OF_VALUES = {
     "dict_type": "an object",
@@ -45,7 +70,7 @@ class ApiError(Exception):
         message: str,
         *,
         param: str | None = None,
-        code: str | None = None,
+        code: ApiCode | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -89,7 +114,7 @@ class ClientGone(Exception):
     """The client has closed the connection."""
 
 
-def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, *, param: str | None = None, code: ApiCode | None = None) -> ApiError:
     """Return the error of a request that cannot be served as it is."""
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 

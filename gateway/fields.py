@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
+from tandem.gateway.errors import ApiCode
+
 MOST_LEVELS = 64  # of lists and objects in each other: all that is read here recurses
 LONGEST_QUOTE = 40  # characters of a client's own text in an error
 
@@ -114,7 +116,7 @@ def check_plain(field: str, value: Any, level: int = 0) -> None:
                 check_plain(field, item, level + 1)
 
 
-def _unreadable(field: str, why: str, code: str) -> PydanticCustomError:
+def _unreadable(field: str, why: str, code: ApiCode) -> PydanticCustomError:
     shown = quoted(field.encode(errors="replace").decode())
     return _error(shown, f"{shown}: {why}", code)
 
@@ -148,7 +150,7 @@ def wrong(field: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("field", "{message}", {"message": message, "field": field})
 
 
-def _error(field: str, message: str, code: str) -> PydanticCustomError:
+def _error(field: str, message: str, code: ApiCode) -> PydanticCustomError:
     return PydanticCustomError(
         "field", "{message}", {"message": message, "field": field, "code": code}
     )

@@ -132,6 +132,7 @@ def served_models(configs: Iterable[Mapping[str, Any]]) -> ServedModels:
         raise ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
             f"{len(loops)} models of this Triton hold Tandem's loop; one must",
+            code="not_configured",
         )
     stream = loops[0]
     loop = _read(LoopFacts, by_name[stream])

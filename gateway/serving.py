@@ -67,6 +67,7 @@ class Serving:
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"the gateway's tokenizer has {self.tokenizer.size} tokens, the model "
                 f"{models.loop.target.vocab_size}; start the gateway with the model's --tokenizer",
+                code="not_configured",
             )
         return models
 

@@ -224,7 +224,9 @@ class Triton:
             return ApiError(CLASSES[error_class], message, code=error_class)
         if code is None and not await self.ready():
             return ApiError(
-                HTTPStatus.SERVICE_UNAVAILABLE, f"model '{model}' is not ready: {message}"
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"model '{model}' is not ready: {message}",
+                code="no_server",
             )
         return ApiError(CODES.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message)
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tandem.gateway import fields
+from tandem.gateway.errors import API_CODES
 from tandem.gateway.schema import ChatRequest, CompletionRequest
+from tandem.gateway.triton import CLASSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 TABLES = {
@@ -30,3 +32,9 @@ def test_every_accepted_field_is_documented():
     taken = {*ChatRequest.model_fields, *CompletionRequest.model_fields}
     text = PAGE.read_text().partition("**Refused**")[0]
     assert not [name for name in taken if f"`{name}`" not in text]
+
+
+def test_table_of_errors_has_every_code_and_its_status():
+    rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert sorted(code for _, code in rows) == sorted(API_CODES)
+    assert {(str(status.value), name) for name, status in CLASSES.items()} <= set(rows)

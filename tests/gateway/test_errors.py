@@ -77,6 +77,16 @@ async def test_other_endpoints_are_not_found(post, path):
     response = await post(path, {})
     assert response.status_code == 404
     assert response.json()["error"]["message"].startswith(f"POST {path}: ")
+    assert response.json()["error"]["code"] == "not_found"
+
+
+async def test_another_method_is_not_allowed(client):
+    async with client() as opened:
+        response = await opened.get("/v1/completions")
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+    assert response.json()["error"]["code"] == "method_not_allowed"
+    assert response.json()["error"]["message"].startswith("GET /v1/completions: ")
 
 
 async def test_an_unknown_model_is_not_found(post):
@@ -104,6 +114,7 @@ async def test_a_tokenizer_of_another_model_is_noticed(post, triton):
     response = await post("/v1/completions", PROMPT)
     assert response.status_code == 503
     assert "the gateway's tokenizer has 3072 tokens, the model 100" in response.text
+    assert response.json()["error"]["code"] == "not_configured"
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"[]", b'"x"'])

@@ -238,7 +238,7 @@ async def test_an_error_of_a_model_that_is_not_ready_is_the_servers():
     service = Service()
     service.refusal, service.ready = "it is unknown", False
     line = "model 'bls_stream' is not ready: it is unknown"
-    assert await failure(service) == (503, None, line)
+    assert await failure(service) == (503, "no_server", line)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ async def test_a_triton_without_the_loop_says_so():
     async with connected(service) as triton:
         with pytest.raises(ApiError, match="0 models of this Triton hold Tandem's loop") as failed:
             await triton.models()
-        assert failed.value.status == 503
+        assert (failed.value.status, failed.value.code) == (503, "not_configured")
 
 
 async def test_closing_the_chunks_cancels_the_request():
