@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Tag, model_validator
+from pydantic import AliasChoices, BaseModel, Discriminator, Field, Tag, model_validator
 
 from tandem.gateway.fields import wrong
 from tandem.gateway.tools import MOST_TOOLS
@@ -54,7 +54,10 @@ ToolsCalled = Annotated[list[ToolCalled], UpToFirstFault(MOST_TOOLS)]
 
 
 class Message(BaseModel):
-    """A message of a chat. Fields that are not named here say nothing to a template."""
+    """A message of a chat. Fields that are not named here say nothing to a template.
+
+    reasoning_content: vLLM's clients call it ``reasoning``; templates know this name.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
@@ -62,7 +65,9 @@ class Message(BaseModel):
         Discriminator(text_or_list),
     ]
     name: str | None = None
-    reasoning_content: str | None = None
+    reasoning_content: Annotated[
+        str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))
+    ] = None
     tool_calls: ToolsCalled | None = None
     tool_call_id: str | None = None
 

@@ -92,11 +92,16 @@ class ToolCall(Answered):
 
 
 class ChatMessage(Answered):
-    """The message of a choice, or what a chunk adds to it."""
+    """The message of a choice, or what a chunk adds to it.
+
+    reasoning, reasoning_content: the same text. Clients of vLLM read the first; those of DeepSeek,
+    SGLang, litellm and older versions of vLLM read the second.
+    """
 
     role: Literal["assistant"] | None = None
     content: str | None = None
     refusal: None = None
+    reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
 

@@ -55,7 +55,7 @@ class ChatShape:
         message = ChatMessage(role="assistant", content=answer.text, refusal=None)
         if reasoning := answer.reasoning:
             message.content = answer.text or None
-            message.reasoning_content = reasoning
+            message.reasoning = message.reasoning_content = reasoning
         if calls := answer.calls:
             message.content = answer.text or None
             message.tool_calls = [
@@ -72,7 +72,7 @@ class ChatShape:
             message = ChatMessage(role="assistant", content=addition.text)
         if addition.reasoning:
             message.content = addition.text or None
-            message.reasoning_content = addition.reasoning
+            message.reasoning = message.reasoning_content = addition.reasoning
         if addition.calls:
             message.tool_calls = [_new_of_call(call) for call in addition.calls]
         return Choice(

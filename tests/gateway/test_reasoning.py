@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_triton import statistics
 
+from tandem.gateway.messages import Message
 from tandem.gateway.reasoning import ReasoningSplitter
 from tandem.gateway.triton import ResponseChunk
 
@@ -88,7 +89,7 @@ def chat(post, triton):
 @pytest.mark.anyio
 async def test_a_message_has_its_thoughts_apart(chat):
     message = (await chat("<think>\nWell.\n</think>\n\nYes.")).json()["choices"][0]["message"]
-    assert message["reasoning_content"] == "Well."
+    assert message["reasoning_content"] == message["reasoning"] == "Well."
     assert message["content"] == "Yes."
 
 
@@ -103,8 +104,8 @@ async def test_thoughts_that_are_cut_have_no_answer(chat):
 async def test_a_stream_tells_thoughts_first(chat):
     chunks = events(await chat("<think>We", "ll.</think> Y", "es.", stream=True))
     assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
-        {"role": "assistant", "content": None, "reasoning_content": "We"},
-        {"content": "Y", "reasoning_content": "ll."},
+        {"role": "assistant", "content": None, "reasoning": "We", "reasoning_content": "We"},
+        {"content": "Y", "reasoning": "ll.", "reasoning_content": "ll."},
         {"content": "es."},
     ]
 
@@ -113,7 +114,13 @@ async def test_a_stream_tells_thoughts_first(chat):
 async def test_an_answer_without_thoughts_has_none(chat):
     message = (await chat("Yes.")).json()["choices"][0]["message"]
     assert message["content"] == "Yes."
-    assert "reasoning_content" not in message
+    assert not message.keys() & {"reasoning", "reasoning_content"}
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_reasoning_comes_back_by_either_name(name):
+    message = Message.model_validate({"role": "assistant", "content": "Yes.", name: "Well."})
+    assert message.plain == {"role": "assistant", "content": "Yes.", "reasoning_content": "Well."}
 
 
 @pytest.mark.anyio
