@@ -36,6 +36,9 @@ ARROWS = {
         "contract",
         "triton",
     },
+    "demo": {"demo"},
+    "examples": {"triton"},  # a client's own: nothing of Tandem's
+    "examples.drafters": {"bls"},
 }
 # The folders of tools/; each may import those before it.
 TOOLS = (
