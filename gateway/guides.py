@@ -62,7 +62,7 @@ READERS: Mapping[str, Callable[[Any, str], AskedGuide]] = MappingProxyType(
         "grammar": grammar_guide,
     }
 )
-GUIDED_FIELDS = [(kind, f"guided_{kind}") for kind in READERS]
+GUIDED = "guided_"  # what vLLM's fields begin with
 
 
 def guides_in(given: Iterable[tuple[str, Any, str]]) -> list[AskedGuide]:
@@ -195,8 +195,9 @@ class GuidedRequest(Body):
     def _guides(self) -> list[AskedGuide]:
         formatted = self.response_format and self.response_format.schema_
         structured = [self.structured_outputs.guide] if self.structured_outputs else []
+        guided = [name for name in type(self).model_fields if name.startswith(GUIDED)]
         return [
             *guides_in([("json", formatted, "response_format")]),
             *structured,
-            *guides_in((kind, getattr(self, name), name) for kind, name in GUIDED_FIELDS),
+            *guides_in((name.removeprefix(GUIDED), getattr(self, name), name) for name in guided),
         ]

@@ -53,6 +53,8 @@ CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 ]
+# The loop's reasons, in OpenAI's words; of a newer server's others, "stop" says the least.
+FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 VALUE = 10  # what telling a number takes, in characters
 SECONDS_TO_ANSWER = 5.0  # for what is not a request for text
 # Outputs that come where they are asked for, [1, 1, n, ...], and their types.
@@ -259,7 +261,7 @@ def _chunk(response: ModelInferResponse) -> ResponseChunk:
         num_rounds=_number(raw[tensors.NUM_ROUNDS]),
         num_draft_tokens=_number(raw[tensors.TOTAL_DRAFT_TOKENS]),
         num_accepted_tokens=_number(raw[tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]),
-        finish_reason=None if reason is None else _finish_reason(_string(reason)),
+        finish_reason=None if reason is None else FINISH_REASONS.get(_string(reason), "stop"),
         statistics=None if statistics is None else json.loads(_string(statistics)),
         extras={
             name: np.frombuffer(raw[name], EXTRAS[name]).reshape(shapes[name][2:]).tolist()
@@ -276,10 +278,6 @@ def _number(raw: bytes) -> int:
 def _string(raw: bytes) -> str:
     """Read one string: Triton puts its length before it."""
     return raw[4:].decode()
-
-
-def _finish_reason(text: str) -> FinishReason:
-    return "length" if text == "length" else "stop"
 
 
 def _tensor(tensor: Tensor, value: Value) -> InferInput:

@@ -12,7 +12,8 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.tool_calls import FORMATS, ToolCallParser
 from tandem.gateway.tools import Function, Tool
 
-HERMES, MISTRAL, LLAMA = FORMATS
+BY_NAME = {known.name: known for known in FORMATS}
+HERMES, MISTRAL, LLAMA = (BY_NAME[name] for name in ("hermes", "mistral", "llama3"))
 MARKERS = {
     HERMES: ("<tool_call>", "</tool_call>"),
     MISTRAL: ("[TOOL_CALLS]",),

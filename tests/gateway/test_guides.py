@@ -9,8 +9,8 @@ from matching import Matcher, spaced, tokenizer_with
 from pydantic import BaseModel
 from scripted_triton import statistics
 
-from tandem.gateway import lark
-from tandem.gateway.guides import grammar_guide
+from tandem.gateway import guides, lark
+from tandem.gateway.guides import AskedGuide, GuidedRequest, grammar_guide
 from tandem.gateway.server import listen, serving
 from tandem.gateway.triton import ResponseChunk
 
@@ -73,6 +73,19 @@ async def test_a_guide_reaches_the_entry(post, triton, path, guide):
     assert text_of(asked) == text
     if "properties" in text:  # in the order that answers have
         assert [*text_of(asked)["properties"]] == ["b", "a"]
+
+
+async def test_each_field_of_a_guide_has_a_reader_and_needs_nothing_else(monkeypatch):
+    guided = {name for name in GuidedRequest.model_fields if name.startswith(guides.GUIDED)}
+    assert {name.removeprefix(guides.GUIDED) for name in guided} <= set(guides.READERS)
+
+    class Reversed(GuidedRequest):
+        guided_reversed: str | None = None
+
+    readers = {**guides.READERS, "reversed": lambda text, field: AskedGuide("regex", text, field)}
+    monkeypatch.setattr(guides, "READERS", readers)
+    assert Reversed(guided_reversed="a").guide == ("regex", "a", "guided_reversed")
+    assert GuidedRequest(guided_regex="a").guide == ("regex", "a", "guided_regex")
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tandem.gateway.tool_calls import FORMATS, Parsed, ToolCallParser, format_of
 
-HERMES, MISTRAL, LLAMA = FORMATS
+BY_NAME = {known.name: known for known in FORMATS}
+HERMES, MISTRAL, LLAMA = (BY_NAME[name] for name in ("hermes", "mistral", "llama3"))
 NAMES = ("weather", "add")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing, asynccontextmanager
+from typing import get_args
 
 import anyio
 import grpc
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tandem.bls.effects import FinishReason
 from tandem.contract import entry
 from tandem.contract.errors import coded
 from tandem.contract.forwarding import is_forwarded
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton import Triton
+from tandem.gateway.triton import FINISH_REASONS, Triton
 
 pytestmark = pytest.mark.anyio
 LOOP = {
@@ -279,6 +281,10 @@ async def test_a_triton_without_the_loop_says_so():
         with pytest.raises(ApiError, match="0 models of this Triton hold Tandem's loop") as failed:
             await triton.models()
         assert (failed.value.status, failed.value.code) == (503, "not_configured")
+
+
+async def test_every_reason_of_the_loop_to_end_is_known():
+    assert set(FINISH_REASONS) == set(get_args(FinishReason))
 
 
 async def test_closing_the_chunks_cancels_the_request():
