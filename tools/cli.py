@@ -1,4 +1,4 @@
-"""The `tandem` command: one module a verb."""
+"""The `tandem` command: one module for each command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.tools.errors import TandemError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; return the exit status."""
+    """Run one command; return the exit status."""
     try:
         return _loaded(sys.argv[1:] if arguments is None else arguments)()
     except TandemError as error:
@@ -32,9 +32,9 @@ def _failed(reason: str) -> int:
 
 
 def _loaded(arguments: Sequence[str]) -> Callable[[], int]:
-    """Read the command line; return what runs the verb.
+    """Read the command line; return what runs the command.
 
-    Importing a verb takes up to a second, and some packages turn a KeyboardInterrupt into errors
+    Importing a command takes up to a second, and some packages turn a KeyboardInterrupt into errors
     of their own. There is nothing to clean up yet, so Ctrl-C simply ends the process.
     """
     handler = signal.getsignal(signal.SIGINT)

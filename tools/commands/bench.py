@@ -24,7 +24,7 @@ from tandem.tools.commands.options import at_least_one
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     prompts = add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
     prompts.add_argument(
         "--input-tokens",

@@ -29,7 +29,7 @@ POLL_SECONDS = 0.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     group = parser.add_argument_group("what to build")
     add_profile(group)
     group.add_argument(

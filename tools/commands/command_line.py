@@ -1,4 +1,4 @@
-"""Reads the command line: which verb, and with what options."""
+"""Reads the command line: which command, and with what options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DISTRIBUTION = "tandem-triton"
 def read(arguments: Sequence[str]) -> Callable[[], int]:
     """Return what the arguments ask for, ready to be called; raise TandemError.
 
-    A verb's module is imported only if it is the one: a verb imports what takes a second.
+    A command's module is imported only if it is the one: a command imports what takes a second.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
         return lambda: _say(overview())

@@ -118,7 +118,7 @@ class ComparisonRow:
 
 
 def add_options(_: argparse.ArgumentParser) -> None:
-    """The verb has no options."""
+    """The command has no options."""
 
 
 def run(_: argparse.Namespace) -> int:

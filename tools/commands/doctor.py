@@ -41,7 +41,7 @@ MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     add_models(parser.add_argument_group("what to check besides"))
 
 

@@ -24,7 +24,7 @@ KEY_VARIABLE = "TANDEM_API_KEY"
 
 
 def add_front(parser: Options) -> None:
-    """Add the options of a gateway that a verb starts in front of its server."""
+    """Add the options of a gateway that a command starts in front of its server."""
     parser.add_argument(
         "--gateway-port",
         type=port,
@@ -36,7 +36,7 @@ def add_front(parser: Options) -> None:
 
 
 class Front:
-    """The gateway that a verb starts in front of its server.
+    """The gateway that a command starts in front of its server.
 
     Made before the server is started: a busy port or a missing package is reported at once.
     """

@@ -15,7 +15,7 @@ from tandem.tools.triton.server import LOOPBACK
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     serves = parser.add_argument_group("what to serve")
     add_url(serves, "Triton's gRPC endpoint (default: %(default)s).", "127.0.0.1:8001")
     serves.add_argument(

@@ -100,7 +100,7 @@ FLAGS = tuple(flag for flags in GROUPS.values() for flag in flags)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     parser.add_argument("prompt", help="The text to continue; - reads standard input.")
     server = parser.add_argument_group("server")
     add_url(server, "The server's gRPC port (default: %(default)s).", URL)

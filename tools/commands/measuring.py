@@ -66,7 +66,7 @@ def add_measuring(
 ) -> Options:
     """Add the options of every measurement; return the group of the prompts.
 
-    The defaults are the verb's.
+    The defaults are the command's.
     """
     add_server(parser)
     prompts = parser.add_argument_group("prompts")
@@ -143,7 +143,7 @@ def add_variants(
 ) -> Options:
     """Add who drafts and how much; return their group.
 
-    drafters, lengths: what is said of the verb's defaults.
+    drafters, lengths: what is said of the command's defaults.
     """
     group = parser.add_argument_group("what to compare")
     group.add_argument(

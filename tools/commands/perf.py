@@ -58,7 +58,7 @@ class Load(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     server = parser.add_argument_group("server")
     add_deployment(server)
     add_url(server, "The gRPC port of a running server to ask, instead of starting one.")

@@ -12,7 +12,7 @@ from tandem.tools.triton.rendered_readme import server_command, server_options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     add_deployment(parser.add_argument_group("what to render"))
     output = parser.add_argument_group("output")
     output.add_argument(

@@ -48,7 +48,7 @@ SAMPLING = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     run_options.add_engines(parser, required=True)
     run_options.add_drafting(parser)
     answers = parser.add_argument_group("prompts and answers")

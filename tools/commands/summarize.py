@@ -60,7 +60,7 @@ class Speculation(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     dataset = parser.add_argument_group("dataset")
     dataset.add_argument(
         "--dataset",

@@ -36,7 +36,7 @@ NGRAM_SIZES = (1, 2, 3)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
     add_variants(
         parser,

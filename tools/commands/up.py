@@ -28,7 +28,7 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # who has one has a browser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's options."""
+    """Add the command's options."""
     add_deployment(parser.add_argument_group("what to serve"))
     listening = parser.add_argument_group("where to listen")
     listening.add_argument(
