@@ -28,7 +28,7 @@ chat: .venv/installed-gguf $(CHAT_MODEL)
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
 
-# What takes long to find little: the same tests with more of everything, and the wheel.
+# The slow tests: the same tests with more of everything, and the wheel.
 test-heavy: .venv/installed-dev
 	$(BIN)/python -m pytest -m heavy
 

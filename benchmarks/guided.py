@@ -130,8 +130,8 @@ def _ways(drafter: str) -> list[Way]:
         Way("free, drafts", drafter),
         Way("guided", "none", FIXED),
         Way("guided, drafts", drafter, FIXED),
-        Way("flexible blanks", "none", FLEXIBLE),
-        Way("flexible blanks, drafts", drafter, FLEXIBLE),
+        Way("flexible whitespace", "none", FLEXIBLE),
+        Way("flexible whitespace, drafts", drafter, FLEXIBLE),
     ]
 
 
