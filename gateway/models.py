@@ -31,7 +31,8 @@ class TargetFacts:
 class LoopFacts:
     """What the gateway wants to know of the model that holds the loop.
 
-    max_text_bytes: of one prompt, in UTF-8; 0 leaves it open.
+    max_text_bytes: of one prompt, in UTF-8; 0 leaves it open. drafters: those that a request may
+    name.
     """
 
     target: TargetFacts
@@ -39,6 +40,7 @@ class LoopFacts:
     postprocessing_model: str
     max_requests: int = 64
     max_text_bytes: int = 0
+    drafters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class ServedModels:
             "created": self.created,
             "owned_by": "tandem",
             "max_model_len": self.room,
+            "drafters": list(self.loop.drafters),
         }
 
     def named(self, name: str | None) -> ServedModel:

@@ -137,6 +137,8 @@ async function look() {
   try {
     const [models, tokenizer] = await Promise.all([get("/v1/models", key()), get("/tokenizer_info", key())]);
     at("model").replaceChildren(...models.data.map((model) => new Option(model.id)));
+    const [first] = at("drafter").options; // the deployment's
+    at("drafter").replaceChildren(first, ...models.data[0].drafters.map((name) => new Option(name)));
     const room = models.data[0].max_model_len;
     at("max-tokens").max = room;
     at("max-tokens").value = Math.min(Number(at("max-tokens").value), Math.floor(room / 2));

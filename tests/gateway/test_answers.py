@@ -195,6 +195,7 @@ async def test_models_are_the_entries(client):
         listed = (await opened.get("/v1/models")).json()
         assert [model["id"] for model in listed["data"]] == ["bls_stream", "bls", "ensemble"]
         assert listed["data"][0]["max_model_len"] == 100
+        assert listed["data"][0]["drafters"] == ["prompt_lookup", "hybrid", "repeat", "none"]
         assert (await opened.get("/v1/models/bls")).json() == listed["data"][1]
 
 

@@ -177,6 +177,11 @@ def test_controls_reach_the_request(page, triton):
     assert sent["guided_decoding_guide"] == '{"type": "object"}'
 
 
+def test_drafters_are_those_of_the_deployment(page):
+    names = page.locator("#drafter option").all_text_contents()
+    assert names == ["the deployment's", "prompt_lookup", "hybrid", "repeat", "none"]
+
+
 def test_forced_tokens_are_told_apart(page, triton):
     told = origins((0, "forced", 3), (1, "correction", 2), (1, "forced", 1))
     triton.script = lambda _: [

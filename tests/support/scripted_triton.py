@@ -17,6 +17,7 @@ FACTS = LoopFacts(
     preprocessing_model="preprocessing",
     postprocessing_model="postprocessing",
     target=TargetFacts(vocab_size=4096, max_seq_len=116, max_draft_len=16),
+    drafters=("prompt_lookup", "hybrid", "repeat", "none"),
 )
 MODELS = ServedModels(
     models=(
