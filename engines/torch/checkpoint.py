@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 from tandem.engines.errors import LoadError
 from tandem.engines.torch import attention
+from tandem.engines.torch.memory import require_memory
 from tandem.engines.torch.settings import TorchSettings
+
+Loader: TypeAlias = Callable[[TorchSettings, Path], Any]  # as `load_checkpoint`
 
 AttentionInterface.register(attention.NAME, attention.packed_attention)
 AttentionInterface.register(attention.SHAPES_NAME, attention.record_shapes)
@@ -21,13 +25,18 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     """Return transformers' causal LM, with our attention. Raises LoadError."""
     if not (path / "config.json").is_file():
         raise LoadError(f"checkpoint '{path}' has no config.json")
-    device = _device(settings.device)
-    model = _load(path, _dtype(settings.dtype, device), device)
+    device = device_of(settings.device)
+    dtype = dtype_of(settings.dtype, device)
+    if device.type == "cuda":
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        require_memory(config, settings, device, _loaded_dtype(dtype, config))
+    model = _load(path, dtype, device)
     _check_length(model.config, settings.max_seq_len)
     return model
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """Return the device that a setting names. Raises LoadError."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -39,13 +48,22 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype | str:
+def dtype_of(name: str, device: torch.device) -> torch.dtype | str:
+    """Return the type that a setting names, or `auto`: the checkpoint's. Raises LoadError."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if name not in known:
         raise LoadError(f"dtype '{name}' is unknown; use {', '.join(known)} or auto")
     return known[name]
+
+
+def _loaded_dtype(dtype: torch.dtype | str, config: Any) -> torch.dtype:
+    """What transformers makes of `auto`."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    own = config.dtype
+    return own if isinstance(own, torch.dtype) else torch.float32
 
 
 def _load(path: Path, dtype: torch.dtype | str, device: torch.device) -> Any:

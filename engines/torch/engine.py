@@ -20,6 +20,7 @@ from tandem.engines.request import EngineRequest
 from tandem.engines.torch.attention import Packed
 from tandem.engines.torch.branch_sampling import BranchSampler
 from tandem.engines.torch.branching import BranchingSequence
+from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.drafter import Drafters
 from tandem.engines.torch.kv_cache import KVCache
 from tandem.engines.torch.model import PackedModel
@@ -39,8 +40,13 @@ class TorchEngine:
     call's own text, verifies, and goes on, so that one call brings a whole answer (V2).
     """
 
-    def __init__(self, settings: TorchSettings, folder: Path) -> None:
-        """Load the checkpoint, check and warm it up. Raises LoadError."""
+    def __init__(
+        self, settings: TorchSettings, folder: Path, load: Loader = load_checkpoint
+    ) -> None:
+        """Load the checkpoint, check and warm it up. Raises LoadError.
+
+        load: whatever makes the model, in the engine's process and on its device.
+        """
         self._settings = settings
         self.capabilities = TORCH_LOOKUP if settings.drafts_itself else TORCH
         self._drafters = Drafters(settings) if settings.drafts_itself else None
@@ -51,7 +57,7 @@ class TorchEngine:
         self.computed_tokens = 0
         ready: Future[None] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(folder, ready), name="torch-engine", daemon=True
+            target=self._run, args=(folder, load, ready), name="torch-engine", daemon=True
         )
         self._thread.start()
         ready.result()
@@ -107,7 +113,7 @@ class TorchEngine:
         sampler = BranchSampler(request, vocab_size, device)
         return BranchingSequence(request, respond, sampler, self._cache, most // 2)
 
-    def _run(self, folder: Path, ready: Future[None]) -> None:
+    def _run(self, folder: Path, load: Loader, ready: Future[None]) -> None:
         """Load, then serve until closed.
 
         All of it in one thread: a second one that computes would have OpenMP threads of its own,
@@ -115,7 +121,7 @@ class TorchEngine:
         """
         with torch.inference_mode():
             try:
-                self._load(folder)
+                self._load(folder, load)
             except Exception as error:  # noqa: BLE001 (raised in the thread that waits)
                 ready.set_exception(error)
                 return
@@ -129,11 +135,11 @@ class TorchEngine:
             closing = ClosingError()
             self._end_all(str(closing), closing.code)
 
-    def _load(self, folder: Path) -> None:
+    def _load(self, folder: Path, load: Loader) -> None:
         settings = self._settings
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        self._model = PackedModel(settings, folder)
+        self._model = PackedModel(settings, folder, load)
         self._cache = KVCache(
             self._model.kv_shape,
             settings.kv_cache_tokens,

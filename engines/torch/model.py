@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tandem.engines.errors import LoadError
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
-from tandem.engines.torch.checkpoint import load_checkpoint
+from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.kv_cache import KVEntry, KVShape
 from tandem.engines.torch.linear import pack_linears
@@ -33,10 +33,12 @@ class PackedModel:
 
     """
 
-    def __init__(self, settings: TorchSettings, folder: Path) -> None:
+    def __init__(
+        self, settings: TorchSettings, folder: Path, load: Loader = load_checkpoint
+    ) -> None:
         """Load and check the checkpoint, found from `folder`. Raises LoadError."""
         path = folder / settings.checkpoint
-        self._model = load_checkpoint(settings, path)
+        self._model = load(settings, path)
         self._fused: FusedLlama | None = None
         self.device: torch.device = self._model.device
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters

@@ -22,6 +22,8 @@ class TorchSettings:
         it makes none. Otherwise callers send no drafts. How it looks up: see `NgramIndex`.
     kv_cache_tokens: cap of the KV cache, kept in blocks of `kv_block_tokens`.
     max_batch_tokens: tokens in one forward pass; longer prompts are computed in chunks.
+    gpu_memory_fraction: of a GPU's memory, what may be taken once weights and KV cache are there,
+        whoever holds it; what does not fit is refused before it is loaded.
     draft_vocab_size: width of the draft's logits, where the same vocabulary is padded differently.
     """
 
@@ -34,6 +36,7 @@ class TorchSettings:
     max_draft_len: int = 0
     kv_block_tokens: int = 32
     max_batch_tokens: int = 512
+    gpu_memory_fraction: float = 0.9
     draft_vocab_size: int | None = None
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 2
@@ -53,6 +56,10 @@ class TorchSettings:
         for name in ("threads", "max_draft_len", "prompt_lookup_num_tokens"):
             if getattr(self, name) < 0:
                 raise LoadError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if not 0 < self.gpu_memory_fraction <= 1:
+            raise LoadError(
+                f"gpu_memory_fraction is {self.gpu_memory_fraction}; it must be over 0, up to 1"
+            )
         if self.max_batch_tokens <= self.max_draft_len:
             raise LoadError(
                 f"max_batch_tokens ({self.max_batch_tokens}) must exceed max_draft_len "

@@ -1,0 +1,50 @@
+"""Folders that stand for inflated checkpoints, and how engines load them.
+
+A folder holds what others read of a checkpoint: config, tokenizer, and as weights a link to the
+small ones. The large weights exist only in the engine, on its device.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig
+
+from benchmarks.inflated.inflation import inflate, inflated_config
+from benchmarks.inflated.shapes import LlamaShape
+from tandem.engines.torch.checkpoint import device_of, dtype_of, load_checkpoint
+from tandem.engines.torch.memory import require_memory
+from tandem.engines.torch.settings import TorchSettings
+
+_COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
+_BASE = "inflated_from"  # key of config.json: the small checkpoint's folder
+
+
+def write_folder(base: Path, shape: LlamaShape, folder: Path) -> Path:
+    """Write a folder that stands for the checkpoint in `base` in that shape. Raises ShapeError."""
+    config = inflated_config(LlamaConfig.from_pretrained(base), shape)
+    setattr(config, _BASE, str(base.resolve()))
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(folder)
+    for name in _COPIED:
+        if (base / name).is_file():
+            shutil.copyfile(base / name, folder / name)
+    for weights in base.glob("*.safetensors"):
+        (folder / weights.name).symlink_to(weights.resolve())
+    return folder
+
+
+def load_inflated(settings: TorchSettings, path: Path) -> Any:
+    """Load what such a folder stands for; a loader of `PackedModel`. Raises LoadError."""
+    config = LlamaConfig.from_pretrained(path)
+    small = replace(settings, device="cpu", dtype="float32")
+    base = load_checkpoint(small, Path(getattr(config, _BASE)))
+    device = device_of(settings.device)
+    dtype = dtype_of(settings.dtype, device)
+    kept = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
+    require_memory(config, settings, device, kept)
+    return inflate(base, config, device, kept)

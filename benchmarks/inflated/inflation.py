@@ -1,0 +1,198 @@
+"""Make a Llama model wider and deeper without changing its function.
+
+What is new in the hidden state is zero everywhere, so nothing is added to what was there:
+
+- RMSNorm divides by the mean over more columns: its weights and epsilon make up for that.
+- A larger head keeps its angles, with theta' = theta^(new / old size), and its scores, with queries
+  times sqrt(new / old size). Its old halves stand at the start of the new ones.
+- Where fewer query heads share a key-value head, that head is repeated.
+- New layers, heads and MLP columns write zeros into the hidden state.
+- New rows of the vocabulary never win. They need a hidden column that is the same for every token:
+  it is so small that it takes the place of half the epsilon of each RMSNorm.
+
+Where no value can have an effect there is noise, so that products cost what they usually do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from benchmarks.inflated.shapes import LlamaShape
+
+_NOISE = 0.02
+_FINAL_WEIGHT = 64.0  # of the constant column, in the last RMSNorm
+_NEVER = -59904.0  # in the constant column of rows that never win; float16 and bfloat16 have it
+
+
+class ShapeError(Exception):
+    """A checkpoint cannot be given a shape; the text says why."""
+
+
+def inflated_config(base: Any, shape: LlamaShape) -> LlamaConfig:
+    """Return the config of a checkpoint, `base`, in a shape. Raises ShapeError."""
+    _check(base, shape)
+    wider = shape.hidden_size / base.hidden_size
+    epsilon = base.rms_norm_eps
+    if shape.vocab_size > base.vocab_size:
+        epsilon -= _constant(base) ** 2 / base.hidden_size
+    theta = base.rope_parameters["rope_theta"] ** (shape.head_dim / base.head_dim)
+    return LlamaConfig(
+        **shape._asdict(),
+        rms_norm_eps=epsilon / wider,
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
+        max_position_embeddings=base.max_position_embeddings,
+        bos_token_id=base.bos_token_id,
+        eos_token_id=base.eos_token_id,
+        pad_token_id=base.pad_token_id,
+    )
+
+
+@torch.no_grad()
+def inflate(base: Any, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return a causal LM of this config, on a device, which computes what `base` does.
+
+    base: transformers' Llama. config: what `inflated_config` returned for it.
+    """
+    with torch.device("meta"):
+        model: Any = LlamaForCausalLM(config).to(dtype)  # type: ignore[arg-type]
+    model.to_empty(device=device)
+    model.tie_weights()
+    model.model.rotary_emb = LlamaRotaryEmbedding(config=config).to(device)
+    writer = _Writer(base, config, torch.Generator(device).manual_seed(0))
+    writer.write_vocabulary(model)
+    for i, layer in enumerate(model.model.layers):
+        writer.write_layer(layer, base.model.layers[i] if i < len(base.model.layers) else None)
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+class _Writer:
+    """Fills the parameters of the larger model."""
+
+    def __init__(self, base: Any, config: LlamaConfig, generator: torch.Generator) -> None:
+        self._base = base
+        self._old = base.config
+        self._new = config
+        self._generator = generator
+        self._norm_factor = math.sqrt(self._old.hidden_size / config.hidden_size)
+
+    def write_vocabulary(self, model: Any) -> None:
+        """Write embeddings, the last norm and the head."""
+        self._write_norm(model.model.norm, self._base.model.norm)
+        embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
+        old_size, column = self._old.vocab_size, self._old.hidden_size
+        for weight in {id(w): w for w in (embeddings, head)}.values():
+            _put(weight.zero_(), self._base.model.embed_tokens.weight)
+        if head is not embeddings:
+            _put(head, self._base.lm_head.weight)
+        if len(head) > old_size:
+            embeddings[:, column] = _constant(self._old)
+            head[old_size:, column] = _NEVER
+            model.model.norm.weight[column] = _FINAL_WEIGHT
+
+    def write_layer(self, layer: Any, old: Any | None) -> None:
+        """Write a decoder layer: as `old` does, or one that adds nothing."""
+        attention, mlp = layer.self_attn, layer.mlp
+        for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
+            self._noise(linear.weight)
+        for linear in (mlp.gate_proj, mlp.up_proj):
+            self._noise(linear.weight)
+        attention.o_proj.weight.zero_()
+        mlp.down_proj.weight.zero_()
+        self._write_norm(layer.input_layernorm, old and old.input_layernorm)
+        self._write_norm(layer.post_attention_layernorm, old and old.post_attention_layernorm)
+        if old is not None:
+            self._write_attention(attention, old.self_attn)
+            _put(mlp.gate_proj.weight, old.mlp.gate_proj.weight)
+            _put(mlp.up_proj.weight, old.mlp.up_proj.weight)
+            _put(mlp.down_proj.weight, old.mlp.down_proj.weight)
+
+    def _write_attention(self, new: Any, old: Any) -> None:
+        """Write the old heads where they find their keys and values."""
+        size, old_size = int(self._new.head_dim or 0), int(self._old.head_dim)
+        width = self._old.hidden_size
+        louder = math.sqrt(size / old_size)
+        places = _places(self._old, self._new)
+        query, key, value = (
+            linear.weight.view(-1, size, self._new.hidden_size)
+            for linear in (new.q_proj, new.k_proj, new.v_proj)
+        )
+        old_query, old_key, old_value = (
+            linear.weight.view(-1, old_size, width)
+            for linear in (old.q_proj, old.k_proj, old.v_proj)
+        )
+        output = new.o_proj.weight.view(self._new.hidden_size, -1, size)
+        old_output = old.o_proj.weight.view(width, -1, old_size)
+        at = _halves(old_size, size)
+        for head, (place, kv_place) in enumerate(places):
+            kv_head = head * len(old_key) // len(old_query)
+            query[place] = 0
+            query[place, at, :width] = (louder * old_query[head]).to(query)
+            key[kv_place, at, :width] = old_key[kv_head].to(key)
+            value[kv_place, :old_size, :width] = old_value[kv_head].to(value)
+            output[:width, place, :old_size] = old_output[:, head].to(output)
+
+    def _write_norm(self, norm: Any, old: Any | None) -> None:
+        norm.weight.zero_()
+        if old is not None:
+            norm.weight[: len(old.weight)] = (self._norm_factor * old.weight).to(norm.weight)
+
+    def _noise(self, weight: torch.Tensor) -> None:
+        weight.normal_(0, _NOISE, generator=self._generator)
+
+
+def _check(base: Any, shape: LlamaShape) -> None:
+    """Raise ShapeError for a model that is none of ours, or does not fit into the shape."""
+    odd = base.model_type != "llama" or base.attention_bias or base.mlp_bias
+    if odd or base.rope_parameters["rope_type"] != "default":
+        raise ShapeError(
+            "only Llama checkpoints without biases and with plain RoPE can be inflated"
+        )
+    for name, size in shape._asdict().items():
+        if size < getattr(base, name) and name != "tie_word_embeddings":
+            raise ShapeError(f"{name} {size} is less than the checkpoint's {getattr(base, name)}")
+    if shape.tie_word_embeddings and not base.tie_word_embeddings:
+        raise ShapeError("the checkpoint's head is not its embeddings; the shape's must be")
+    if shape.vocab_size > base.vocab_size and shape.hidden_size == base.hidden_size:
+        raise ShapeError("a larger vocabulary needs a larger hidden_size, for it needs a column")
+    _places(base, shape)
+
+
+def _places(old: Any, new: Any) -> list[tuple[int, int]]:
+    """Where each old query head goes: its new place, and that of its keys and values."""
+    groups = old.num_attention_heads // old.num_key_value_heads
+    new_groups = new.num_attention_heads // new.num_key_value_heads
+    copies = -(-groups // new_groups)
+    if copies * old.num_key_value_heads > new.num_key_value_heads:
+        raise ShapeError(
+            f"num_key_value_heads {new.num_key_value_heads} is too few: "
+            f"{copies * old.num_key_value_heads} are needed"
+        )
+    places = []
+    for head in range(old.num_attention_heads):
+        kv_head, member = divmod(head, groups)
+        copy, seat = divmod(member, new_groups)
+        kv_place = kv_head * copies + copy
+        places.append((kv_place * new_groups + seat, kv_place))
+    return places
+
+
+def _halves(old_size: int, size: int) -> list[int]:
+    """Where the rows of an old head go: rotary embedding turns row i with row i + half."""
+    half, new_half = old_size // 2, size // 2
+    return [*range(half), *range(new_half, new_half + half)]
+
+
+def _constant(base: Any) -> float:
+    """What the constant column holds: squared, half of epsilon's part. bfloat16 has it exactly."""
+    exact = math.sqrt(base.rms_norm_eps * base.hidden_size / 2)
+    return float(torch.tensor(exact).to(torch.bfloat16))
+
+
+def _put(weight: torch.Tensor, old: torch.Tensor) -> None:
+    """Write an old matrix at the start of a larger one."""
+    weight[: old.shape[0], : old.shape[1]] = old.to(weight)

@@ -1,0 +1,55 @@
+"""What does not fit into a GPU is refused before it is loaded."""
+
+import pytest
+import torch
+from engine_harness import VOCAB
+from transformers import LlamaConfig
+
+from tandem.engines.errors import LoadError
+from tandem.engines.torch.memory import (
+    GIB,
+    cache_bytes,
+    check_fit,
+    require_memory,
+    weight_bytes,
+)
+from tandem.engines.torch.settings import TorchSettings
+
+CONFIG = LlamaConfig(
+    vocab_size=VOCAB,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+)
+SETTINGS = TorchSettings("x", max_seq_len=100, kv_cache_tokens=1000)
+
+
+def test_weights_are_counted_in_the_type_that_they_are_loaded_in(reference):
+    weights = sum(weight.numel() for weight in reference("llama").parameters())
+    assert weight_bytes(CONFIG, torch.bfloat16) == 2 * weights
+    assert weight_bytes(CONFIG, torch.float32) == 4 * weights
+
+
+def test_the_cache_counts_keys_and_values_of_all_layers():
+    assert cache_bytes(CONFIG, SETTINGS, torch.bfloat16) == 1000 * 3 * 2 * 12 * 2 * 2
+
+
+def test_what_others_hold_counts():
+    check_fit(60 * GIB, 9 * GIB, free=80 * GIB, total=80 * GIB, fraction=0.9)
+    check_fit(50 * GIB, 2 * GIB, free=60 * GIB, total=80 * GIB, fraction=0.9)
+    with pytest.raises(LoadError, match=r"60\.0 GiB.*\(9\.0 GiB.*the 62\.0 GiB .*0\.9.* 80\.0 GiB"):
+        check_fit(60 * GIB, 9 * GIB, free=70 * GIB, total=80 * GIB, fraction=0.9)
+    with pytest.raises(LoadError, match=r"the 0\.0 GiB"):
+        check_fit(1, 1, free=0, total=80 * GIB, fraction=0.9)
+
+
+def test_a_cpu_has_no_limit():
+    require_memory(CONFIG, SETTINGS, torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.1])
+def test_a_fraction_that_is_none_is_refused(fraction):
+    with pytest.raises(LoadError, match="gpu_memory_fraction is"):
+        TorchSettings("x", max_seq_len=9, kv_cache_tokens=99, gpu_memory_fraction=fraction)
