@@ -131,11 +131,6 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
     return kept
 
 
-def room_for(branches: Sequence[Branch]) -> int:
-    """Return the `max_tokens` in which all of them fit."""
-    return len(branches) * max((branch.limit for branch in branches), default=0)
-
-
 def joined(branches: Sequence[Branch], *, with_log_probs: bool) -> Branches:
     """Return the answer: what has been drafted of the branches so far."""
     rows = [branch for branch in branches if branch.tokens or branch.over]

@@ -25,20 +25,12 @@ QKV: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _current = threading.local()  # .segments: what the forward pass of this thread works on
 
 
-class Packed(Protocol):
-    """New tokens of one call in a forward pass, of which the last `rows` want logits."""
+class Attending(Protocol):
+    """New tokens of a forward pass, and what they look at."""
 
     @property
     def count(self) -> int:
         """How many tokens."""
-
-    @property
-    def rows(self) -> int:
-        """How many rows of logits."""
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        """Where the tokens stand in their texts: [count]."""
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
@@ -47,6 +39,18 @@ class Packed(Protocol):
 
         query, key, value [1, heads, count, size] to [1, count, heads, size].
         """
+
+
+class Packed(Attending, Protocol):
+    """New tokens of one call in a forward pass, of which the last `rows` want logits."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows of logits."""
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Where the tokens stand in their texts: [count]."""
 
 
 class Segment:
@@ -127,6 +131,16 @@ class Segment:
         return self._masks[key][:, self.end - end :]
 
 
+def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
+    """Return indices, in the packed row, of the tokens whose logits are wanted."""
+    found = []
+    at = 0
+    for segment in segments:
+        at += segment.count
+        found.append(np.arange(at - segment.rows, at))
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
 def use(segments: Sequence[Packed]) -> None:
     """Say what the next forward pass of this thread works on."""
     _current.segments = segments
@@ -152,7 +166,7 @@ def packed_attention(  # noqa: PLR0917 (transformers' interface)
 
 
 def attend(
-    segments: Sequence[Packed],
+    segments: Sequence[Attending],
     layer: int,
     qkv: QKV,
     scaling: float | None,

@@ -12,28 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.torch.attention import QKV
-from tandem.engines.torch.kv_cache import KVEntry, KVShape
-
-
-class BranchKV:
-    """Keys and values of the branches' own tokens, until their call ends.
-
-    Attributes:
-        length: tokens that each branch has there.
-
-    """
-
-    def __init__(self, shape: KVShape, branches: int, tokens: int) -> None:
-        """Make room for so many branches of so many tokens."""
-        self.length = 0
-        self.layers = [
-            tuple(part.view(len(part), branches, tokens, -1) for part in layer)
-            for layer in shape.allocate(branches * tokens)
-        ]
-
-    def keep(self, rows: list[int]) -> None:
-        """Forget all branches but these."""
-        self.layers = [tuple(part[:, rows] for part in layer) for layer in self.layers]
+from tandem.engines.torch.kv_cache import BranchKV, KVEntry
 
 
 class BranchSegment:
@@ -43,28 +22,28 @@ class BranchSegment:
     """
 
     def __init__(self, entry: KVEntry, own: BranchKV, leaves: NDArray[np.int64]) -> None:
-        self._entry = entry
-        self._own = own
-        self._leaves = leaves
+        self.entry = entry
+        self.own = own
+        self.leaves = leaves
         self._hidden: dict[int | None, torch.Tensor] = {}
         self.count = self.rows = len(leaves)
 
     @property
     def positions(self) -> NDArray[np.int64]:
         """Where the tokens stand in their texts: [n]."""
-        return self._leaves + self._own.length
+        return self.leaves + self.own.length
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
     ) -> torch.Tensor:
         """Write the new keys and values; attend to the shared text and to each branch's own."""
         query, key, value = (part[0] for part in qkv)  # [heads, n, size]
-        new = self._own.length
-        own_keys, own_values = self._own.layers[layer]
+        new = self.own.length
+        own_keys, own_values = self.own.layers[layer]
         own_keys[:, :, new], own_values[:, :, new] = key, value
         own_keys, own_values = own_keys[:, :, : new + 1], own_values[:, :, : new + 1]
-        end = int(self._leaves.max())
-        keys, values = (part[:, :end] for part in self._entry.layers[layer])
+        end = int(self.leaves.max())
+        keys, values = (part[:, :end] for part in self.entry.layers[layer])
 
         heads, count, size = query.shape
         kv_heads = len(keys)
@@ -84,12 +63,12 @@ class BranchSegment:
     def _hide(self, window: int | None, device: torch.device) -> torch.Tensor:
         """What the branches do not look at: [n, shared text + own tokens]."""
         if window not in self._hidden:
-            own = self._own.length + 1
-            leaves = torch.from_numpy(self._leaves).to(device)[:, None]
-            shared = torch.arange(int(self._leaves.max()), device=device)[None]
+            own = self.own.length + 1
+            leaves = torch.from_numpy(self.leaves).to(device)[:, None]
+            shared = torch.arange(int(self.leaves.max()), device=device)[None]
             beyond = shared >= leaves
             mine = torch.arange(own, device=device)[None]
-            positions = leaves + self._own.length
+            positions = leaves + self.own.length
             if window is not None:
                 beyond |= shared <= positions - window
             past = mine < (own - window if window is not None else 0)

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.branch import Branch, Outcomes, fitting, joined, room_for
+from tandem.engines.branch import Branch, Outcomes, fitting, joined
 from tandem.engines.engine import Respond
 from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest, EngineResponse
 from tandem.engines.torch.attention import Packed
-from tandem.engines.torch.branch_attention import BranchKV, BranchSegment
+from tandem.engines.torch.branch_attention import BranchSegment
 from tandem.engines.torch.branch_sampling import BranchSampler
-from tandem.engines.torch.kv_cache import KVCache
-from tandem.engines.torch.scores import Rows
+from tandem.engines.torch.kv_cache import BranchKV, KVCache
+from tandem.engines.torch.scores import Rows, StepLogits
 from tandem.engines.torch.sequence import TorchSequence
 
 
@@ -74,8 +74,7 @@ class BranchingSequence(TorchSequence):
         if self._kv is None:
             return super().segment(count)
         assert self.entry is not None
-        leaves = [self.prompt_length + branch.accepted for branch in self._live]
-        return BranchSegment(self.entry, self._kv, np.array(leaves, np.int64))
+        return BranchSegment(self.entry, self._kv, self._leaves())
 
     def schedule(self, count: int) -> None:
         """Count `count` tokens as seen by the model."""
@@ -86,14 +85,14 @@ class BranchingSequence(TorchSequence):
         self._kv.length += 1
         self._unseen = 0
 
-    def advance(self, logits: torch.Tensor) -> bool:
-        """Choose from logits [tail, vocab_size]; say whether the call, now answered, is over."""
+    def advance(self, step: StepLogits) -> bool:
+        """Choose from `tail` rows of logits; say whether the call, now answered, is over."""
         self._last_token_ns = time.time_ns()
         if self._kv is None:
-            self._branch_out(self.sampler.process(logits, self.tokens, self.prompt_length))
+            self._branch_out(self.sampler.process(step.logits, self.tokens, self.prompt_length))
         else:
             self._first_token_ns = self._first_token_ns or self._last_token_ns
-            self._extend(logits)
+            self._extend(step.logits)
         if not self._live:
             self.answer(final=True)
         return not self._live
@@ -111,11 +110,12 @@ class BranchingSequence(TorchSequence):
             for branch in self._outcomes.branches(accepted, self._candidates(scores, accepted))
         ]
         assert self.entry is not None
-        room = self._cache.lend(self.entry, room_for(wanted))
+        longest = max((branch.limit for branch in wanted), default=0)
+        room = self._cache.lend(self.entry, len(wanted), longest)
         self._branches = self._live = fitting(wanted, self._max_branches, room)
         if self._live:
             longest = max(branch.limit for branch in self._live)
-            self._kv = BranchKV(self._cache.shape, len(self._live), longest)
+            self._kv = self._cache.branch_kv(self.entry, self._leaves(), longest)
             self._unseen = len(self._live)
 
     def _candidates(self, scores: Rows, accepted: int) -> list[int]:
@@ -172,6 +172,10 @@ class BranchingSequence(TorchSequence):
             self._kv.keep(left)
         self._live = [self._live[i] for i in left]
         self._unseen = len(left)
+
+    def _leaves(self) -> NDArray[np.int64]:
+        """How many tokens of the text each live branch sees: [live]."""
+        return np.array([self.prompt_length + branch.accepted for branch in self._live], np.int64)
 
     def _end(self, branch: Branch) -> int:
         """Position of the next token behind a branch."""

@@ -22,10 +22,10 @@ from tandem.engines.torch.branch_sampling import BranchSampler
 from tandem.engines.torch.branching import BranchingSequence
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.drafter import Drafters
-from tandem.engines.torch.kv_cache import KVCache
 from tandem.engines.torch.model import PackedModel
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scheduler import Scheduler
+from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.sequence import TorchSequence
 from tandem.engines.torch.settings import TorchSettings
 
@@ -140,12 +140,7 @@ class TorchEngine:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._model = PackedModel(settings, folder, load)
-        self._cache = KVCache(
-            self._model.kv_shape,
-            settings.kv_cache_tokens,
-            settings.kv_block_tokens,
-            settings.max_seq_len,
-        )
+        self._cache = self._model.cache
         self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
         _return_freed_memory()
 
@@ -174,31 +169,31 @@ class TorchEngine:
             return
         segments = [sequence.segment(count) for sequence, count in chosen]
         try:
-            logits = self._forward(chosen, segments)
+            step = self._forward(chosen, segments)
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
                 self._end(sequence, f"the model failed: {_line(error)}")
             return
-        parts = torch.split(logits, [segment.rows for segment in segments])
-        for (sequence, count), rows in zip(chosen, parts, strict=True):
+        parts = step.split([segment.rows for segment in segments])
+        for (sequence, count), part in zip(chosen, parts, strict=True):
             sequence.schedule(count)
-            self._advance(sequence, count, rows)
+            self._advance(sequence, count, part)
 
     def _forward(
         self, chosen: list[tuple[TorchSequence, int]], segments: list[Packed]
-    ) -> torch.Tensor:
+    ) -> StepLogits:
         parts = [sequence.next_tokens(count) for sequence, count in chosen]
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        logits = self._model.forward(ids, segments)
+        step = self._model.step(ids, segments)
         self.computed_tokens += len(ids)
-        return logits
+        return step
 
-    def _advance(self, sequence: TorchSequence, count: int, rows: torch.Tensor) -> None:
+    def _advance(self, sequence: TorchSequence, count: int, step: StepLogits) -> None:
         try:
             if sequence.wants_all_rows:
-                sequence.keep_context(rows, sequence.computed - count)
-            if sequence.pending == 0 and sequence.advance(rows[len(rows) - sequence.tail :]):
+                sequence.keep_context(step.logits, sequence.computed - count)
+            if sequence.pending == 0 and sequence.advance(step.last(sequence.tail)):
                 self._release(sequence)
         except RequestError as error:
             self._end(sequence, str(error), error.code)

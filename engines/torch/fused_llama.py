@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
-from tandem.engines.torch.attention import Packed, attend
+from tandem.engines.torch.attention import Attending, attend
 from tandem.engines.torch.linear import linear
 
 FAMILY = {"llama", "mistral", "qwen2"}
@@ -35,13 +35,13 @@ class _Layer:
 
 
 class FusedLlama:
-    """Runs a Llama, Mistral or Qwen2 checkpoint in float32 on a CPU."""
+    """Runs a Llama, Mistral or Qwen2 checkpoint: in float32 on a CPU, or over a paged KV cache."""
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
         """Take over the weights of a transformers model, which is empty afterwards."""
         config = model.config
         decoder = model.model
-        self._heads: int = config.num_attention_heads
+        self.num_heads: int = config.num_attention_heads
         self._kv_heads: int = config.num_key_value_heads
         self._size: int = decoder.layers[0].self_attn.head_dim
         self._eps: float = config.rms_norm_eps
@@ -60,7 +60,7 @@ class FusedLlama:
         ids: torch.Tensor,
         positions: torch.Tensor,
         rows: torch.Tensor | None,
-        segments: Sequence[Packed],
+        segments: Sequence[Attending],
     ) -> torch.Tensor:
         """Return logits [rows, vocab_size] for ids and positions [tokens]; rows None: of all."""
         hidden = F.embedding(ids, self._embedding)
@@ -83,15 +83,15 @@ class FusedLlama:
         layer: _Layer,
         hidden: torch.Tensor,
         angles: torch.Tensor,
-        segments: Sequence[Packed],
+        segments: Sequence[Attending],
     ) -> torch.Tensor:
         """Add to hidden [tokens, width] what the tokens see in each other."""
         normed = F.rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, self._eps)
         mixed = layer.qkv(normed).view(len(hidden), -1, self._size)
-        turned = self._heads + self._kv_heads
+        turned = self.num_heads + self._kv_heads
         query_key, value = torch.split(mixed, [turned, self._kv_heads], 1)
         query_key = _rotate(query_key, angles).transpose(0, 1)[None]
-        query, key = torch.split(query_key, [self._heads, self._kv_heads], 1)
+        query, key = torch.split(query_key, [self.num_heads, self._kv_heads], 1)
         qkv = (query, key, value.transpose(0, 1)[None])
         seen = attend(segments, index, qkv, None, layer.window)
         added: torch.Tensor = layer.output(seen.reshape(len(hidden), -1))
@@ -114,7 +114,7 @@ def supports(model: Any) -> bool:
 def _angles(decoder: Any, positions: int) -> torch.Tensor:
     """Cosine and sine [positions, 2, 1, size] as transformers computes them."""
     like = decoder.embed_tokens.weight
-    cos, sin = decoder.rotary_emb(like, torch.arange(positions)[None])
+    cos, sin = decoder.rotary_emb(like, torch.arange(positions, device=like.device)[None])
     return torch.stack((cos[0], sin[0]), 1)[:, :, None]
 
 

@@ -107,6 +107,27 @@ class KVEntry:
             new_value[:, : self.length] = value[:, : self.length]
 
 
+class BranchKV:
+    """Keys and values of the branches' own tokens, until their call ends.
+
+    Attributes:
+        length: tokens that each branch has there.
+
+    """
+
+    def __init__(self, shape: KVShape, branches: int, tokens: int) -> None:
+        """Make room for so many branches of so many tokens."""
+        self.length = 0
+        self.layers = [
+            tuple(part.view(len(part), branches, tokens, -1) for part in layer)
+            for layer in shape.allocate(branches * tokens)
+        ]
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all branches but these."""
+        self.layers = [tuple(part[:, rows] for part in layer) for layer in self.layers]
+
+
 class KVCache:
     """All entries of an engine, under one cap. Used by the engine's thread only.
 
@@ -156,20 +177,30 @@ class KVCache:
             return self._take_over(source, tokens, shared, max_length)
         return None
 
-    def lend(self, entry: KVEntry, tokens: int) -> int:
-        """Lend a running call blocks for its branches; return for how many tokens, up to `tokens`.
+    def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:
+        """Lend a running call blocks for its branches, of so many tokens each.
+
+        Return for how many tokens of all of them there is room.
 
         Only what nobody has, or has gone on with for long: a beginning that another call will want
         is not forgotten for a guess.
         """
-        wanted = self.blocks_for(tokens)
-        stale = time.monotonic() - STALE_SECONDS
-        for old in [e for e in self._entries if not e.busy and e.idle_since < stale]:
+        wanted = self.blocks_for(branches * tokens)
+        for old in self._stale():
             if self._free_blocks >= wanted:
                 break
             self._entries.remove(old)
         entry.lent_blocks = max(0, min(wanted, self._free_blocks))
         return entry.lent_blocks * self._block
+
+    def branch_kv(
+        self,
+        entry: KVEntry,  # noqa: ARG002 (in pages, branches share the entry's)
+        leaves: NDArray[np.int64],
+        tokens: int,
+    ) -> BranchKV:
+        """Make room for branches of so many tokens, which leave the text behind `leaves` tokens."""
+        return BranchKV(self.shape, len(leaves), tokens)
 
     @property
     def lent_too_much(self) -> bool:
@@ -192,6 +223,11 @@ class KVCache:
     def drop(self, entry: KVEntry) -> None:
         """End a call whose keys and values cannot be trusted."""
         self._entries.remove(entry)
+
+    def _stale(self) -> list[KVEntry]:
+        """Return the entries that nobody has gone on with for long."""
+        before = time.monotonic() - STALE_SECONDS
+        return [e for e in self._entries if not e.busy and e.idle_since < before]
 
     def _longest_prefix(self, tokens: Tokens) -> tuple[KVEntry | None, int]:
         """Return the entry that shares most with `tokens`, and how much: an idle one if it can be.

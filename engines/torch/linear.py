@@ -51,7 +51,8 @@ def padded(rows: int) -> int:
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., torch.Tensor]:
     """Return the map of rows [..., in] to [..., out], packed if that gains anything."""
-    if can_pack() and weight.numel() >= MIN_WEIGHTS:
+    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+    if on_cpu and can_pack() and weight.numel() >= MIN_WEIGHTS:
         return PackedLinear(weight, bias).forward
     weight = weight.detach().clone()
     return lambda rows: F.linear(rows, weight, bias)

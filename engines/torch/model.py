@@ -15,8 +15,11 @@ from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.fused_llama import FusedLlama, supports
-from tandem.engines.torch.kv_cache import KVEntry, KVShape
+from tandem.engines.torch.kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.linear import pack_linears
+from tandem.engines.torch.paged.cache import PagedKVCache
+from tandem.engines.torch.paged.runner import PagedRunner
+from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 
 _CHECK_TOKENS = 12
@@ -30,6 +33,7 @@ class PackedModel:
     Attributes:
         vocab_size: width of its logits.
         kv_shape: what one token's keys and values look like.
+        cache: keys and values of past tokens.
 
     """
 
@@ -39,24 +43,35 @@ class PackedModel:
         """Load and check the checkpoint, found from `folder`. Raises LoadError."""
         path = folder / settings.checkpoint
         self._model = load(settings, path)
+        self._settings = settings
         self._fused: FusedLlama | None = None
+        self._paged: PagedRunner | None = None
         self.device: torch.device = self._model.device
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         try:
             self.kv_shape = self._kv_shape()
-            self.vocab_size = self._check(settings.max_seq_len)
+            self.cache = self._new_cache()
+            self.vocab_size = self._check()
         except Exception as error:
             kind = self._model.config.model_type
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise LoadError(
                 f"checkpoint '{path}': architecture '{kind}' is not supported: {line}"
             ) from error
+        if self._paged:
+            self._paged.capture()
+
+    def step(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> StepLogits:
+        """Run the segments' tokens, ids [all tokens]; return the logits of all rows."""
+        if self._paged:
+            return self._paged.step(ids, segments)
+        return StepLogits(self.forward(ids, segments))
 
     @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
         """Run the segments' tokens, ids [all tokens]; return logits [all rows, vocab_size]."""
         positions = _joined([segment.positions for segment in segments])
-        wanted = _rows(segments)
+        wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
         run = self._fused.forward if self._fused else self._run
         return run(self._tensor(ids), self._tensor(positions), rows, segments)
@@ -102,19 +117,37 @@ class PackedModel:
             raise NotImplementedError("its attention cannot be replaced")
         return KVShape(layers, self._model.dtype, self.device)
 
-    def _check(self, max_seq_len: int) -> int:
+    def _new_cache(self) -> KVCache:
+        settings = self._settings
+        kind = PagedKVCache if settings.paged_kv_cache else KVCache
+        return kind(
+            self.kv_shape,
+            settings.kv_cache_tokens,
+            settings.kv_block_tokens,
+            settings.max_seq_len,
+        )
+
+    def _check(self) -> int:
         """Speed the model up, compare with transformers' own; return the width of the logits."""
         ids = np.arange(_CHECK_TOKENS) % self._model.config.get_text_config().vocab_size
         plain = self._plain_logits(ids, "eager")
-        self._speed_up(max_seq_len)
+        self._speed_up(int(plain.shape[-1]))
         packed = self._packed_logits(ids)
         gap = float((packed - plain).abs().max())
         if not gap <= _CHECK_TOLERANCE[packed.dtype] * max(1.0, float(plain.abs().max())):
             raise NotImplementedError(f"packed and plain logits differ by {gap:.3g}")
         return int(plain.shape[-1])
 
-    def _speed_up(self, max_seq_len: int) -> None:
-        """On a CPU small models are slow for reasons that can be helped."""
+    def _speed_up(self, vocab_size: int) -> None:
+        """On a CPU small models are slow for reasons that can be helped; in pages, any are."""
+        max_seq_len = self._settings.max_seq_len
+        if isinstance(self.cache, PagedKVCache):
+            if not supports(self._model):
+                raise NotImplementedError("paged_kv_cache is for the Llama family")
+            padded = self.cache.blocks_for(max_seq_len) * self._settings.kv_block_tokens
+            self._fused = FusedLlama(self._model, padded)
+            self._paged = PagedRunner(self._fused, self.cache, self._settings, vocab_size)
+            return
         if self.device.type != "cpu" or self._model.dtype != torch.float32:
             return
         if supports(self._model):
@@ -125,29 +158,30 @@ class PackedModel:
     def _packed_logits(self, ids: NDArray[np.int64]) -> torch.Tensor:
         """Logits [tokens, vocab_size] of `ids`, computed beside another sequence and in pieces."""
         size = len(ids)
-        one, other = KVEntry(), KVEntry()
-        for entry in (one, other):
-            entry.resize(self.kv_shape, size)
+        one, other = self._new_entry(ids), self._new_entry(ids)
         cut = size // 2
-        parts = [self.forward(ids[:cut], [Segment(one, cut, cut)])]
+        parts = [self.step(ids[:cut], [Segment(one, cut, cut)]).logits]
         one.length = cut
         tail, beside = size - cut - 1, cut
         mixed = np.concatenate((ids[cut:-1], ids[::-1][:beside]))
         segments = [Segment(one, tail, tail), Segment(other, beside, 0)]
-        parts.append(self.forward(mixed, segments))
+        parts.append(self.step(mixed, segments).logits)
         one.length = size - 1
-        parts.append(self.forward(ids[-1:], [Segment(one, 1, 1)]))
+        parts.append(self.step(ids[-1:], [Segment(one, 1, 1)]).logits)
+        for entry in (one, other) if self._paged else ():
+            self.cache.drop(entry)
         return torch.cat(parts)
 
-
-def _rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
-    """Indices, in the packed row, of the tokens whose logits are wanted."""
-    found = []
-    at = 0
-    for segment in segments:
-        at += segment.count
-        found.append(np.arange(at - segment.rows, at))
-    return _joined(found)
+    def _new_entry(self, ids: NDArray[np.int64]) -> KVEntry:
+        """Return room for these tokens: of no cache, or in the one that has all pages."""
+        if not self._paged:
+            entry = KVEntry()
+            entry.resize(self.kv_shape, len(ids))
+            return entry
+        found = self.cache.acquire(ids, 0, len(ids))
+        if found is None:
+            raise NotImplementedError(f"kv_cache_tokens must hold two texts of {len(ids)} tokens")
+        return found
 
 
 def _joined(arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -59,16 +59,21 @@ class TorchSampler:
             return logits
         return LazyRows(len(logits), lambda i: self._processed(logits[i], tokens[: first + i]))
 
-    def choose(self, scores: Rows, first: int) -> list[int]:
-        """Return a token per row of scores [rows, vocab_size], the first at position `first`."""
+    def choose(self, scores: Rows, first: int, best: list[int] | None = None) -> list[int]:
+        """Return a token per row of scores [rows, vocab_size], the first at position `first`.
+
+        best: [rows], the best by the model's own logits, if somebody knows them.
+        """
         if self._greedy and isinstance(scores, torch.Tensor):
-            return scores.argmax(-1).tolist()
+            return scores.argmax(-1).tolist() if best is None else best
         return [self._token(scores[i], first + i) for i in range(len(scores))]
 
-    def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
+    def verify(
+        self, scores: Rows, drafts: Sequence[int], first: int, best: list[int] | None = None
+    ) -> list[int]:
         """Return what a verification emits: scores [len(drafts) + 1, vocab_size]."""
         if self._greedy and isinstance(scores, torch.Tensor):
-            return verify_ids(drafts, self.choose(scores, first))
+            return verify_ids(drafts, self.choose(scores, first, best))
         if self._greedy or self._draft_logits is None:
             own = (self._token(scores[i], first + i) for i in range(len(scores)))
             return verify_ids(drafts, own)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -16,6 +16,28 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, i: int, /) -> Row: ...
+
+
+class StepLogits(NamedTuple):
+    """What a forward pass computed: logits [rows, vocab_size], on the model's device.
+
+    best: [rows], each row's best token, on the host; None where nobody has looked yet.
+    """
+
+    logits: torch.Tensor
+    best: list[int] | None = None
+
+    def split(self, counts: list[int]) -> Iterator[StepLogits]:
+        """Yield parts of so many rows each."""
+        at = 0
+        for count, rows in zip(counts, torch.split(self.logits, counts), strict=True):
+            yield StepLogits(rows, self.best and self.best[at : at + count])
+            at += count
+
+    def last(self, count: int) -> StepLogits:
+        """Return the last rows."""
+        first = len(self.logits) - count
+        return StepLogits(self.logits[first:], self.best and self.best[first:])
 
 
 class LazyRows(Sequence[Row]):

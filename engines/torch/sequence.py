@@ -18,7 +18,7 @@ from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
 from tandem.engines.torch.log_probs import LogProbRecorder
 from tandem.engines.torch.sampling import TorchSampler
-from tandem.engines.torch.scores import Rows, first_rows
+from tandem.engines.torch.scores import Rows, StepLogits, first_rows
 
 log = logging.getLogger(__name__)
 
@@ -144,15 +144,15 @@ class TorchSequence:
             following = self.request.input_ids[start + 1 : start + 1 + len(logits)].tolist()
             self._prompt_log_probs.add(logits[: len(following)], following)
 
-    def advance(self, logits: torch.Tensor) -> bool:
-        """Choose tokens from logits [tail, vocab_size], answer, and say whether the call is over.
+    def advance(self, step: StepLogits) -> bool:
+        """Choose tokens from `tail` rows of logits, answer, and say whether the call is over.
 
         Raises RequestError (or what a processor raises) without having answered.
         """
         first = self.length - len(self.drafts)  # position of the first new token
-        scores = self.sampler.process(logits, self.tokens, first)
-        tokens, ended = self._choose(scores, first)
-        self._keep(tokens, logits, scores, first)
+        scores = self.sampler.process(step.logits, self.tokens, first)
+        tokens, ended = self._choose(scores, first, step.best)
+        self._keep(tokens, step.logits, scores, first)
         over = ended or self.num_generated >= self.request.max_new_tokens
         over = over or self._unsure(scores, tokens) or len(self.request.draft_ids) > 0
         self._truncate(first)
@@ -198,15 +198,15 @@ class TorchSequence:
             log.exception("an answer could not be delivered")
             self.abandoned = True
 
-    def _choose(self, scores: Rows, first: int) -> tuple[list[int], bool]:
+    def _choose(self, scores: Rows, first: int, best: list[int] | None) -> tuple[list[int], bool]:
         """Return the accepted drafts, if any, and the model's own token behind them.
 
         As far as the answer goes; and whether it ends there.
         """
         if not self.drafts:
-            chosen = self.sampler.choose(scores, first)
+            chosen = self.sampler.choose(scores, first, best)
             return cut(self.request, self._generated, chosen)[:2]
-        emitted = self.sampler.verify(scores, self.drafts, first)
+        emitted = self.sampler.verify(scores, self.drafts, first, best)
         kept = cut(self.request, self._generated, emitted)
         self._drafted += len(self.drafts)
         self._accepted += len(emitted) - 1 - kept.behind

@@ -22,6 +22,8 @@ class TorchSettings:
         it makes none. Otherwise callers send no drafts. How it looks up: see `NgramIndex`.
     kv_cache_tokens: cap of the KV cache, kept in blocks of `kv_block_tokens`.
     max_batch_tokens: tokens in one forward pass; longer prompts are computed in chunks.
+    paged_kv_cache: keep the KV cache in pages of `kv_block_tokens`, with one attention call for all
+        sequences of a step, and on CUDA graphs of the small steps; for the Llama family.
     gpu_memory_fraction: of a GPU's memory, what may be taken once weights and KV cache are there,
         whoever holds it; what does not fit is refused before it is loaded.
     draft_vocab_size: width of the draft's logits, where the same vocabulary is padded differently.
@@ -36,6 +38,7 @@ class TorchSettings:
     max_draft_len: int = 0
     kv_block_tokens: int = 32
     max_batch_tokens: int = 512
+    paged_kv_cache: bool = False
     gpu_memory_fraction: float = 0.9
     draft_vocab_size: int | None = None
     prompt_lookup_num_tokens: int = 0

@@ -80,11 +80,13 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def make_harness(checkpoints):
-    """Build an engine on a random checkpoint; all are closed in the end."""
+    """Build an engine on a random checkpoint, "paged NAME": in pages; all are closed in the end."""
     made = []
 
     def make(name="llama", **settings) -> Harness:
+        cache, _, name = name.rpartition(" ")
         defaults = {
+            "paged_kv_cache": cache == "paged",
             "max_seq_len": 256,
             "kv_cache_tokens": 4096,
             "kv_block_tokens": 8,
@@ -114,6 +116,7 @@ def reference(checkpoints):
     loaded = {}
 
     def get(name):
+        name = name.rpartition(" ")[2]
         if name not in loaded:
             loaded[name] = AutoModelForCausalLM.from_pretrained(checkpoints[name]).eval()
         return loaded[name]

@@ -7,7 +7,7 @@ import pytest
 from emulated import emulated
 from engine_harness import VOCAB, Harness, prompt
 
-from tandem.engines.branch import Branch, fitting, room_for
+from tandem.engines.branch import Branch, fitting
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.errors import RequestError
 from tandem.engines.request import Branches, EngineRequest, SamplingParams
@@ -15,7 +15,7 @@ from tandem.engines.words import Words
 
 GREEDY = SamplingParams(top_k=1)
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
-KINDS = ["emulated", "llama", "gpt2", "qwen2", "mistral"]
+KINDS = ["emulated", "llama", "gpt2", "qwen2", "mistral", "paged llama", "paged mistral"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -289,8 +289,6 @@ def test_branches_lie_side_by_side_each_with_room_for_the_longest():
         drafted(limit, j, rank) for limit, j, rank in ((4, 0, 0), (3, 1, 0), (9, 0, 1), (1, 1, 1))
     )
     wanted = [four, long, two, one]
-    assert room_for(wanted) == 36
-    assert room_for([]) == 0
     assert fitting(wanted, 9, 36) == [one, two, long, four]
     assert fitting(wanted, 9, 35) == [one, two, long]
     assert fitting(wanted, 9, 26) == [one, two]

@@ -12,11 +12,11 @@ from engine_harness import GREEDY, Harness, Pending, prompt
 from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.torch import kv_cache
-from tandem.engines.torch.branch_attention import BranchKV
 from tandem.engines.torch.branch_sampling import BranchSampler
-from tandem.engines.torch.kv_cache import KVCache, KVShape
+from tandem.engines.torch.kv_cache import BranchKV, KVCache, KVShape
 
 BLOCK = 8
+CACHES = ["llama", "paged llama"]
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
 
 
@@ -68,8 +68,9 @@ def test_branches_forget_no_text_of_others(make_harness):
     assert engine.computed(other) == 1
 
 
-def test_without_memory_there_is_an_answer_without_branches(make_harness):
-    engine = make_harness(kv_cache_tokens=16 * BLOCK)
+@pytest.mark.parametrize("kind", CACHES)
+def test_without_memory_there_is_an_answer_without_branches(make_harness, kind):
+    engine = make_harness(kind, kv_cache_tokens=16 * BLOCK)
     engine.tokens(prompt(3, 78))
     found = engine.call(prompt(2, 44), **asked([4, 5, 6], 10, 6)).last.branches
     assert found.outcomes.shape == (0, 2)
@@ -83,9 +84,10 @@ def test_texts_that_nobody_has_gone_on_with_for_long_make_room(make_harness, mon
     assert len(found.lengths) == 13
 
 
-def test_a_call_that_needs_the_room_gets_it_at_once(make_harness):
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_call_that_needs_the_room_gets_it_at_once(make_harness, kind):
     """The branches end with what they have; nobody waits for them or is forgotten for them."""
-    engine = make_harness(kv_cache_tokens=32 * BLOCK)
+    engine = make_harness(kind, kv_cache_tokens=32 * BLOCK)
     idle = prompt(4, 40)
     engine.tokens(idle)
     branching, plain = Pending(), Pending()
@@ -123,8 +125,9 @@ def test_a_call_that_needs_the_room_gets_it_at_once(make_harness):
     assert engine.computed(idle) == 1
 
 
-def test_stop_ends_the_branches_with_what_they_have(make_harness):
-    engine = make_harness()
+@pytest.mark.parametrize("kind", CACHES)
+def test_stop_ends_the_branches_with_what_they_have(make_harness, kind):
+    engine = make_harness(kind)
     branching: list[Pending] = []
 
     def start():
@@ -137,16 +140,18 @@ def test_stop_ends_the_branches_with_what_they_have(make_harness):
     assert len(found.lengths) == 12
 
 
-def test_no_more_rows_than_half_of_a_step(make_harness):
-    engine = make_harness(max_batch_tokens=16)
+@pytest.mark.parametrize("kind", CACHES)
+def test_no_more_rows_than_half_of_a_step(make_harness, kind):
+    engine = make_harness(kind, max_batch_tokens=16)
     found = engine.call(prompt(1, 40), **asked([4, 5, 6], 10, 6)).last.branches
     assert len(found.lengths) == 8
     with pytest.raises(RequestError, match=r"takes up to 15 \(max_batch_tokens\)"):
         engine.start(prompt(1, 40), **asked([5] * 16, 1, 6))
 
 
-def test_a_call_computes_its_branches_and_nothing_twice(make_harness):
-    engine = make_harness()
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_call_computes_its_branches_and_nothing_twice(make_harness, kind):
+    engine = make_harness(kind)
     ids = prompt(8, 40)
     engine.tokens(ids)
     usage = engine.call(ids, **asked([4, 5, 6], 3, 6)).last.usage
@@ -155,13 +160,14 @@ def test_a_call_computes_its_branches_and_nothing_twice(make_harness):
     assert usage.first_token_time_ns <= usage.last_token_time_ns
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "paged llama"])
 def test_no_keys_and_values_of_branches_outlive_their_call(make_harness, kind):
     engine = make_harness(kind)
     for seed in range(3):
         engine.call(prompt(seed, 40), **asked([4, 5, 6], 3, 6))
     engine.tokens(prompt(9, 9), 2)  # by now the calls before it have been forgotten
-    assert BranchKV not in {type(thing) for thing in gc.get_objects()}
+    kinds = {type(thing) for thing in gc.get_objects()}
+    assert not any(issubclass(kind, BranchKV) for kind in kinds)
 
 
 def test_what_was_lent_comes_back():
@@ -169,13 +175,13 @@ def test_what_was_lent_comes_back():
     tokens = np.arange(2 * BLOCK, dtype=np.int64)
     for end in (cache.release, cache.drop) * 3:
         entry = cache.acquire(tokens, 0, len(tokens))
-        assert cache.lend(entry, 5 * BLOCK) == 5 * BLOCK
+        assert cache.lend(entry, 5, BLOCK) == 5 * BLOCK
         assert not cache.lent_too_much
         entry.length = 0
         end(entry)
         assert cache.used_blocks == 0
     entry = cache.acquire(tokens, 0, len(tokens))
-    assert cache.lend(entry, 100 * BLOCK) == 8 * BLOCK
+    assert cache.lend(entry, 100, BLOCK) == 8 * BLOCK
 
 
 @pytest.mark.parametrize("seeds", [None, [1, 2, 3]])

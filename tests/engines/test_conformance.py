@@ -17,11 +17,12 @@ from tandem.engines.words import Words
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 
 
-@pytest.fixture(scope="module", params=["torch", "emulated"])
+@pytest.fixture(scope="module", params=["torch", "paged torch", "emulated"])
 def engine(request) -> Harness:
     """An engine of each kind, with a vocabulary of 131 tokens and no end id."""
-    if request.param == "torch":
-        return request.getfixturevalue("make_harness")("llama")
+    if request.param != "emulated":
+        kind = request.param.replace("torch", "llama")
+        return request.getfixturevalue("make_harness")(kind)
     return emulated(step_ms=0.2, timer=WallTimer())
 
 

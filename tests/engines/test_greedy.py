@@ -8,7 +8,7 @@ from engine_harness import assert_same, prompt
 
 from tandem.engines.words import Words
 
-ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral"]
+ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "paged llama", "paged qwen2", "paged mistral"]
 
 
 def generate(model, ids: list[int], new: int) -> list[int]:

@@ -54,6 +54,7 @@ class TorchDraft(OwnEngineSection):
     kv_cache_tokens: PositiveInt | None = None
     kv_block_tokens: PositiveInt = 32
     max_batch_tokens: PositiveInt = 512
+    paged_kv_cache: bool = False
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
 
     @property

@@ -1,0 +1,190 @@
+"""Attention of all rows of a step over pages, in one call.
+
+`gathered` is plain PyTorch and runs everywhere: it copies each row's pages together first.
+PyTorch's own `varlen_attn` (FlashAttention) reads them in place; what it can do depends on its
+version and on the GPU, and some versions return wrong rows, so `choose` tries it before it is used.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+
+from tandem.engines.torch.attention import QKV
+from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, write
+from tandem.engines.torch.paged.pool import PagePool
+
+log = logging.getLogger(__name__)
+
+# query [tokens, heads, size], keys and values [pages, page_tokens, kv heads, size], window
+Attention: TypeAlias = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, "PagedStep", int | None], torch.Tensor
+]
+_TOLERANCE = 2e-2  # of outputs that are means of values around 1
+
+
+class PagedStep:
+    """One forward pass, as `attention.attend` sees it: one segment that holds all rows."""
+
+    def __init__(self, batch: PagedBatch, pool: PagePool, attention: Attention) -> None:
+        self.batch = batch
+        self._pool = pool
+        self._attention = attention
+        self._slots = batch.slots.long()
+        self._pages = batch.tables.flatten().long()
+        self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
+        self._index: torch.Tensor | None = None
+        self.count = len(batch.ids)
+
+    def attend(
+        self, layer: int, qkv: QKV, scaling: float | None, window: int | None
+    ) -> torch.Tensor:
+        """Write the new keys and values, then attend: [1, heads, tokens, size] to its transpose."""
+        assert scaling is None  # the Llama family's own
+        query, key, value = (part[0].transpose(0, 1) for part in qkv)
+        keys, values = self._pool.layer(layer)
+        keys.view(-1, *keys.shape[2:]).index_copy_(0, self._slots, key)
+        values.view(-1, *values.shape[2:]).index_copy_(0, self._slots, value)
+        return self._attention(query, keys, values, self, window)[None]
+
+    def gather(self, pages: torch.Tensor) -> torch.Tensor:
+        """Copy each row's pages together: [pages, page_tokens, ...] to [rows, keys, ...]."""
+        return pages.index_select(0, self._pages).view(self.batch.rows, -1, *pages.shape[2:])
+
+    def mask(self, window: int | None, keys: int, groups: int) -> torch.Tensor:
+        """Which keys the tokens of each row see, once a group: [rows, 1, groups * width, keys]."""
+        if (window, groups) not in self._masks:
+            device = self.batch.positions.device
+            position = self.rectangle(self.batch.positions)[..., None]
+            key = torch.arange(keys, device=device)
+            seen = key <= position
+            if window is not None:
+                seen &= key > position - window
+            self._masks[window, groups] = seen[:, None].repeat(1, 1, groups, 1)
+        return self._masks[window, groups]
+
+    def rectangle(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Lay out tokens [tokens, ...] by row: [rows, width, ...]; some again where rows differ."""
+        batch = self.batch
+        if batch.is_even:
+            return tokens.view(batch.rows, batch.width, *tokens.shape[1:])
+        first = batch.ends[:-1, None] + torch.arange(batch.width, device=tokens.device)
+        return tokens[first.clamp_(max=len(tokens) - 1)]
+
+    def packed(self, rectangle: torch.Tensor) -> torch.Tensor:
+        """Undo `rectangle`: [rows, width, ...] to [tokens, ...]."""
+        flat = rectangle.flatten(0, 1)
+        if self.batch.is_even:
+            return flat
+        if self._index is None:
+            counts = self.batch.ends.diff()
+            rows = torch.arange(self.batch.rows, device=flat.device).repeat_interleave(counts)
+            inside = torch.arange(len(self.batch.ids), device=flat.device) - self.batch.ends[rows]
+            self._index = rows * self.batch.width + inside
+        return flat[self._index]
+
+
+def gathered(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    step: PagedStep,
+    window: int | None,
+) -> torch.Tensor:
+    """Copy each row's pages together, then attend: [tokens, heads, size]."""
+    heads, kv_heads, size = query.shape[1], keys.shape[2], query.shape[2]
+    rows, width = step.batch.rows, step.batch.width
+    groups = heads // kv_heads
+    own_keys, own_values = (step.gather(part).transpose(1, 2) for part in (keys, values))
+    parts = step.rectangle(query).view(rows, width, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
+    seen = F.scaled_dot_product_attention(
+        parts.flatten(2, 3),  # query heads that share a key head are further rows of it
+        own_keys,
+        own_values,
+        attn_mask=step.mask(window, own_keys.shape[2], groups),
+    )
+    seen = seen.view(rows, kv_heads, groups, width, size).permute(0, 3, 1, 2, 4)
+    return step.packed(seen.reshape(rows, width, heads, size))
+
+
+def varlen(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    step: PagedStep,
+    window: int | None,
+) -> torch.Tensor:
+    """Let PyTorch's FlashAttention read the pages in place: [tokens, heads, size]. CUDA only."""
+    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 (not in every PyTorch)
+
+    batch = step.batch
+    seen: Any = varlen_attn(
+        query,
+        keys,
+        values,
+        batch.ends,
+        batch.ends_of_pages * keys.shape[1],
+        batch.width,
+        batch.tables.shape[1] * keys.shape[1],
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=True,
+        seqused_k=batch.lengths,
+        block_table=batch.tables,
+        num_splits=1,  # PyTorch issue 194167: more than one loses rows of a paged cache
+    )
+    return cast("torch.Tensor", seen)
+
+
+CANDIDATES: Mapping[str, Attention] = {"varlen": varlen}  # the best first
+
+
+def choose(
+    pool: PagePool, heads: int, candidates: Mapping[str, Attention] = CANDIDATES
+) -> Attention:
+    """Return the first candidate that computes what `gathered` does in this pool, or that."""
+    if pool.memory.device.type != "cuda" and candidates is CANDIDATES:
+        return gathered
+    for name, attention in candidates.items():
+        try:
+            fault = _fault(attention, pool, heads)
+        except Exception as error:  # noqa: BLE001 (whatever a PyTorch without it raises)
+            fault = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if fault is None:
+            log.info("attention over pages: %s", name)
+            return attention
+        log.warning("attention over pages: not %s: %s", name, fault)
+    return gathered
+
+
+def _fault(attention: Attention, pool: PagePool, heads: int) -> str | None:
+    """Try an attention on a ragged and on an even step of noise; return what is wrong."""
+    keys, _ = pool.layer(0)
+    kv_heads, size = keys.shape[2:]
+    device, page = keys.device, pool.page_tokens
+    trial = PagePool.like(pool, pages=12)
+    generator = torch.Generator(device).manual_seed(0)
+    trial.memory.normal_(generator=generator)
+    ragged = [
+        PagedRow(2 * page + 5, 3, [5, 2, 9]),
+        PagedRow(0, 1, [7]),
+        PagedRow(page - 2, 4, [1, 4]),
+    ]
+    even = [PagedRow(page + 3, 2, [3, 8]), PagedRow(5, 2, [6]), PagedRow(0, 2, [10])]
+    for rows in (ragged, even):
+        tokens = sum(row.new for row in rows)
+        memory = torch.empty(PagedBatch.size_of(tokens, len(rows), 3), dtype=torch.int32)
+        sizes = (tokens, len(rows), 3, max(row.new for row in rows))
+        write(PagedBatch(memory, *sizes), torch.arange(tokens).numpy(), rows, page)
+        step = PagedStep(PagedBatch(memory.to(device), *sizes), trial, gathered)
+        query = torch.randn(
+            tokens, heads, size, generator=generator, device=device, dtype=keys.dtype
+        )
+        want, got = (way(query, *trial.layer(0), step, None) for way in (gathered, attention))
+        gap = float((want.float() - got.float()).abs().max())
+        if not gap <= _TOLERANCE:
+            return f"outputs differ by {gap:.3g} ({kv_heads} heads of {size})"
+    return None

@@ -1,0 +1,165 @@
+"""What a step over the paged cache computes, as one row of numbers that goes to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tandem.engines.torch.attention import Packed, Segment
+from tandem.engines.torch.branch_attention import BranchSegment
+from tandem.engines.torch.paged.cache import PagedBranchKV, PagedEntry
+from tandem.engines.torch.paged.pool import PADDING
+
+Numbers = NDArray[np.int32]
+
+
+class PagedRow(NamedTuple):
+    """New tokens of one text: `new` of them behind `start` others, whose pages these are."""
+
+    start: int
+    new: int
+    pages: Sequence[int] | Numbers
+
+
+def rows_of(segments: Sequence[Packed]) -> list[PagedRow]:
+    """Return a row for each call's text, or for each of its branches."""
+    return [row for segment in segments for row in _rows(segment)]
+
+
+def _rows(segment: Packed) -> list[PagedRow]:
+    if isinstance(segment, BranchSegment):
+        assert isinstance(segment.own, PagedBranchKV)
+        starts = segment.positions.tolist()
+        tables = segment.own.tables
+        return [PagedRow(start, 1, pages) for start, pages in zip(starts, tables, strict=True)]
+    assert isinstance(segment, Segment)
+    assert isinstance(segment.entry, PagedEntry)
+    return [PagedRow(segment.start, segment.count, segment.entry.pages)]
+
+
+class Bucket(NamedTuple):
+    """Sizes of a step that is padded: `rows` texts of `width` new tokens, in `pages` each."""
+
+    rows: int
+    width: int
+    pages: int
+
+    @property
+    def tokens(self) -> int:
+        """New tokens, padding included."""
+        return self.rows * self.width
+
+    def holds(self, rows: Sequence[PagedRow], page_tokens: int) -> bool:
+        """Whether texts fit, their padding included: it stands behind each one's new tokens."""
+        return (
+            len(rows) <= self.rows
+            and max(row.new for row in rows) <= self.width
+            and max(row.start for row in rows) + self.width <= self.pages * page_tokens
+        )
+
+
+def buckets(max_rows: int, max_width: int, max_pages: int, max_tokens: int) -> list[Bucket]:
+    """Return the sizes that steps are padded to, the cheapest first.
+
+    Rows and pages are powers of 2, widths one more than those, up to the limits themselves: a step
+    that verifies k draft tokens has k + 1 new ones.
+    """
+    rows = {*_powers(max_rows), max_rows}
+    pages = {*_powers(max_pages), max_pages}
+    widths = {1, max_width, *(1 + power for power in _powers(max_width - 1))}
+    found = [Bucket(r, w, p) for r in rows for w in widths for p in pages if r * w <= max_tokens]
+    return sorted(found, key=lambda bucket: (bucket.tokens, bucket.pages, bucket.rows))
+
+
+def _powers(limit: int) -> list[int]:
+    return [1 << n for n in range(limit.bit_length()) if 1 << n <= limit]
+
+
+class PagedBatch:
+    """The numbers of one step, as views of one tensor.
+
+    ids, positions, slots [tokens]: slots are places in the pool, page by page.
+    ends [rows + 1]: where each row's tokens begin in the step, and the last one's end.
+    lengths [rows]: tokens of each text, new ones included.
+    tables [rows, pages]: its pages.
+    wanted [tokens]: tokens whose logits are wanted; zeros behind those.
+    width: the most new tokens of a row.
+    """
+
+    def __init__(
+        self, memory: torch.Tensor, tokens: int, rows: int, pages: int, width: int
+    ) -> None:
+        """Take the memory [size_of(...)] in int32, on whatever device, as it is."""
+        self.width = width
+        sizes = [tokens, tokens, tokens, rows + 1, rows, rows * pages, tokens]
+        parts = torch.split(memory[: sum(sizes)], sizes)
+        self.ids, self.positions, self.slots, self.ends, self.lengths = parts[:5]
+        self.tables, self.wanted = parts[5].view(rows, pages), parts[6]
+
+    @staticmethod
+    def size_of(tokens: int, rows: int, pages: int) -> int:
+        """How many numbers a step of these sizes has."""
+        return 4 * tokens + 2 * rows + 1 + rows * pages
+
+    @property
+    def rows(self) -> int:
+        """How many texts."""
+        return len(self.lengths)
+
+    @cached_property
+    def ends_of_pages(self) -> torch.Tensor:
+        """Where each row's pages would begin, if they stood behind each other: [rows + 1]."""
+        page = torch.arange(self.rows + 1, dtype=torch.int32, device=self.tables.device)
+        return page * self.tables.shape[1]
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all rows have `width` new tokens, so that a step is a rectangle."""
+        return len(self.ids) == self.rows * self.width
+
+
+def write(
+    batch: PagedBatch, ids: NDArray[np.int64], rows: Sequence[PagedRow], page_tokens: int
+) -> None:
+    """Write a step's numbers into a batch on the CPU: ids [all rows' new tokens].
+
+    An even batch is padded: each row behind its new tokens, then with rows that see one token.
+    """
+    arrays = [part.numpy() for part in (batch.ids, batch.positions, batch.slots, batch.ends)]
+    token_ids, positions, slots, ends = arrays
+    lengths, tables = batch.lengths.numpy(), batch.tables.numpy()
+    for array in (token_ids, positions, tables):
+        array[:] = 0
+    slots[:] = PADDING
+    lengths[:] = batch.width
+    if batch.is_even:
+        ends[:] = np.arange(batch.rows + 1) * batch.width
+        positions.reshape(-1, batch.width)[:] = np.arange(batch.width)
+    at, read = 0, 0
+    for i, row in enumerate(rows):
+        width = batch.width if batch.is_even else row.new
+        new = slice(at, at + row.new)
+        where = np.arange(row.start, row.start + width)
+        table = np.asarray(row.pages[: tables.shape[1]])
+        token_ids[new] = ids[read : read + row.new]
+        positions[at : at + width] = where
+        real = where[: row.new]
+        slots[new] = table[real // page_tokens] * page_tokens + real % page_tokens
+        tables[i, : len(table)] = table
+        lengths[i] = row.start + width
+        at += width
+        read += row.new
+        if not batch.is_even:
+            ends[i + 1] = at
+    if not batch.is_even:
+        ends[0] = 0
+
+
+def places(rows: Sequence[PagedRow], width: int) -> NDArray[np.int64]:
+    """Return where the new tokens stand in an even batch: [all rows' new tokens]."""
+    return np.concatenate([np.arange(row.new) + i * width for i, row in enumerate(rows)])

@@ -1,0 +1,87 @@
+"""The memory of a paged KV cache (vLLM, arXiv:2309.06180)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from tandem.engines.torch.kv_cache import KVShape
+
+PADDING = 0  # a page that is nobody's: padded tokens write there
+
+
+class PagePool:
+    """Pages of keys and values, of all layers at once, and how many have each of them.
+
+    memory: [layers, 2, pages, page_tokens, heads, size]; zeros at first, for attention multiplies
+    what it does not look at by 0, and 0 times what memory happens to hold may be no number.
+    """
+
+    def __init__(self, shape: KVShape, pages: int, page_tokens: int) -> None:
+        """Make room for so many pages, and one of padding. Raises NotImplementedError."""
+        [heads, size], *others = {layer[:2] for layer in shape.layers}
+        if others or any(key != value for _, key, value in shape.layers):
+            raise NotImplementedError("paged_kv_cache needs layers of one shape")
+        self.page_tokens = page_tokens
+        self.memory = torch.zeros(
+            (len(shape.layers), 2, pages + 1, page_tokens, heads, size),
+            dtype=shape.dtype,
+            device=shape.device,
+        )
+        self._references = np.zeros(pages + 1, np.int64)
+        self._references[PADDING] = 1
+        self._free = list(range(pages, PADDING, -1))  # the last is taken next
+
+    @classmethod
+    def like(cls, other: PagePool, pages: int) -> PagePool:
+        """Return a small one of one layer, to try things in."""
+        _, _, _, page_tokens, heads, size = other.memory.shape
+        dtype, device = other.memory.dtype, other.memory.device
+        return cls(KVShape(((heads, size, size),), dtype, device), pages, page_tokens)
+
+    @property
+    def num_free(self) -> int:
+        """Pages that nobody has."""
+        return len(self._free)
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values of a layer, each [pages, page_tokens, heads, size]."""
+        keys, values = self.memory[index]
+        return keys, values
+
+    def take(self, count: int) -> list[int]:
+        """Return so many free pages, which are the caller's from now on."""
+        assert count <= len(self._free)
+        taken = [self._free.pop() for _ in range(count)]
+        self._references[taken] = 1
+        return taken
+
+    def share(self, pages: Sequence[int]) -> None:
+        """Let one more have these pages; nobody may write them then."""
+        self._references[list(pages)] += 1
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """Let one less have these pages; those that nobody has are free."""
+        for page in pages:
+            self._references[page] -= 1
+            if not self._references[page]:
+                self._free.append(page)
+
+    def is_shared(self, page: int) -> bool:
+        """Whether several have it."""
+        return bool(self._references[page] > 1)
+
+    def freed_by(self, holders: Sequence[Sequence[int]]) -> int:
+        """How many pages would be free if these holders gave back all of theirs."""
+        held = np.bincount([page for pages in holders for page in pages], minlength=1)
+        references = self._references[: len(held)]
+        return int(((held > 0) & (held == references)).sum())
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy whole pages, of all layers."""
+        if sources:
+            device = self.memory.device
+            source, target = (torch.tensor(list(p), device=device) for p in (sources, targets))
+            self.memory[:, :, target] = self.memory[:, :, source]

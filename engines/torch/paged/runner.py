@@ -1,0 +1,158 @@
+"""Steps of a Llama model over the paged cache, padded to a few sizes that CUDA can replay."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tandem.engines.torch.attention import Packed, wanted_rows
+from tandem.engines.torch.fused_llama import FusedLlama
+from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
+from tandem.engines.torch.paged.batch import (
+    Bucket,
+    PagedBatch,
+    PagedRow,
+    buckets,
+    places,
+    rows_of,
+    write,
+)
+from tandem.engines.torch.paged.cache import PagedKVCache
+from tandem.engines.torch.scores import StepLogits
+from tandem.engines.torch.settings import TorchSettings
+
+log = logging.getLogger(__name__)
+
+MAX_ROWS = 64
+MAX_TOKENS = (
+    256  # of a step that is padded; in larger ones, launching kernels is no longer the cost
+)
+MIN_WIDTH = (
+    2  # of an engine that verifies nothing: a draft's next call brings one or two new tokens
+)
+
+
+class PagedRunner:
+    """Runs steps. Those that fit into a bucket are padded and, on CUDA, replayed as a graph.
+
+    On a CPU a padded step runs as it is; so what a graph computes is what runs there.
+    """
+
+    def __init__(
+        self, llama: FusedLlama, cache: PagedKVCache, settings: TorchSettings, vocab_size: int
+    ) -> None:
+        self._llama = llama
+        self._pool = cache.pool
+        self._device = cache.pool.memory.device
+        self._attention = choose(cache.pool, llama.num_heads)
+        longest = cache.blocks_for(settings.max_seq_len)
+        max_width = max(MIN_WIDTH, settings.max_draft_len + 1)
+        self.buckets = [
+            bucket
+            for bucket in buckets(MAX_ROWS, max_width, longest, self._max_tokens(settings))
+            if self._attention is gathered or bucket.pages == longest  # others skip what is unused
+        ]
+        size = max(PagedBatch.size_of(b.tokens, b.rows, b.pages) for b in self.buckets)
+        self._numbers = torch.zeros(size, dtype=torch.int32, device=self._device)
+        self._staging = torch.zeros(size, dtype=torch.int32, pin_memory=self._on_cuda)
+        tokens = max(bucket.tokens for bucket in self.buckets)
+        dtype = cache.shape.dtype
+        self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self._device)
+        self._best = torch.zeros(tokens, dtype=torch.int64, device=self._device)
+        self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self._device.type == "cuda"
+
+    def capture(self) -> None:
+        """Capture a graph of each bucket, the largest first, so that all share its memory.
+
+        On a CPU there is nothing to capture. Never run on CUDA yet.
+        """
+        if not self._on_cuda:
+            return
+        began, before = time.monotonic(), torch.cuda.mem_get_info(self._device)[0]
+        memory = torch.cuda.graph_pool_handle()
+        for bucket in reversed(self.buckets):
+            for _ in range(2):  # libraries make their handles and choose their kernels
+                self._run_padded(bucket)
+            torch.cuda.synchronize(self._device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=memory):
+                self._run_padded(bucket)
+            self._graphs[bucket] = graph
+        taken = before - torch.cuda.mem_get_info(self._device)[0]
+        seconds = time.monotonic() - began
+        log.info("%d CUDA graphs in %.1f s, %d MiB", len(self._graphs), seconds, taken >> 20)
+
+    def step(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> StepLogits:
+        """Run the segments' tokens, ids [all tokens]; return logits of all rows wanted."""
+        rows = rows_of(segments)
+        wanted = wanted_rows(segments)
+        bucket = self._bucket(rows)
+        if bucket is None or not len(wanted):
+            return self._exact(ids, rows, wanted)
+        return self._padded(bucket, ids, rows, wanted)
+
+    def _bucket(self, rows: Sequence[PagedRow]) -> Bucket | None:
+        """Return the cheapest size that these texts fit into; None: they are too many or long."""
+        page_tokens = self._pool.page_tokens
+        return next((b for b in self.buckets if b.holds(rows, page_tokens)), None)
+
+    def _padded(
+        self,
+        bucket: Bucket,
+        ids: NDArray[np.int64],
+        rows: Sequence[PagedRow],
+        wanted: NDArray[np.int64],
+    ) -> StepLogits:
+        staged = _batch(self._staging, bucket)
+        write(staged, ids, rows, self._pool.page_tokens)
+        at = places(rows, bucket.width)[wanted]
+        staged.wanted[: len(at)] = torch.from_numpy(at)
+        size = PagedBatch.size_of(bucket.tokens, bucket.rows, bucket.pages)
+        self._numbers[:size].copy_(self._staging[:size], non_blocking=True)
+        if bucket in self._graphs:
+            self._graphs[bucket].replay()
+        else:
+            self._run_padded(bucket)
+        chosen = _batch(self._numbers, bucket).wanted[: len(at)]
+        logits = self._logits.index_select(0, chosen)
+        best = self._best[: bucket.tokens].cpu().numpy()  # and waits until all of it has run
+        return StepLogits(logits, best[at].tolist())
+
+    def _run_padded(self, bucket: Bucket) -> None:
+        """Compute what `_numbers` says into `_logits` and `_best`: what a graph holds."""
+        logits = self._run(_batch(self._numbers, bucket), None)
+        self._logits[: bucket.tokens].copy_(logits)
+        torch.argmax(logits, -1, out=self._best[: bucket.tokens])
+
+    def _exact(
+        self, ids: NDArray[np.int64], rows: Sequence[PagedRow], wanted: NDArray[np.int64]
+    ) -> StepLogits:
+        """Run a step of any size, such as a prompt's."""
+        pages = max(len(row.pages) for row in rows)
+        sizes = (len(ids), len(rows), pages, max(row.new for row in rows))
+        memory = torch.empty(PagedBatch.size_of(*sizes[:3]), dtype=torch.int32)
+        write(PagedBatch(memory, *sizes), ids, rows, self._pool.page_tokens)
+        chosen = torch.from_numpy(wanted).to(self._device)
+        logits = self._run(PagedBatch(memory.to(self._device), *sizes), chosen)
+        return StepLogits(logits, logits.argmax(-1).tolist())
+
+    def _run(self, batch: PagedBatch, rows: torch.Tensor | None) -> torch.Tensor:
+        step = PagedStep(batch, self._pool, self._attention)
+        return self._llama.forward(batch.ids, batch.positions, rows, [step])
+
+    @staticmethod
+    def _max_tokens(settings: TorchSettings) -> int:
+        return min(MAX_TOKENS, settings.max_batch_tokens)
+
+
+def _batch(numbers: torch.Tensor, bucket: Bucket) -> PagedBatch:
+    return PagedBatch(numbers, bucket.tokens, bucket.rows, bucket.pages, bucket.width)

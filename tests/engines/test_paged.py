@@ -1,0 +1,296 @@
+"""The paged KV cache: who has which pages, attention over them, and steps that are padded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from engine_harness import VOCAB, prompt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.engines.errors import LoadError
+from tandem.engines.torch.attention import Segment
+from tandem.engines.torch.kv_cache import KVShape
+from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
+from tandem.engines.torch.paged.batch import Bucket, PagedBatch, PagedRow, buckets, write
+from tandem.engines.torch.paged.cache import PagedKVCache
+from tandem.engines.torch.paged.pool import PADDING, PagePool
+
+PAGE = 8
+SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
+BLOCKS = 16
+
+
+def new_cache() -> PagedKVCache:
+    return PagedKVCache(SHAPE, BLOCKS * PAGE, PAGE, 64)
+
+
+def fill(cache, entry, length: int) -> None:
+    """Compute: a token's key is the token itself."""
+    keys, values = (part.view(-1, 2, 4) for part in cache.pool.layer(0))
+    for at in range(entry.length, length):
+        slot = entry.pages[at // PAGE] * PAGE + at % PAGE
+        keys[slot] = values[slot] = float(entry.tokens[at])
+    entry.length = length
+
+
+def held(cache, pages, length: int) -> list[int]:
+    """The tokens whose keys stand in these pages."""
+    keys, values = (part[list(pages)].flatten(0, 1)[:length, 0, 0] for part in cache.pool.layer(0))
+    assert torch.equal(keys, values)
+    return keys.int().tolist()
+
+
+def check(cache) -> None:
+    """Every page is free or somebody's, and every entry holds its own text."""
+    holders = [page for e in cache._entries for page in [*e.pages, *e.lent_pages]]
+    assert PADDING not in holders
+    counts = np.bincount(holders, minlength=BLOCKS + 1)
+    counts[PADDING] = 1
+    assert counts.tolist() == cache.pool._references.tolist()
+    assert cache.pool.num_free == (counts == 0).sum()
+    for entry in cache._entries:
+        assert held(cache, entry.pages, entry.length) == entry.tokens[: entry.length].tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(0, 12), st.integers(0, 3)),
+        max_size=30,
+    )
+)
+def test_no_page_is_lost_or_written_by_two(steps):
+    """Calls on a few texts that part anywhere; some cut their text, some have branches."""
+    cache, running = new_cache(), []
+    for seed, length, extra, what in steps:
+        start = prompt(7, 40)[: 10 * seed + 5]
+        tokens = np.array([*start, *prompt(seed, 52)][: length + extra], np.int64)
+        entry = cache.acquire(tokens, length - 1, length + extra)
+        check(cache)
+        if entry is None:
+            for call in list(cache._entries) if cache.lent_too_much else ():
+                if call.lent_pages:
+                    running.remove(call)
+                    cache.release(call)
+            if running:
+                cache.release(running.pop(0))
+            check(cache)
+            continue
+        fill(cache, entry, length + extra)
+        running.append(entry)
+        leaves = np.array([length, length + extra], np.int64)
+        if what == 1 and cache.lend(entry, 2, 3) >= 6:
+            branches = cache.branch_kv(entry, leaves, 3)
+            for leaf, table in zip(leaves, branches.tables, strict=True):
+                assert held(cache, table, leaf) == tokens[:leaf].tolist()
+        if what == 2:
+            entry.length = length  # rejected drafts
+        if what == 3:
+            cache.drop(running.pop())
+        check(cache)
+
+
+def test_a_common_beginning_takes_its_pages_once():
+    cache = new_cache()
+    start = prompt(1, 30)
+    one, other = (np.array(start + prompt(seed, 10), np.int64) for seed in (2, 3))
+    first = cache.acquire(one, 39, 40)
+    fill(cache, first, 40)
+    second = cache.acquire(other, 39, 40)
+    assert second.length == 30
+    assert second.pages[:3] == first.pages[:3]
+    assert not set(second.pages[3:]) & set(first.pages)
+    assert cache.used_blocks == 5 + 2
+    fill(cache, second, 40)
+    check(cache)
+
+
+def test_a_call_that_goes_on_with_a_shared_page_copies_it_first():
+    cache = new_cache()
+    text = np.array(prompt(1, 40), np.int64)
+    first = cache.acquire(text, 39, 40)
+    fill(cache, first, 40)
+    second = cache.acquire(text, 39, 40)  # shares four pages, copies the fifth
+    fill(cache, second, 40)
+    cache.release(first)
+    cache.release(second)
+    shorter = np.array([*text[:27], *prompt(9, 8)], np.int64)
+    for _ in range(2):  # each of them is cut within a page that the other has too
+        entry = cache.acquire(shorter, 34, 35)
+        fill(cache, entry, 35)
+        check(cache)
+
+
+def test_branches_share_the_text_and_the_last_page_is_their_own():
+    cache = new_cache()
+    text = np.array(prompt(1, 21), np.int64)
+    entry = cache.acquire(text, 20, 21)
+    fill(cache, entry, 21)
+    assert cache.lend(entry, 3, 4) == 3 * 4
+    branches = cache.branch_kv(entry, np.array([16, 18, 21]), 4)
+    assert branches.tables[:, :2].tolist() == [entry.pages[:2]] * 3
+    assert len(set(branches.tables[:, 2:].ravel().tolist()) - {PADDING}) == 3 * 2
+    assert held(cache, branches.tables[2], 21) == text.tolist()
+    assert cache.used_blocks == 3
+    branches.keep([2])
+    assert len(branches.tables) == 1
+    cache.release(entry)
+    assert cache.pool.num_free == BLOCKS - 3
+
+
+def test_no_more_branches_than_have_pages():
+    cache = new_cache()
+    entry = cache.acquire(np.arange(40), 0, 40)
+    assert cache.lend(entry, 100, 4) == (BLOCKS - 5) // 2 * 4
+    assert cache.lend(entry, 1, 4) == 4
+
+
+def test_layers_of_several_shapes_are_refused():
+    shape = KVShape(((2, 4, 4), (4, 4, 4)), torch.float32, torch.device("cpu"))
+    with pytest.raises(NotImplementedError, match="layers of one shape"):
+        PagePool(shape, 4, PAGE)
+
+
+def naive(query, keys, values, rows, window):
+    """Attention row by row, token by token."""
+    out, at = [], 0
+    groups = query.shape[1] // keys.shape[2]
+    for row in rows:
+        own_keys, own_values = (part[list(row.pages)].flatten(0, 1) for part in (keys, values))
+        for position in range(row.start, row.start + row.new):
+            first = 0 if window is None else max(0, position - window + 1)
+            seen = slice(first, position + 1)
+            heads = []
+            for head in range(query.shape[1]):
+                k, v = (part[seen, head // groups] for part in (own_keys, own_values))
+                scores = k @ query[at, head] / query.shape[2] ** 0.5
+                heads.append(scores.softmax(0) @ v)
+            out.append(torch.stack(heads))
+            at += 1
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [PagedRow(0, 1, [3])],
+        [PagedRow(13, 1, [3, 7]), PagedRow(4, 1, [2])],
+        [PagedRow(13, 3, [3, 7]), PagedRow(4, 3, [2])],
+        [PagedRow(17, 2, [3, 7, 1]), PagedRow(0, 5, [2]), PagedRow(8, 1, [6, 5])],
+    ],
+    ids=["one", "decoding", "even", "ragged"],
+)
+def test_gathered_attention_is_attention_over_each_rows_own_pages(rows, window):
+    pool = PagePool(SHAPE, 8, PAGE)
+    generator = torch.Generator().manual_seed(1)
+    pool.memory.normal_(generator=generator)
+    tokens = sum(row.new for row in rows)
+    sizes = (tokens, len(rows), 3, max(row.new for row in rows))
+    batch = PagedBatch(torch.empty(PagedBatch.size_of(*sizes[:3]), dtype=torch.int32), *sizes)
+    write(batch, np.arange(tokens), rows, PAGE)
+    query = torch.randn(tokens, 4, 4, generator=generator)
+    got = gathered(query, *pool.layer(0), PagedStep(batch, pool, gathered), window)
+    torch.testing.assert_close(got, naive(query, *pool.layer(0), rows, window))
+
+
+def test_steps_are_padded_to_few_sizes():
+    assert buckets(2, 3, 1, 99) == [
+        (1, 1, 1),
+        (1, 2, 1),
+        (2, 1, 1),
+        (1, 3, 1),
+        (2, 2, 1),
+        (2, 3, 1),
+    ]
+    many = buckets(64, 17, 4, 256)
+    assert len(many) < 120
+    assert max(bucket.tokens for bucket in many) <= 256
+    assert {bucket.width for bucket in many} == {1, 2, 3, 5, 9, 17}
+    assert Bucket(2, 3, 2).holds([PagedRow(12, 3, [1, 2]), PagedRow(13, 1, [3, 4])], PAGE)
+    assert not Bucket(2, 3, 2).holds([PagedRow(14, 1, [1, 2])], PAGE)  # no room for the padding
+    assert not Bucket(2, 3, 2).holds([PagedRow(0, 4, [1])], PAGE)
+    assert not Bucket(2, 3, 2).holds([PagedRow(0, 1, [1])] * 3, PAGE)
+
+
+def test_an_attention_that_fails_or_is_wrong_is_not_chosen(caplog):
+    pool = PagePool(SHAPE, 8, PAGE)
+
+    def missing(*_):
+        raise ImportError("no such attention\nmore about it")
+
+    def loses_rows(*given):
+        out = gathered(*given)
+        out[1:] = 0
+        return out
+
+    def right(*given):
+        return gathered(*given) + 1e-4
+
+    assert choose(pool, 4) is gathered
+    assert choose(pool, 4, {"right": right}) is right
+    assert choose(pool, 4, {"missing": missing, "loses_rows": loses_rows}) is gathered
+    assert "not missing: no such attention" in caplog.text
+    assert "not loses_rows: outputs differ by" in caplog.text
+    assert choose(pool, 4, {"missing": missing, "right": right}) is right
+
+
+def test_padded_steps_compute_what_exact_ones_do(make_harness):
+    harness = make_harness("paged llama", max_batch_tokens=64)
+    model = harness.engine._model
+    runner, cache = model._paged, model.cache
+    lengths, news = [1, 7, 30, 18], [3, 1, 2, 5]
+    entries, ids = [], []
+    with torch.inference_mode():
+        for seed, (length, new) in enumerate(zip(lengths, news, strict=True)):
+            tokens = np.array(prompt(seed, length + new), np.int64)
+            entry = cache.acquire(tokens, 0, length + new)
+            model.step(tokens[:length], [Segment(entry, length, 0)])
+            entry.length = length
+            entries.append(entry)
+            ids.append(tokens[length:])
+        for count in (1, 2, 4):
+            some = range(count)
+            segments = [Segment(entries[i], news[i], min(news[i], 2)) for i in some]
+            step = model.step(np.concatenate([ids[i] for i in some]), segments)
+            sizes, runner.buckets = runner.buckets, []
+            exact = model.step(np.concatenate([ids[i] for i in some]), segments)
+            runner.buckets = sizes
+            torch.testing.assert_close(step.logits, exact.logits, atol=1e-4, rtol=1e-4)
+            assert step.best == exact.best == exact.logits.argmax(-1).tolist()
+        for entry in entries:
+            cache.drop(entry)
+
+
+def test_decoding_and_verifying_are_padded_and_prompts_are_not(make_harness, monkeypatch):
+    harness = make_harness("paged llama")
+    runner = harness.engine._model._paged
+    padded, exact = [], []
+    one, other = runner._run_padded, runner._exact
+    monkeypatch.setattr(runner, "_run_padded", lambda b: padded.append(b) or one(b))
+    monkeypatch.setattr(runner, "_exact", lambda *a: exact.append(len(a[0])) or other(*a))
+    ids = prompt(1, 60)
+    text = harness.tokens(ids, 5)
+    assert (exact, [bucket[:2] for bucket in padded]) == ([60], [(1, 1)] * 4)
+    padded.clear()
+    harness.tokens(ids, 5, drafts=text[:4])
+    assert [bucket[:2] for bucket in padded] == [(1, 5)]
+
+
+def test_a_model_that_is_not_of_the_family_is_refused(make_harness):
+    with pytest.raises(LoadError, match="'gpt2' is not supported: paged_kv_cache is for the Llama"):
+        make_harness("paged gpt2")
+
+
+def test_a_cache_too_small_for_the_trial_is_refused(make_harness):
+    with pytest.raises(LoadError, match="kv_cache_tokens must hold two texts of 12 tokens"):
+        make_harness("paged llama", kv_cache_tokens=PAGE)
+
+
+def test_ids_at_the_end_of_the_longest_sequence_are_computed_exactly(make_harness, llama):
+    engine = make_harness("paged llama", max_seq_len=44)
+    ids = prompt(5, 38)
+    assert engine.tokens(ids, 6) == llama.tokens(ids, 6)
+    assert max(ids) < VOCAB
