@@ -23,6 +23,7 @@ from benchmarks.engine_calls import SaidText, say, speculate
 from benchmarks.inflated.checkpoint import load_inflated, write_folder
 from benchmarks.inflated.shapes import SHAPES
 from benchmarks.inflated.texts import (
+    PAGED,
     TIES,
     Expected,
     Mismatch,
@@ -64,6 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--draft-len", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--paged", action="store_true", help="keep the KV cache in pages of 256")
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch")
     return parser.parse_args()
 
@@ -71,7 +73,11 @@ def _options() -> argparse.Namespace:
 def _engine(role: str, shape: str, folder: Path, options: argparse.Namespace) -> TorchEngine:
     checkpoint = write_folder(DEMO / role, SHAPES[shape], folder / role)
     settings = demo_settings(
-        str(checkpoint), device=options.device, dtype=options.dtype, threads=options.threads
+        str(checkpoint),
+        device=options.device,
+        dtype=options.dtype,
+        threads=options.threads,
+        **(PAGED if options.paged else {}),
     )
     began = time.perf_counter()
     engine = TorchEngine(settings, Path(), load_inflated)

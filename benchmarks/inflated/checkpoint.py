@@ -48,3 +48,13 @@ def load_inflated(settings: TorchSettings, path: Path) -> Any:
     kept = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
     require_memory(config, settings, device, kept)
     return inflate(base, config, device, kept)
+
+
+def plant(models: Path) -> None:
+    """Make both engines of a rendered repository load what such folders stand for."""
+    here = Path(__file__).resolve().parent
+    for name in ("draft", "target"):
+        version = models / name / "1"
+        (version / "model.py").rename(version / "real_model.py")
+        shutil.copyfile(here / "engine.py", version / "model.py")
+        (version / "checkout").write_text(str(here.parents[1]))

@@ -18,6 +18,8 @@ from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.settings import TorchSettings
 
 MAX_SEQ_LEN = 1024
+# FlashAttention 2 reads pages of a multiple of 256 tokens in place.
+PAGED: dict[str, Any] = {"paged_kv_cache": True, "kv_block_tokens": 256}
 # Between the best two logits of the demo's target in float32: what rounding may turn round.
 TIES = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.4}
 

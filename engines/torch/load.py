@@ -10,16 +10,23 @@ from tandem.contract.parameters import decode
 from tandem.engines.torch.settings import TorchSettings
 
 if TYPE_CHECKING:
+    from tandem.engines.torch.checkpoint import Loader
     from tandem.engines.torch.engine import TorchEngine
 
 
-def load(model_config: dict[str, Any], folder: Path) -> TorchEngine:
+def load(
+    model_config: dict[str, Any], folder: Path, load_model: Loader | None = None
+) -> TorchEngine:
     """Load the checkpoint and start the engine. Raises LoadError or ParameterError.
+
+    load_model: what loads it; transformers' own way when left out.
 
     PyTorch is imported here, after its OpenMP threads are set not to spin for longer than the gaps
     within a forward pass: those of an idle engine would take cores from the engine that works.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    from tandem.engines.torch.checkpoint import load_checkpoint  # noqa: PLC0415
     from tandem.engines.torch.engine import TorchEngine  # noqa: PLC0415
 
-    return TorchEngine(decode(TorchSettings, model_config), folder)
+    settings = decode(TorchSettings, model_config)
+    return TorchEngine(settings, folder, load_model or load_checkpoint)

@@ -1,0 +1,120 @@
+"""Measure the torch engine on a GPU, on the demo pair in the shapes of large models.
+
+    python -m benchmarks.gpu --engine-only
+    python -m benchmarks.gpu --output figures.jsonl
+    python -m benchmarks.gpu --engine-only --like small-target --draft small-draft --device cpu
+
+Engines alone: a step beside reading the weights once, verification, many texts, the barest loop,
+and transformers' own `generate`; each of these texts is checked against the demo pair's own. Behind
+Triton: each drafter, and requests at once. Figures are written as they come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig
+
+from benchmarks.gpu import engine_alone
+from benchmarks.gpu.figures import FigureLog
+from benchmarks.gpu.served import measure_served
+from benchmarks.inflated.checkpoint import load_inflated, write_folder
+from benchmarks.inflated.shapes import SHAPES
+from benchmarks.inflated.texts import MAX_SEQ_LEN, PAGED, Expected, demo_settings, expected_texts
+from tandem.demo.tokens import DEMO
+from tandem.engines.torch.checkpoint import device_of, dtype_of
+from tandem.engines.torch.engine import TorchEngine
+from tandem.engines.torch.memory import weight_bytes
+from tandem.engines.torch.settings import TorchSettings
+
+MS = 1e3
+
+
+def main() -> None:
+    """Measure what the options say."""
+    options = _options()
+    figures = FigureLog(options.output)
+    device = device_of(options.device)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            role: _settings(role, shape, Path(folder), options)
+            for role, shape in (("target", options.like), ("draft", options.draft))
+        }
+        figures.head(device, target=options.like, draft=options.draft, paged=not options.contiguous)
+        texts = expected_texts(options.prompts, options.tokens)
+        _measure_alone(figures, settings, texts, device, transformers=not options.no_transformers)
+        if not options.engine_only:
+            measure_served(figures, settings, texts, options.at_once)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--engine-only", action="store_true", help="without Triton")
+    parser.add_argument("--like", choices=SHAPES, default="llama-3.1-8b", help="of the target")
+    parser.add_argument("--draft", choices=SHAPES, default="llama-3.2-1b", help="of the draft")
+    parser.add_argument("--prompts", type=int, default=6, help="how many of the demo's")
+    parser.add_argument("--tokens", type=int, default=96, help="of each answer")
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 16, 64], help="of Triton")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--threads", type=int, default=0, help="of PyTorch")
+    parser.add_argument("--contiguous", action="store_true", help="no paged_kv_cache")
+    parser.add_argument("--no-transformers", action="store_true", help="spare its memory and time")
+    parser.add_argument("--output", type=Path, help="a file for the figures, a line of JSON each")
+    return parser.parse_args()
+
+
+def _settings(role: str, shape: str, folder: Path, options: argparse.Namespace) -> TorchSettings:
+    sequences = 64 if device_of(options.device).type == "cuda" else 16
+    return demo_settings(
+        str(write_folder(DEMO / role, SHAPES[shape], folder / role)),
+        device=options.device,
+        dtype=options.dtype,
+        threads=options.threads,
+        kv_cache_tokens=sequences * MAX_SEQ_LEN,
+        **({} if options.contiguous else PAGED),
+    )
+
+
+def _measure_alone(
+    figures: FigureLog,
+    settings: dict[str, TorchSettings],
+    texts: list[Expected],
+    device: torch.device,
+    *,
+    transformers: bool,
+) -> None:
+    """Measure engines in this process; they are gone afterwards."""
+    rate = engine_alone.copy_bytes_a_second(device)
+    figures.add("copy within the device", gigabytes_a_second=rate / 1e9)
+    with ExitStack() as stack:
+        engines = {
+            role: stack.enter_context(closing(TorchEngine(own, Path(), load_inflated)))
+            for role, own in settings.items()
+        }
+        for role, engine in engines.items():
+            read_ms = MS * _bytes(settings[role], device) / rate
+            engine_alone.measure_steps(figures, role, engine, texts, read_ms)
+        engine_alone.measure_texts(figures, engines["target"], engines["draft"], texts)
+    del engines, engine
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    if transformers:
+        engine_alone.measure_transformers(figures, settings, texts)
+
+
+def _bytes(settings: TorchSettings, device: torch.device) -> int:
+    """What a step must read of the weights at least; embeddings are looked up."""
+    dtype = dtype_of(settings.dtype, device)
+    kept = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
+    config = LlamaConfig.from_pretrained(settings.checkpoint)
+    looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+    return weight_bytes(config, kept) - looked_up * kept.itemsize
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Steps of the engines without Triton, and the barest loop over them beside transformers' own."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.engine_calls import GreedyCall, SaidText, say, speculate
+from benchmarks.gpu.figures import FigureLog
+from benchmarks.inflated.checkpoint import load_inflated
+from benchmarks.inflated.texts import Expected, first_mismatch
+from tandem.engines.torch.engine import TorchEngine
+from tandem.engines.torch.settings import TorchSettings
+
+STEPS, TURNS, AT_ONCE, DRAFT_LEN = 32, 5, 16, 10
+COPIED_BYTES = 2**30
+MS = 1e3
+
+
+def copy_bytes_a_second(device: torch.device) -> float:
+    """Bytes that a copy within the device reads and writes a second."""
+    size = COPIED_BYTES if device.type == "cuda" else COPIED_BYTES // 16
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / _median_seconds(lambda: _finished(target.copy_(source)))
+
+
+def measure_steps(
+    figures: FigureLog, name: str, engine: TorchEngine, texts: Sequence[Expected], read_ms: float
+) -> None:
+    """Measure a step of one text, one that verifies, and one of many texts."""
+    prompt = [*texts[0].prompt, *texts[0].text[:1]]
+    say(engine, prompt, STEPS)
+    step = MS * _median_seconds(lambda: say(engine, prompt, STEPS)) / STEPS
+    figures.add(f"{name} step", ms=step, reading_ms=read_ms, of_reading=step / read_ms)
+    drafts = [(token + 1) % 3000 for token in texts[0].text[1 : DRAFT_LEN + 1]]
+    verify = MS * _median_seconds(
+        lambda: GreedyCall(engine, prompt, len(drafts) + 1, drafts).answer()
+    )
+    figures.add(f"{name} verifies {len(drafts)}", ms=verify, of_a_step=verify / step)
+    many = [[*prompt, 5 + i] for i in range(AT_ONCE)]
+    _all(engine, many)
+    crowd = MS * _median_seconds(lambda: _all(engine, many)) / STEPS
+    figures.add(f"{name} step of {AT_ONCE} texts", ms=crowd, of_a_step=crowd / step)
+
+
+def measure_texts(
+    figures: FigureLog, target: TorchEngine, draft: TorchEngine, texts: Sequence[Expected]
+) -> None:
+    """Say texts by the target alone and with drafts, and check each of them."""
+    for length in (0, 4, 8):
+        began = time.perf_counter()
+        said = [_said(target, draft, text, length) for text in texts]
+        seconds = time.perf_counter() - began
+        rounds = sum(text.rounds for text in said)
+        tokens = sum(len(text.tokens) for text in said)
+        figures.add(
+            f"loop, draft_len {length}" if length else "target alone",
+            tokens_a_second=tokens / seconds,
+            tokens_a_round=tokens / rounds if rounds else 1.0,
+            **checked(texts, [text.tokens for text in said]),
+        )
+
+
+def measure_transformers(
+    figures: FigureLog, settings: dict[str, TorchSettings], texts: Sequence[Expected]
+) -> None:
+    """Let transformers' `generate` say the same, plain and assisted."""
+    models = {role: _plain_model(settings[role]) for role in ("target", "draft")}
+    assistant = models["draft"]
+    assistant.generation_config.num_assistant_tokens = 4
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+    ways: dict[str, dict[str, Any]] = {"plain": {}, "assisted": {"assistant_model": assistant}}
+    for name, options in ways.items():
+        _generate(models["target"], texts[0], options)
+        began = time.perf_counter()
+        said = [_generate(models["target"], text, options) for text in texts]
+        seconds = time.perf_counter() - began
+        tokens = sum(len(text) for text in said)
+        figures.add(
+            f"transformers {name}", tokens_a_second=tokens / seconds, **checked(texts, said)
+        )
+
+
+def checked(texts: Sequence[Expected], said: Sequence[Sequence[int]]) -> dict[str, object]:
+    """How many texts differ from those of the demo pair, and how near the tokens were at most."""
+    found = [first_mismatch(text, tokens) for text, tokens in zip(texts, said, strict=True)]
+    gaps = [mismatch.gap for mismatch in found if mismatch]
+    return {"texts": len(texts), "differ": len(gaps), "widest_gap": max(gaps, default=0.0)}
+
+
+def _said(target: TorchEngine, draft: TorchEngine, text: Expected, length: int) -> SaidText:
+    if length:
+        return speculate(target, draft, text.prompt, len(text.text), length)
+    return SaidText(say(target, text.prompt, len(text.text)))
+
+
+def _all(engine: TorchEngine, prompts: Sequence[Sequence[int]]) -> None:
+    calls = [GreedyCall(engine, ids, STEPS) for ids in prompts]
+    for call in calls:
+        call.answer()
+
+
+def _plain_model(settings: TorchSettings) -> Any:
+    model = load_inflated(settings, Path(settings.checkpoint))
+    model.set_attn_implementation("sdpa")
+    return model
+
+
+def _generate(model: Any, text: Expected, options: dict[str, Any]) -> list[int]:
+    ids = torch.tensor([text.prompt], device=model.device)
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=len(text.text),
+        eos_token_id=None,
+        pad_token_id=0,
+        **options,
+    )
+    tokens: list[int] = out[0, len(text.prompt) :].tolist()
+    return tokens
+
+
+def _median_seconds(run: Callable[[], object]) -> float:
+    run()
+    times = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _finished(tensor: torch.Tensor) -> None:
+    """Wait until the device has written a tensor."""
+    tensor[-1].item()

@@ -1,0 +1,23 @@
+"""The model.py of an engine on an inflated checkpoint: the real one, with another loader."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from real_model import TritonPythonModel as RealModel
+
+from tandem.engines.load import of_its_kind
+from tandem.engines.torch.load import load
+
+
+class TritonPythonModel(RealModel):
+    """What Triton's Python backend looks for."""
+
+    def load_engine(self, model_config: dict[str, Any], folder: Path) -> Any:
+        """Start the engine on a checkpoint that is made in this process."""
+        sys.path.append((folder / "checkout").read_text())
+        from benchmarks.inflated.checkpoint import load_inflated  # noqa: PLC0415
+
+        return load(of_its_kind(model_config), folder, load_inflated)
