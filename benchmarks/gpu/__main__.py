@@ -12,6 +12,7 @@ Triton: each drafter, and requests at once. Figures are written as they come.
 from __future__ import annotations
 
 import argparse
+import gc
 import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -101,10 +102,17 @@ def _measure_alone(
             engine_alone.measure_steps(figures, role, engine, texts, read_ms)
         engine_alone.measure_texts(figures, engines["target"], engines["draft"], texts)
     del engines, engine
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    _give_back(device)
     if transformers:
         engine_alone.measure_transformers(figures, settings, texts)
+        _give_back(device)
+
+
+def _give_back(device: torch.device) -> None:
+    """Give back the memory of what is gone: engines of other processes need it."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _bytes(settings: TorchSettings, device: torch.device) -> int:

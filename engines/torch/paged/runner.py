@@ -77,6 +77,7 @@ class PagedRunner:
         """
         if not self._on_cuda:
             return
+        torch.cuda.set_device(self._device)  # of this thread, which runs every step
         began, before = time.monotonic(), torch.cuda.mem_get_info(self._device)[0]
         memory = torch.cuda.graph_pool_handle()
         for bucket in reversed(self.buckets):
