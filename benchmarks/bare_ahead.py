@@ -39,7 +39,7 @@ PROMPT_TOKENS = 64
 ACCEPTANCE = 0.75  # for which the bare loop shares its branches out
 
 
-class Text(NamedTuple):
+class WrittenText(NamedTuple):
     """How one text was written. hits: rounds whose draft was there already."""
 
     seconds: float
@@ -66,8 +66,8 @@ def main() -> None:
             _print(_measured(server.grpc_url, options), options)
 
 
-def _measured(url: str, options: argparse.Namespace) -> dict[str, list[Text]]:
-    found: dict[str, list[Text]] = {"alone": [], "barest": [], "Tandem": []}
+def _measured(url: str, options: argparse.Namespace) -> dict[str, list[WrittenText]]:
+    found: dict[str, list[WrittenText]] = {"alone": [], "barest": [], "Tandem": []}
     with Client(url) as client, grpc.InferenceServerClient(url) as connection:
         for number in track(range(options.texts + 1), transient=True):
             ids = np.random.default_rng(number).integers(2, 3000, PROMPT_TOKENS, np.int32)
@@ -84,7 +84,7 @@ def _measured(url: str, options: argparse.Namespace) -> dict[str, list[Text]]:
 
 def _ours(
     client: Client, ids: NDArray[np.int32], options: argparse.Namespace, drafter: str
-) -> Text:
+) -> WrittenText:
     inputs: dict[Tensor, Value] = {
         tensors.INPUT_IDS: ids.tolist(),
         tensors.MAX_TOKENS: options.max_tokens,
@@ -95,12 +95,12 @@ def _ours(
     figures = client.answer("bls_stream", inputs).statistics
     assert figures is not None
     hits = figures["draft_ahead"]["num_hits"]
-    return Text(figures["decoding_seconds"], figures["num_rounds"], hits)
+    return WrittenText(figures["decoding_seconds"], figures["num_rounds"], hits)
 
 
 def _bare(
     connection: grpc.InferenceServerClient, ids: NDArray[np.int32], options: argparse.Namespace
-) -> Text:
+) -> WrittenText:
     counts = split(ALL_BRANCHES, ACCEPTANCE, (True,) * (options.draft_len + 1))
     given = {
         "input_ids": ids,
@@ -113,10 +113,10 @@ def _bare(
         array = np.array(values, np.int32)[np.newaxis]
         inputs.append(grpc.InferInput(name, array.shape, "INT32"))
         inputs[-1].set_data_from_numpy(array)
-    return Text(*connection.infer(bare.AHEAD, inputs).as_numpy("figures")[0])
+    return WrittenText(*connection.infer(bare.AHEAD, inputs).as_numpy("figures")[0])
 
 
-def _print(found: dict[str, list[Text]], options: argparse.Namespace) -> None:
+def _print(found: dict[str, list[WrittenText]], options: argparse.Namespace) -> None:
     table = Table("loop", "tokens/s", "of alone", "ms a round", "hits", title=options.profile.stem)
     alone = sum(text.seconds for text in found["alone"])
     for name, texts in found.items():

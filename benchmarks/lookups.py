@@ -74,7 +74,7 @@ CONVERSATIONS = (
 )
 
 
-class Text(NamedTuple):
+class GreedyAnswer(NamedTuple):
     """Ids of a prompt and of the greedy answer to it."""
 
     prompt: list[int]
@@ -173,13 +173,13 @@ def main() -> None:
         _print(kind, texts)
 
 
-def _texts(options: argparse.Namespace) -> dict[str, list[Text]]:
+def _texts(options: argparse.Namespace) -> dict[str, list[GreedyAnswer]]:
     """Return greedy answers by kind of prompt."""
     model, max_tokens = options.model, options.max_tokens
     folder = DEMO / "target" if model is None else model_named(model).checkpoint()
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "tokenizer" if model is None else folder)
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    texts: dict[str, list[Text]] = {}
+    texts: dict[str, list[GreedyAnswer]] = {}
     for kind, ids in track(list(_prompts(model, tokenizer)), transient=True):
         if len(texts.get(kind, [])) == options.prompts:
             continue
@@ -190,7 +190,7 @@ def _texts(options: argparse.Namespace) -> dict[str, list[Text]]:
             max_new_tokens=max_tokens,
             attention_mask=torch.ones_like(prompt),
         )[0].tolist()
-        texts.setdefault(kind, []).append(Text(ids, whole[len(ids) :]))
+        texts.setdefault(kind, []).append(GreedyAnswer(ids, whole[len(ids) :]))
     return texts
 
 
@@ -220,7 +220,7 @@ def _ways() -> dict[str, Callable[[], Lookup]]:
     }
 
 
-def _print(kind: str, texts: list[Text]) -> None:
+def _print(kind: str, texts: list[GreedyAnswer]) -> None:
     table = Table("way", "tokens per call", "of default", "drafted per call", title=kind)
     base = 0.0
     for name, make in _ways().items():
@@ -232,7 +232,7 @@ def _print(kind: str, texts: list[Text]) -> None:
     Console().print(table)
 
 
-def _replayed(lookup: Lookup, text: Text) -> Outcome:
+def _replayed(lookup: Lookup, text: GreedyAnswer) -> Outcome:
     """Draft along an answer that is known."""
     lookup.extend(text.prompt)
     left, calls, drafted = text.answer, 0, 0
