@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from llguidance import LLMatcher
@@ -12,10 +12,15 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from tandem.contract.guide import EXACT, JSON_LAYOUT, LAYOUT_KEY, LAYOUT_OPTIONS
 from tandem.guides.errors import GuideError, shortened
-from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.guide import Guide
+from tandem.guides.schemas import exact, exact_options
 
-SCHEMA_IN_LARK = re.compile(r"%json\s*(?=\{)")
+# What may hold the sign of a schema and mean none (comments, texts, expressions, tokens), and it.
+TOKEN_OF_LARK = re.compile(
+    r"""(?:\#|//)[^\n]* | "(?:\\.|[^"\\])*"? | /(?:\\.|[^/\\])+/? | <[^<>\s]+>
+    | (?P<json>%json\s*(?=\{))""",
+    re.DOTALL | re.VERBOSE,
+)
 MAX_CHOICES = 10_000
 
 
@@ -29,19 +34,21 @@ def grammar_of(guide: Guide) -> str:
 
 def _json_schema(text: str) -> str:
     """Return the grammar of a schema; one with a layout of its own is laid out by that alone."""
-    check_exclusive_bounds(text)
-    layout = None if _has_layout(text) else {**JSON_LAYOUT}
-    return LLMatcher.grammar_from_json_schema(text, defaults=layout, overrides={**EXACT})  # type: ignore[arg-type]
-
-
-def _has_layout(schema: str) -> bool:
-    if LAYOUT_KEY not in schema:
-        return False
     try:
-        own = json.loads(schema)[LAYOUT_KEY]
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return False
-    return isinstance(own, dict) and not LAYOUT_OPTIONS.isdisjoint(own)
+        read = json.loads(text)
+        compiled = exact(read) if isinstance(read, dict) else None
+    except (ValueError, RecursionError):
+        compiled = None
+    if compiled is None:  # the library says what is wrong with it
+        return LLMatcher.grammar_from_json_schema(text, overrides=exact_options({}))  # type: ignore[arg-type]
+    layout, options = _layout(compiled), exact_options(compiled)
+    return LLMatcher.grammar_from_json_schema(json.dumps(compiled), layout, options)  # type: ignore[arg-type]
+
+
+def _layout(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    own = schema.get(LAYOUT_KEY)
+    has_layout = isinstance(own, dict) and not LAYOUT_OPTIONS.isdisjoint(own)
+    return None if has_layout else {**JSON_LAYOUT}
 
 
 def _json(text: str) -> str:
@@ -55,20 +62,35 @@ def _regex(text: str) -> str:
 
 
 def _lark(text: str) -> str:
-    for found in SCHEMA_IN_LARK.finditer(text):
-        try:
-            schema, end = json.JSONDecoder().raw_decode(text, found.end())
-        except (ValueError, RecursionError):
-            continue  # the library says what is wrong with it
-        _check_exact(schema)
-        check_exclusive_bounds(text[found.end() : end])
-    return LLMatcher.grammar_from_lark(text)
+    """Return a grammar with its schemas as the library may compile them."""
+    pieces, at = [], 0
+    while found := TOKEN_OF_LARK.search(text, at):
+        pieces.append(text[at : found.end()])
+        at = found.end()
+        if found["json"]:
+            schema, at = _schema_in_lark(text, at)
+            pieces.append(schema)
+    return LLMatcher.grammar_from_lark("".join([*pieces, text[at:]]))
 
 
-def _check_exact(schema: dict[str, Any]) -> None:
-    """Refuse options of a grammar's schema that nothing overrides here."""
-    own = schema.get(LAYOUT_KEY)
-    inexact = [name for name in EXACT if isinstance(own, dict) and own.get(name)]
+def _schema_in_lark(text: str, at: int) -> tuple[str, int]:
+    """Return the schema at a place of a grammar, and where it ends."""
+    try:
+        read, end = json.JSONDecoder().raw_decode(text, at)
+        compiled = exact(read)
+    except (json.JSONDecodeError, RecursionError):
+        return "", at  # the library says what is wrong with it
+    own = compiled.get(LAYOUT_KEY, {})
+    if isinstance(own, dict):
+        _check_exact(own)
+        compiled[LAYOUT_KEY] = {**own, **exact_options(compiled)}
+    lines = "\n" * text.count("\n", at, end)  # the library names lines where it complains
+    return f"{json.dumps(compiled)[:-1]}{lines}}}", end
+
+
+def _check_exact(own: Mapping[str, Any]) -> None:
+    """Refuse options of a grammar's schema by which it would mean less."""
+    inexact = [name for name in EXACT if own.get(name)]
     if inexact:
         raise GuideError(f"'{LAYOUT_KEY}' of a schema may not have '{inexact[0]}'; leave it out")
 

@@ -19,6 +19,7 @@ OTHER = "other"
 FORMS = (
     ("oneOf constraints are not supported", ["oneOf"]),
     ("Unknown format", ["format"]),
+    ("minProperties is not supported where", ["minProperties"]),
     ("min/maxProperties only supported", ["minProperties", "maxProperties"]),
     ("exclusiveMinimum and exclusiveMaximum are not", ["exclusiveMinimum", "exclusiveMaximum"]),
 )

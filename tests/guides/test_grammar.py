@@ -1,6 +1,7 @@
 """Each kind of guide takes the texts that it means and no others."""
 
 import json
+import time
 
 import jsonschema
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from small_guides import END, allowed, id_of, matcher, spelled
 
 from tandem.guides.errors import GuideError
-from tandem.guides.grammar import GRAMMARS, MAX_CHOICES
-from tandem.guides.guide import KINDS
+from tandem.guides.grammar import GRAMMARS, MAX_CHOICES, grammar_of
+from tandem.guides.guide import KINDS, Guide
 
 OBJECT = {
     "type": "object",
@@ -219,6 +220,32 @@ def test_what_is_no_ebnf_is_refused(text):
     reason = refusal("ebnf_grammar", text)
     assert reason.startswith("not EBNF as llama.cpp has it: ")
     assert len(reason) < 400
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ('"%json {}" # %json {', "%json {}"),
+        ("/%json [{][}]/", "%json {}"),
+        ('// "%json {"\n| "a"', "a"),
+        ('"\\"%json {" %json {"const": "\\"%json {}"}', '"%json {"\\"%json {}"'),
+        ("%json {\n}", "7"),
+    ],
+)
+def test_a_grammar_may_speak_of_schemas(rule, text):
+    assert fits("lark_grammar", f"start: {rule}", text)
+
+
+def test_an_error_of_a_grammar_has_the_line_that_its_author_wrote():
+    reason = refusal("lark_grammar", 'start: other %json {\n"type":\n"null"}\nother: nothing')
+    assert reason.startswith("at 4(8)")
+
+
+@pytest.mark.parametrize("text", ['start: "' + '\\"' * 50_000, "start: /" + "\\/" * 50_000])
+def test_a_text_without_end_is_refused_at_once(text):
+    began = time.perf_counter()
+    grammar_of(Guide("lark_grammar", text))
+    assert time.perf_counter() - began < 1
 
 
 @pytest.mark.parametrize("option", ["lenient", "coerce_one_of"])

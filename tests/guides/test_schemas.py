@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from scale import scaled
 from schemas import REFUSED, complaint, schema_of
 from small_guides import END, OTHER_END, allowed, matcher, spelled
@@ -14,17 +16,26 @@ from tandem.guides.refusals import keywords_of
 LONGEST = 300  # tokens; what is longer is given up
 
 
-def drawn(schema, seed):
-    """The text of tokens drawn one by one among those that may come; None for a long one."""
-    it, rng, text = matcher("json_schema", json.dumps(schema)), np.random.default_rng(seed), b""
+def drawn(schema, seed, wishes=(), kind="json_schema"):
+    """The text of tokens drawn one by one among those that may come; None for a long one.
+
+    wishes: texts that mostly come where they may.
+    """
+    guide = schema if isinstance(schema, str) else json.dumps(schema)
+    it, rng, text, left = matcher(kind, guide), np.random.default_rng(seed), b"", b""
     for _ in range(LONGEST):
         if it.complete:
             return text
-        token = rng.choice(allowed(it.walk([]).masks[0]))
+        may = allowed(it.walk([]).masks[0])
+        left = left or (rng.choice(wishes).encode() if wishes else b"")
+        wished = [token for token in may if spelled(token) and left.startswith(spelled(token))]
+        followed = bool(wished) and rng.random() < 0.95
+        token = int(rng.choice(wished if followed else may))
+        left = left[len(spelled(token)) :] if followed else b""
         if token in (END, OTHER_END):
             return text
-        it.advance([int(token)])
-        text += spelled(int(token))
+        it.advance([token])
+        text += spelled(token)
     return None
 
 
@@ -42,3 +53,122 @@ def test_what_is_not_supported_is_refused_by_its_keyword(keyword):
     with pytest.raises(GuideError) as caught:
         matcher("json_schema", json.dumps(REFUSED[keyword]))
     assert keywords_of(str(caught.value))[0] == keyword
+
+
+LETTERS = ["a", "b", "é", "\n", '"', "\\", "/", "\x01", "\x7f", "😀"]
+PLAIN_VALUES = st.sampled_from([{"type": "integer"}, {"type": "null"}, {"const": "x"}, {}])
+OPEN = st.sampled_from(
+    [
+        {},
+        {"additionalProperties": {"type": "boolean"}},
+        {"patternProperties": {"^[a-c]": {"type": "null"}}, "additionalProperties": {"const": 0}},
+        {"additionalProperties": {"type": "null"}, "minProperties": 1},
+        {"additionalProperties": {"type": "null"}, "minProperties": 3, "required": ["a", "b"]},
+    ]
+)
+ESCAPES = st.sampled_from(["", "u", 'nrbtf\\"u', "nt"])
+
+
+@st.composite
+def objects(draw):
+    """Schemas of objects that take other names than those that they declare."""
+    properties = draw(st.dictionaries(st.sampled_from(LETTERS), PLAIN_VALUES, max_size=3))
+    schema = {"type": "object", "properties": properties} | draw(OPEN)
+    if "minProperties" in schema:
+        schema["required"] = sorted({*properties, *schema.get("required", ())})
+    own = draw(ESCAPES)
+    return schema | ({"x-guidance": {"json_allowed_escapes": own}} if own else {})
+
+
+def escaped(name):
+    return "".join(f"\\u{ord(c):04x}" if ord(c) < 2**16 else c for c in name)
+
+
+@given(objects(), st.integers(0, 2**32), st.sampled_from(["json_schema", "lark_grammar"]))
+def test_a_name_has_one_spelling(schema, seed, kind):
+    names = [*schema["properties"], *schema.get("required", ())]
+    wishes = [f'"{escaped(name)}": true' for name in names] + ['"\\/": true', '"x": null', ", "]
+    guide = json.dumps(schema) if kind == "json_schema" else f"start: %json {json.dumps(schema)}"
+    text = drawn(guide, seed, wishes, kind)
+    assume(text is not None)
+    assert not complaint(schema, text.decode())
+
+
+@pytest.mark.parametrize("name", LETTERS)
+def test_a_name_that_is_declared_may_hold_any_character(name):
+    schema = {"type": "object", "properties": {name: {"type": "null"}}, "required": [name]}
+    text = drawn(schema | {"additionalProperties": False}, 0)
+    assert json.loads(text) == {name: None}
+
+
+@pytest.mark.parametrize("keyword", ["const", "enum"])
+@pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x7f"])
+def test_a_constant_that_nobody_can_write_is_refused_with_its_character(keyword, letter):
+    value = ["ok", [{"a": f"x{letter}"}]]
+    schema = {"properties": {"p": {keyword: value if keyword == "enum" else value[1]}}}
+    with pytest.raises(GuideError) as caught:
+        matcher("json_schema", json.dumps(schema))
+    assert str(caught.value) == (
+        f"a text of '{keyword}' may not have the control character U+{ord(letter):04X}"
+    )
+
+
+MANY = {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 3}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        MANY,
+        {"minProperties": 2},
+        {**MANY, "required": ["a"]},
+        {"patternProperties": {"^x": {}}, "additionalProperties": False, "minProperties": 2},
+        {"allOf": [{"$ref": "#/$defs/a"}, {"minProperties": 2}], "$defs": {"a": MANY}},
+    ],
+    ids=json.dumps,
+)
+def test_least_properties_are_refused_where_a_name_that_repeats_would_count(schema):
+    for kind, guide in (
+        ("json_schema", json.dumps({"type": "array", "items": schema})),
+        ("lark_grammar", f'start: "x" %json {json.dumps(schema)}'),
+    ):
+        with pytest.raises(GuideError, match="minProperties is not supported where names may come"):
+            matcher(kind, guide)
+
+
+def test_least_properties_are_kept_where_names_can_be_told_apart():
+    for schema in ({**MANY, "required": ["a", "b"]}, {"type": "object", "minProperties": 1}):
+        texts = [drawn(schema, seed, ['"a": 1', '"b": 2', '"b": 3']) for seed in range(10)]
+        assert not any(complaint(schema, text.decode()) for text in texts if text is not None)
+
+
+IDLE = [
+    {"uniqueItems": False, "type": "array", "items": {"const": 1}, "maxItems": 2},
+    {"type": "string", "format": "password", "maxLength": 3},
+    {"type": ["integer", "null"], "format": "binary"},
+    {"type": "object", "propertyNames": {}, "dependentRequired": {}, "required": ["a"]},
+    {"anyOf": [{"const": {"uniqueItems": False, "format": "binary"}}]},
+    {"properties": {"uniqueItems": False, "format": {"const": 1}}, "additionalProperties": False},
+]
+
+
+@pytest.mark.parametrize("schema", IDLE, ids=json.dumps)
+def test_what_limits_nothing_is_accepted(schema):
+    whole = {"type": "array", "prefixItems": [schema], "items": False, "minItems": 1}
+    for seed in range(5):
+        text = drawn(whole, seed)
+        assert text is None or not complaint(whole, text.decode())
+    matcher("lark_grammar", f"start: %json {json.dumps(whole)}")
+
+
+@pytest.mark.parametrize("name", ["iri", "regex", "json-pointer", "uri-template", "idn-email"])
+def test_a_format_that_limits_and_cannot_be_guided_is_refused(name):
+    with pytest.raises(GuideError, match=f"Unknown format: {name}"):
+        matcher("json_schema", json.dumps({"items": {"type": "string", "format": name}}))
+
+
+def test_any_json_spells_no_character_by_its_number():
+    for kind, guide in (("json", ""), ("json_schema", '{"type": "object"}')):
+        for seed in range(10):
+            text = drawn(guide, seed, ['{"\\ud800": 1, ', '"\\u0061": 1}'], kind)
+            assert text is None or b"\\u" not in text

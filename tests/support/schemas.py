@@ -243,6 +243,7 @@ REFUSED: dict[str, Schema] = {
     "unevaluatedItems": {"type": "array", "unevaluatedItems": False},
     "format": {"type": "string", "format": "iri"},
     "maxProperties": {"type": "object", "properties": {"a": _TEXT}, "maxProperties": 1},
+    "minProperties": {"type": "object", "minProperties": 2},
     "exclusiveMaximum": {"type": "number", "minimum": 0.5, "exclusiveMaximum": 1},
     "$dynamicRef": {"$dynamicRef": "#x"},
     "other": {"$ref": "#"},

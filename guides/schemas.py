@@ -1,0 +1,143 @@
+r"""JSON schemas as the library may compile them: so that every answer is valid by its schema.
+
+llguidance 1.9 counts a name that comes again for `minProperties`. With escapes such as `\u0061` an
+additional name may be another spelling of one that the schema declares. The library refuses some
+keywords that limit nothing, so these are dropped here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tandem.contract.guide import EXACT, LAYOUT_KEY
+from tandem.guides.errors import GuideError
+from tandem.guides.exclusive_bounds import check_exclusive_bounds, parts_of
+
+# With these alone, each character of a string has one spelling.
+ESCAPES: Final = 'nrbtf\\"'
+# JSON can write these only as `\u001b`.
+UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+
+# Where a schema holds schemas: under names of its author's, in a list, or one.
+BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+SINGLE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then")
+
+# Keywords by the values with which they limit nothing.
+IDLE: Final[dict[str, tuple[Any, ...]]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "unevaluatedProperties": (True, {}),
+    "dependencies": ({},),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+}
+# JSON Schema's, of all its drafts. One that it does not have is an annotation: it limits nothing.
+FORMATS = frozenset(
+    {
+        "date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname",
+        "ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference", "uuid", "uri-template",
+        "json-pointer", "relative-json-pointer", "regex", "color", "host-name", "ip-address",
+        "phone", "style", "utc-millisec",
+    }
+)  # fmt: skip
+
+
+def exact(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return what the library has to compile for a schema; raise GuideError where it cannot.
+
+    RecursionError is raised for one that nests deeper than the library takes.
+    """
+    check_exclusive_bounds(schema)
+    _check_least_properties(schema)
+    compiled: dict[str, Any] = _without_idle(schema)
+    _check_constants(compiled)
+    return compiled
+
+
+def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that leave no keyword out, whatever a schema's own ones say."""
+    own = schema.get(LAYOUT_KEY)
+    escapes = own.get("json_allowed_escapes", ESCAPES) if isinstance(own, dict) else ESCAPES
+    if isinstance(escapes, str):
+        escapes = escapes.replace("u", "")
+    return {**EXACT, "json_allowed_escapes": escapes}
+
+
+def _check_least_properties(schema: Any) -> None:
+    """Refuse `minProperties` where names that come again may be counted.
+
+    One name beside those that are required is another one, so it counts rightly.
+    """
+    for part in parts_of(schema):
+        least, required = part.get("minProperties"), part.get("required")
+        if not isinstance(least, int) or _is_closed(part):
+            continue
+        names = {n for n in required if isinstance(n, str)} if isinstance(required, list) else ()
+        if least > len(names) + 1:
+            raise GuideError(
+                f"minProperties is not supported where names may come that are not in "
+                f"'properties': {least} given, at most {len(names) + 1} can be told apart"
+            )
+
+
+def _is_closed(part: Mapping[str, Any]) -> bool:
+    return part.get("additionalProperties") is False and not part.get("patternProperties")
+
+
+def _check_constants(schema: Any) -> None:
+    """Refuse texts of which no answer could have the spelling."""
+    for part in _schemas(schema):
+        for keyword in ("const", "enum"):
+            found = next(filter(None, map(UNWRITABLE.search, _texts(part.get(keyword)))), None)
+            if found:
+                raise GuideError(
+                    f"a text of '{keyword}' may not have the control character "
+                    f"U+{ord(found[0]):04X}"
+                )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every string of a value; names of an object are none."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema and those in it; no data, such as constants."""
+    if isinstance(schema, dict):
+        yield schema
+        for inner in _inner(schema):
+            yield from _schemas(inner)
+
+
+def _inner(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for keyword in BY_NAME:
+        named = schema.get(keyword)
+        yield from named.values() if isinstance(named, dict) else ()
+    for keyword in LISTED:
+        listed = schema.get(keyword)
+        yield from listed if isinstance(listed, list) else ()
+    yield from (schema.get(keyword) for keyword in SINGLE)
+
+
+def _without_idle(schema: Any) -> Any:
+    """Return a copy of a schema without the keywords that limit nothing."""
+    copied = json.loads(json.dumps(schema))
+    for part in _schemas(copied):
+        for keyword in [k for k, v in part.items() if _is_idle(k, v)]:
+            del part[keyword]
+    return copied
+
+
+def _is_idle(keyword: str, value: Any) -> bool:
+    if keyword == "format":
+        return isinstance(value, str) and value not in FORMATS
+    return any(value == idle and type(value) is type(idle) for idle in IDLE.get(keyword, ()))
