@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
-from tandem.gateway.fields import wrong
+from tandem.gateway.errors import bad_request
+from tandem.gateway.fields import MOST_LEVELS, check_plain, wrong
 from tandem.gateway.tools import MOST_TOOLS
 from tandem.gateway.values import UpToFirstFault, text_or_list
 
@@ -43,11 +44,29 @@ class ToolCalled(BaseModel):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What a template sees of it: templates write arguments themselves, and read no JSON."""
+        """What a template sees of it: templates write arguments themselves, and read no JSON.
+
+        Raises ApiError for arguments that nobody can read.
+        """
         plain = self.model_dump(exclude_none=True)
-        with suppress(ValueError, RecursionError):
-            plain["function"]["arguments"] = json.loads(self.function.arguments)
+        plain["function"]["arguments"] = _read(self.function.arguments)
         return plain
+
+
+def _read(arguments: str) -> Any:
+    """Read JSON that came as text, where it is any."""
+    try:
+        read = json.loads(arguments)
+        check_plain("messages", read)
+    except PydanticCustomError as error:
+        code = (error.context or {}).get("code")
+        raise bad_request(error.message(), param="messages", code=code) from error
+    except RecursionError as error:
+        message = f"messages: nests more than {MOST_LEVELS} levels deep"
+        raise bad_request(message, param="messages", code="too_deep") from error
+    except ValueError:
+        return arguments
+    return read
 
 
 ToolsCalled = Annotated[list[ToolCalled], UpToFirstFault(MOST_TOOLS)]

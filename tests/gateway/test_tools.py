@@ -145,6 +145,25 @@ async def test_choices_are_told_apart(chat):
     assert len(set(ids)) == 4
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ('{"a": "\\ud800"}', "invalid_text", "holds half of a surrogate pair"),
+        ('"\\udc00"', "invalid_text", "holds half of a surrogate pair"),
+        ("[" * 900 + "]" * 900, "too_deep", "nests more than 64 levels deep"),
+        ("[" * 90_000 + "]" * 90_000, "too_deep", "nests more than 64 levels deep"),
+    ],
+)
+async def test_arguments_that_nobody_can_read_are_refused(chat, arguments, code, message):
+    call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    response = await chat("Yes.", messages=[USER, said])
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (400, "messages", code)
+    assert error["message"].startswith(f"messages: {message}")
+
+
 async def prompt_of(client, **given):
     async with client(chat_template=TEMPLATE) as opened:
         made = (await opened.post("/tokenize", json={"messages": [USER]} | given)).json()
