@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -24,7 +24,8 @@ NAMED_TOKENS = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
     *("pad_token", "cls_token", "mask_token"),
 )
-
+# Names of templates, as transformers has them.
+DEFAULT, WITH_TOOLS = "default", "tool_use"
 
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
@@ -36,16 +37,18 @@ class ChatTemplateError(ValueError):
 class ChatTemplate:
     """A chat template and the special tokens that it may write.
 
-    source: the template's text. special_tokens: ``bos_token`` and such, by name.
+    source: the template's text. with_tools: another one's, for chats with tools.
+    special_tokens: ``bos_token`` and such, by name.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None
+    ) -> None:
         self.source = source
+        self.source_with_tools = source if with_tools is None else with_tools
         self._special_tokens = special_tokens
-        try:
-            self._template = _environment().from_string(source)
-        except TemplateError as error:
-            raise ChatTemplateError(f"the chat template cannot be read: {error}") from error
+        self._template = _compiled(source)
+        self._template_with_tools = _compiled(self.source_with_tools)
 
     def render(
         self,
@@ -57,30 +60,41 @@ class ChatTemplate:
         variables: more that the template may ask for; they come before special tokens. The prompt
         ends with the answer's beginning unless ``add_generation_prompt`` among them is false.
         """
+        tools = variables.get("tools") is not None
+        template = self._template_with_tools if tools else self._template
+        source = self.source_with_tools if tools else self.source
         try:
-            return self._template.render(
+            return template.render(
                 {
                     **self._special_tokens,
                     "tools": None,
                     "documents": None,
                     "add_generation_prompt": True,
                     **variables,
-                    "messages": self._understood(messages),
+                    "messages": _understood(messages, source),
                 }
             )
         except Exception as error:  # a template is a program: it can fail in any way
             text = " ".join(str(error).split())
             raise ChatTemplateError(f"the chat template refuses these messages: {text}") from error
 
-    def _understood(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Call a developer what most templates call one."""
-        knows_developers = "developer" in self.source
-        return [
-            {**message, "role": "system"}
-            if message.get("role") == "developer" and not knows_developers
-            else dict(message)
-            for message in messages
-        ]
+
+def _compiled(source: str) -> Template:
+    try:
+        return _environment().from_string(source)
+    except TemplateError as error:
+        raise ChatTemplateError(f"the chat template cannot be read: {error}") from error
+
+
+def _understood(messages: Sequence[Mapping[str, Any]], source: str) -> list[dict[str, Any]]:
+    """Call a developer what most templates call one."""
+    knows_developers = "developer" in source
+    return [
+        {**message, "role": "system"}
+        if message.get("role") == "developer" and not knows_developers
+        else dict(message)
+        for message in messages
+    ]
 
 
 def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate | None:
@@ -88,22 +102,23 @@ def load_chat_template(folder: Path, file: Path | None = None) -> ChatTemplate |
 
     Raises ChatTemplateError, and OSError for a file that cannot be read.
     """
-    source = file.read_text(encoding="utf-8") if file else _source(folder)
-    if source is None:
+    sources = {DEFAULT: file.read_text(encoding="utf-8")} if file else _sources(folder)
+    if DEFAULT not in sources:
         return None
-    return ChatTemplate(source, special_tokens(folder))
+    return ChatTemplate(sources[DEFAULT], special_tokens(folder), sources.get(WITH_TOOLS))
 
 
-def _source(folder: Path) -> str | None:
-    """A file of its own comes before the tokenizer's configuration."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+def _sources(folder: Path) -> dict[str, str]:
+    """Return a folder's templates by name; files come before the tokenizer's configuration."""
+    named = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    files = {file.stem: file for file in named} | {DEFAULT: folder / "chat_template.jinja"}
+    found = {n: file.read_text(encoding="utf-8") for n, file in files.items() if file.is_file()}
+    if found:
+        return found
     configured = _configuration(folder).get("chat_template")
     if isinstance(configured, list):
-        named = {entry["name"]: entry["template"] for entry in configured}
-        configured = named.get("default")
-    return configured
+        return {entry["name"]: entry["template"] for entry in configured}
+    return {} if configured is None else {DEFAULT: configured}
 
 
 def special_tokens(folder: Path) -> dict[str, str]:

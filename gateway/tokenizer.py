@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,14 +22,38 @@ from tandem.gateway.tool_calls import format_of
 from tandem.postprocessing.detokenizer import piece_bytes
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-# Around a special token that a client wrote: characters that no text may have.
-BEGIN, END = "\ufdd0", "\ufdd1"
-MARKED = re.compile(f"{BEGIN}([^{BEGIN}{END}]*){END}|[{BEGIN}{END}]")
-
 LAST_TOKENS = 16  # of a prompt: more than the tag and a line end take
 UNREADABLE = "\ufffd"  # stands for bytes that are no character
 
 Value = TypeVar("Value")
+
+
+class Marks:
+    """What stands around a special token that a client wrote, while its chat is rendered.
+
+    Digits, which a template leaves as they are however it writes a value: as text, as JSON, as
+    Python shows it. Nobody can send them, because each chat has its own.
+    """
+
+    def __init__(self) -> None:
+        self._begin, self._end = (f"{secrets.randbelow(10**30):030d}" for _ in range(2))
+        self._alone = re.compile(f"{self._begin}|{self._end}")
+        self._marked = re.compile(
+            f"{self._begin}((?:(?!{self._alone.pattern}).)*){self._end}|{self._alone.pattern}",
+            re.DOTALL,
+        )
+
+    def around(self, found: re.Match[str]) -> str:
+        """Return what was found, marked."""
+        return f"{self._begin}{found[0]}{self._end}"
+
+    def split(self, text: str) -> list[str | None]:
+        """Return ``[text, marked, text, ..., text]``; None for a mark that lost its partner."""
+        return self._marked.split(text)
+
+    def removed_from(self, text: str) -> str:
+        """Return a text without marks."""
+        return self._alone.sub("", text)
 
 
 class ChatTokenizer:
@@ -42,9 +67,9 @@ class ChatTokenizer:
     def __init__(self, folder: Path, chat_template: Path | None = None) -> None:
         self.folder = folder
         self.template = load_chat_template(folder, chat_template)
-        source = self.template.source if self.template else ""
-        self.tool_calls = format_of(source)
-        self.reasons = BEGIN_OF_THOUGHTS in source
+        sources = (self.template.source_with_tools, self.template.source) if self.template else ()
+        self.tool_calls = format_of(sources[0]) if sources else None
+        self.reasons = any(BEGIN_OF_THOUGHTS in source for source in sources)
         self._tokenizer = load_tokenizer(folder)
         self._as_text = load_tokenizer(folder)
         self._as_text.encode_special_tokens = True
@@ -82,14 +107,14 @@ class ChatTokenizer:
                 f"the tokenizer in {self.folder} has no chat template; use /v1/completions, or "
                 "start the gateway with --chat-template FILE"
             )
+        marks = Marks()
         rendered = self.template.render(
-            [self._marked(dict(message)) for message in messages],
-            self._marked(dict(variables)),
+            [self._marked(dict(message), marks) for message in messages],
+            self._marked(dict(variables), marks),
         )
-        check(rendered.replace(BEGIN, "").replace(END, ""))
-        # [text, marked token, text, ..., text]; None stands for a mark that lost its partner.
-        first, *rest = MARKED.split(rendered)
-        ids = self._encode(self._tokenizer, first)
+        check(marks.removed_from(rendered))
+        first, *rest = marks.split(rendered)
+        ids = self._encode(self._tokenizer, first or "")
         for number, piece in enumerate(rest):
             if piece:
                 ids += self._as_said(piece) if number % 2 == 0 else self._inside(piece)
@@ -140,16 +165,15 @@ class ChatTokenizer:
         text = self.token_text(token_id)
         return piece_bytes(self.token(token_id)) if UNREADABLE in text else text.encode()
 
-    def _marked(self, value: Value) -> Value:
+    def _marked(self, value: Value, marks: Marks) -> Value:
         """Mark the special tokens in every text of some plain data."""
         if isinstance(value, str):
-            plain = value.replace(BEGIN, "").replace(END, "")
-            return self._special.sub(f"{BEGIN}\\g<0>{END}", plain)  # type: ignore[return-value]
+            return self._special.sub(marks.around, value)  # type: ignore[return-value]
         if isinstance(value, dict):
             items = value.items()
-            return {self._marked(k): self._marked(v) for k, v in items}  # type: ignore[return-value]
+            return {self._marked(k, marks): self._marked(v, marks) for k, v in items}  # type: ignore[return-value]
         if isinstance(value, list):
-            return [self._marked(v) for v in value]  # type: ignore[return-value]
+            return [self._marked(v, marks) for v in value]  # type: ignore[return-value]
         return value
 
     def _ends_with(self, ids: Sequence[int], tag: str) -> bool:
