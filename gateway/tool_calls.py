@@ -18,12 +18,13 @@ SPACE = " \t\r\n"
 class ToolCallFormat(NamedTuple):
     """How a family of models writes calls: as JSON objects with a name and arguments.
 
-    mark: what its chat templates have, and others have not. arguments: the key of a call's
-    arguments. begin, end: around each call; with neither, an answer that has calls begins with one
-    of ``openings``, in which white space does not count, and ``between`` stands between calls. A
-    model's special tokens are no part of the text, so an opening with one has a twin without.
-    Calls that a grammar asks for have a line end inside ``begin`` and ``end``. head: the grammar's
-    rule before all of them. joint: the text between two of them.
+    mark: what its chat templates have, and others have not; words: what they have instead.
+    arguments: the key of a call's arguments. begin, end: around each call; with neither, an answer
+    that has calls begins with one of ``openings``, in which white space does not count, and
+    ``between`` stands between calls. A model's special tokens are no part of the text, so an
+    opening with one has a twin without. Calls that a grammar asks for have a line end inside
+    ``begin`` and ``end``. head: the grammar's rule before all of them. joint: the text between two
+    of them.
     """
 
     name: str
@@ -35,11 +36,16 @@ class ToolCallFormat(NamedTuple):
     between: str = ""
     head: str = ""
     joint: str = ""
+    words: str = ""
 
     @property
     def begins_as_json(self) -> bool:
         """Whether a call may begin with what any JSON object begins with."""
         return "{" in self.openings
+
+    def is_of(self, template: str) -> bool:
+        """Whether the models of a chat template write calls so."""
+        return self.mark in template or bool(self.words and self.words in template)
 
 
 FORMATS = (
@@ -64,13 +70,15 @@ FORMATS = (
         between=";",
         head="{mark}?",
         joint="; ",
+        # Templates of the text models of Llama 3.2 have no mark, and ask for calls by these words.
+        words='"parameters": dictionary of argument name and its value',
     ),
 )
 
 
 def format_of(template: str) -> ToolCallFormat | None:
     """Return how the models of a chat template write calls; None where it is not known."""
-    return next((known for known in FORMATS if known.mark in template), None)
+    return next((known for known in FORMATS if known.is_of(template)), None)
 
 
 @dataclass

@@ -185,12 +185,18 @@ def test_text_is_told_at_once():
     ]
 
 
+LLAMA_3_2 = """{{- 'Respond in the format {"name": function name, "parameters": \
+dictionary of argument name and its value}.' }}""".replace("\\\n", "")
+
+
 @pytest.mark.parametrize(
     ("template", "known"),
     [
         ("{{ '<tool_call>' }}", HERMES),
         ("[TOOL_CALLS]", MISTRAL),
         ("{{ '<|python_tag|>' }}", LLAMA),
+        (LLAMA_3_2, LLAMA),
+        (f"{LLAMA_3_2}{{{{ '<tool_call>' }}}}", HERMES),
         ("{{ messages }}", None),
     ],
 )
