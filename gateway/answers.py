@@ -38,7 +38,8 @@ class AnswerState:
 
     echo: its prompt, where it begins with that. origins, log_probs: read what is told of tokens,
     where it is wanted. splitter: tells thoughts from the answer, where the model may think. parser:
-    tells calls from text, where there are tools; one_call: of them, the first alone is told.
+    tells calls from text, where there are tools; one_call: of them, the first alone is told;
+    only_calls: all the answer is calls, so what of it is none is the markup of one that was cut.
     """
 
     num_prompt_tokens: int
@@ -48,6 +49,7 @@ class AnswerState:
     splitter: ReasoningSplitter | None = None
     parser: ToolCallParser | None = None
     one_call: bool = False
+    only_calls: bool = False
     num_tokens: int = 0
     finish_reason: FinishReason | None = None
     statistics: Mapping[str, Any] | None = None
@@ -96,6 +98,8 @@ class AnswerState:
             ended = chunk.finish_reason == "stop" and not self.parser.in_call
             if self.parser.has_calls and ended:
                 self.finish_reason = "tool_calls"
+        if self.only_calls:
+            parsed.content = ""
         if self.one_call:
             parsed.calls = [call for call in parsed.calls if call.index == 0]
         return parsed

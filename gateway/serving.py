@@ -240,7 +240,7 @@ class Serving:
         if isinstance(body, ChatRequest) and body.offered and self.tokenizer.tool_calls:
             names = [tool.function.name for tool in body.offered]
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
-            answer.one_call = body.one_call
+            answer.one_call, answer.only_calls = body.one_call, body.must_call
         if body.num_alternatives is not None:
             answer.log_probs = LogProbReader(self.tokenizer, ids if body.echoes else None)
         return answer

@@ -120,6 +120,11 @@ class CallObject:
         self._depth = 0
         self._in_string = self._escaped = False
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether more than white space has been read."""
+        return self._read != self._before_object
+
     def read(self, letter: str) -> None:
         """Take the next character; raise NotACallError where no call goes on with it."""
         self._read(letter)
@@ -240,8 +245,9 @@ class ToolCallParser:
 
     @property
     def in_call(self) -> bool:
-        """Whether a call that was told has not come to its end."""
-        return self._told and self._read == self._in_call
+        """Whether a call has begun that has not come to its end, told or not."""
+        begun = self._told or self._format.begin or self._call.has_begun
+        return bool(begun) and self._read == self._in_call
 
     def feed(self, text: str) -> Parsed:
         """Take more of the text; return what it makes known."""

@@ -185,6 +185,24 @@ def test_text_is_told_at_once():
     ]
 
 
+@pytest.mark.parametrize(
+    ("known", "text", "cut"),
+    [
+        (LLAMA, "{}; ", False),
+        (LLAMA, '{}; {"na', True),
+        (LLAMA, "{}", False),
+        (MISTRAL, '[{}, {"name": "ad', True),
+        (MISTRAL, "[{}]", False),
+        (HERMES, "<tool_call>{}</tool_call><tool_call>", True),
+        (HERMES, "<tool_call>{}</tool_call> so", False),
+    ],
+)
+def test_it_is_known_whether_the_end_cuts_a_call(known, text, cut):
+    parser = ToolCallParser(known, NAMES)
+    parser.feed(text.replace("{}", (llama if known is LLAMA else mistral)(*WEATHER), 1))
+    assert (parser.has_calls, parser.in_call) == (True, cut)
+
+
 LLAMA_3_2 = """{{- 'Respond in the format {"name": function name, "parameters": \
 dictionary of argument name and its value}.' }}""".replace("\\\n", "")
 

@@ -132,6 +132,31 @@ async def test_a_call_that_is_cut_is_said_to_be(chat, reason):
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("cut", ["<tool_call>", '<tool_call>\n{"na', '<tool_call>\n{"name": "su'])
+async def test_a_second_call_that_is_cut_is_said_to_be(chat, cut):
+    whole = '<tool_call>{"name": "add", "arguments": {}}</tool_call>\n'
+    choice = (await chat(whole + cut)).json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert len(choice["message"]["tool_calls"]) == 1
+    assert (await chat(whole)).json()["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", named("add")])
+@pytest.mark.parametrize("cut", ["<tool", '<tool_call>\n{"name": "a'])
+async def test_an_answer_of_calls_alone_never_shows_their_markup(chat, choice, cut, stream):
+    response = await chat(cut, finish_reason="length", tool_choice=choice, stream=stream)
+    if stream:
+        deltas = [chunk["choices"][0]["delta"] for chunk in events(response)]
+        assert not any(delta.get("content") for delta in deltas)
+    else:
+        [said] = response.json()["choices"]
+        assert not said["message"]["content"]
+        assert said["finish_reason"] == "length"
+
+
+@pytest.mark.anyio
 async def test_one_call_alone_where_more_are_not_wanted(chat):
     choice = (await chat("".join(CALLS), parallel_tool_calls=False)).json()["choices"][0]
     [call] = choice["message"]["tool_calls"]
