@@ -115,12 +115,13 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
     """Return the schema of a function's arguments; raise ApiError where it allows no object."""
     if function.parameters is None:
         return NO_PARAMETERS
-    if function.parameters.get("type", "object") != "object":
+    kinds = function.parameters.get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise bad_request(
             f"tools: the parameters of '{quoted(function.name)}' must have the type object",
             param="tools",
         )
-    return {"type": "object", **function.parameters}
+    return {**function.parameters, "type": "object"}
 
 
 def check_names(tools: Sequence[Tool]) -> None:

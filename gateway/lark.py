@@ -15,7 +15,7 @@ ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 
 def literal(text: str) -> str:
     """Return the terminal of a text."""
-    return json.dumps(text).replace("\x7f", "\\u007f")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def marker(text: str, tokens: Mapping[str, int]) -> str:
@@ -28,7 +28,8 @@ def json_value(schema: Mapping[str, Any]) -> str:
     own = schema.get(LAYOUT_KEY)
     options = own if isinstance(own, dict) else {}
     layout = JSON_LAYOUT if LAYOUT_OPTIONS.isdisjoint(options) else {}
-    return f"%json {json.dumps({**schema, LAYOUT_KEY: {**layout, **options, **EXACT}})}"
+    whole = {**schema, LAYOUT_KEY: {**layout, **options, **EXACT}}
+    return f"%json {json.dumps(whole, ensure_ascii=False)}"
 
 
 def pattern(regex: str) -> str:

@@ -200,6 +200,10 @@ def test_what_a_function_leaves_open_is_closed_or_refused():
     assert parameters_of(tool("f", {}).function) == {"type": "object"}
     given = {"$ref": "#/$defs/a", "$defs": {"a": {}}}
     assert parameters_of(tool("f", given).function) == {"type": "object", **given}
+    for kinds in (["object"], ["object", "null"]):
+        assert parameters_of(tool("f", CITY | {"type": kinds}).function) == CITY
+    with pytest.raises(ApiError, match="the parameters of 'f' must have the type object"):
+        parameters_of(Function(name="f", parameters={"type": ["array", "null"]}))
     with pytest.raises(ApiError, match="the parameters of 'f' must have the type object"):
         parameters_of(Function(name="f", parameters={"type": "array"}))
     with pytest.raises(ApiError, match="two functions are called 'f'"):
@@ -214,3 +218,10 @@ def test_names_of_any_letters_are_called_as_they_are():
     text = f'<tool_call>\n{{"name": {name}, "arguments": {{}}}}\n</tool_call>'
     assert asked.takes(text)
     assert parsed(HERMES, text) == ("", [(odd, "{}")])
+
+
+def test_letters_count_as_they_are_for_the_size_of_a_grammar():
+    letters = "名" * 250
+    parameters = {"type": "object", "properties": {letters: {"const": letters}}}
+    _, asked = grammar(HERMES, PLAIN, [tool(letters, parameters)])
+    assert len(asked.calls().grammar.encode()) < 3 * 3 * 250 + 1000
