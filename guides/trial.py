@@ -42,13 +42,13 @@ def try_out(work: Callable[[], object], cpu_seconds: float) -> None:
         _work(work, cpu_seconds)
     status = _status_of(child)
     if status is None:
-        raise GuideUndecided(f"it is not compiled after {SECONDS:.0f} s; send a simpler one")
+        raise GuideUndecided(f"it is not compiled after {SECONDS:.0f} s")
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
         raise GuideTakesLong(f"it takes more than {cpu_seconds:g} s to compile; send a simpler one")
     if status:
-        crashed = os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL
-        kind = GuideError if crashed else GuideUndecided
-        raise kind("it is too deep or too large to compile; send a simpler one")
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
+            raise GuideError("it is too deep or too large to compile; send a simpler one")
+        raise GuideUndecided("no memory or thread was left to compile it")
 
 
 def _status_of(child: int) -> int | None:

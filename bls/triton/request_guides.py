@@ -10,7 +10,7 @@ from tandem.bls.errors import GuideRefused, Overloaded
 from tandem.bls.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
-from tandem.guides.errors import GuideError, GuideTakesLong
+from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.refusals import keywords_of
 
@@ -54,7 +54,7 @@ class RequestGuides:
     def matcher(self, request: Request, *, briefly: bool = False) -> GuideMatcher | None:
         """Return the matcher of a request's answer, if it has a guide.
 
-        Raises GuideRefused, or Overloaded where no process can be started to try it in. briefly:
+        Raises GuideRefused, or Overloaded where the machine had no means to try it. briefly:
         GuideTakesLong is raised where the guide is not compiled soon.
         """
         if request.guide is None or self._compiler is None:
@@ -67,6 +67,10 @@ class RequestGuides:
             ) from error
         except GuideTakesLong:
             raise
+        except GuideUndecided as error:
+            raise Overloaded(
+                f"the server could not try a new guide: {error}; try again later"
+            ) from error
         except GuideError as error:
             for keyword in keywords_of(str(error)):
                 self._count_refused(keyword)

@@ -11,6 +11,7 @@ from small_guides import END, tokenizer, vocab_size
 from tandem.bls.errors import GuideRefused, Overloaded
 from tandem.bls.request import Request
 from tandem.bls.triton.request_guides import RequestGuides
+from tandem.guides.errors import GuideUndecided
 from tandem.guides.guide import Guide
 
 SMALL = replace(
@@ -85,4 +86,18 @@ def test_where_no_process_can_be_started_the_server_is_overloaded(guides, monkey
     it, counted = guides()
     with pytest.raises(Overloaded, match="no process to try a new guide in; try again later"):
         it.matcher(request_for(Guide("regex", "a")))
+    assert not counted
+
+
+def test_a_guide_that_the_machine_could_not_try_may_come_again(guides, monkeypatch):
+    def slow(_work, _seconds):
+        raise GuideUndecided("it is not compiled after 30 s")
+
+    it, counted = guides()
+    request = request_for(Guide("regex", "a"))
+    with monkeypatch.context() as patched:
+        patched.setattr("tandem.guides.compiler.try_out", slow)
+        with pytest.raises(Overloaded, match="not compiled after 30 s; try again later"):
+            it.matcher(request)
+    assert it.matcher(request).forced(9)
     assert not counted
