@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from tandem.gateway import lark
 from tandem.gateway.call_grammar import CallGrammar, Rules, check_names
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides import AskedGuide
+from tandem.gateway.guides import AskedGuide, Part
 from tandem.gateway.reasoning import BEGIN, END
 from tandem.gateway.schema import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tool_calls import ToolCallFormat
 
+# The rules of an answer's content, and of calls of each function, by number.
+CONTENT, CALL = "content", re.compile(r"call_(\d+)")
 SPACE_BEHIND_THOUGHTS = r"/[ \t\r\n]{0,2}/"
 
 
@@ -35,7 +38,7 @@ def answer_guide(
         if body.guide is None or not thinks:
             return body.guide
         rules = _content(body.guide)
-    field = body.guide.field if body.guide else "tools"
+    field = body.guide.field if body.guide and not body.must_call else "tools"
     if skips_special_tokens:
         _check_seen(_markers(body, tokenizer, thinks=thinks), tokenizer, field)
     if thinks:
@@ -43,7 +46,19 @@ def answer_guide(
         if body.guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
             raise _unsupported("tools", f"strict: text and {BEGIN} cannot be told apart")
         rules = _behind_thoughts(rules, tokenizer.tokens_apart, begun=begun)
-    return AskedGuide("lark_grammar", rules.grammar, field)
+    return AskedGuide("lark_grammar", rules.grammar, field, tuple(_parts(rules, body)))
+
+
+def _parts(rules: Rules, body: ChatRequest) -> Iterator[Part]:
+    """Say where the schemas and texts of the client stand in a grammar."""
+    line = 2  # behind the start
+    for rule in rules.others:
+        name = rule.partition(":")[0]
+        if name == CONTENT and body.guide:
+            yield Part(line, body.guide.field)
+        elif number := CALL.fullmatch(name):
+            yield Part(line, "tools", body.callable[int(number[1])].function.name)
+        line += 1 + rule.count("\n")
 
 
 def _markers(body: ChatRequest, tokenizer: ChatTokenizer, *, thinks: bool) -> list[str]:
@@ -95,7 +110,7 @@ def _content(guide: AskedGuide) -> Rules:
         rule = lark.grammar(guide.text)
     else:
         raise _unsupported(guide.field, "the model thinks first; write the grammar in Lark")
-    return Rules("content", (f"content: {rule}",))
+    return Rules(CONTENT, (f"{CONTENT}: {rule}",))
 
 
 def _behind_thoughts(answer: Rules, tokens: Mapping[str, int], *, begun: bool) -> Rules:

@@ -11,6 +11,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError, bad_request
+from tandem.gateway.guides import AskedGuide
 from tandem.gateway.triton import Backend, Inputs, ResponseChunk
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
@@ -66,7 +67,7 @@ async def generate(
 
 
 async def naming_field(
-    field: str, chunks: AsyncGenerator[Numbered, None]
+    guide: AskedGuide, chunks: AsyncGenerator[Numbered, None]
 ) -> AsyncGenerator[Numbered, None]:
     """Yield the same chunks; where the guide is at fault, say so of the field that asked for it."""
     try:
@@ -76,5 +77,6 @@ async def naming_field(
     except ApiError as error:
         if error.code != INVALID_GUIDE:
             raise
-        reason = error.message.removeprefix(f"input '{tensors.GUIDED_DECODING_GUIDE}': ")
+        told = error.message.removeprefix(f"input '{tensors.GUIDED_DECODING_GUIDE}': ")
+        field, reason = guide.blamed(told)
         raise bad_request(f"{field}: {reason}", param=field, code=INVALID_GUIDE) from error

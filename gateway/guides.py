@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.contract.guide import LAYOUT_KEY, GuideKind
 from tandem.gateway.body_objects import Body, BodyObject
-from tandem.gateway.fields import Refused, check_plain, wrong
+from tandem.gateway.fields import Refused, check_plain, quoted, wrong
 from tandem.gateway.values import UpToFirstFault
 
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
@@ -23,12 +23,38 @@ FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType({LAYOUT_KEY: {"whitespace
 RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 
 
+# Where a grammar is at fault, and why, as the entries say it.
+PLACE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")
+
+
+class Part(NamedTuple):
+    """A part of a grammar that a client asked for. line: its first. function: a tool's name."""
+
+    line: int
+    field: str
+    function: str = ""
+
+
 class AskedGuide(NamedTuple):
-    """What an answer must be. kind, text: as the entries take them. field: that asked for it."""
+    """What an answer must be. kind, text: as the entries take them. field: that asked for it.
+
+    parts: what of a grammar that the gateway wrote comes from where, in the order of their lines.
+    """
 
     kind: GuideKind
     text: str
     field: str
+    parts: tuple[Part, ...] = ()
+
+    def blamed(self, reason: str) -> tuple[str, str]:
+        """Return the field that is at fault, and what is wrong with it."""
+        found = PLACE.match(reason)
+        line = int(found[1]) if found else 0
+        part = max((part for part in self.parts if part.line <= line), default=None)
+        if found is None or part is None:
+            return self.field, reason
+        function = f"the parameters of '{quoted(part.function)}': " if part.function else ""
+        return part.field, function + reason[found.end() :]
 
 
 def json_guide(schema: Mapping[str, Any], field: str) -> AskedGuide:

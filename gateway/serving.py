@@ -223,7 +223,7 @@ class Serving:
             most_at_once=models.loop.max_requests,
         )
         if guide is not None:
-            chunks = naming_field(guide.field, chunks)
+            chunks = naming_field(guide, chunks)
         if body.stream:
             return stream_response(
                 await while_connected(http.receive, begun(exchange.events(chunks)))

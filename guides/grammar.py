@@ -77,15 +77,24 @@ def _schema_in_lark(text: str, at: int) -> tuple[str, int]:
     """Return the schema at a place of a grammar, and where it ends."""
     try:
         read, end = json.JSONDecoder().raw_decode(text, at)
-        compiled = exact(read)
-    except (json.JSONDecodeError, RecursionError):
+        compiled = _exact_in_lark(read)
+    except (ValueError, RecursionError):
         return "", at  # the library says what is wrong with it
+    except GuideError as error:
+        before = text[:at]
+        line, column = before.count("\n") + 1, at - before.rfind("\n")
+        raise GuideError(f"at {line}({column}): {error}") from error
+    lines = "\n" * text.count("\n", at, end)  # the library names lines where it complains
+    return f"{json.dumps(compiled)[:-1]}{lines}}}", end
+
+
+def _exact_in_lark(schema: dict[str, Any]) -> dict[str, Any]:
+    compiled = exact(schema)
     own = compiled.get(LAYOUT_KEY, {})
     if isinstance(own, dict):
         _check_exact(own)
         compiled[LAYOUT_KEY] = {**own, **exact_options(compiled)}
-    lines = "\n" * text.count("\n", at, end)  # the library names lines where it complains
-    return f"{json.dumps(compiled)[:-1]}{lines}}}", end
+    return compiled
 
 
 def _check_exact(own: Mapping[str, Any]) -> None:

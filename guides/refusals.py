@@ -15,6 +15,7 @@ KEYWORDS = frozenset(
     }
 )  # fmt: skip
 OTHER = "other"
+IN_GRAMMAR = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
 # How other refusals begin.
 FORMS = (
     ("oneOf constraints are not supported", ["oneOf"]),
@@ -27,6 +28,7 @@ FORMS = (
 
 def keywords_of(reason: str) -> list[str]:
     """Return the keywords that a refusal is about; ``OTHER`` where it is about none of them."""
+    reason = IN_GRAMMAR.sub("", reason)
     if reason.startswith("Unimplemented keys:"):
         named = re.findall(r'"([$A-Za-z]+)"', reason)
     else:

@@ -4,12 +4,14 @@ import json
 import shutil
 
 import pytest
+import small_guides
 from matching import ADDED, DEMO, PLAIN, SPECIAL, Matcher, tokenizer_with, tokens_apart
 
 from tandem.gateway.answer_guides import answer_guide
 from tandem.gateway.errors import ApiError
 from tandem.gateway.schema import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.guides.errors import GuideError
 
 USER = {"role": "user", "content": "hi"}
 MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>", "[TOOL_CALLS]")
@@ -30,8 +32,8 @@ LOOSE = CALL.replace(GOOD, "{}")
 
 
 @pytest.fixture
-def guided(tmp_path):
-    """The guide of a chat, as texts it takes; None where there is none."""
+def asked(tmp_path):
+    """The guide of a chat, and what makes its matcher."""
 
     def made(template, *, kind=ADDED, ends="", skips=False, **given):
         shutil.copytree(DEMO.parent, tmp_path, dirs_exist_ok=True)
@@ -43,11 +45,49 @@ def guided(tmp_path):
         body = ChatRequest.model_validate({"messages": [USER], **given})
         prompt = tokenizer.encode_chat([USER])
         guide = answer_guide(body, tokenizer, prompt, skips_special_tokens=skips)
-        if guide is None or guide.kind != "lark_grammar":
-            return guide
-        return Matcher(known, guide.text)
+        return guide, lambda: Matcher(known, guide.text)
 
     return made
+
+
+@pytest.fixture
+def guided(asked):
+    """The guide of a chat, as texts it takes; None where there is none."""
+
+    def made(template, **given):
+        guide, matcher = asked(template, **given)
+        return matcher() if guide is not None and guide.kind == "lark_grammar" else guide
+
+    return made
+
+
+WRONG = {"type": "object", "minProperties": 9}
+BAD = {"type": "function", "function": {"name": "bad", "parameters": WRONG, "strict": True}}
+UNKNOWN = {**BAD, "function": {**BAD["function"], "parameters": {"not": {}}}}
+SAID_JSON = {"response_format": {"type": "json_schema", "json_schema": {"schema": WRONG}}}
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "field", "reason"),
+    [
+        (HERMES, {"tools": [STRICT, BAD]}, "tools", "the parameters of 'bad': minProp"),
+        (HERMES, {"tools": [STRICT, BAD], **JSON}, "tools", "the parameters of 'bad': minProp"),
+        (HERMES, {"tools": [STRICT, UNKNOWN]}, "tools", "the parameters of 'bad': Unimpl"),
+        (HERMES, {"tools": [STRICT], **SAID_JSON}, "response_format", "minProp"),
+        (HERMES + THINKS, {"tools": [BAD], **JSON}, "tools", "the parameters of 'bad': minProp"),
+        (HERMES + THINKS, {"tools": [ADD], **SAID_JSON}, "response_format", "minProp"),
+        (THINKS, SAID_JSON, "response_format", "minProp"),
+        (MISTRAL, {"tools": [BAD], "tool_choice": "required"}, "tools", "the parameters of 'bad'"),
+        (THINKS, {"guided_grammar": "start: a\nb: %json {}"}, "guided_grammar", "unknown name"),
+    ],
+)
+def test_the_field_and_the_function_at_fault_are_named(asked, template, given, field, reason):
+    guide, _ = asked(template, kind=PLAIN, **given)
+    with pytest.raises(GuideError) as caught:
+        small_guides.matcher(guide.kind, guide.text)
+    assert guide.blamed(str(caught.value))[0] == field
+    assert guide.blamed(str(caught.value))[1].startswith(reason)
+    assert guide.blamed("no text fits it") == (guide.field, "no text fits it")
 
 
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])

@@ -53,6 +53,9 @@ def test_what_is_not_supported_is_refused_by_its_keyword(keyword):
     with pytest.raises(GuideError) as caught:
         matcher("json_schema", json.dumps(REFUSED[keyword]))
     assert keywords_of(str(caught.value))[0] == keyword
+    with pytest.raises(GuideError) as caught:
+        matcher("lark_grammar", f"start: %json {json.dumps(REFUSED[keyword])}")
+    assert keywords_of(str(caught.value))[0] == keyword
 
 
 LETTERS = ["a", "b", "é", "\n", '"', "\\", "/", "\x01", "\x7f", "😀"]
