@@ -84,8 +84,8 @@ async def test_each_field_of_a_guide_has_a_reader_and_needs_nothing_else(monkeyp
 
     readers = {**guides.READERS, "reversed": lambda text, field: AskedGuide("regex", text, field)}
     monkeypatch.setattr(guides, "READERS", readers)
-    assert Reversed(guided_reversed="a").guide == ("regex", "a", "guided_reversed")
-    assert GuidedRequest(guided_regex="a").guide == ("regex", "a", "guided_regex")
+    assert Reversed(guided_reversed="a").guide == AskedGuide("regex", "a", "guided_reversed")
+    assert GuidedRequest(guided_regex="a").guide == AskedGuide("regex", "a", "guided_regex")
 
 
 @pytest.mark.parametrize("path", BODIES)
