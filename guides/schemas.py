@@ -75,7 +75,7 @@ def _check_least_properties(schema: Any) -> None:
     """
     for part in parts_of(schema):
         least, required = part.get("minProperties"), part.get("required")
-        if not isinstance(least, int) or _is_closed(part):
+        if not isinstance(least, int | float) or _is_closed(part):
             continue
         names = {n for n in required if isinstance(n, str)} if isinstance(required, list) else ()
         if least > len(names) + 1:

@@ -124,6 +124,7 @@ MANY = {"type": "object", "additionalProperties": {"type": "integer"}, "minPrope
     [
         MANY,
         {"minProperties": 2},
+        {"minProperties": 2.0},
         {**MANY, "required": ["a"]},
         {"patternProperties": {"^x": {}}, "additionalProperties": False, "minProperties": 2},
         {"allOf": [{"$ref": "#/$defs/a"}, {"minProperties": 2}], "$defs": {"a": MANY}},
