@@ -29,12 +29,10 @@ from tandem.engines.torch.settings import TorchSettings
 log = logging.getLogger(__name__)
 
 MAX_ROWS = 64
-MAX_TOKENS = (
-    256  # of a step that is padded; in larger ones, launching kernels is no longer the cost
-)
-MIN_WIDTH = (
-    2  # of an engine that verifies nothing: a draft's next call brings one or two new tokens
-)
+# Of a step that is padded: in larger ones, launching kernels is no longer the cost.
+MAX_TOKENS = 256
+# Of an engine that verifies nothing: a draft's next call brings one or two new tokens.
+MIN_WIDTH = 2
 
 
 class PagedRunner:
