@@ -226,6 +226,7 @@ def test_room_comes_back_when_a_request_is_given_up_by_its_client_while_the_targ
         assert eventually(lambda: idle(healthy))
 
 
+@pytest.mark.heavy
 @again_where_triton_dies
 def test_stopping_the_calls_of_an_engine_that_hangs_takes_no_thread_each(fallible):
     with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 12) as crowd:

@@ -33,7 +33,10 @@ def commands():
     """Every command of the shell blocks; a backslash joins lines."""
     for block in blocks("sh"):
         for line in block.values[0].replace("\\\n", "").splitlines():
-            yield pytest.param(line, id=f"{block.id}:{' '.join(line.split()[:3])}")
+            # Each starts servers, as tests/server/test_run.py and test_summarize.py do in any case.
+            slow = line.startswith(("tandem run", "tandem summarize"))
+            name = f"{block.id}:{' '.join(line.split()[:3])}"
+            yield pytest.param(line, id=name, marks=[pytest.mark.heavy] if slow else [])
 
 
 @pytest.fixture

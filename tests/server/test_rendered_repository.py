@@ -16,6 +16,8 @@ from tandem.tools.triton import repository, supervisor
 from tandem.tools.triton.install import find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports
 
+pytestmark = pytest.mark.heavy
+
 PROMPTS = ["def add(", "import json\n", "print("]
 WRONG = "raise ImportError('this is the wrong one')\n"
 OURS = ("bls", "contract", "engines", "preprocessing", "postprocessing")

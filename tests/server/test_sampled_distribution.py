@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from distributions import Warp, fits
 from entries import OUTPUTS, read, tensor
+from scale import scaled
 
 from tandem.contract import entry
 
@@ -78,7 +79,7 @@ def ask_rows(server, prompt_ids, seeds, **values):
 
 @pytest.mark.parametrize(
     ("use_draft_logits", "warp"),
-    [(False, Warp(0.7, top_k=20)), (True, Warp(1.0, top_p=0.9))],
+    scaled((False, Warp(0.7, top_k=20)), (True, Warp(1.0, top_p=0.9))),
     ids=["ids", "logits"],
 )
 def test_next_one_and_two_tokens_have_the_targets_distribution(

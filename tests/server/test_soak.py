@@ -8,7 +8,8 @@ import tritonclient.grpc as client
 from crowd import Crowd, answers_of, controls, idle, metric, prompts_of, wrong
 from live_triton import eventually
 from metrics import settle
-from scale import scaled
+
+pytestmark = pytest.mark.heavy
 
 PROMPTS = prompts_of(64)
 
@@ -24,11 +25,10 @@ def expected(server):
     return controls(server, PROMPTS)
 
 
-@pytest.mark.parametrize("times", scaled(2, 10))
 @pytest.mark.parametrize("drafter", ["draft_model", "none"])
-def test_64_streams_are_right_again_and_again(server, expected, drafter, times):
+def test_64_streams_are_right_again_and_again(server, expected, drafter):
     with Crowd(server, 64) as crowd:
-        for _ in range(times):
+        for _ in range(10):
             assert wrong(answers_of(crowd.ask(PROMPTS, drafter=drafter)), expected) == []
     assert server.running
     settle(server)
