@@ -36,10 +36,8 @@ def _json_schema(text: str) -> str:
     """Return the grammar of a schema; one with a layout of its own is laid out by that alone."""
     try:
         read = json.loads(text)
-        compiled = exact(read) if isinstance(read, dict) else None
-    except (ValueError, RecursionError):
-        compiled = None
-    if compiled is None:  # the library says what is wrong with it
+        compiled = exact(read)
+    except (ValueError, RecursionError):  # the library says what is wrong with it
         return LLMatcher.grammar_from_json_schema(text, overrides=exact_options({}))  # type: ignore[arg-type]
     layout, options = _layout(compiled), exact_options(compiled)
     return LLMatcher.grammar_from_json_schema(json.dumps(compiled), layout, options)  # type: ignore[arg-type]

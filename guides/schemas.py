@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY
 from tandem.guides.errors import GuideError
+from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds, parts_of
+from tandem.guides.patterns import check_patterns
 
 # With these alone, each character of a string has one spelling.
 ESCAPES: Final = 'nrbtf\\"'
@@ -47,16 +49,20 @@ FORMATS = frozenset(
 )  # fmt: skip
 
 
-def exact(schema: dict[str, Any]) -> dict[str, Any]:
+def exact(schema: Any) -> dict[str, Any]:
     """Return what the library has to compile for a schema; raise GuideError where it cannot.
 
     RecursionError is raised for one that nests deeper than the library takes.
     """
+    if not isinstance(schema, dict):
+        raise GuideError('a JSON schema must be an object here, such as {"type": "string"}')
+    check_numbers(schema)
     check_exclusive_bounds(schema)
+    check_patterns(schema)
     _check_least_properties(schema)
-    compiled: dict[str, Any] = _without_idle(schema)
-    _check_constants(compiled)
-    return compiled
+    _check_first_items(schema)
+    _check_constants(schema)
+    return _without_idle(schema)
 
 
 def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,9 +95,21 @@ def _is_closed(part: Mapping[str, Any]) -> bool:
     return part.get("additionalProperties") is False and not part.get("patternProperties")
 
 
+def _check_first_items(schema: Any) -> None:
+    """Refuse `prefixItems` where the library does not look at them."""
+    for part in parts_of(schema):
+        if isinstance(part.get("prefixItems"), list) and (
+            "additionalItems" in part or isinstance(part.get("items"), list)
+        ):
+            raise GuideError(
+                "prefixItems is not supported beside additionalItems or a list of items; send "
+                "'items' for those that follow"
+            )
+
+
 def _check_constants(schema: Any) -> None:
     """Refuse texts of which no answer could have the spelling."""
-    for part in _schemas(schema):
+    for part in parts_of(schema):
         for keyword in ("const", "enum"):
             found = next(filter(None, map(UNWRITABLE.search, _texts(part.get(keyword)))), None)
             if found:
@@ -128,9 +146,9 @@ def _inner(schema: Mapping[str, Any]) -> Iterator[Any]:
     yield from (schema.get(keyword) for keyword in SINGLE)
 
 
-def _without_idle(schema: Any) -> Any:
+def _without_idle(schema: Any) -> dict[str, Any]:
     """Return a copy of a schema without the keywords that limit nothing."""
-    copied = json.loads(json.dumps(schema))
+    copied: dict[str, Any] = json.loads(json.dumps(schema))
     for part in _schemas(copied):
         for keyword in [k for k, v in part.items() if _is_idle(k, v)]:
             del part[keyword]

@@ -1,6 +1,8 @@
 """Whatever is drawn by a schema's masks is valid by it; what cannot be is refused by keyword."""
 
 import json
+import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -176,3 +178,128 @@ def test_any_json_spells_no_character_by_its_number():
         for seed in range(10):
             text = drawn(guide, seed, ['{"\\ud800": 1, ', '"\\u0061": 1}'], kind)
             assert text is None or b"\\u" not in text
+
+
+def refused(schema):
+    """Why a schema is refused, alone, in a grammar, and where only a reference makes it one."""
+    told = []
+    for whole in (schema, {"items": schema}, {"$ref": "#/x", "x": schema}):
+        for kind, guide in (
+            ("json_schema", json.dumps(whole)),
+            ("lark_grammar", f"start: %json {json.dumps(whole)}"),
+        ):
+            with pytest.raises(GuideError) as caught:
+                matcher(kind, guide)
+            told.append(str(caught.value).removeprefix("at 1(14): "))
+    [one] = set(told)
+    return one
+
+
+LONG_NUMBERS = [
+    *(9007199254740993, -9007199254740993, 12345678901234567890, 2**63, 2**64, 10**30),
+    *(1456051.6399670597, -0.09106756173890133, 4.68e-27, 1e-310, math.inf, math.nan),
+]
+
+
+@pytest.mark.parametrize("number", LONG_NUMBERS)
+def test_a_number_that_would_be_rounded_is_refused(number):
+    for keyword, value in (("const", number), ("enum", [0, [{"a": number}]])):
+        assert refused({keyword: value}) == (
+            f"a number of '{keyword}' may not be {number!r}, which would be rounded; send at most "
+            "15 digits"
+        )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minimum": 9007199254740993, "maximum": 9007199254740995},
+        {"maximum": -9007199254740993},
+        {"exclusiveMaximum": 2**63 - 1},
+        {"exclusiveMinimum": 1456051.6399670597},
+        {"multipleOf": 0.09106756173890133},
+    ],
+    ids=json.dumps,
+)
+def test_a_bound_that_would_be_rounded_is_refused(schema):
+    keyword, number = next(iter(schema.items()))
+    assert refused({"type": "integer", **schema}).startswith(
+        f"a number of '{keyword}' may not be {number!r}, which would be rounded"
+    )
+
+
+@given(
+    st.one_of(
+        st.floats(allow_nan=False, allow_infinity=False, min_value=-1e30, max_value=1e30),
+        st.decimals(-(10**9), 10**9, places=3).map(float),
+        st.integers(-(2**65), 2**65),
+    )
+)
+def test_a_constant_that_is_accepted_is_the_number_itself(number):
+    try:
+        text = drawn({"const": number}, 0)
+    except GuideError:
+        assume(False)
+    assert text is None or Decimal(text.decode()) == Decimal(repr(number))
+
+
+@given(st.integers(-(10**15) + 1, 10**15 - 1), st.integers(-7, 7))
+def test_a_constant_of_15_digits_is_accepted(digits, power):
+    number = digits if power == 0 else float(f"{digits}e{power}")
+    text = drawn({"const": number}, 0)
+    assert Decimal(text.decode()) == Decimal(repr(number))
+
+
+@pytest.mark.parametrize("largest", [2**63 - 1, 2**63, 2**64 - 1])
+def test_the_largest_integers_of_computers_are_bounds(largest):
+    matcher("json_schema", json.dumps({"type": "integer", "minimum": 0, "maximum": largest}))
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"additionalItems": False},
+        {"additionalItems": {"type": "string"}, "items": {}},
+        {"items": [{"type": "string"}]},
+    ],
+    ids=json.dumps,
+)
+def test_first_items_are_refused_where_the_library_does_not_see_them(beside):
+    assert refused({"prefixItems": [{"type": "integer"}], **beside}) == (
+        "prefixItems is not supported beside additionalItems or a list of items; send 'items' for "
+        "those that follow"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sign"),
+    [
+        ("^[[a]]$", "["),
+        ("^[^[:alpha:]]$", "["),
+        ("^[^a&&b]$", "&&"),
+        (r"x\[[^+--]", "--"),
+        ("[]~~]", "~~"),
+    ],
+)
+def test_a_pattern_with_sets_inside_brackets_is_refused(pattern, sign):
+    told = f"the pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
+    assert refused({"type": "string", "pattern": pattern}) == told
+    assert refused({"patternProperties": {pattern: {}}}) == told
+
+
+@pytest.mark.parametrize("pattern", [r"^[\[a\]&-]$", "^a&&b--~~$", r"^\[a&&b$", "^[a]&&[b]$"])
+def test_a_pattern_without_sets_is_accepted(pattern):
+    schema = {"type": "string", "pattern": pattern}
+    assert not complaint(schema, drawn(schema, 0).decode())
+
+
+def test_a_constant_is_checked_wherever_a_reference_may_find_it():
+    assert refused({"const": "a\x1bb"}) == (
+        "a text of 'const' may not have the control character U+001B"
+    )
+
+
+@pytest.mark.parametrize("schema", ["true", "[]", "5", '"x"', "null"])
+def test_a_schema_that_is_no_object_is_refused(schema):
+    with pytest.raises(GuideError, match=r"^a JSON schema must be an object here"):
+        matcher("json_schema", schema)

@@ -1,0 +1,67 @@
+"""Numbers of schemas that the library takes and rounds, so that they are refused here.
+
+llguidance 1.9 reads a number's digits as one float and its power of ten as another: of
+1456051.6399670597 it makes 1456051.6399670595. Of an integer it keeps what a float holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, TypeGuard
+
+from tandem.guides.errors import GuideError, shortened
+from tandem.guides.exclusive_bounds import parts_of
+
+CONSTANTS = ("const", "enum")
+BOUNDS = ("minimum", "maximum")
+OTHERS = ("exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+# Bounds from here on are refused by the library, or are the largest that it knows.
+LARGEST = 2**63 - 1
+LONGEST_INTEGER = 2**64
+
+
+def check_numbers(schema: Any) -> None:
+    """Raise GuideError for a schema with a number that would become another one."""
+    for part in parts_of(schema):
+        for keyword, number in _numbers_of(part):
+            if not _is_kept(number):
+                raise GuideError(
+                    f"a number of '{keyword}' may not be {shortened(repr(number))}, which would be "
+                    "rounded; send at most 15 digits"
+                )
+
+
+def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
+    """Return the numbers of a part, each with its keyword."""
+    for keyword in CONSTANTS:
+        yield from ((keyword, number) for number in _numbers_in(part.get(keyword)))
+    for keyword in (*BOUNDS, *OTHERS):
+        value = part.get(keyword)
+        if _is_number(value) and not (keyword in BOUNDS and abs(value) >= LARGEST):
+            yield keyword, value
+
+
+def _numbers_in(value: Any) -> Iterator[int | float]:
+    """Every number of a value."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _numbers_in(item)
+    elif _is_number(value):
+        yield value
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_kept(number: int | float) -> bool:
+    """Whether the library writes a number as what it is."""
+    if isinstance(number, int):
+        return abs(number) < LONGEST_INTEGER and Decimal(repr(float(number))) == number
+    if not math.isfinite(number):
+        return False
+    _, digits, power = Decimal(repr(number)).as_tuple()
+    whole, ten = float("".join(map(str, digits))), float(f"1e{abs(int(power))}")
+    return (whole * ten if int(power) > 0 else whole / ten) == abs(number)

@@ -1,0 +1,49 @@
+"""Patterns of schemas that the library reads otherwise than JSON Schema, so that they are refused.
+
+JSON Schema's expressions are those of JavaScript. Rust's, which llguidance takes, have sets within
+brackets: `[[ab]]` is one of two letters there, and `[^a&&b]` is any letter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tandem.guides.errors import GuideError, shortened
+from tandem.guides.exclusive_bounds import parts_of
+
+# An escaped character, the beginning of brackets, their end, or what only Rust takes for a set.
+SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~", re.DOTALL)
+
+
+def check_patterns(schema: Any) -> None:
+    """Raise GuideError for a schema with an expression that would mean another one."""
+    for part in parts_of(schema):
+        for pattern in _patterns_of(part):
+            if sign := _set_in(pattern):
+                raise GuideError(
+                    f"the pattern {shortened(repr(pattern))} has '{sign}' inside brackets; escape "
+                    "it with backslashes"
+                )
+
+
+def _patterns_of(part: dict[str, Any]) -> Iterator[str]:
+    by_name = part.get("patternProperties")
+    for pattern in (part.get("pattern"), *(by_name if isinstance(by_name, dict) else ())):
+        if isinstance(pattern, str):
+            yield pattern
+
+
+def _set_in(pattern: str) -> str:
+    """Return what begins a set within brackets; nothing where there is none."""
+    inside = False
+    for found in SIGN.finditer(pattern):
+        sign = found[0]
+        if not inside:
+            inside = sign.startswith("[")
+        elif sign == "]":
+            inside = False
+        elif not sign.startswith("\\"):
+            return sign[:1] if sign.startswith("[") else sign
+    return ""
