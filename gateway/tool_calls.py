@@ -372,8 +372,10 @@ class ToolCallParser:
 
 
 def _text(literal: str) -> str:
-    """Read a JSON string."""
+    """Read a JSON string, in which half of a surrogate pair is no character."""
     try:
-        return str(json.loads(literal))
+        text = str(json.loads(literal))
+        text.encode()
     except ValueError as error:
         raise NotACallError from error
+    return text

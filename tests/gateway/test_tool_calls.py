@@ -69,6 +69,15 @@ def mistral(name, arguments):
         (HERMES, '<tool_call>{"na', '<tool_call>{"na', []),
         (HERMES, "<tool_call>{'name': 'x'}", "<tool_call>{'name': 'x'}", []),
         (HERMES, '<tool_call>{"name": 1}', '<tool_call>{"name": 1}', []),
+        (HERMES, hermes("\\ud83d\\ude00", "{}"), "", [["\U0001f600", "{}"]]),
+        *(
+            (HERMES, text, text, [])
+            for text in (
+                hermes("\\ud800", "{}"),
+                hermes("add", '"\\ud800"'),
+                '<tool_call>{"\\ud800": 1, "name": "add", "arguments": {}}',
+            )
+        ),
         (HERMES, '<tool_call>{"arguments": {}}', '<tool_call>{"arguments": {}}', []),
         (HERMES, "<tool_call><tool_call>{}", "<tool_call><tool_call>{}", []),
         (HERMES, "a < b <tool <tool_call", "a < b <tool <tool_call", []),
