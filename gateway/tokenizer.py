@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,9 +116,10 @@ class ChatTokenizer:
         check(marks.removed_from(rendered))
         first, *rest = marks.split(rendered)
         ids = self._encode(self._tokenizer, first or "")
+        said = cache(self._as_said)  # the same few, however often they come
         for number, piece in enumerate(rest):
             if piece:
-                ids += self._as_said(piece) if number % 2 == 0 else self._inside(piece)
+                ids += said(piece) if number % 2 == 0 else self._inside(piece)
         return ids
 
     @property
