@@ -21,6 +21,7 @@ TOKEN_OF_LARK = re.compile(
     | (?P<json>%json\s*(?=\{))""",
     re.DOTALL | re.VERBOSE,
 )
+ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 MAX_CHOICES = 10_000
 
 
@@ -56,7 +57,11 @@ def _json(text: str) -> str:
 
 
 def _regex(text: str) -> str:
-    return LLMatcher.grammar_from_regex(text)
+    """Return the grammar of an expression; the library's own function changes its line ends."""
+    if ESCAPED_OR_SLASH.sub("", text).endswith("\\"):
+        raise GuideError("regex parse error: nothing follows the last backslash")
+    escaped = ESCAPED_OR_SLASH.sub(lambda found: r"\/" if found[0] == "/" else found[0], text)
+    return LLMatcher.grammar_from_lark(f"start: /{escaped}/")
 
 
 def _lark(text: str) -> str:

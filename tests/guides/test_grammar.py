@@ -147,6 +147,7 @@ def test_there_are_some_choices_and_not_too_many():
         ("json_schema", "false", "object"),
         ("json_schema", '{"pattern": "^(?=a)"}', "regex parse error: look-around"),
         ("regex", "(", "regex parse error: unclosed group"),
+        ("regex", "a\\\\\\", "regex parse error: nothing follows the last backslash"),
         ("lark_grammar", "nope", "Expected token"),
     ],
 )
@@ -255,3 +256,13 @@ def test_a_schema_in_a_grammar_drops_no_keyword(option):
         matcher("lark_grammar", f"start: %json {json.dumps(schema)}")
     schema["x-guidance"][option] = False
     matcher("lark_grammar", f"start: %json {json.dumps(schema)}")
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_line_ends_of_an_expression_are_what_it_takes_them_for(line_end):
+    verbose = line_end.join(["(?x)", "  a  # one/two", r"  \n  # \\", '  [/"] '])
+    assert fits("regex", verbose, 'a\n"')
+    assert fits("regex", verbose, "a\n/")
+    assert not fits("regex", verbose, 'a"')
+    assert fits("regex", f"a{line_end}b", f"a{line_end}b")
+    assert not fits("regex", f"a{line_end}b", "ab")
