@@ -16,6 +16,8 @@ from tandem.gateway.values import UpToFirstFault, text_or_list
 MOST_MESSAGES = 10_000
 MOST_PARTS = 10_000  # of one message
 REFUSED = ("function_call", "audio")  # of a message: no text stands for them
+# With one of these, a message may have no content: such answers come from here.
+INSTEAD_OF_TEXT = ("tool_calls", "reasoning", "reasoning_content")
 
 
 class TextPart(BaseModel):
@@ -98,7 +100,7 @@ class Message(BaseModel):
         for name in REFUSED:
             if data.get(name):
                 raise wrong("messages", f"messages: '{name}' is not supported; send text")
-        if data.get("tool_calls") and data.get("content") is None:
+        if data.get("content") is None and any(map(data.get, INSTEAD_OF_TEXT)):
             return data | {"content": ""}
         return data
 

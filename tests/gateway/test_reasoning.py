@@ -123,6 +123,12 @@ def test_reasoning_comes_back_by_either_name(name):
     assert message.plain == {"role": "assistant", "content": "Yes.", "reasoning_content": "Well."}
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_an_answer_that_was_cut_in_its_thoughts_comes_back_as_it_was_sent(name):
+    message = Message.model_validate({"role": "assistant", "content": None, name: "We"})
+    assert message.plain == {"role": "assistant", "content": "", "reasoning_content": "We"}
+
+
 @pytest.mark.anyio
 async def test_a_prompt_may_begin_the_thoughts(chat, tmp_path):
     begins = tmp_path / "begins.jinja"
