@@ -173,6 +173,7 @@ def test_each_chat_has_marks_of_its_own():
     marked = re.sub("b", one.around, "abc")
     assert one.split(marked) == ["a", "b", "c"]
     assert one.removed_from(marked) == "abc"
+    assert one.split(marked.replace("b", "b\n")) == ["a", "b\n", "c"]
     assert one.split(marked[:40]) == ["a", None, marked[31:40]]
     assert other.split(marked) == [marked]
 

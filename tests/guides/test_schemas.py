@@ -303,3 +303,18 @@ def test_a_constant_is_checked_wherever_a_reference_may_find_it():
 def test_a_schema_that_is_no_object_is_refused(schema):
     with pytest.raises(GuideError, match=r"^a JSON schema must be an object here"):
         matcher("json_schema", schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (
+            {"properties": {"a": {}, "b": {}}, "additionalProperties": False, "minProperties": 2},
+            "min/maxProperties only supported when all keys",
+        ),
+        ({"required": [["a"]], "minProperties": 3}, "minProperties is not supported where names"),
+    ],
+    ids=json.dumps,
+)
+def test_least_properties_of_odd_objects_are_refused_with_the_reason(schema, told):
+    assert refused(schema).startswith(told)
