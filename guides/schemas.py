@@ -20,8 +20,9 @@ from tandem.guides.patterns import check_patterns
 
 # With these alone, each character of a string has one spelling.
 ESCAPES: Final = 'nrbtf\\"'
-# JSON can write these only as `\u001b`.
-UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+# JSON can write these only as `\u001b`, and these only by a letter behind a backslash.
+UNWRITABLE = r"\x00-\x07\x0b\x0e-\x1f\x7f"
+ESCAPED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\\": "\\", '"': '"'}
 
 # Where a schema holds schemas: under names of its author's, in a list, or one.
 BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -61,7 +62,7 @@ def exact(schema: Any) -> dict[str, Any]:
     check_patterns(schema)
     _check_least_properties(schema)
     _check_first_items(schema)
-    _check_constants(schema)
+    _check_constants(schema, exact_options(schema)["json_allowed_escapes"])
     return _without_idle(schema)
 
 
@@ -107,15 +108,19 @@ def _check_first_items(schema: Any) -> None:
             )
 
 
-def _check_constants(schema: Any) -> None:
+def _check_constants(schema: Any, escapes: Any) -> None:
     """Refuse texts of which no answer could have the spelling."""
+    missing = "".join(
+        c for c, by in ESCAPED.items() if isinstance(escapes, str) and by not in escapes
+    )
+    unwritable = re.compile(f"[{UNWRITABLE}{re.escape(missing)}]")
     for part in parts_of(schema):
         for keyword in ("const", "enum"):
-            found = next(filter(None, map(UNWRITABLE.search, _texts(part.get(keyword)))), None)
+            found = next(filter(None, map(unwritable.search, _texts(part.get(keyword)))), None)
             if found:
                 raise GuideError(
-                    f"a text of '{keyword}' may not have the control character "
-                    f"U+{ord(found[0]):04X}"
+                    f"a text of '{keyword}' may not have the character U+{ord(found[0]):04X}, "
+                    "which would need an escape that is not allowed"
                 )
 
 
