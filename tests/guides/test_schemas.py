@@ -334,6 +334,6 @@ def test_a_schema_may_allow_fewer_escapes(letter):
 
 def test_properties_may_have_the_names_of_keywords():
     names = ("prefixItems", "additionalItems", "const", "enum", "minimum", "pattern", "required")
-    schema = {"properties": {name: {"const": 1} for name in names}, "additionalProperties": False}
-    text = drawn({**schema, "required": list(names)}, 0)
+    schema = {"type": "object", "properties": {name: {"const": 1} for name in names}}
+    text = drawn({**schema, "required": list(names), "additionalProperties": False}, 0)
     assert json.loads(text) == dict.fromkeys(names, 1)
