@@ -110,7 +110,8 @@ class LoopSettings(RequestLimits):
     lookup_uses_oldest: bool = True
     hybrid_min_ngram_size: int = 2  # below it, `hybrid` prefers the draft model
 
-    # Admission
+    # Admission, of all loops together
+    instances: int = 1  # loops, each in a process of its own
     max_requests: int = 64  # sequences decoding at once
     max_queue: int = 64  # sequences waiting for KV blocks
     max_queue_bytes: int = 64 * 2**20  # of texts waiting to be tokenized
@@ -128,6 +129,11 @@ class LoopSettings(RequestLimits):
     def draft_kv_blocks(self) -> int:
         """Blocks in the draft's KV cache; 0 without a draft."""
         return self.draft.kv_blocks if self.draft else 0
+
+    @property
+    def max_queue_bytes_each(self) -> int:
+        """Bytes of texts that wait to be tokenized in each loop. One text always may."""
+        return self.max_queue_bytes // self.instances
 
     @property
     def draft_stops_when_unsure(self) -> bool:

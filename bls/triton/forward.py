@@ -50,7 +50,7 @@ class ForwardEntry:
         self._settings = decode(ForwarderSettings, json.loads(args["model_config"]))
         self._calls = Calls()
         self._abandoned = AbandonedCalls()
-        self._watcher = Watcher(Heartbeat(args["model_name"]).beat)
+        self._watcher = Watcher(Heartbeat(model=args["model_name"]).beat)
 
     def execute(self, requests: list[Any]) -> None:
         """Forward each request on a thread of its own."""

@@ -38,14 +38,17 @@ HEARTBEAT_SECONDS = 1.0
 
 
 class Metrics:
-    """Metrics of one model. Sequences are counted when they end.
+    """Metrics of one loop. Sequences are counted when they end.
+
+    Each loop of a model has series of its own, by the label ``loop``: the last one to publish would
+    overwrite the gauges of the others.
 
     The counters of ``drafters`` are there, at 0, before the first sequence ends: Prometheus takes
     no notice of what a series begins with.
     """
 
-    def __init__(self, model: str, drafters: Iterable[DrafterName]) -> None:
-        self._model = model
+    def __init__(self, model: str, loop: str, drafters: Iterable[DrafterName]) -> None:
+        self._labels = {"model": model, "loop": loop}
         self._families = {metric: _family(metric) for metric in METRICS}
         self._metrics: dict[Key, Any] = {}
         self._shown: dict[Key, float] = {}
@@ -125,17 +128,20 @@ class Metrics:
         if key not in self._metrics:
             name, labels = key
             more = {"buckets": list(name.buckets)} if name.buckets else {}
-            of_model = {"model": self._model, **dict(labels)}
-            self._metrics[key] = self._families[name].Metric(labels=of_model, **more)
+            own = self._labels | dict(labels)
+            self._metrics[key] = self._families[name].Metric(labels=own, **more)
         return self._metrics[key]
 
 
 class Heartbeat:
-    """When a model's watcher was last at work: what a liveness probe asks."""
+    """When a model's watcher was last at work: what a liveness probe asks.
 
-    def __init__(self, model: str) -> None:
+    labels: ``model``, and ``loop`` where the model has loops.
+    """
+
+    def __init__(self, **labels: str) -> None:
         self._family = _family(HEARTBEAT)  # a metric dies with its family
-        self._metric = self._family.Metric(labels={"model": model})
+        self._metric = self._family.Metric(labels=labels)
         self._next = 0.0
 
     def beat(self) -> None:

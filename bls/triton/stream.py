@@ -37,6 +37,7 @@ from tandem.bls.triton.request_tokenizer import RequestTokenizer, needs_tokenize
 from tandem.bls.triton.response_builder import ResponseBuilder, tells_text_lengths
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.sequence_state import SequenceState
+from tandem.bls.triton.siblings import index_of_loop, other_loops
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import is_forwarded
 from tandem.contract.parameters import decode
@@ -48,7 +49,7 @@ TOKENIZER_CALLS = 4
 
 
 class StreamEntry:
-    """Triton's model object. One instance serves all requests, a thread for each prompt."""
+    """Triton's model object: one of the entry's loops. It has a thread for each prompt."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read the settings and get everything that requests share."""
@@ -63,23 +64,30 @@ class StreamEntry:
         self._draft_statistics = DraftStatistics(
             settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
         )
-        self._metrics = Metrics(args["model_name"], settings.drafters)
+        model, loop = args["model_name"], index_of_loop(args)
+        self._metrics = Metrics(model, loop, settings.drafters)
+        self._other_loops = other_loops(args, settings.instances)
         self._admission = Admission(
             max_running=settings.max_requests,
             max_waiting=settings.max_queue,
             kv_blocks=settings.target.kv_blocks,
             draft_kv_blocks=settings.draft_kv_blocks,
+            other_loops=self._other_loops,
         )
-        self._ahead_statistics = AheadStatistics(settings, lambda: self._admission.running)
+        self._ahead_statistics = AheadStatistics(
+            settings, lambda: self._admission.running_in_all_loops
+        )
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
-            TOKENIZER_CALLS, settings.max_queue_bytes, "texts that wait to be tokenized"
+            TOKENIZER_CALLS, settings.max_queue_bytes_each, "texts that wait to be tokenized"
         )
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
-        self._guide_queue = GuideQueue(self._guides, settings.max_queue_bytes)
+        self._guide_queue = GuideQueue(self._guides, settings.max_queue_bytes_each)
         self._states: dict[str, RequestState] = {}
         self._states_lock = threading.Lock()
-        self._watcher = Watcher(Heartbeat(args["model_name"]).beat, self._publish)
+        heartbeat = Heartbeat(model=model, loop=loop)
+        self._watcher = Watcher(heartbeat.beat, self._publish, self._admission.look)
+        self._other_loops.open(stop=self._cancel, look=self._admission.look)
 
     def execute(self, requests: list[Any]) -> None:
         """Take requests in and return at once; answers follow from other threads."""
@@ -99,6 +107,7 @@ class StreamEntry:
 
     def finalize(self) -> None:
         """End what the instance started."""
+        self._other_loops.close()
         self._watcher.stop()
 
     def _draft_health(self) -> DrafterHealth:
@@ -217,10 +226,17 @@ class StreamEntry:
                 self._states[request_id] = state
 
     def _stop(self, request_id: str, sender: Sender) -> None:
+        """End a forwarded request, which another loop may have: Triton asks any of them."""
+        if not self._cancel(request_id):
+            self._other_loops.stop(request_id)
+        sender.close()
+
+    def _cancel(self, request_id: str) -> bool:
+        """Whether the request was here."""
         state = self._states.get(request_id)
         if state is not None:
             state.fail(Cancelled())
-        sender.close()
+        return state is not None
 
     def _publish(self) -> None:
         engines = self._clients.engines.values()

@@ -65,7 +65,8 @@ class Deployment:
         The loop's worst case is a call for each running sequence beside one for each that a dead
         engine never answers, and one for each that drafts ahead; a forwarder's is one for each
         sequence that runs or waits. No more than that: every model gets so many threads, and idle
-        ones make each wake-up in the server dearer (docs/results.md).
+        ones make each wake-up in the server dearer (docs/results.md). Of several loops any one may
+        have all sequences, because Triton deals requests out as it likes.
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)
@@ -145,6 +146,7 @@ class Deployment:
             **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
             **decoding.prompt_lookup.settings,
             hybrid_min_ngram_size=decoding.prompt_lookup.hybrid_min_ngram_size,
+            instances=profile.instances,
             **profile.admission.model_dump(),
             **self._request_limits,
             max_ngram_size=limits.max_ngram_size,
@@ -262,6 +264,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     _check_draft_lengths(profile, known, target)
     _check_draft_ahead(profile, draft)
     _check_limits(profile)
+    _check_instances(profile)
     tokenizer = shared_tokenizer(profile)
     for key_path, section in sections_of(profile):
         check_width(engines[key_path], section, tokenizer, key_path)
@@ -392,4 +395,15 @@ def _check_limits(profile: Profile) -> None:
             ("decoding", "prompt_lookup", "max_matching_ngram_size"),
             f"{lookup.max_matching_ngram_size} is over limits.max_ngram_size, which is "
             f"{limits.max_ngram_size}; lower the one or raise the other",
+        )
+
+
+def _check_instances(profile: Profile) -> None:
+    """Refuse loops that can never have anything to do."""
+    most = profile.admission.max_requests
+    if profile.instances > most:
+        raise ProfileError(
+            ("instances",),
+            f"{profile.instances} loops for {most} sequences at once (admission.max_requests); "
+            "lower the one or raise the other",
         )

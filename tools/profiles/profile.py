@@ -38,6 +38,7 @@ from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
 
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
+MOST_INSTANCES = 32  # twice as many can share a room (`Siblings`)
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -190,7 +191,10 @@ DEFAULT_ENTRIES = (
 
 
 class Profile(ConfigSection):
-    """One deployment."""
+    """One deployment.
+
+    instances: processes of the stream entry, each with a loop; the engines stay one each.
+    """
 
     name: str
     engines: EnginesSection
@@ -200,6 +204,7 @@ class Profile(ConfigSection):
     models: ModelsSection = ModelsSection()
     entries: Annotated[tuple[EntrySection, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
     max_batch_size: PositiveInt = 32
+    instances: Annotated[int, Field(ge=1, le=MOST_INSTANCES)] = 1
     admission: AdmissionSection = AdmissionSection()
     limits: LimitsSection = LimitsSection()
     timeouts: TimeoutsSection = TimeoutsSection()

@@ -61,6 +61,7 @@ class Model:
     packages: tuple[str, ...]
     max_batch_size: int
     decoupled: bool = False
+    instances: int = 1
     backend: str = "python"
     files: Mapping[str, list[Path]] = field(default_factory=dict)
 
@@ -72,7 +73,7 @@ class Model:
             max_batch_size=self.max_batch_size,
             input=[_input(tensor) for tensor in self.inputs],
             output=[_output(tensor) for tensor in self.outputs],
-            instance_group=[{"count": 1, "kind": "KIND_CPU"}],
+            instance_group=[{"count": self.instances, "kind": "KIND_CPU"}],
         )
         if self.decoupled:
             config.model_transaction_policy.decoupled = True
@@ -187,6 +188,7 @@ def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> I
             packages=ENTRY_PACKAGES,
             max_batch_size=deployment.profile.max_batch_size,
             decoupled=streams,
+            instances=deployment.profile.instances if streams else 1,
             files=_drafter_files(deployment) | tokenizer if streams else {},
         )
 

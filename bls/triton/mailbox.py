@@ -1,0 +1,96 @@
+"""Messages between processes on one machine, at once and without a file that could stay behind.
+
+A mailbox is a datagram socket in Linux's abstract namespace, which is gone with its process.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from tandem.bls.triton.background import in_background, log_exception
+
+# The system keeps some ten messages for a process that does not read; it is given up after this.
+SECONDS_TO_SEND = 1.0
+MESSAGE_BYTES = 2**16
+
+
+class Mailbox:
+    """Receives lines, and sends lines to other mailboxes. Thread-safe.
+
+    address: whatever begins with a zero byte. Raises AddressTaken.
+    """
+
+    def __init__(self, address: bytes) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sending = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sending.settimeout(SECONDS_TO_SEND)
+        self._unsent: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        try:
+            self._socket.bind(address)
+        except OSError as error:
+            self._close_sockets()
+            if error.errno == errno.EADDRINUSE:
+                raise AddressTaken from error
+            raise
+
+    def open(
+        self, receive: Callable[[list[str]], None], addresses: Callable[[], Iterable[bytes]]
+    ) -> None:
+        """Begin to receive lines, and to send what is put in to all ``addresses``."""
+        in_background(lambda: self._receive(receive))
+        in_background(lambda: self._send(addresses))
+
+    def put(self, line: str) -> None:
+        """Send a line soon, without waiting for anybody."""
+        self._unsent.put(line)
+
+    def close(self) -> None:
+        """End both threads; what was put in before is sent."""
+        self._unsent.put(None)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _receive(self, receive: Callable[[list[str]], None]) -> None:
+        while message := self._socket.recv(MESSAGE_BYTES):
+            try:
+                receive(message.decode().splitlines())
+            except Exception as error:  # noqa: BLE001  the next message is to be read all the same
+                log_exception("a message of another loop could not be followed", error)
+        self._close_sockets()
+
+    def _send(self, addresses: Callable[[], Iterable[bytes]]) -> None:
+        while (lines := self._next()) is not None:
+            message = "\n".join(dict.fromkeys(lines)).encode()
+            for address in addresses():
+                with suppress(OSError):  # it is gone, or reads nothing
+                    self._sending.sendto(message, address)
+
+    def _next(self) -> list[str] | None:
+        """Wait for lines; return all that are there, up to a message. None at the end."""
+        lines: list[str] = []
+        size = 0
+        while size < MESSAGE_BYTES // 2:
+            try:
+                line = self._unsent.get(block=not lines)
+            except queue.Empty:
+                break
+            if line is None:
+                if lines:
+                    self._unsent.put(None)
+                    break
+                return None
+            lines.append(line)
+            size += len(line)
+        return lines
+
+    def _close_sockets(self) -> None:
+        self._socket.close()
+        self._sending.close()
+
+
+class AddressTaken(Exception):
+    """Another mailbox has the address."""

@@ -1,0 +1,148 @@
+"""The loops of one entry find each other: each is a process of its own, and Triton tells none.
+
+They share a file with a row for each. Whoever holds the lock on its row lives: the system releases
+it when a process ends, however it ends. So what a dead loop took is free again, and what an earlier
+server left in the file counts for nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tandem.bls.other_loops import NoOtherLoops, OtherLoops, Usage
+from tandem.bls.triton.mailbox import AddressTaken, Mailbox
+
+SHARED_MEMORY = Path("/dev/shm")
+# Of Triton's own regions, which it guards from clients. What follows is a server's, then a UUID.
+REGION = re.compile(r"(triton_python_backend_shm_region_.*?)(?:[0-9a-f]+-){4}[0-9a-f]+")
+ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
+ROW = struct.Struct("7q")  # whether the row was ever taken, and a Usage
+LOOK = "look"  # the message that something was released; any other is a request to stop
+
+
+class Siblings:
+    """The other loops of an entry. Those of one entry have one ``name`` in common."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._path = SHARED_MEMORY / name
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._file, ROWS * ROW.size)
+        self._rows = mmap.mmap(self._file, ROWS * ROW.size)
+        self._own, self._mailbox = self._take_row()
+        with self.exclusively():
+            self.note(Usage())
+
+    def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
+        """Begin to hear of the others."""
+
+        def receive(lines: list[str]) -> None:
+            for line in lines:
+                if line == LOOK:
+                    look()
+                else:
+                    stop(line)
+
+        self._mailbox.open(receive, self._addresses)
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep the others out, and free what dead ones took. One thread at a time."""
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, ROWS)
+        try:
+            self._clear_rows_of_the_dead()
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, ROWS)
+
+    def usage(self) -> Usage:
+        """Return what the others take."""
+        return Usage.of_all(usage for _, usage in self._others())
+
+    def note(self, own: Usage) -> None:
+        """Write this loop's row."""
+        ROW.pack_into(self._rows, self._own * ROW.size, 1, *own)
+
+    def call(self) -> None:
+        """Have the others look whether sequences of theirs may start now."""
+        self._mailbox.put(LOOK)
+
+    def stop(self, request_id: str) -> None:
+        """Have the loop that knows this request stop it."""
+        self._mailbox.put(request_id)
+
+    def close(self) -> None:
+        """Hear no more, and leave no file behind: those who are there still go on with it."""
+        self._mailbox.close()
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+
+    def _take_row(self) -> tuple[int, Mailbox]:
+        """Lock a row that is free; nobody can have its address but a child of a dead loop."""
+        for row in range(ROWS):
+            if self._lock(row):
+                try:
+                    return row, Mailbox(self._address(row))
+                except AddressTaken:
+                    self._unlock(row)
+        raise RuntimeError(f"{ROWS} processes serve this model already")
+
+    def _others(self) -> Iterator[tuple[int, Usage]]:
+        """Yield the rows that are taken, all but our own."""
+        for row, (taken, *usage) in enumerate(ROW.iter_unpack(self._rows)):
+            if taken and row != self._own:
+                yield row, Usage(*usage)
+
+    def _clear_rows_of_the_dead(self) -> None:
+        for row, _ in self._others():
+            if self._lock(row):
+                ROW.pack_into(self._rows, row * ROW.size, *[0] * 7)
+                self._unlock(row)
+
+    def _lock(self, row: int) -> bool:
+        """Lock a row if nobody has it."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(self, row: int) -> None:
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, row)
+
+    def _addresses(self) -> list[bytes]:
+        return [self._address(row) for row, _ in self._others()]
+
+    def _address(self, row: int) -> bytes:
+        digest = hashlib.sha256(self._name.encode()).hexdigest()[:32]
+        return f"\0tandem-{digest}-{row}".encode()
+
+
+def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
+    """Return the other loops of the entry that Triton starts with these arguments."""
+    return Siblings(name_of_siblings(args)) if instances > 1 else NoOtherLoops()
+
+
+def name_of_siblings(args: dict[str, str]) -> str:
+    """Return what all loops of an entry have in common, from what Triton tells a model.
+
+    They are children of one server. Where its regions are found, the file is named as they are, so
+    that whoever cleans up after the server removes it, too.
+    """
+    command = Path("/proc/self/cmdline").read_text(errors="replace").split("\0")
+    regions = [found[1] for argument in command if (found := REGION.fullmatch(argument))]
+    region = regions[0] if regions else "triton_python_backend_shm_region_"
+    return f"{region}{os.getppid()}-{args['model_name']}-{args['model_version']}"
+
+
+def index_of_loop(args: dict[str, str]) -> str:
+    """Return which of its entry's loops this is: what Triton numbers its instances by, from 0."""
+    return args["model_instance_name"].rpartition("_")[2]
