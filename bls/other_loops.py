@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 
-class Usage(NamedTuple):
+class RoomUsage(NamedTuple):
     """What sequences take of the room: those of one loop, or of several together.
 
     arriving: sequences whose lengths are not known yet. first: when the first of those that wait
@@ -27,7 +27,7 @@ class Usage(NamedTuple):
     first: int = 0
 
     @classmethod
-    def of_all(cls, usages: Iterable[Usage]) -> Usage:
+    def of_all(cls, usages: Iterable[RoomUsage]) -> RoomUsage:
         """Return what several loops take together."""
         of_each = [*usages]
         return cls(
@@ -46,10 +46,10 @@ class OtherLoops(Protocol):
     def exclusively(self) -> AbstractContextManager[None]:
         """Keep the others from admitting for as long as the context lasts. One thread at a time."""
 
-    def usage(self) -> Usage:
+    def usage(self) -> RoomUsage:
         """Return what the others take, of those that live."""
 
-    def note(self, own: Usage) -> None:
+    def note(self, own: RoomUsage) -> None:
         """Tell the others what this loop takes; call it exclusively."""
 
     def call(self) -> None:
@@ -76,11 +76,11 @@ class NoOtherLoops:
         """Nobody is there to be kept out."""
         return nullcontext()
 
-    def usage(self) -> Usage:
+    def usage(self) -> RoomUsage:
         """Nobody takes anything."""
-        return Usage()
+        return RoomUsage()
 
-    def note(self, own: Usage) -> None:
+    def note(self, own: RoomUsage) -> None:
         """Nobody reads it."""
 
     def call(self) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from tandem.bls.triton.background import in_background, log_exception
 
 # The system keeps some ten messages for a process that does not read; it is given up after this.
-SECONDS_TO_SEND = 1.0
+SECONDS_TO_SEND = 0.2
 MESSAGE_BYTES = 2**16
 
 
@@ -32,7 +32,8 @@ class Mailbox:
         try:
             self._socket.bind(address)
         except OSError as error:
-            self._close_sockets()
+            self._socket.close()
+            self._sending.close()
             if error.errno == errno.EADDRINUSE:
                 raise AddressTaken from error
             raise
@@ -60,7 +61,7 @@ class Mailbox:
                 receive(message.decode().splitlines())
             except Exception as error:  # noqa: BLE001  the next message is to be read all the same
                 log_exception("a message of another loop could not be followed", error)
-        self._close_sockets()
+        self._socket.close()
 
     def _send(self, addresses: Callable[[], Iterable[bytes]]) -> None:
         while (lines := self._next()) is not None:
@@ -68,6 +69,7 @@ class Mailbox:
             for address in addresses():
                 with suppress(OSError):  # it is gone, or reads nothing
                     self._sending.sendto(message, address)
+        self._sending.close()
 
     def _next(self) -> list[str] | None:
         """Wait for lines; return all that are there, up to a message. None at the end."""
@@ -86,10 +88,6 @@ class Mailbox:
             lines.append(line)
             size += len(line)
         return lines
-
-    def _close_sockets(self) -> None:
-        self._socket.close()
-        self._sending.close()
 
 
 class AddressTaken(Exception):

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tandem.bls.other_loops import NoOtherLoops, OtherLoops, Usage
+from tandem.bls.other_loops import NoOtherLoops, OtherLoops, RoomUsage
 from tandem.bls.triton.mailbox import AddressTaken, Mailbox
 
 SHARED_MEMORY = Path("/dev/shm")
-# Of Triton's own regions, which it guards from clients. What follows is a server's, then a UUID.
-REGION = re.compile(r"(triton_python_backend_shm_region_.*?)(?:[0-9a-f]+-){4}[0-9a-f]+")
+PREFIX = "triton_python_backend_shm_region_"  # Triton guards what begins so from its clients
+REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
 ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
-ROW = struct.Struct("7q")  # whether the row was ever taken, and a Usage
+ROW = struct.Struct("7q")  # whether the row was ever taken, and a RoomUsage
 LOOK = "look"  # the message that something was released; any other is a request to stop
 
 
@@ -39,7 +39,7 @@ class Siblings:
         self._rows = mmap.mmap(self._file, ROWS * ROW.size)
         self._own, self._mailbox = self._take_row()
         with self.exclusively():
-            self.note(Usage())
+            self.note(RoomUsage())
 
     def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
         """Begin to hear of the others."""
@@ -63,11 +63,11 @@ class Siblings:
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, ROWS)
 
-    def usage(self) -> Usage:
+    def usage(self) -> RoomUsage:
         """Return what the others take."""
-        return Usage.of_all(usage for _, usage in self._others())
+        return RoomUsage.of_all(usage for _, usage in self._others())
 
-    def note(self, own: Usage) -> None:
+    def note(self, own: RoomUsage) -> None:
         """Write this loop's row."""
         ROW.pack_into(self._rows, self._own * ROW.size, 1, *own)
 
@@ -95,11 +95,11 @@ class Siblings:
                     self._unlock(row)
         raise RuntimeError(f"{ROWS} processes serve this model already")
 
-    def _others(self) -> Iterator[tuple[int, Usage]]:
+    def _others(self) -> Iterator[tuple[int, RoomUsage]]:
         """Yield the rows that are taken, all but our own."""
         for row, (taken, *usage) in enumerate(ROW.iter_unpack(self._rows)):
             if taken and row != self._own:
-                yield row, Usage(*usage)
+                yield row, RoomUsage(*usage)
 
     def _clear_rows_of_the_dead(self) -> None:
         for row, _ in self._others():
@@ -128,19 +128,22 @@ class Siblings:
 
 def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
     """Return the other loops of the entry that Triton starts with these arguments."""
-    return Siblings(name_of_siblings(args)) if instances > 1 else NoOtherLoops()
-
-
-def name_of_siblings(args: dict[str, str]) -> str:
-    """Return what all loops of an entry have in common, from what Triton tells a model.
-
-    They are children of one server. Where its regions are found, the file is named as they are, so
-    that whoever cleans up after the server removes it, too.
-    """
+    if instances == 1:
+        return NoOtherLoops()
     command = Path("/proc/self/cmdline").read_text(errors="replace").split("\0")
+    return Siblings(name_of_siblings(args, command, os.getppid()))
+
+
+def name_of_siblings(args: dict[str, str], command: list[str], server: int) -> str:
+    """Return what all loops of an entry have in common, and no others have on this machine.
+
+    args: what Triton tells a model. command: how it started this process. server: its own process.
+    The name begins as that of the memory region which Triton gives each process: whoever cleans up
+    after a server removes the file, too.
+    """
     regions = [found[1] for argument in command if (found := REGION.fullmatch(argument))]
-    region = regions[0] if regions else "triton_python_backend_shm_region_"
-    return f"{region}{os.getppid()}-{args['model_name']}-{args['model_version']}"
+    prefix = regions[0] if regions else PREFIX
+    return f"{prefix}{server}-{args['model_name']}-{args['model_version']}"
 
 
 def index_of_loop(args: dict[str, str]) -> str:

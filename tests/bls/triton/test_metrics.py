@@ -13,7 +13,7 @@ GAUGES = {"running": 2, "waiting": 1, "kv_reserved": 0.5, "abandoned": {"target"
 
 @pytest.fixture
 def metrics():
-    return Metrics("bls_stream", ["draft_model"])
+    return Metrics("bls_stream", "0", ["draft_model"])
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def shown(pb):
     """shown(name, **labels) is what a metric of the model says."""
 
     def value(name, **labels):
-        key = name, frozenset({"model": "bls_stream", **labels}.items())
+        key = name, frozenset({"model": "bls_stream", "loop": "0", **labels}.items())
         metric = pb.MetricFamily.metrics[key]
         return metric.observed if metric.kind == "histogram" else metric.value
 
@@ -88,7 +88,7 @@ def test_what_does_not_get_through_comes_later_and_once(metrics, shown, pb):
 
 def test_one_metric_that_fails_holds_no_other_up(metrics, shown, pb):
     metrics.publish(**GAUGES)
-    labels = {"model": "bls_stream", "drafter": "draft_model"}
+    labels = {"model": "bls_stream", "loop": "0", "drafter": "draft_model"}
     metric = pb.MetricFamily.metrics["tandem_rounds_total", frozenset(labels.items())]
     metric.increment = None  # calling it raises
     metrics.count("draft_model", *ended(ROUND))
@@ -102,7 +102,7 @@ def test_the_heart_beats_once_a_second(pb, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("tandem.bls.triton.metrics.time.monotonic", lambda: clock[-1])
     monkeypatch.setattr("tandem.bls.triton.metrics.time.time", lambda: 5000 + clock[-1])
-    heart = Heartbeat("bls")
+    heart = Heartbeat(model="bls")
     [metric] = pb.MetricFamily.metrics.values()
     seen = []
     for at in (100.0, 100.5, 100.99, 101.0, 103.0):
