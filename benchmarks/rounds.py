@@ -34,6 +34,7 @@ def play(
     ids: NDArray[np.int32],
     num_tokens: int,
     more: Mapping[Tensor, Value] = MappingProxyType({}),
+    model: str = MODEL,
 ) -> Rounds:
     """Ask for so many tokens after ids [n], with a draft model and more inputs."""
     inputs: dict[Tensor, Value] = {
@@ -44,7 +45,7 @@ def play(
         tensors.DRAFT_AHEAD: "false",  # one part of a round after the other, as other loops do
         **more,
     }
-    figures = client.answer(MODEL, inputs).statistics
+    figures = client.answer(model, inputs).statistics
     assert figures is not None
     number, seconds = figures["num_rounds"], figures["decoding_seconds"]
     engines = figures["draft_seconds"] + figures["target_seconds"]

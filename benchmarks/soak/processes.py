@@ -6,11 +6,14 @@ import os
 import re
 import time
 import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tandem.tools.triton.server import TritonServer
 
+Number = TypeVar("Number", int, float)
 MB = 2**20
 BLOCK = 512
 HEARTBEAT = "tandem_watcher_last_look_timestamp_seconds"
@@ -20,8 +23,8 @@ AT_REST = ("tandem_requests_running", "tandem_requests_waiting")
 class Sample(NamedTuple):
     """A moment. memory_mb, threads, descriptors: by model, "triton" for the server itself.
 
-    heartbeat: seconds since the watcher that looked last of all entries did; None where it is not
-    told. lost: calls given up, by engine.
+    All processes of a model count together. heartbeat: seconds since the watcher that looked last
+    of all entries did; None where it is not told. lost: calls given up, by engine.
     """
 
     moment: float
@@ -40,9 +43,9 @@ def sample(server: TritonServer) -> Sample:
     beats = [value for name, value in metrics if name.startswith(HEARTBEAT)]
     return Sample(
         moment=time.monotonic(),
-        memory_mb={name: _status(pid, "RssAnon") / 1024 for pid, name in names.items()},
-        threads={name: _status(pid, "Threads") for pid, name in names.items()},
-        descriptors={name: len(os.listdir(f"/proc/{pid}/fd")) for pid, name in names.items()},
+        memory_mb=_by_model(names, lambda pid: _status(pid, "RssAnon") / 1024),
+        threads=_by_model(names, lambda pid: _status(pid, "Threads")),
+        descriptors=_by_model(names, lambda pid: len(os.listdir(f"/proc/{pid}/fd"))),
         shared_mb=_shared_bytes(server.shm_prefix) / MB,
         heartbeat=time.time() - min(beats) if beats else None,
         lost=_lost(metrics),
@@ -76,7 +79,19 @@ def read_metrics(server: TritonServer) -> list[tuple[str, float]]:
 def _lost(metrics: list[tuple[str, float]]) -> dict[str, int]:
     pattern = re.compile(r'tandem_abandoned_calls\{.*engine="(\w+)"')
     found = [(pattern.match(name), value) for name, value in metrics]
-    return {match[1]: int(value) for match, value in found if match}
+    lost = Counter[str]()
+    for match, value in found:
+        if match:
+            lost[match[1]] += int(value)
+    return dict(lost)
+
+
+def _by_model(names: Mapping[int, str], count: Callable[[int], Number]) -> dict[str, Number]:
+    """Add up what the processes of each model have."""
+    sums: dict[str, Number] = {}
+    for pid, name in names.items():
+        sums[name] = sums[name] + count(pid) if name in sums else count(pid)
+    return sums
 
 
 def _status(pid: int, key: str) -> int:

@@ -158,7 +158,7 @@ def rows() -> Iterator[list[dict[str, Any]]]:
             "KV cache reserved",
             "What the running sequences may come to need. Full, it is why others wait.",
             "percentunit",
-            {"fullest": 'max (tandem_kv_reserved_ratio{model=~"$model"})'},
+            {"fullest": 'max (sum without (loop) (tandem_kv_reserved_ratio{model=~"$model"}))'},
         ),
         panel(
             "Tokens computed",
@@ -180,15 +180,19 @@ def rows() -> Iterator[list[dict[str, Any]]]:
     yield [
         panel(
             "Lost calls",
-            "Engine calls given up and still unanswered. At 32 an engine is called no more until "
-            "the server is restarted.",
+            "Engine calls given up and still unanswered. At 32 a loop calls an engine no more "
+            "until the server is restarted.",
             "short",
-            {"{{engine}}": 'sum by (engine) (tandem_abandoned_calls{model=~"$model"})'},
+            {
+                "{{engine}}, loop {{loop}}": "max by (engine, loop) "
+                '(tandem_abandoned_calls{model=~"$model"})'
+            },
         ),
         panel(
             "Since the last look",
-            "How long ago each model last looked after its requests. Where it grows, nobody is "
-            "cancelled and no time-out ends a call: restart the server.",
+            "How long ago each model last looked after its requests; of several loops, the one that "
+            "has not looked for longest. Where it grows, nobody is cancelled and no time-out ends a "
+            "call: restart the server.",
             "s",
             {"{{model}}": "time() - min by (model) (tandem_watcher_last_look_timestamp_seconds)"},
         ),

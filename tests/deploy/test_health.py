@@ -12,6 +12,7 @@ from tandem.bls.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
 from tandem.bls.metric_names import HEARTBEAT
 
+OTHER_LOOP = '{loop="1",model="bls_stream"}'
 ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
 
 
@@ -25,6 +26,8 @@ class Triton:
         self.calls = 3
         self.running = self.waiting = 0
         self.looked = {"bls": 0.0, "bls_stream": 0.0}  # seconds ago
+        self.other_loop_running = 0
+        self.other_loop_looked = 0.0
 
     @property
     def metrics(self):
@@ -34,8 +37,11 @@ class Triton:
             for model, ago in self.looked.items()
         ) + (
             "# TYPE tandem_requests_running gauge\n"
-            f'tandem_requests_running{{model="bls_stream"}} {self.running}\n'
-            f'tandem_requests_waiting{{model="bls_stream"}} {self.waiting}\n'
+            f"tandem_watcher_last_look_timestamp_seconds{OTHER_LOOP} "
+            f"{time.time() - self.other_loop_looked}\n"
+            f'tandem_requests_running{{loop="0",model="bls_stream"}} {self.running}\n'
+            f"tandem_requests_running{OTHER_LOOP} {self.other_loop_running}\n"
+            f'tandem_requests_waiting{{loop="0",model="bls_stream"}} {self.waiting}\n'
             f'nv_inference_request_success{{model="target",version="1"}} {self.calls}\n'
             'nv_inference_request_success{model="draft",version="1"} 1e6\n'
         )
@@ -143,6 +149,12 @@ def test_a_watcher_that_has_stopped_is_no_life(blindness, triton):
     assert blindness() == 'nobody has looked after the requests of model="bls_stream" for 90 s'
 
 
+def test_one_loop_that_has_stopped_is_no_life_though_others_look(blindness, triton):
+    triton.other_loop_looked = 90.0
+    said = f"nobody has looked after the requests of {OTHER_LOOP[1:-1]} for 90 s"
+    assert blindness() == said
+
+
 def test_a_server_that_does_not_answer_says_nothing_about_its_watchers(program):
     assert program("health").blindness("http://127.0.0.1:9/metrics") is None
 
@@ -152,10 +164,11 @@ def test_the_metric_of_the_probe_is_the_watchers(program):
 
 
 def test_drained_waits_for_what_runs_and_what_waits(program, triton):
-    triton.running, triton.waiting = 1, 1
+    triton.running = triton.waiting = triton.other_loop_running = 1
     began = time.monotonic()
     threading.Timer(0.2, lambda: setattr(triton, "running", 0)).start()
-    threading.Timer(0.4, lambda: setattr(triton, "waiting", 0)).start()
+    threading.Timer(0.3, lambda: setattr(triton, "waiting", 0)).start()
+    threading.Timer(0.4, lambda: setattr(triton, "other_loop_running", 0)).start()
     health = program("health")
     health.POLL_SECONDS = 0.05
     with serving(triton) as url:

@@ -23,6 +23,9 @@ ROOM_FOR_EIGHT = {
         "engines": {"target": SMALL_CACHE, "draft": SMALL_CACHE},
     },
 }
+ROOM_FOR_EIGHT |= {
+    f"{name} of two loops": sections | {"instances": 2} for name, sections in ROOM_FOR_EIGHT.items()
+}
 
 
 @pytest.fixture(scope="module", params=ROOM_FOR_EIGHT)

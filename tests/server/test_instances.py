@@ -1,0 +1,182 @@
+"""Two loops that serve one entry: whichever of them Triton asks, no client can tell."""
+
+import os
+import queue
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import entries
+import pytest
+import tritonclient.grpc as client
+from crowd import Crowd, answers_of, ask, controls, idle, metric, prompts_of, wrong
+from live_triton import eventually
+from metrics import Change, computed, scrape, settle
+from tritonclient.utils import InferenceServerException
+
+from tandem.contract import entry as tensors
+from tandem.contract.forwarding import fresh_forwarded
+from tandem.tools.errors import TandemError
+from tandem.tools.triton.supervisor import SHARED_MEMORY
+
+from .conftest import emulated_zero, serving
+
+PROMPTS = prompts_of(8)
+LONG = 1500
+ROOM = 64 + 64  # max_requests and max_queue
+TRITONS_OWN_END = ("Triton ended", "guard")  # under a SIGKILL, as in test_faults
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("instances")
+    step_ms = {"target": 5.0, "draft": 1.0}
+    with serving(emulated_zero(folder, step_ms=step_ms, instances=2), folder) as running:
+        yield running
+
+
+def by_loop(server, name):
+    """The sum of a metric's samples of each loop."""
+    sums = {}
+    for (sample, labels), value in scrape(server).items():
+        if sample == name:
+            loop = dict(labels)["loop"]
+            sums[loop] = sums.get(loop, 0) + value
+    return sums
+
+
+def running(server):
+    return metric(server, "tandem_requests_running")
+
+
+def test_both_loops_serve_and_their_counters_add_up(server):
+    change = Change(server)
+    with Crowd(server, ROOM) as crowd:  # however unevenly Triton deals them out, all have room
+        prompts = prompts_of(ROOM)
+        answers = answers_of(crowd.ask(prompts))
+    assert wrong(answers, controls(server, prompts)) == []
+    change.until_ended(2 * ROOM)
+    rounds = sum(answer.rounds for answer in answers)
+    assert change.of("tandem_rounds_total", drafter="draft_model") == rounds
+    counted = by_loop(server, "tandem_round_seconds_count")
+    assert set(counted) == {"0", "1"}
+    assert all(counted.values())
+
+
+def test_each_loop_has_a_watcher_that_is_known_to_look(server):
+    before = looks(server)
+    assert {"0", "1"} < set(before)
+    assert eventually(lambda: all(looks(server)[loop] > at for loop, at in before.items()))
+
+
+def looks(server):
+    samples = scrape(server).items()
+    name = "tandem_watcher_last_look_timestamp_seconds"
+    return {dict(at).get("loop", dict(at)["model"]): v for (n, at), v in samples if n == name}
+
+
+def test_one_stop_ends_a_request_whichever_loop_has_it(server):
+    """Triton deals single requests out in turns: each stop goes to the loop that has it not."""
+    for _ in range(6):
+        request_id = fresh_forwarded()
+        with call(server, request_id, *entries.inputs("x", **endless())) as answers:
+            next(answers)
+            with call(server, request_id, entries.tensor(tensors.STOP, True)) as nothing:
+                assert list(nothing) == []
+            with pytest.raises(InferenceServerException, match="cancelled"):
+                list(answers)
+    assert eventually(lambda: idle(server))
+
+
+def endless():
+    return {"max_tokens": LONG, "end_id": -1, "stream": True, "drafter": "none"}
+
+
+@contextmanager
+def call(server, request_id, *inputs):
+    """What comes back from `bls_stream` for a request of this id."""
+    arrived = queue.Queue()
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        connection.start_stream(lambda result, error: arrived.put((result, error)))
+        connection.async_stream_infer(
+            "bls_stream", inputs, request_id=request_id, enable_empty_final_response=True
+        )
+        yield entries.chunks_from(arrived)
+
+
+def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):
+    stay, leave = PROMPTS[:4], PROMPTS[4:]
+    expected = controls(server, stay, max_tokens=400)
+    settle(server)
+    before = computed(server)
+    with Crowd(server, 4) as crowd, client.InferenceServerClient(server.grpc_url) as connection:
+        staying = crowd.ask(stay, model="bls", max_tokens=400, drafter="none")
+        leaving = [
+            connection.async_infer(
+                "bls",
+                entries.inputs(prompt, max_tokens=LONG, end_id=-1, drafter="none"),
+                lambda result, error: None,
+            )
+            for prompt in leave
+        ]
+        assert eventually(lambda: running(server) == 8)
+        for one in leaving:
+            one.cancel()
+        assert wrong(answers_of(staying), expected) == []
+    assert eventually(lambda: idle(server))
+    # To their ends, those who left would have had four times LONG.
+    assert computed(server) - before < 4 * 500 + 2 * LONG
+
+
+def test_what_a_dead_loop_held_is_there_for_the_other(fallible):
+    admission = {"max_requests": 2, "max_queue": 0}
+    for _ in range(5):
+        with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:
+            with server.faults.of("target", "hold"):
+                crowd.ask(["x", "y"], timeout=60_000_000)
+                assert eventually(lambda server=server: running(server) == 2)
+                assert "overloaded" in ask(server, "z").error
+                assert list(by_loop(server, "tandem_requests_running").values()) == [1, 1]
+                os.kill(process_of_loop(server, 0), signal.SIGKILL)
+                taken = eventually(lambda server=server: is_taken(server))
+            if server.running:  # Triton itself outlived the kill
+                break
+    assert taken
+
+
+def is_taken(server):
+    """Whether there is room: the request is begun, and then waits for the target in vain."""
+    return "took longer" in ask(server, "z", timeout=300_000).error
+
+
+def test_a_server_that_lost_a_loop_is_given_up(tmp_path):
+    """Triton would go on and refuse every other request."""
+    for number in range(5):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with serving(emulated_zero(folder, instances=2), folder) as server:
+            os.kill(process_of_loop(server, 1), signal.SIGKILL)
+            with pytest.raises(TandemError) as given_up:
+                server.wait()
+        if not any(words in str(given_up.value) for words in TRITONS_OWN_END):
+            break
+    assert "the process of model 'bls_stream' has ended" in str(given_up.value)
+
+
+def test_a_server_that_stops_leaves_no_file_of_its_loops(tmp_path):
+    server = serving(emulated_zero(tmp_path, instances=2), tmp_path)
+    with server:
+        assert files_of_loops(server)
+        server.stop()
+        assert files_of_loops(server) == []
+
+
+def files_of_loops(server):
+    return [path.name for path in SHARED_MEMORY.glob(f"{server.shm_prefix}*-bls_stream-1")]
+
+
+def process_of_loop(server, number):
+    for pid in server.processes:
+        if f"bls_stream_0_{number}" in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+            return pid
+    raise AssertionError(f"no process of loop {number}")
