@@ -190,9 +190,9 @@ def rows() -> Iterator[list[dict[str, Any]]]:
         ),
         panel(
             "Since the last look",
-            "How long ago each model last looked after its requests; of several loops, the one that "
-            "has not looked for longest. Where it grows, nobody is cancelled and no time-out ends a "
-            "call: restart the server.",
+            "How long ago each model last looked after its requests; of several loops, the one "
+            "that has not looked for longest. Where it grows, nobody is cancelled and no time-out "
+            "ends a call: restart the server.",
             "s",
             {"{{model}}": "time() - min by (model) (tandem_watcher_last_look_timestamp_seconds)"},
         ),
