@@ -5,7 +5,7 @@ from benchmarks.soak.asking import SoakOutcome
 from benchmarks.soak.crowd import Duration, Ledger, _right
 from benchmarks.soak.faults import SECONDS_FELT, Struck, Trouble
 from benchmarks.soak.flatness import FEW, MEMORY_MB, courses
-from benchmarks.soak.processes import Sample
+from benchmarks.soak.processes import Sample, _by_model
 from benchmarks.soak.questions import Question
 
 QUESTION = Question(("a", "b"), {}, ("right", "too"))
@@ -41,6 +41,11 @@ def test_a_slow_leak_is_growth():
 
 def test_threads_that_stay_behind_are_growth():
     assert grown(samples(threads=lambda n: 10 + n * 3 * FEW // 120)) == ["loop: threads"]
+
+
+def test_processes_of_one_model_are_added_up():
+    names = {1: "triton", 2: "bls_stream", 3: "bls_stream"}
+    assert _by_model(names, lambda pid: 10 * pid) == {"triton": 10, "bls_stream": 50}
 
 
 @pytest.mark.parametrize(

@@ -371,6 +371,26 @@ def test_limits_of_a_request_are_the_profiles(folder):
         assert (told.max_words, told.max_words_bytes) == (2, 3)
 
 
+def test_loops_share_what_the_profile_admits(folder):
+    planned = load(folder, profile(instances=2, admission={"max_queue_bytes": 5}))
+    settings = planned.loop_settings()
+    assert (settings.instances, settings.max_requests, settings.max_queue) == (2, 64, 64)
+    assert (settings.max_queue_bytes, settings.max_queue_bytes_each) == (5, 2)
+    assert planned.thread_pool_size == load(folder, profile()).thread_pool_size
+
+
+@pytest.mark.parametrize(
+    ("instances", "said"),
+    [
+        (0, "instances: must be greater than or equal to 1, not 0"),
+        (33, "instances: must be less than or equal to 32, not 33"),
+        (3, "instances: 3 loops for 2 sequences at once (admission.max_requests); lower the one"),
+    ],
+)
+def test_loops_without_anything_to_do_are_refused(folder, instances, said):
+    assert said in refusal(folder, profile(instances=instances, admission={"max_requests": 2}))
+
+
 def test_tokenizer_models_know_how_long_a_sequence_is(folder):
     planned = load(folder, profile())
     assert planned.tokenizer_settings().max_seq_len == 1024

@@ -237,3 +237,19 @@ def test_nested_settings_are_written_without_escapes(rendered):
     text = (rendered / "streaming" / "config.pbtxt").read_text()
     assert """string_value: '{"model": "large", "vocab_size": 300, """ in text
     assert """string_value: '["draft_model", "prompt_lookup", "hybrid", "none"]'""" in text
+
+
+def test_only_the_stream_entry_has_several_instances(planned, tmp_path):
+    three = planned.profile.model_copy(update={"instances": 3})
+    repository.render(deployment.check(three), tmp_path / "three")
+    counts = {
+        folder.name: config(folder).instance_group[0].count
+        for folder in (tmp_path / "three").iterdir()
+        if folder.is_dir()
+    }
+    assert counts.pop("streaming") == 3
+    assert set(counts.values()) == {1}
+    assert (
+        "| `streaming` | clients: answers in chunks" in (tmp_path / "three/README.md").read_text()
+    )
+    assert "`; 3 processes |" in (tmp_path / "three/README.md").read_text()

@@ -45,6 +45,12 @@ def test_greeting_says_what_was_chosen(own):
     assert (told["gRPC"], told["HTTP"]) == ("127.0.0.1:2", "http://127.0.0.1:1")
 
 
+def test_greeting_says_how_many_loops_there_are(own):
+    two = deployment.check(own.profile.model_copy(update={"instances": 2}))
+    told, _, _ = rows(two)
+    assert told["limits"].startswith("64 sequences at once, 64 waiting, in 2 loops; KV cache of ")
+
+
 def test_greeting_asks_the_server_by_its_port_and_a_prompt_for_any_model(own):
     _, generate, curl = rows(own)
     assert generate == ["tandem", "generate", "--url", "127.0.0.1:2", "Once upon a time"]

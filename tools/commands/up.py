@@ -137,8 +137,9 @@ def _choices(planned: Deployment) -> dict[str, str]:
         if planned.drafter_kinds[loop.drafter].only_looks_up:
             usual = str(loop.prompt_lookup_num_tokens)
         rows["length"] = f"{usual} draft tokens per round, at most {loop.target.max_draft_len}"
+    loops = f", in {loop.instances} loops" if loop.instances > 1 else ""
     rows["limits"] = (
-        f"{loop.max_requests} sequences at once, {loop.max_queue} waiting; "
+        f"{loop.max_requests} sequences at once, {loop.max_queue} waiting{loops}; "
         f"KV cache of {loop.target.kv_cache_tokens} tokens"
     )
     return rows

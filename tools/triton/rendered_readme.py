@@ -89,6 +89,8 @@ def _packages(planned: Deployment) -> list[str]:
 def _purposes(planned: Deployment) -> list[tuple[str, str]]:
     names, profile = planned.profile.models, planned.profile
     streams = "clients: answers in chunks, by gRPC streaming or `generate_stream`"
+    if profile.instances > 1:
+        streams += f"; {profile.instances} processes"
     once = "clients: answers once, by `infer` or `generate`"
     entries = [
         (
