@@ -29,6 +29,7 @@ class Mailbox:
         self._sending = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sending.settimeout(SECONDS_TO_SEND)
         self._unsent: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._closed = False
         try:
             self._socket.bind(address)
         except OSError as error:
@@ -51,12 +52,13 @@ class Mailbox:
 
     def close(self) -> None:
         """End both threads; what was put in before is sent."""
+        self._closed = True
         self._unsent.put(None)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _receive(self, receive: Callable[[list[str]], None]) -> None:
-        while message := self._socket.recv(MESSAGE_BYTES):
+        while (message := self._socket.recv(MESSAGE_BYTES)) or not self._closed:
             try:
                 receive(message.decode().splitlines())
             except Exception as error:  # noqa: BLE001  the next message is to be read all the same

@@ -44,7 +44,8 @@ from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
 
 # Calls of the tokenizer under way at once. It answers them one after the other, so that more would
-# gain nothing; each holds a thread of the pool that engine calls and chunks need too.
+# gain nothing; each holds a thread of the pool that engine calls and chunks need too. Each of
+# several loops has so many, and such a pool of its own.
 TOKENIZER_CALLS = 4
 
 
@@ -86,7 +87,8 @@ class StreamEntry:
         self._states: dict[str, RequestState] = {}
         self._states_lock = threading.Lock()
         heartbeat = Heartbeat(model=model, loop=loop)
-        self._watcher = Watcher(heartbeat.beat, self._publish, self._admission.look)
+        due = (heartbeat.beat, self._publish, self._admission.look)
+        self._watcher = Watcher(*due, watchers=settings.instances)
         self._other_loops.open(stop=self._cancel, look=self._admission.look)
 
     def execute(self, requests: list[Any]) -> None:

@@ -33,9 +33,13 @@ class Watched(Protocol):
 
 
 class Watcher:
-    """Checks whatever was added, until it is closed; then does what is due after each look."""
+    """Checks whatever was added, until it is closed; then does what is due after each look.
 
-    def __init__(self, *after_each_look: Callable[[], None]) -> None:
+    watchers: how many there are of the model; together they ask no more questions than one would.
+    """
+
+    def __init__(self, *after_each_look: Callable[[], None], watchers: int = 1) -> None:
+        self._interval_each = INTERVAL_EACH * watchers
         self._watched: set[Watched] = set()
         self._after_each_look = after_each_look
         self._lock = threading.Lock()
@@ -61,7 +65,7 @@ class Watcher:
         while not self._stopped:
             watched = self._look()
             if watched:
-                time.sleep(max(INTERVAL, watched * INTERVAL_EACH))
+                time.sleep(max(INTERVAL, watched * self._interval_each))
             else:
                 self._wake.wait(IDLE_INTERVAL)
                 self._wake.clear()

@@ -65,6 +65,14 @@ def test_a_line_that_cannot_be_followed_keeps_no_other_one_back(pair, pb):
     assert any("could not be followed" in line for line in pb.Logger.lines)
 
 
+@pytest.mark.parametrize("message", [b"", b"\xff"])
+def test_what_is_no_line_changes_nothing(pair, message):
+    sender, receiver = pair
+    sender.mailbox._sending.sendto(message, receiver.address)
+    sender.mailbox.put("a")
+    assert receiver.lines(1) == ["a"]
+
+
 def test_an_address_is_that_of_one_mailbox():
     first = Neighbour()
     first.open()

@@ -1,10 +1,14 @@
 """The watcher outlives whatever it looks at, and waits for nobody."""
 
+import queue
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
-from tandem.bls.triton.watcher import Watcher
+from tandem.bls.triton import watcher as module
+from tandem.bls.triton.watcher import INTERVAL_EACH, Watcher
 
 
 class Looked:
@@ -45,8 +49,8 @@ def watch():
     """watch(*after_each_look) starts a watcher that ends with the test."""
     started = []
 
-    def start(*after_each_look):
-        started.append(Watcher(*after_each_look))
+    def start(*after_each_look, **more):
+        started.append(Watcher(*after_each_look, **more))
         return started[-1]
 
     yield start
@@ -105,3 +109,20 @@ def test_what_is_closed_is_not_looked_at_again(watch):
     watcher.add(other)
     assert other.wait_for(3)
     assert closed.looks == 0
+
+
+@pytest.mark.parametrize("watchers", [1, 2])
+def test_watchers_of_several_loops_ask_together_as_often_as_one(watch, monkeypatch, watchers):
+    pauses = queue.SimpleQueue()
+
+    def sleep(seconds):
+        pauses.put(seconds)
+        time.sleep(0.001)
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    watcher = watch(watchers=watchers)
+    for _ in range(64 // watchers):
+        watcher.add(Looked())
+    expected = 64 * INTERVAL_EACH
+    while pauses.get(timeout=30) != pytest.approx(expected):
+        pass
