@@ -128,13 +128,15 @@ def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):
     assert computed(server) - before < 4 * 500 + 2 * LONG
 
 
+@pytest.mark.heavy
 def test_what_a_dead_loop_held_is_there_for_the_other(fallible):
     admission = {"max_requests": 2, "max_queue": 0}
     for _ in range(5):
         with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:
             with server.faults.of("target", "hold"):
-                crowd.ask(["x", "y"], timeout=60_000_000)
-                assert eventually(lambda server=server: running(server) == 2)
+                for number, prompt in enumerate(["x", "y"]):  # one behind the other: a loop each
+                    crowd.ask([prompt], timeout=60_000_000)
+                    assert eventually(lambda s=server, n=number: running(s) == n + 1)
                 assert "overloaded" in ask(server, "z").error
                 assert list(by_loop(server, "tandem_requests_running").values()) == [1, 1]
                 os.kill(process_of_loop(server, 0), signal.SIGKILL)

@@ -16,6 +16,8 @@ PAGES = [*sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NO_CODE = {"text", "yaml"}
 TANDEM = re.compile(r"^(\.venv/bin/)?tandem\b")
+# The first two start servers, as test_run.py and test_summarize.py do in any case.
+SLOW = ("tandem run", "tandem summarize", ".venv/bin/python -m pytest")
 ANY_PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0 --gateway-port 0"
 
 
@@ -33,8 +35,7 @@ def commands():
     """Every command of the shell blocks; a backslash joins lines."""
     for block in blocks("sh"):
         for line in block.values[0].replace("\\\n", "").splitlines():
-            # Each starts servers, as tests/server/test_run.py and test_summarize.py do in any case.
-            slow = line.startswith(("tandem run", "tandem summarize"))
+            slow = line.startswith(SLOW)
             name = f"{block.id}:{' '.join(line.split()[:3])}"
             yield pytest.param(line, id=name, marks=[pytest.mark.heavy] if slow else [])
 
