@@ -44,6 +44,7 @@ def test_demo_finds_the_same_text_on_every_prompt(small, capsys):
     assert regions() <= before
 
 
+@pytest.mark.heavy
 def test_demo_stops_its_server_when_it_is_interrupted(small, monkeypatch):
     before = regions()
 

@@ -55,6 +55,7 @@ def test_draft_target_command_says_what_the_control_says(pair, controls_output, 
     assert set(leftovers(OURS)) <= before
 
 
+@pytest.mark.heavy
 def test_prompt_lookup_command_says_what_the_control_says(pair, controls_output, tmp_path, capsys):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from checkpoints import write_gpt2, write_qwen2, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
+from scale import scaled
 from up import gateway_of, read_greeting, up
 
 from tandem.tools.profiles import deployment
@@ -187,7 +188,7 @@ def test_up_says_in_one_line_why_a_checkpoint_cannot_be_loaded(tmp_path):
     Path(shown[-1].rpartition("log: ")[2]).unlink()
 
 
-@pytest.mark.parametrize("write", [write_gpt2, write_qwen2])
+@pytest.mark.parametrize("write", scaled(write_qwen2, write_gpt2))
 def test_own_checkpoints_give_what_hugging_face_gives(tmp_path, serve, write):
     size = write_tokenizer(tmp_path / "target")
     write(tmp_path / "target", size, layers=2)
