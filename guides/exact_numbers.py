@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, TypeGuard
+from typing import Any
 
 from tandem.guides.errors import GuideError, shortened
-from tandem.guides.exclusive_bounds import parts_of
+from tandem.guides.schema_parts import is_number, leaves_of, parts_of
 
 CONSTANTS = ("const", "enum")
 BOUNDS = ("minimum", "maximum")
@@ -36,24 +36,12 @@ def check_numbers(schema: Any) -> None:
 def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
     """Return the numbers of a part, each with its keyword."""
     for keyword in CONSTANTS:
-        yield from ((keyword, number) for number in _numbers_in(part.get(keyword)))
+        numbers = filter(is_number, leaves_of(part.get(keyword)))
+        yield from ((keyword, number) for number in numbers)
     for keyword in (*BOUNDS, *OTHERS):
         value = part.get(keyword)
-        if _is_number(value) and not (keyword in BOUNDS and abs(value) >= LARGEST):
+        if is_number(value) and not (keyword in BOUNDS and abs(value) >= LARGEST):
             yield keyword, value
-
-
-def _numbers_in(value: Any) -> Iterator[int | float]:
-    """Every number of a value."""
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _numbers_in(item)
-    elif _is_number(value):
-        yield value
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_kept(number: int | float) -> bool:

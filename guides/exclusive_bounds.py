@@ -7,10 +7,10 @@ the same integer part: 1 fits `{"exclusiveMinimum": 1, "maximum": 1.5}`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from tandem.guides.errors import GuideError
+from tandem.guides.schema_parts import is_number, parts_of
 
 LOW, HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 HUGE = 2**63
@@ -25,18 +25,6 @@ def check_exclusive_bounds(schema: Any) -> None:
                 f"exclusiveMinimum and exclusiveMaximum are not supported as integers that are "
                 f"less than 1 away from the other bound: {low:g} and {high:g} given"
             )
-
-
-def parts_of(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every object in it: a reference may make a schema of each."""
-    left = [schema]
-    while left:
-        part = left.pop()
-        if isinstance(part, dict):
-            yield part
-            left += part.values()
-        elif isinstance(part, list):
-            left += part
 
 
 def _bounds(part: dict[str, Any]) -> tuple[float, float]:
@@ -55,6 +43,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _numbers(parts: list[dict[str, Any]], name: str) -> list[float]:
-    values = [part.get(name) for part in parts]
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    numbers = filter(is_number, (part.get(name) for part in parts))
     return [float(v) for v in numbers if abs(v) < HUGE]  # the library takes no larger ones

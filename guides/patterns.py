@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tandem.guides.errors import GuideError, shortened
-from tandem.guides.exclusive_bounds import parts_of
+from tandem.guides.schema_parts import parts_of
 
 # An escaped character, the beginning of brackets, their end, or what only Rust takes for a set.
 SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~", re.DOTALL)

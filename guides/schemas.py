@@ -15,8 +15,9 @@ from typing import Any, Final
 from tandem.contract.guide import EXACT, LAYOUT_KEY
 from tandem.guides.errors import GuideError
 from tandem.guides.exact_numbers import check_numbers
-from tandem.guides.exclusive_bounds import check_exclusive_bounds, parts_of
+from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.patterns import check_patterns
+from tandem.guides.schema_parts import leaves_of, parts_of
 
 # With these alone, each character of a string has one spelling.
 ESCAPES: Final = 'nrbtf\\"'
@@ -116,21 +117,13 @@ def _check_constants(schema: Any, escapes: Any) -> None:
     unwritable = re.compile(f"[{UNWRITABLE}{re.escape(missing)}]")
     for part in parts_of(schema):
         for keyword in ("const", "enum"):
-            found = next(filter(None, map(unwritable.search, _texts(part.get(keyword)))), None)
+            texts = (leaf for leaf in leaves_of(part.get(keyword)) if isinstance(leaf, str))
+            found = next(filter(None, map(unwritable.search, texts)), None)
             if found:
                 raise GuideError(
                     f"a text of '{keyword}' may not have the character U+{ord(found[0]):04X}, "
                     "which would need an escape that is not allowed"
                 )
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every string of a value; names of an object are none."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
