@@ -22,7 +22,7 @@ from itertools import accumulate, takewhile
 
 from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.errors import BadRequest, EngineCallError, EngineRefused, Overloaded
-from tandem.bls.other_loops import NoOtherLoops, OtherLoops, RoomUsage
+from tandem.bls.other_loops import LoopUsage, NoOtherLoops, OtherLoops
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 
@@ -69,7 +69,7 @@ class Admission:
         self._kv_blocks = kv_blocks
         self._draft_kv_blocks = draft_kv_blocks
         self._other_loops = other_loops or NoOtherLoops()
-        self._others = RoomUsage()  # what the other loops took at the last look
+        self._others = LoopUsage()  # what the other loops took at the last look
         self._blocks = 0
         self._draft_blocks = 0
         self._arriving = 0
@@ -183,8 +183,8 @@ class Admission:
                 self._other_loops.note(self._usage)
 
     @property
-    def _usage(self) -> RoomUsage:
-        return RoomUsage(
+    def _usage(self) -> LoopUsage:
+        return LoopUsage(
             running=len(self._running),
             arriving=self._arriving,
             waiting=len(self._waiting),

@@ -1,7 +1,7 @@
 """What one loop knows of the others, where several processes serve the stream entry together.
 
-They have one room: ``max_requests``, ``max_queue`` and the engines' KV caches are for all of them
-together, because nobody knows which loop Triton gives a request to. So each loop notes what its own
+They share one capacity: ``max_requests``, ``max_queue`` and the engines' KV caches are for all of
+them, because nobody knows which loop Triton gives a request to. So each loop notes what its own
 sequences take where the others read it, and admits none while another one does.
 """
 
@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 
-class RoomUsage(NamedTuple):
-    """What sequences take of the room: those of one loop, or of several together.
+class LoopUsage(NamedTuple):
+    """What sequences take of the capacity: those of one loop, or of several together.
 
     arriving: sequences whose lengths are not known yet. first: when the first of those that wait
     entered the queue, in ns of the monotonic clock, which all processes share; 0: nobody waits.
@@ -27,7 +27,7 @@ class RoomUsage(NamedTuple):
     first: int = 0
 
     @classmethod
-    def of_all(cls, usages: Iterable[RoomUsage]) -> RoomUsage:
+    def of_all(cls, usages: Iterable[LoopUsage]) -> LoopUsage:
         """Return what several loops take together."""
         of_each = [*usages]
         return cls(
@@ -46,10 +46,10 @@ class OtherLoops(Protocol):
     def exclusively(self) -> AbstractContextManager[None]:
         """Keep the others from admitting for as long as the context lasts. One thread at a time."""
 
-    def usage(self) -> RoomUsage:
+    def usage(self) -> LoopUsage:
         """Return what the others take, of those that live."""
 
-    def note(self, own: RoomUsage) -> None:
+    def note(self, own: LoopUsage) -> None:
         """Tell the others what this loop takes; call it exclusively."""
 
     def call(self) -> None:
@@ -76,11 +76,11 @@ class NoOtherLoops:
         """Nobody is there to be kept out."""
         return nullcontext()
 
-    def usage(self) -> RoomUsage:
+    def usage(self) -> LoopUsage:
         """Nobody takes anything."""
-        return RoomUsage()
+        return LoopUsage()
 
-    def note(self, own: RoomUsage) -> None:
+    def note(self, own: LoopUsage) -> None:
         """Nobody reads it."""
 
     def call(self) -> None:

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tandem.bls.other_loops import NoOtherLoops, OtherLoops, RoomUsage
+from tandem.bls.other_loops import LoopUsage, NoOtherLoops, OtherLoops
 from tandem.bls.triton.mailbox import AddressTaken, Mailbox
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "triton_python_backend_shm_region_"  # Triton guards what begins so from its clients
 REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
 ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
-ROW = struct.Struct("7q")  # whether the row was ever taken, and a RoomUsage
+ROW = struct.Struct("7q")  # whether the row was ever taken, and a LoopUsage
 LOOK = "look"  # the message that something was released; any other is a request to stop
 
 
@@ -39,7 +39,7 @@ class Siblings:
         self._rows = mmap.mmap(self._file, ROWS * ROW.size)
         self._own, self._mailbox = self._take_row()
         with self.exclusively():
-            self.note(RoomUsage())
+            self.note(LoopUsage())
 
     def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
         """Begin to hear of the others."""
@@ -63,11 +63,11 @@ class Siblings:
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, ROWS)
 
-    def usage(self) -> RoomUsage:
+    def usage(self) -> LoopUsage:
         """Return what the others take."""
-        return RoomUsage.of_all(usage for _, usage in self._others())
+        return LoopUsage.of_all(usage for _, usage in self._others())
 
-    def note(self, own: RoomUsage) -> None:
+    def note(self, own: LoopUsage) -> None:
         """Write this loop's row."""
         ROW.pack_into(self._rows, self._own * ROW.size, 1, *own)
 
@@ -95,16 +95,16 @@ class Siblings:
                     self._unlock(row)
         raise RuntimeError(f"{ROWS} processes serve this model already")
 
-    def _others(self) -> Iterator[tuple[int, RoomUsage]]:
+    def _others(self) -> Iterator[tuple[int, LoopUsage]]:
         """Yield the rows that are taken, all but our own."""
         for row, (taken, *usage) in enumerate(ROW.iter_unpack(self._rows)):
             if taken and row != self._own:
-                yield row, RoomUsage(*usage)
+                yield row, LoopUsage(*usage)
 
     def _clear_rows_of_the_dead(self) -> None:
         for row, _ in self._others():
             if self._lock(row):
-                ROW.pack_into(self._rows, row * ROW.size, *[0] * 7)
+                self._rows[row * ROW.size : (row + 1) * ROW.size] = bytes(ROW.size)
                 self._unlock(row)
 
     def _lock(self, row: int) -> bool:

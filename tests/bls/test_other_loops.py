@@ -1,4 +1,4 @@
-"""Several loops that share one room decide as one loop would; no server, no processes."""
+"""Several loops that share one capacity decide as one loop would; no server, no processes."""
 
 import pytest
 from hypothesis import given
@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 
 from tandem.bls.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded, ServingError
-from tandem.bls.other_loops import NoOtherLoops, RoomUsage
+from tandem.bls.other_loops import LoopUsage, NoOtherLoops
 
-ROOM = {"max_running": 3, "max_waiting": 2, "kv_blocks": 8, "draft_kv_blocks": 4}
+CAPACITY = {"max_running": 3, "max_waiting": 2, "kv_blocks": 8, "draft_kv_blocks": 4}
 
 
 class Loops:
     """Admissions that know of each other, and the names of what they started, in its order."""
 
-    def __init__(self, count, **room):
+    def __init__(self, count, **capacity):
         self.started = []
-        self._usages = [RoomUsage()] * count
+        self._usages = [LoopUsage()] * count
         self.admissions = [
-            Admission(**ROOM | room, other_loops=Others(self, own)) for own in range(count)
+            Admission(**CAPACITY | capacity, other_loops=Others(self, own)) for own in range(count)
         ]
 
     def enter(self, loop, *reservations):
@@ -41,7 +41,7 @@ class Others(NoOtherLoops):
 
     def usage(self):
         usages = self._loops._usages
-        return RoomUsage.of_all(usage for n, usage in enumerate(usages) if n != self._own)
+        return LoopUsage.of_all(usage for n, usage in enumerate(usages) if n != self._own)
 
     def note(self, own):
         self._loops._usages[self._own] = own

@@ -23,7 +23,7 @@ from .conftest import emulated_zero, serving
 
 PROMPTS = prompts_of(8)
 LONG = 1500
-ROOM = 64 + 64  # max_requests and max_queue
+CAPACITY = 64 + 64  # max_requests and max_queue
 TRITONS_OWN_END = ("Triton ended", "guard")  # under a SIGKILL, as in test_faults
 
 
@@ -51,11 +51,11 @@ def running(server):
 
 def test_both_loops_serve_and_their_counters_add_up(server):
     change = Change(server)
-    with Crowd(server, ROOM) as crowd:  # however unevenly Triton deals them out, all have room
-        prompts = prompts_of(ROOM)
+    with Crowd(server, CAPACITY) as crowd:  # however unevenly Triton deals them out, all have room
+        prompts = prompts_of(CAPACITY)
         answers = answers_of(crowd.ask(prompts))
     assert wrong(answers, controls(server, prompts)) == []
-    change.until_ended(2 * ROOM)
+    change.until_ended(2 * CAPACITY)
     rounds = sum(answer.rounds for answer in answers)
     assert change.of("tandem_rounds_total", drafter="draft_model") == rounds
     counted = by_loop(server, "tandem_round_seconds_count")

@@ -2,7 +2,7 @@
 
 import sys
 
-from tandem.bls.other_loops import RoomUsage
+from tandem.bls.other_loops import LoopUsage
 from tandem.bls.triton.siblings import Siblings
 
 
@@ -18,7 +18,7 @@ def main():
         verb, *words = line.split()
         if verb == "note":
             with loop.exclusively():
-                loop.note(RoomUsage(*map(int, words)))
+                loop.note(LoopUsage(*map(int, words)))
             say("noted")
         elif verb == "usage":
             with loop.exclusively():
@@ -26,7 +26,7 @@ def main():
         elif verb == "hold":
             with loop.exclusively():
                 say("held")
-                loop.note(RoomUsage(*map(int, next(sys.stdin).split())))
+                loop.note(LoopUsage(*map(int, next(sys.stdin).split())))
             say("released")
         elif verb == "stop":
             for word in words:

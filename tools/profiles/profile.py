@@ -38,7 +38,7 @@ from tandem.tools.profiles.engines.torch import TorchDraft, TorchTarget
 
 TARGET: KeyPath = ("engines", "target")
 DRAFT: KeyPath = ("engines", "draft")
-MOST_INSTANCES = 32  # twice as many can share a room (`Siblings`)
+MOST_INSTANCES = 32  # twice as many can find each other (`Siblings`)
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
