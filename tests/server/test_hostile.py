@@ -2,7 +2,7 @@
 
 Set HOSTILE_VOLLEYS to search longer, with other requests each time:
 
-    HOSTILE_VOLLEYS=20000 pytest -m heavy tests/server/test_hostile.py
+    HOSTILE_VOLLEYS=20000 pytest --timeout 0 -m heavy tests/server/test_hostile.py
 """
 
 from __future__ import annotations
