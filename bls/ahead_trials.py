@@ -2,17 +2,21 @@
 
 What calls take tells what branches are worth to one sequence. It does not tell what they take from
 the others: processor time of every process on the way, and of the draft engine. So all sequences
-draft ahead for some rounds, then none, and the way with more tokens a second is kept; the other one
-is tried again from time to time.
+draft ahead for some rounds, then none does, and again: a trial. The way with more tokens a second
+is kept until the next one. Only rates of one trial are compared, because the machine and the texts
+change; how they compared in trials before counts for less and less.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-TRIAL_ROUNDS = 16  # of each sequence, to try a way
-TRIAL_EVERY = 64  # trials' time, for which the better way is kept
-MEMORY = 0.5  # how much of what a way earned before outlives another stretch of it
+TRIAL_ROUNDS = 10  # of each sequence by one way, before the other way has its turn
+TRIAL_TURNS = 3  # of each way, in a trial
+MEMORY = 0.5  # how much of what a trial has found outlives the next one
+FAR_BEHIND = 0.8  # of the other way's tokens a second: no other turn will change that
+KEPT_ROUNDS = 1024  # of each sequence, by the better way
 
 
 @dataclass
@@ -32,53 +36,80 @@ class Earned:
         self.tokens += tokens
         self.seconds += seconds
 
-    def fade(self) -> None:
-        """Let what comes now count for more."""
-        self.tokens *= MEMORY
-        self.seconds *= MEMORY
-
 
 @dataclass
-class Stretches:
-    """What is done now under one load, and what both ways have earned there.
+class LoadTrials:
+    """What is done now under one load, and what both ways have earned in the trial under way.
 
-    ahead: whether all draft ahead. rounds_left: of all sequences together, until that may change.
+    ahead: whether all draft ahead. better: what trials have found. rounds_left: of all sequences
+    together, until ``ahead`` changes; ``num_skipped`` of them are not counted, since the way before
+    has a part in them. turns_left: in the trial under way; none: the better way is kept.
     """
 
-    ahead: bool = True
+    better: bool
+    known: bool = False  # that it is
+    ahead: bool = False
     rounds_left: int = 0
-    trying: bool = True
+    num_skipped: int = 0
+    turns_left: int = 0
     earned: dict[bool, Earned] = field(default_factory=dict)
+    gain: float = 0.0  # logarithm of what drafting ahead earns, over what turns do
+
+    def __post_init__(self) -> None:
+        """Begin with what is taken for the better way."""
+        self.ahead = self.better
 
     def observe(self, running: int, tokens: int, seconds: float, *, ahead: bool) -> None:
-        """Count a round; one that began before the way changed belongs to no stretch."""
+        """Count a round; one that began before the way changed belongs to no turn."""
         if ahead != self.ahead:
             return
-        if ahead not in self.earned:
-            self.earned[ahead] = Earned()
-            self.rounds_left = TRIAL_ROUNDS * running
-        self.earned[ahead].add(tokens, seconds)
+        if not self.known and not self.turns_left:
+            self._begin_trial(running)
+        self.num_skipped -= 1
+        if self.turns_left and self.num_skipped < 0:
+            self.earned[ahead].add(tokens, seconds)
         self.rounds_left -= 1
-        if self.rounds_left <= 0:
-            self._change(running)
-
-    def _change(self, running: int) -> None:
-        """Begin another stretch: try what is unknown, or what has not been tried for long."""
-        if len(self.earned) == 1 or not self.trying:
-            self.ahead, self.trying = not self.ahead, True
+        if self.rounds_left > 0:
+            return
+        if not self.turns_left:
+            self._begin_trial(running)
+            return
+        self.turns_left -= 1
+        if not self.turns_left or self._is_clear:
+            self._end_trial(running)
         else:
-            self.ahead = self.earned[True].rate >= self.earned[False].rate
-            self.trying = False
-        if self.ahead in self.earned:
-            self.earned[self.ahead].fade()
-        self.rounds_left = running * TRIAL_ROUNDS * (1 if self.trying else TRIAL_EVERY)
+            self._begin_turn(running, ahead=not self.ahead)
+
+    def _begin_trial(self, running: int) -> None:
+        """Each way has its turns, what is taken for the better one first."""
+        self.earned = {True: Earned(), False: Earned()}
+        self.turns_left = 2 * TRIAL_TURNS
+        self._begin_turn(running, ahead=self.better)
+
+    def _begin_turn(self, running: int, *, ahead: bool) -> None:
+        self.ahead, self.num_skipped = ahead, running
+        self.rounds_left = running * TRIAL_ROUNDS
+
+    def _end_trial(self, running: int) -> None:
+        """Keep the better way."""
+        ahead, in_turns = self.earned[True].rate, self.earned[False].rate
+        if ahead and in_turns:
+            self.gain = MEMORY * self.gain + math.log(ahead / in_turns)
+        self.known, self.better, self.turns_left = True, self.gain > 0, 0
+        self.ahead, self.rounds_left = self.better, running * KEPT_ROUNDS
+
+    @property
+    def _is_clear(self) -> bool:
+        """Whether one way is far behind, after as many turns of both."""
+        worse, better = sorted(earned.rate for earned in self.earned.values())
+        return self.turns_left % 2 == 0 and worse < FAR_BEHIND * better
 
 
 class AheadTrials:
     """Both ways under each load. Loads within a power of two are one."""
 
     def __init__(self) -> None:
-        self._by_load: dict[int, Stretches] = {}
+        self._by_load: dict[int, LoadTrials] = {}
 
     def allow(self, running: int) -> bool:
         """Whether sequences may draft ahead now. One alone takes nothing from anybody."""
@@ -89,5 +120,14 @@ class AheadTrials:
         if running >= 2:
             self._under(running).observe(running, tokens, seconds, ahead=ahead)
 
-    def _under(self, running: int) -> Stretches:
-        return self._by_load.setdefault(running.bit_length(), Stretches())
+    def _under(self, running: int) -> LoadTrials:
+        load = running.bit_length()
+        if load not in self._by_load:
+            self._by_load[load] = LoadTrials(self._is_better_near(load))
+        return self._by_load[load]
+
+    def _is_better_near(self, load: int) -> bool:
+        """Whether drafting ahead is better under the nearest load that is known; else it is not."""
+        known = [other for other, trials in self._by_load.items() if trials.known]
+        nearest = min(known, key=lambda other: abs(other - load), default=None)
+        return nearest is not None and self._by_load[nearest].better
