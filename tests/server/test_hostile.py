@@ -33,7 +33,7 @@ from tandem.tools.profiles import deployment
 from .conftest import serving
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
-VOLLEYS = scaled(100, int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 650)
+VOLLEYS = scaled(60, int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 650)
 VOLLEY = 8  # requests at once
 
 # What a request may be refused with. Not INTERNAL or UNKNOWN, which ask the caller to try again, or

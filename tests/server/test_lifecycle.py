@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as client
 from live_triton import alive, eventually, leftovers, memory_bytes, write_model
+from scale import first_of
 
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import server as servers
@@ -148,7 +149,7 @@ def test_busy_port_is_refused(models):
     )
 
 
-@pytest.mark.parametrize("endpoint", ["http", "grpc", "metrics"])
+@pytest.mark.parametrize("endpoint", first_of("grpc", "http", "metrics"))
 def test_port_that_another_took_meanwhile_is_given_up_for_a_free_one(models, monkeypatch, endpoint):
     with socket.create_server((LOOPBACK, 0)) as other:
         taken = [replace(claim_ports(ANY_PORTS, LOOPBACK), **{endpoint: other.getsockname()[1]})]

@@ -7,7 +7,7 @@ import pytest
 from entries import OUTPUTS, ask, ask_one, stream
 from metrics import settle, total
 from prompts import COMPLETIONS
-from scale import scaled
+from scale import first_of, scaled
 
 from tandem.contract import entry
 
@@ -66,7 +66,7 @@ def test_there_are_enough_prompts():
     assert len(COMPLETIONS) >= 50
 
 
-@pytest.mark.parametrize("draft_len", [1, 4, 8])
+@pytest.mark.parametrize("draft_len", first_of(8, 1, 4))
 def test_greedy_text_is_the_controls_at_any_draft_length(server, control, draft_len):
     answers = in_batches(server, "bls", num_draft_tokens=draft_len)
     assert [a.ids for a in answers] == [a.ids for a in control]

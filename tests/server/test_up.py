@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from checkpoints import write_gpt2, write_qwen2, write_tokenizer
 from live_triton import alive, answer_ids, leftovers
-from scale import scaled
+from scale import first_of, scaled
 from up import gateway_of, read_greeting, up
 
 from tandem.tools.profiles import deployment
@@ -30,7 +30,7 @@ def shared_memory_of(process):
     return leftovers(f"{PREFIX}{process.pid}-")
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sign", first_of(signal.SIGTERM, signal.SIGINT))
 def test_up_serves_what_it_prints_until_a_signal(sign):
     with up("--profile", "emulated-zero") as process:
         greeting = read_greeting(process)
@@ -77,7 +77,7 @@ def test_second_interrupt_kills_what_the_first_waits_for():
         assert not shared_memory_of(process)
 
 
-@pytest.mark.parametrize("model", ["bls_stream", "preprocessing"])
+@pytest.mark.parametrize("model", first_of("bls_stream", "preprocessing"))
 def test_up_ends_when_a_process_that_it_needs_has_ended(model):
     """Triton would go on, calling itself ready, and answer nobody."""
     with up("--profile", "emulated-zero") as process:
