@@ -32,6 +32,7 @@ from tandem.bls.round_times import PlainTimes, RoundTimes
 FIRST_ROUNDS, FIRST_TOKENS = 2, 8  # of a deployment that has no statistics yet
 ADVANTAGE = 1.02  # of the target alone, before drafting stops
 FIRST_PIECE = 8  # tokens without drafts before drafts are thought of again; then twice as many
+SETTLED_ROUNDS = 200  # of all requests, after which some are not learned from
 KEPT_ROUNDS = 3  # that an arm is kept for: to choose takes a processor's time, and little changes
 TRIAL_TOKENS = 2  # the shortest draft that tells whether drafts pay again
 SHARE = 0.003  # of all time, that each kind of trial may cost
@@ -155,6 +156,11 @@ class DraftStatistics:
         """Whether drafts of the model have been timed, and some were verified."""
         return self.round_times.known and self.drafts.all.rounds >= FIRST_ROUNDS
 
+    @property
+    def settled(self) -> bool:
+        """Whether so much is known that not every round has to be learned from."""
+        return self.drafts.all.rounds >= SETTLED_ROUNDS
+
     def learn(
         self,
         draft: Draft,
@@ -163,13 +169,16 @@ class DraftStatistics:
         own: RequestEarnings,
         *,
         caught_up: bool,
+        seconds_before: float = 0.0,
     ) -> None:
         """Take a round in, for one request and for all.
 
         seconds: None where they say nothing, since the prompt was computed in them. caught_up:
-        whether the draft model had computed nearly all of the context before.
+        whether the draft model had computed nearly all of the context before. seconds_before: of
+        rounds that passed meanwhile and of which nothing was learned.
         """
         with self._lock:
+            self._earn(seconds_before)
             if seconds is not None:
                 self._learn_times(draft, seconds, caught_up=caught_up)
             if draft.answer is not None:
@@ -210,6 +219,20 @@ class DraftStatistics:
                 rounds * (fixed + each * length), rounds * emitted / choice.rate
             )
 
+    def trial_gains(self, own: RequestEarnings, draft: Draft, seconds: float, piece: int) -> float:
+        """Return how many seconds the target alone would have taken longer for what a trial earns.
+
+        For what it earns on average: one round's luck says little.
+        """
+        with self._lock:
+            emitted = self.drafts.emitted(own.drafts, len(draft))
+            return emitted * self._seconds_alone(piece) - seconds
+
+    def charge_draft(self, seconds: float) -> None:
+        """Note that a trial of drafts has cost so much more than it was taken for."""
+        with self._lock:
+            self._drafts_budget.charge(seconds)
+
     def pays_copy(self, choice: DraftChoice, own: RequestEarnings, copied: Draft) -> bool:
         """Whether a copy may be tried now, instead of what is best."""
         kind = _kind(copied)
@@ -242,7 +265,9 @@ class DraftStatistics:
                 expected = self.round_times.draft(tokens)
                 self._drafts_budget.charge(max(0.0, draft_seconds - expected))
             rest -= draft_seconds
-        self.round_times.add_round(draft.drafter, len(draft), seconds.target, rest)
+        self.round_times.add_round(
+            draft.drafter, len(draft), seconds.target, rest, waited=draft.waited
+        )
         self._earn(seconds.whole)
 
     def _seconds_alone(self, piece: int) -> float:
@@ -268,8 +293,10 @@ class AdaptiveLength:
         self._due = 0  # tokens that it was to decode alone
         self._caught_up = False  # the draft model, with the context
         self._trial_goes_on = False
+        self._trial_gained = False  # its last round did, so that it goes on unpaid
         self._arm: Arm | None = None  # the last choice,
         self._kept = 0  # and for how many rounds more
+        self._seconds_kept = 0.0  # that these have taken
 
     def plan(self, limit: int) -> DraftPlan:
         """Choose the best arm that fits, the target alone, or a trial of something else."""
@@ -277,8 +304,7 @@ class AdaptiveLength:
         if not draft_statistics.knows_drafts:
             return self._draft(min(limit, FIRST_TOKENS))
         if self._kept and self._arm:
-            self._kept -= 1
-            return self._draft(min(limit, self._arm.length), self._arm.stop)
+            return self._as_before(self._arm, limit)
         choice = draft_statistics.choice(self._own, limit, self._piece)
         if choice.alone > ADVANTAGE * choice.arm.rate:
             return self._alone_or_trial(choice, limit)
@@ -303,11 +329,25 @@ class AdaptiveLength:
         return len(copied) if draft_statistics.pays_copy(choice, self._own, copied) else 0
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Learn from a round; the first one's times are those of the prompt."""
+        """Learn from a round; the first one's times are those of the prompt.
+
+        One that went by an older choice costs no more of a processor's time than a fixed length.
+        """
+        if draft.plan is not None and draft.plan.is_kept:
+            self._seconds_kept += seconds.whole
+            return
         timed = seconds if self._steps else None
         self._draft_statistics.learn(
-            draft, num_accepted, timed, self._own, caught_up=self._caught_up
+            draft,
+            num_accepted,
+            timed,
+            self._own,
+            caught_up=self._caught_up,
+            seconds_before=self._seconds_kept,
         )
+        self._seconds_kept = 0.0
+        if draft.plan is not None and draft.plan.on_trial and self._caught_up:
+            self._judge_trial(draft, seconds.whole)
         self._steps += 1
         self._caught_up |= draft.answer is not None
 
@@ -321,6 +361,24 @@ class AdaptiveLength:
         self._steps += 1
         self._caught_up = self._trial_goes_on = False
 
+    def _as_before(self, arm: Arm, limit: int) -> DraftPlan:
+        """Keep an arm; once enough is known, a round by it costs no time to learn from."""
+        self._kept -= 1
+        length = min(limit, arm.length)
+        if self._draft_statistics.settled:
+            return DraftPlan(length, arm.stop, is_kept=True)
+        return self._draft(length, arm.stop)
+
+    def _judge_trial(self, draft: Draft, seconds: float) -> None:
+        """Go on as long as rounds earn more than the target alone does.
+
+        What was learned before may be of another time, and a single round changes little of it.
+        """
+        gained = self._draft_statistics.trial_gains(self._own, draft, seconds, self._piece)
+        if gained < 0 and self._trial_gained:
+            self._draft_statistics.charge_draft(-gained)
+        self._trial_goes_on = self._trial_gained = gained > 0
+
     def _alone_or_trial(self, choice: DraftChoice, limit: int) -> DraftPlan:
         """Leave the target alone for a while, then for a longer one; try short drafts at times.
 
@@ -330,10 +388,11 @@ class AdaptiveLength:
         length = min(limit, max(TRIAL_TOKENS, choice.arm.length))
         if self._caught_up and self._trial_goes_on:
             self._trial_goes_on = False
-            return self._draft(length)
+            return self._draft(length, on_trial=True)
+        self._trial_gained = False
         if self._steps and self._draft_statistics.pays_draft(choice, self._own, length, rounds=2):
             self._trial_goes_on = True
-            return self._draft(length)
+            return self._draft(length, on_trial=True)
         rest, self._rest = self._rest, min(2 * self._rest, MOST_TOKENS)
         return self._alone(rest)
 
@@ -341,8 +400,9 @@ class AdaptiveLength:
         self._due = num_tokens
         return DraftPlan(0, plain_tokens=num_tokens)
 
-    def _draft(self, num_tokens: int, stop: float = 0.0) -> DraftPlan:
-        return DraftPlan(num_tokens, stop, wants_log_probs=self._draft_statistics.rated)
+    def _draft(self, num_tokens: int, stop: float = 0.0, *, on_trial: bool = False) -> DraftPlan:
+        rated = self._draft_statistics.rated
+        return DraftPlan(num_tokens, stop, wants_log_probs=rated, on_trial=on_trial)
 
 
 def _kind(copied: Draft) -> int:

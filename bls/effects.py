@@ -42,12 +42,16 @@ class DraftPlan(NamedTuple):
 
     stop_probability: end it where the draft model itself finds it less probable that all is right.
     plain_tokens: where ``num_tokens`` is 0, for how many tokens the target goes on alone.
+    on_trial: drafts do not pay, as far as is known. What they take in turns is to be seen.
+    is_kept: as it was for the last draft, without another thought.
     """
 
     num_tokens: int
     stop_probability: float = 0.0
     wants_log_probs: bool = False
     plain_tokens: int = 1
+    on_trial: bool = False
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Draft:
     num_matching: int = 0  # of a copy: the tokens that led to it
     plan: DraftPlan | None = None  # what was asked of a draft model, and its answer
     answer: EngineAnswer | None = None
+    waited: bool = False  # its round, for what was drafted ahead of it
     num_branches: int = 0  # drafted ahead for this round; it is one of them if
     drafted_ahead: bool = False
     seconds_saved: float = 0.0  # since it was

@@ -76,7 +76,7 @@ class RoundTimes:
     def __init__(self) -> None:
         self._draft = LatencyModel(through_zero=True)
         self._target = LatencyModel(through_zero=False)
-        self._rest: dict[str, Mean] = {}
+        self._rest: dict[tuple[str, bool], Mean] = {}  # by drafter, and whether it waited first
 
     @property
     def known(self) -> bool:
@@ -87,10 +87,15 @@ class RoundTimes:
         """Take a draft model's call in, by the engine's clock."""
         self._draft.add(tokens, seconds)
 
-    def add_round(self, drafter: str, verified: int, target: float, rest: float) -> None:
-        """Take a round in: tokens verified, the target's seconds, and those of no engine."""
+    def add_round(
+        self, drafter: str, verified: int, target: float, rest: float, *, waited: bool = False
+    ) -> None:
+        """Take a round in: tokens verified, the target's seconds, and those of no engine.
+
+        waited: for what was drafted ahead, which says nothing of rounds in turns.
+        """
         self._target.add(verified, target)
-        self._rest.setdefault(drafter, Mean()).add(rest)
+        self._rest.setdefault((drafter, waited), Mean()).add(rest)
 
     def draft(self, tokens: int) -> float:
         """Return the seconds of a draft model's call."""
@@ -114,7 +119,7 @@ class RoundTimes:
 
     def _rest_of(self, drafter: str) -> float:
         """Of a drafter that has not been timed: as of another one."""
-        known = self._rest.get(drafter) or next(iter(self._rest.values()), None)
+        known = self._rest.get((drafter, False)) or next(iter(self._rest.values()), None)
         return known.value if known else 0.0
 
 

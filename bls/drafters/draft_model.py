@@ -77,6 +77,7 @@ class DraftModel(Drafter):
         """
         request = sequence.request
         limit = min(limit, self._room(sequence))
+        waited = self._drafts_ahead
         branches = yield from self._settled()
         branch = self._branch(branches, sequence, limit)
         if branch is not None:
@@ -101,6 +102,7 @@ class DraftModel(Drafter):
             drafter=DRAFT_MODEL.name,
             plan=plan,
             answer=answer,
+            waited=waited,
             num_branches=len(branches or ()),
         )
 
@@ -112,6 +114,8 @@ class DraftModel(Drafter):
         self._asked_ahead, self._drafts_ahead = True, False
         plan = None if self._ahead is None else self._ahead.plan
         if self._ahead is None or plan is None or not self.can_draft(sequence):
+            return None
+        if draft.plan is not None and draft.plan.on_trial:
             return None
         if (draft.tokens >= self._engine.vocab_size).any():
             return None

@@ -201,6 +201,16 @@ def test_a_round_costs_what_the_wall_clock_says_not_what_the_engines_say():
     assert choice.arm == pytest.approx((1, 0.0, 2 / 0.07))
 
 
+def test_rounds_that_waited_for_branches_do_not_make_drafts_dearer():
+    length, draft_statistics = taught()
+    own = draft_statistics.of_a_request()
+    before = draft_statistics.choice(own, 2, 32).arm
+    for _ in range(50):
+        late = drafted(1, 1, engine_seconds=0.02)
+        length.verified(replace(late, waited=True), 1, StepSeconds(0.3, 0.05))
+    assert draft_statistics.choice(own, 2, 32).arm == pytest.approx(before)
+
+
 def test_the_target_alone_is_guessed_from_its_verifications_until_it_was_timed():
     length, draft_statistics = taught()
     own = draft_statistics.of_a_request()
@@ -275,6 +285,32 @@ def test_an_arm_is_kept_for_some_rounds():
     assert kept == [DraftPlan(1)] * KEPT_ROUNDS + [DraftPlan(0, plain_tokens=FIRST_PIECE)]
 
 
+def test_rounds_of_a_kept_arm_are_not_learned_from_once_enough_is_known(monkeypatch):
+    length, draft_statistics = taught(rounds=400)
+    earned, plans, known = [], [], []
+    monkeypatch.setattr(TrialBudget, "earn", lambda _, seconds: earned.append(seconds))
+    assert length.plan(1).plain_tokens == FIRST_PIECE  # a first sample
+    length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    while sum(plan.is_kept for plan in plans) < 2 * KEPT_ROUNDS:
+        plans.append(length.plan(1))
+        draft = drafted(1, engine_seconds=0.01)
+        length.verified(replace(draft, plan=plans[-1]), 1, StepSeconds(0.07, 0.05))
+        known.append(draft_statistics.drafts.all.rounds)
+    assert [plan.is_kept for plan in plans][-KEPT_ROUNDS - 1 :] == [False, *[True] * KEPT_ROUNDS]
+    assert len(set(known)) == sum(not plan.is_kept for plan in plans)
+    # In both budgets; the time of kept rounds counts with the next round that is learned from.
+    assert sum(earned) == pytest.approx(2 * (0.4 + 0.07 * (len(plans) - KEPT_ROUNDS)))
+
+
+def test_every_round_is_learned_from_until_enough_is_known():
+    length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
+    assert length.plan(1).plain_tokens == FIRST_PIECE  # a first sample
+    length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    plans = [length.plan(1) for _ in range(KEPT_ROUNDS + 1)]
+    assert not any(plan.is_kept for plan in plans)
+    assert not draft_statistics.settled
+
+
 def test_drafts_that_stop_earning_rest_for_longer_and_longer():
     draft_statistics = taught()[1]
     length = AdaptiveLength(draft_statistics)
@@ -289,19 +325,54 @@ def test_drafts_that_rest_are_tried_again_as_soon_as_the_time_for_it_is_saved():
     length = AdaptiveLength(draft_statistics)
     length.observe_plain_step(8, StepSeconds(1.0, 1.0))
     length.observe_plain_step(32, StepSeconds(0.32, 0.32))
-    plans = []
-    for _ in range(400):
-        plans.append(length.plan(4))
-        if plans[-1].num_tokens:
-            length.verified(drafted(1, 1, engine_seconds=0.02), 1, StepSeconds(0.08, 0.05))
-        else:
-            length.observe_plain_step(32, StepSeconds(0.32, 0.32))  # 100 tokens a second
+    plans = play_rounds(length, 400, StepSeconds(0.08, 0.05), draft_seconds=0.02)
     tried = [at for at, plan in enumerate(plans) if plan.num_tokens]
     begun = [at for at in tried if at - 1 not in tried]
     assert tried == sorted(begun + [at + 1 for at in begun])  # two drafts each
     # 50 ms to verify, 10 on the way and 20 to draft, for two tokens that are worth 20.
     assert np.diff(begun) == pytest.approx(2 * 0.06 / SHARE / 0.32, abs=3)
     assert len(begun) >= 3
+
+
+def play_rounds(length, count, seconds, draft_seconds):
+    """Plans, while the target alone brings 100 tokens a second."""
+    plans = []
+    for _ in range(count):
+        plans.append(length.plan(4))
+        if plans[-1].num_tokens:
+            draft = drafted(1, 1, engine_seconds=draft_seconds)
+            length.verified(replace(draft, plan=plans[-1]), 1, seconds)
+        else:
+            length.observe_plain_step(32, StepSeconds(0.32, 0.32))
+    return plans
+
+
+def test_a_trial_goes_on_as_long_as_it_earns_more_than_the_target_alone():
+    length = taught(rounds=200)[0]
+    length.observe_plain_step(8, StepSeconds(1.0, 1.0))
+    length.observe_plain_step(32, StepSeconds(0.32, 0.32))
+    # From now on a round takes 14 ms, and brings two tokens that are worth 20.
+    plans = play_rounds(length, 800, StepSeconds(0.014, 0.008), draft_seconds=0.004)
+    first = next(at for at, plan in enumerate(plans) if plan.num_tokens)
+    assert all(plan.num_tokens for plan in plans[first : first + 50])
+    assert plans[first].on_trial
+    assert not any(plan.on_trial for plan in plans[-200:])  # by now it is known
+
+
+def test_a_trial_that_goes_on_costs_what_its_last_round_lost():
+    def rounds_until_the_next_trial(seconds):
+        length = taught(rounds=200)[0]
+        length.observe_plain_step(8, StepSeconds(1.0, 1.0))
+        length.observe_plain_step(32, StepSeconds(0.32, 0.32))
+        play_rounds(length, 200, StepSeconds(0.014, 0.008), draft_seconds=0.004)
+        draft = drafted(1, 1, engine_seconds=0.004)
+        length.verified(replace(draft, plan=length.plan(4)), 1, StepSeconds(seconds, 0.008))
+        plans = play_rounds(length, 800, StepSeconds(0.08, 0.05), draft_seconds=0.02)
+        return next(at for at, plan in enumerate(plans) if plan.num_tokens)
+
+    assert rounds_until_the_next_trial(0.014) == 0
+    late, later = map(rounds_until_the_next_trial, (0.05, 0.25))
+    assert later - late == pytest.approx(0.2 / SHARE / 0.32, abs=3)
 
 
 def test_a_draft_model_that_has_to_catch_up_is_not_taken_for_a_slow_one_but_costs_the_trial():

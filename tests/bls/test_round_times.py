@@ -84,6 +84,16 @@ def test_a_copy_costs_its_verification_alone_and_has_a_way_of_its_own():
     assert times.of_copies("prompt_lookup") == pytest.approx((0.021, 0.0001))
 
 
+def test_a_round_that_waited_for_branches_says_nothing_of_those_that_do_not():
+    times = RoundTimes()
+    times.add_draft(4, 0.004)
+    times.add_round("draft_model", 4, 0.020, 0.012, waited=True)
+    assert times.of_drafts("draft_model")[0] == pytest.approx(0.032)  # as far as known
+    times.add_round("draft_model", 4, 0.020, 0.003)
+    times.add_round("draft_model", 4, 0.020, 0.012, waited=True)
+    assert times.of_drafts("draft_model")[0] == pytest.approx(0.023)
+
+
 def test_a_token_alone_takes_a_step_and_its_part_of_the_calls_way():
     times = PlainTimes()
     times.add(8, 0.160, 0.168)
