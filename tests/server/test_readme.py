@@ -16,8 +16,8 @@ PAGES = [*sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NO_CODE = {"text", "yaml"}
 TANDEM = re.compile(r"^(\.venv/bin/)?tandem\b")
-# The first three start servers, as test_run.py, test_summarize.py and test_up.py do in any case; for
-# the last one every test is imported.
+# The first three start servers, as test_run.py, test_summarize.py and test_up.py do in any case.
+# For the last one every test is imported.
 SLOW = ("tandem run", "tandem summarize", "tandem up --target", ".venv/bin/python -m pytest")
 ANY_PORTS = "--http-port 0 --grpc-port 0 --metrics-port 0 --gateway-port 0"
 
