@@ -182,14 +182,14 @@ class SimulatedEngine:
     """Serves calls side by side; how long one takes is decided when it begins."""
 
     def __init__(self, clock: Clock, step: float, pair: PairTimes) -> None:
-        self.step = step
         self._clock = clock
+        self._step = step
         self._pair = pair
         self._under_way = 0
 
     def serve(self, steps: float, then: Callable[[float], None]) -> None:
         """Take so many steps; pass the seconds on."""
-        seconds = steps * self.step * (1 + self._pair.batch_slope * self._under_way)
+        seconds = steps * self._step * (1 + self._pair.batch_slope * self._under_way)
         self._under_way += 1
 
         def ended() -> None:
@@ -257,20 +257,10 @@ class World:
         }
         self._statistics = DraftStatistics(MAX_DRAFT_LEN, rated=rated)
 
-    def slow_drafts_down(self, factor: float) -> None:
-        """Let a step of the draft engine take that many times as long from now on."""
-        self._engines["draft"].step *= factor
-
     def stream(self, number: int) -> None:
         """Let a stream begin; it never ends."""
         effects = self._answers(number)
         self._perform(effects, None)
-
-    def pass_time(self, seconds: float) -> None:
-        """Let streams decode for so long."""
-        until = self.clock.now + seconds
-        while self.clock.now < until:
-            self.clock.advance()
 
     @property
     def tokens(self) -> int:
@@ -371,7 +361,8 @@ def run(
     world = World(pair, language, drafter, draft_len, rated=rated, streams_text=streams_text)
     for number in range(streams):
         world.stream(number)
-    world.pass_time(seconds)
+    while world.clock.now < seconds:
+        world.clock.advance()
     return ClosedLoopResult(
         world.tokens_per_second,
         world.drafted / max(1, world.rounds),

@@ -219,20 +219,6 @@ class DraftStatistics:
                 rounds * (fixed + each * length), rounds * emitted / choice.rate
             )
 
-    def trial_gains(self, own: RequestEarnings, draft: Draft, seconds: float, piece: int) -> float:
-        """Return how many seconds the target alone would have taken longer for what a trial earns.
-
-        For what it earns on average: one round's luck says little.
-        """
-        with self._lock:
-            emitted = self.drafts.emitted(own.drafts, len(draft))
-            return emitted * self._seconds_alone(piece) - seconds
-
-    def charge_draft(self, seconds: float) -> None:
-        """Note that a trial of drafts has cost so much more than it was taken for."""
-        with self._lock:
-            self._drafts_budget.charge(seconds)
-
     def pays_copy(self, choice: DraftChoice, own: RequestEarnings, copied: Draft) -> bool:
         """Whether a copy may be tried now, instead of what is best."""
         kind = _kind(copied)
@@ -293,7 +279,6 @@ class AdaptiveLength:
         self._due = 0  # tokens that it was to decode alone
         self._caught_up = False  # the draft model, with the context
         self._trial_goes_on = False
-        self._trial_gained = False  # its last round did, so that it goes on unpaid
         self._arm: Arm | None = None  # the last choice,
         self._kept = 0  # and for how many rounds more
         self._seconds_kept = 0.0  # that these have taken
@@ -346,8 +331,6 @@ class AdaptiveLength:
             seconds_before=self._seconds_kept,
         )
         self._seconds_kept = 0.0
-        if draft.plan is not None and draft.plan.on_trial and self._caught_up:
-            self._judge_trial(draft, seconds.whole)
         self._steps += 1
         self._caught_up |= draft.answer is not None
 
@@ -369,16 +352,6 @@ class AdaptiveLength:
             return DraftPlan(length, arm.stop, is_kept=True)
         return self._draft(length, arm.stop)
 
-    def _judge_trial(self, draft: Draft, seconds: float) -> None:
-        """Go on as long as rounds earn more than the target alone does.
-
-        What was learned before may be of another time, and a single round changes little of it.
-        """
-        gained = self._draft_statistics.trial_gains(self._own, draft, seconds, self._piece)
-        if gained < 0 and self._trial_gained:
-            self._draft_statistics.charge_draft(-gained)
-        self._trial_goes_on = self._trial_gained = gained > 0
-
     def _alone_or_trial(self, choice: DraftChoice, limit: int) -> DraftPlan:
         """Leave the target alone for a while, then for a longer one; try short drafts at times.
 
@@ -389,7 +362,6 @@ class AdaptiveLength:
         if self._caught_up and self._trial_goes_on:
             self._trial_goes_on = False
             return self._draft(length, on_trial=True)
-        self._trial_gained = False
         if self._steps and self._draft_statistics.pays_draft(choice, self._own, length, rounds=2):
             self._trial_goes_on = True
             return self._draft(length, on_trial=True)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from benchmarks.closed_loop import ANSWER_LEN, AcceptanceModel, PairTimes, World, run
+from benchmarks.closed_loop import ANSWER_LEN, AcceptanceModel, PairTimes, run
 
 from tandem.bls.settings import AUTO
 
@@ -107,17 +107,3 @@ def test_each_other_call_under_way_makes_a_step_longer():
 def test_the_loops_processor_is_one_for_all_streams():
     busy = replace(LARGE, processor=0.01)  # a round needs twice as much
     assert rate(busy, RIGHT, 64, 9) == pytest.approx(10 / 0.02, rel=0.05)
-
-
-@pytest.mark.parametrize(("streams", "seconds"), [(1, 30), (16, 10)])
-def test_drafts_that_were_dear_are_used_again_soon_after(streams, seconds):
-    world = World(LARGE, EVEN, "draft_model", AUTO, rated=True, streams_text=False)
-    world.slow_drafts_down(30)
-    for number in range(streams):
-        world.stream(number)
-    world.pass_time(5)
-    world.slow_drafts_down(1 / 30)
-    world.pass_time(seconds)
-    before = world.tokens
-    world.pass_time(4)
-    assert world.tokens - before > 2 * 4 * streams / LARGE.target

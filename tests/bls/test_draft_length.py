@@ -347,34 +347,6 @@ def play_rounds(length, count, seconds, draft_seconds):
     return plans
 
 
-def test_a_trial_goes_on_as_long_as_it_earns_more_than_the_target_alone():
-    length = taught(rounds=200)[0]
-    length.observe_plain_step(8, StepSeconds(1.0, 1.0))
-    length.observe_plain_step(32, StepSeconds(0.32, 0.32))
-    # From now on a round takes 14 ms, and brings two tokens that are worth 20.
-    plans = play_rounds(length, 800, StepSeconds(0.014, 0.008), draft_seconds=0.004)
-    first = next(at for at, plan in enumerate(plans) if plan.num_tokens)
-    assert all(plan.num_tokens for plan in plans[first : first + 50])
-    assert plans[first].on_trial
-    assert not any(plan.on_trial for plan in plans[-200:])  # by now it is known
-
-
-def test_a_trial_that_goes_on_costs_what_its_last_round_lost():
-    def rounds_until_the_next_trial(seconds):
-        length = taught(rounds=200)[0]
-        length.observe_plain_step(8, StepSeconds(1.0, 1.0))
-        length.observe_plain_step(32, StepSeconds(0.32, 0.32))
-        play_rounds(length, 200, StepSeconds(0.014, 0.008), draft_seconds=0.004)
-        draft = drafted(1, 1, engine_seconds=0.004)
-        length.verified(replace(draft, plan=length.plan(4)), 1, StepSeconds(seconds, 0.008))
-        plans = play_rounds(length, 800, StepSeconds(0.08, 0.05), draft_seconds=0.02)
-        return next(at for at, plan in enumerate(plans) if plan.num_tokens)
-
-    assert rounds_until_the_next_trial(0.014) == 0
-    late, later = map(rounds_until_the_next_trial, (0.05, 0.25))
-    assert later - late == pytest.approx(0.2 / SHARE / 0.32, abs=3)
-
-
 def test_a_draft_model_that_has_to_catch_up_is_not_taken_for_a_slow_one_but_costs_the_trial():
     draft_statistics = taught()[1]
     before = draft_statistics.round_times.draft(2)
