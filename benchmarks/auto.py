@@ -149,6 +149,8 @@ def _options() -> argparse.Namespace:
         default=("draft_model",),
         help="draft_model or hybrid, or both (default: draft_model)",
     )
+    parser.add_argument("--lengths", type=_several(int), help="instead of each text's own")
+    parser.add_argument("--draft-ahead", choices=["auto", "true", "false"], help="as served")
     parser.add_argument("--prompts", type=int, default=2, help="that each request at once asks")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--turns", type=int, default=3, help="of all variants")
@@ -170,7 +172,8 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
         emulated = isinstance(profile.engines.target, EmulatedTarget)
         if options.virtual and not emulated:
             continue
-        variants = _variants(options.drafter, text.lengths)
+        lengths = options.lengths or text.lengths
+        variants = _variants(options.drafter, lengths, options.draft_ahead)
         for slope in options.batch_slope if emulated else (0.0,):
             slowed = _slowed(profile, slope)
             if options.virtual:
@@ -180,8 +183,11 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
                 yield from _measured(name, deployment.check(slowed), variants, slope, options)
 
 
-def _variants(drafters: Sequence[DrafterName], lengths: Sequence[int]) -> list[Variant]:
-    return [CONTROL, *(Variant(name, n) for name, n in product(drafters, (*lengths, AUTO)))]
+def _variants(
+    drafters: Sequence[DrafterName], lengths: Sequence[int], ahead: str | None
+) -> list[Variant]:
+    pairs = product(drafters, (*lengths, AUTO))
+    return [CONTROL, *(Variant(name, n, draft_ahead=ahead) for name, n in pairs)]
 
 
 def _slowed(profile: Profile, slope: float) -> Profile:

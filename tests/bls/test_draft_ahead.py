@@ -39,6 +39,7 @@ from tandem.bls.draft_ahead import (
     hit_chance,
     split,
 )
+from tandem.bls.draft_length import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.effects import BranchDraft, Draft, EngineAnswer, StepSeconds
 from tandem.bls.request import Request, Sampling
@@ -186,6 +187,16 @@ def test_a_draft_tells_whether_its_round_waited_for_branches_first(how, monkeypa
     assert not first
     assert later
     assert all(later)
+
+
+def test_nothing_is_drafted_ahead_behind_a_draft_on_trial(monkeypatch):
+    plan, draft = FixedLength.plan, BranchingDraft(ENDLESS)
+    monkeypatch.setattr(
+        FixedLength, "plan", lambda self, limit: plan(self, limit)._replace(on_trial=True)
+    )
+    decoding = check(request_of(end_ids=()), ENDLESS, draft)
+    assert decoding.statistics.num_draft_tokens > 8
+    assert all(call.branching is None for call in draft.calls)
 
 
 def test_figures_tell_hits_by_what_the_round_before_accepted():
