@@ -24,7 +24,8 @@ from rich.table import Table
 from tritonclient import grpc
 
 from benchmarks import bare
-from tandem.bls.draft_ahead import ALL_BRANCHES, split
+from tandem.bls.ahead_plan import split
+from tandem.bls.ahead_statistics import ALL_BRANCHES
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Client, Value

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.ahead import PAIRS, PROFILES, Call, Loops, Run
 from benchmarks.simulation import engine_settings
-from tandem.bls.draft_ahead import AheadStatistics
+from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Beside, BranchDraft, EngineAnswer, EngineCall, Settle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.bls.draft_ahead import AheadStatistics
+from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafter_registry import BUILT_IN, CONTROL, DRAFTERS
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
-from tandem.bls.draft_ahead import AheadStatistics
+from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused

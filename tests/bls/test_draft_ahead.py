@@ -1,6 +1,5 @@
 """Drafting ahead with scripted engines: the same text, by the drafts of plain calls."""
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,25 +25,15 @@ from scripted import (
 from strategies import languages, requests_of
 
 from tandem.bls import draft_ahead
-from tandem.bls.ahead_trials import TRIAL_ROUNDS, TRIAL_TURNS
-from tandem.bls.draft_ahead import (
-    FIRST_PLAN,
-    AheadPlan,
-    AheadStatistics,
-    BranchesAhead,
-    Costs,
-    best_plan,
-    branches_of,
-    branching_of,
-    hit_chance,
-    split,
-)
+from tandem.bls.ahead_plan import AheadPlan
+from tandem.bls.ahead_statistics import AheadStatistics
+from tandem.bls.draft_ahead import BranchesAhead, DraftAhead, branches_of, branching_of
 from tandem.bls.draft_length import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel
-from tandem.bls.effects import BranchDraft, Draft, EngineAnswer, StepSeconds
+from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
 from tandem.bls.request import Request, Sampling
 from tandem.bls.sequence import Sequence
-from tandem.bls.settings import AUTO, MAX_HELPERS
+from tandem.bls.settings import AUTO
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
@@ -287,17 +276,11 @@ def test_a_shared_device_does_not_hinder_who_insists():
 
 
 def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
-    drafter = DraftModel(
-        replace(AHEAD.draft, vocab_size=6), AHEAD.target, Health(), None, ahead_of()
-    )
+    ahead = DraftAhead(AheadStatistics(AHEAD), 4, always=True)
+    drafter = DraftModel(replace(AHEAD.draft, vocab_size=6), AHEAD.target, Health(), None, ahead)
     sequence = Sequence(request_of())
     assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup")) is not None
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None
-
-
-def ahead_of(longest=4, *, always=True, running=1):
-    statistics = AheadStatistics(AHEAD, lambda: running)
-    return draft_ahead.DraftAhead(statistics, longest, always=always)
 
 
 def test_an_empty_branch_is_none():
@@ -305,48 +288,6 @@ def test_an_empty_branch_is_none():
     ahead = branches_of(3, ids(1), branches)
     assert len(ahead) == 1
     assert ahead.by_outcome[1, 4].tolist() == [2, 3]
-
-
-# How branches are shared out
-
-
-def test_branches_go_where_the_verification_probably_ends():
-    assert split(16, 0.8, (True,) * 5) == (4, 4, 3, 2, 3)
-    assert split(16, 0.3, (True,) * 5) == (10, 4, 1, 0, 1)
-    assert split(2, 0.9, (True,) * 5) == (1, 0, 0, 0, 1)
-
-
-@given(
-    st.integers(1, 128),
-    st.floats(0.05, 0.98),
-    st.lists(st.booleans(), min_size=1, max_size=17).map(tuple),
-)
-def test_the_whole_budget_is_spent_on_what_is_wanted(budget, acceptance, wanted):
-    counts = split(budget, acceptance, wanted)
-    assert sum(counts) == (budget if any(wanted) else 0)
-    assert all(count >= 0 for count in counts)
-    assert not any(count for count, want in zip(counts, wanted, strict=True) if not want)
-
-
-def test_a_split_hits_more_often_than_its_neighbours():
-    acceptance, counts = 0.8, np.array(split(24, 0.8, (True,) * 7))
-
-    def hits(of):
-        reached = acceptance ** np.arange(7)
-        ends = np.append(reached[:-1] * (1 - acceptance), reached[-1])
-        found = 1 - (of + 1.0) ** -0.67
-        found[-1] = 1 - (1 - acceptance) * float(of[-1]) ** -0.67
-        return (ends * found).sum()
-
-    best = hits(counts)
-    assert best == pytest.approx(hit_chance(6, 24, acceptance))
-    for a in range(7):
-        for b in range(7):
-            moved = counts.copy()
-            moved[a] -= 1
-            moved[b] += 1
-            if moved.min() >= 0 and moved[-1] > 0:
-                assert hits(moved) <= best + 1e-12
 
 
 def test_no_branch_follows_an_end_of_sequence_or_a_ban_that_ends():
@@ -368,90 +309,6 @@ def test_no_branch_follows_an_end_of_sequence_or_a_ban_that_ends():
     assert branching_of(sequence, ids(1), plan, 100, 0.8) is None
 
 
-# How much is worth it
-
-LLAMA_70B_1B = Costs(target=(0.0198, 0.0001), step=(0.00109, 0.0000033), way=0.0012)
-
-
-def test_branches_are_as_long_as_a_verification_leaves_time_for():
-    plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 32, 128)
-    assert 8 <= plan.num_tokens <= 14
-    assert (plan.num_tokens + 1) * 0.00109 < 0.9 * 0.02
-    assert plan.num_branches == 128
-    assert 3 <= plan.on_miss <= 7
-    assert advantage > 1.25
-
-
-def test_steep_branches_are_fewer():
-    steep = LLAMA_70B_1B._replace(step=(0.00109, 0.00003))
-    assert best_plan(steep, 0.8, 32, 128)[0].num_branches <= 32
-
-
-def test_a_draft_engine_as_slow_as_the_target_gains_nothing_ahead():
-    slow = Costs(target=(0.02, 0.0), step=(0.02, 0.0), way=0.001)
-    assert best_plan(slow, 0.3, 8, 128)[0].num_tokens == 1
-
-
-@pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
-def test_the_more_sequences_decode_the_fewer_branches_each_asks_for(running, branches):
-    ahead = ahead_of(10, always=True, running=running)
-    learn(ahead)
-    assert ahead.plan.num_branches == branches
-
-
-def test_many_sequences_draft_nothing_ahead_by_themselves():
-    assert ahead_of(always=False, running=MAX_HELPERS).plan is not None
-    assert ahead_of(always=False, running=MAX_HELPERS + 1).plan is None
-    assert ahead_of(always=True, running=MAX_HELPERS + 1).plan is not None
-
-
-def test_where_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():
-    for always in (False, True):
-        ahead = ahead_of(8, always=always)
-        learn(ahead, step=0.02, accepted=1)
-        assert (ahead.plan is not None) == always
-
-
-def test_auto_drafts_nothing_ahead_where_that_slows_the_others_down():
-    """Costs of calls promise a gain, but rounds of all take twice as long."""
-    for always in (False, True):
-        ahead = ahead_of(10, always=always, running=4)
-        learn(ahead, rounds=20)
-        draft = Draft(ids(1, 1, 1, 1), drafter="draft_model")
-        were_ahead = []
-        trial = 2 * TRIAL_TURNS * TRIAL_ROUNDS * 4
-        for _ in range(2 * trial):
-            were_ahead.append(ahead.plan is not None)
-            seconds = StepSeconds(0.05 if were_ahead[-1] else 0.025, 0.02)
-            ahead.statistics.timed(draft, 4, seconds, ahead=were_ahead[-1])
-        assert any(were_ahead)
-        assert any(were_ahead[-trial:]) == always
-
-
-def test_a_plan_follows_when_costs_do():
-    ahead = ahead_of(10)
-    before = ahead.plan
-    assert before == FIRST_PLAN
-    learn(ahead)
-    assert ahead.plan.num_branches == 128
-    learn(ahead, step=0.004, rounds=2_000)
-    assert ahead.plan.num_tokens < 5
-    assert ahead.timeout == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
-
-
-def learn(ahead, step=0.00109, accepted=4, rounds=200):
-    for number in range(rounds):
-        tokens = 3 + number % 3
-        answer = EngineAnswer(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
-        draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
-        verification = 0.021 + 0.0001 * tokens
-        seconds = StepSeconds(answer.seconds + verification, verification)
-        ahead.verified(draft, min(accepted, tokens), seconds, ahead=ahead.plan is not None)
-        branches = step * (1 + 0.003 * 64) * 11
-        answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
-        ahead.statistics.timed_branches(answer, 10, 64)
-
-
 def test_auto_lengths_learn_nothing_from_a_draft_that_cost_no_call():
     class TimedTarget(Target):
         def answers(self, call):
@@ -463,8 +320,3 @@ def test_auto_lengths_learn_nothing_from_a_draft_that_cost_no_call():
     play(decoding, TimedTarget(ENDLESS, ()), BranchingDraft(ENDLESS, agrees=7))
     assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]
     assert decoding.statistics.ahead.num_hits > 0
-
-
-def test_hit_chances_are_those_of_the_measured_exponent():
-    assert hit_chance(1, 1, 1e-9) == pytest.approx(1 - 2**-0.67, abs=1e-3)
-    assert math.isclose(hit_chance(0, 1, 0.8), 0.8)

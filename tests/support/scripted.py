@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.draft_ahead import AheadStatistics
+from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.draft_length import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import (

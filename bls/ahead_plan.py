@@ -1,0 +1,136 @@
+"""How many branches to draft ahead, how long, and behind which outcomes.
+
+`bls.draft_ahead` has the words and the sources. Everything here is a function of numbers: of how
+often draft tokens are accepted, and of what calls take.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Where the draft's first guess is wrong, the target's token is among its next F with probability
+# 1 - (F + 1) ** -RANK_EXPONENT: measured on the demo pair, greedy.
+RANK_EXPONENT = 0.67
+BUDGETS = (4, 8, 16, 32, 64, 128)  # branches in one call
+SLACK = 0.9  # of a verification, in which a call with branches should end
+
+
+class AheadPlan(NamedTuple):
+    """How to draft ahead.
+
+    num_tokens: of each branch. num_branches: in one call. on_miss: tokens of a draft for which
+    no branch was there.
+    """
+
+    num_tokens: int
+    num_branches: int
+    on_miss: int
+
+
+# While nobody knows what calls take.
+FIRST_PLAN = AheadPlan(num_tokens=4, num_branches=BUDGETS[1], on_miss=4)
+
+
+@lru_cache(4096)
+def split(budget: int, acceptance: float, wanted: tuple[bool, ...]) -> tuple[int, ...]:
+    """Return how many branches to draft behind each accepted length, [num_draft_tokens + 1].
+
+    As many in all as ``budget``, where any are wanted. They maximize the chance of a hit,
+
+        sum over j of P(j) * (1 - (F_j + 1) ** -r),  P(j) = a ** j * (1 - a)
+
+    which has F_j + 1 in proportion to a ** (j / (1 + r)). Behind the whole draft the first guess,
+    right with probability a, is a candidate too: there it is F_j.
+    """
+    places = np.arange(len(wanted))
+    weights = np.where(wanted, acceptance ** (places / (1 + RANK_EXPONENT)), 0.0)
+    excluded = np.where(places < len(wanted) - 1, 1.0, 0.0)  # the draft's own next token
+    ideal = _at_least_none(weights, excluded, budget)
+    counts = np.floor(ideal).astype(int)
+    rest = np.argsort(counts - ideal, kind="stable")[: budget - counts.sum()]
+    counts[rest] += 1
+    return tuple(np.where(wanted, counts, 0).tolist())
+
+
+def _at_least_none(
+    weights: NDArray[np.float64], excluded: NDArray[np.float64], budget: int
+) -> NDArray[np.float64]:
+    """Return scale * weights - excluded, 0 where that is less, so that the sum is ``budget``."""
+    chosen = weights > 0
+    while chosen.any():
+        scale = (budget + excluded[chosen].sum()) / weights[chosen].sum()
+        counts = np.where(chosen, scale * weights - excluded, 0.0)
+        if (counts >= 0).all():
+            return counts
+        chosen &= counts >= 0
+    return np.zeros(len(weights))
+
+
+def hit_chance(num_tokens: int, num_branches: int, acceptance: float) -> float:
+    """Return how probable it is that the outcome of a draft of that length was foreseen."""
+    counts = np.array(split(num_branches, acceptance, (True,) * (num_tokens + 1)))
+    reached = acceptance ** np.arange(num_tokens + 1)
+    found = 1 - (counts[:-1] + 1.0) ** -RANK_EXPONENT
+    hits = float((reached[:-1] * (1 - acceptance) * found).sum())
+    if counts[-1]:
+        hits += float(reached[-1] * (1 - (1 - acceptance) * counts[-1] ** -RANK_EXPONENT))
+    return hits
+
+
+def emitted(num_tokens: int, acceptance: float) -> float:
+    """Return how many tokens a round with such a draft emits on average."""
+    return (1 - acceptance ** (num_tokens + 1)) / (1 - acceptance)
+
+
+class Costs(NamedTuple):
+    """What calls take, in seconds: each pair is what is fixed, and what each adds to it."""
+
+    target: tuple[float, float]  # a verification; each draft token
+    step: tuple[float, float]  # one of the draft engine's; each branch
+    way: float  # of a draft call: to the engine and back
+
+    def verification(self, num_tokens: int) -> float:
+        """Seconds to verify a draft."""
+        return self.target[0] + self.target[1] * num_tokens
+
+    def draft(self, num_tokens: int) -> float:
+        """Seconds of an ordinary draft call."""
+        return self.way + num_tokens * (self.step[0] + self.step[1])
+
+    def fitting(self, longest: int, num_branches: int) -> int:
+        """How many tokens so many branches may have to be there when the target answers."""
+        step = self.step[0] + self.step[1] * num_branches
+        spare = SLACK * self.verification(longest) - self.way
+        return min(longest, max(0, int(spare / step) - 1))
+
+
+def best_plan(
+    costs: Costs, acceptance: float, longest: int, most_branches: int
+) -> tuple[AheadPlan, float]:
+    """Return the plan that promises most tokens a second, and how many times those without it.
+
+    Hits are verified at once; a miss waits for a draft first. Where no branch would be there in
+    time, the plan is the least that can be done, and promises nothing.
+    """
+    best, most = AheadPlan(1, BUDGETS[0], longest), 0.0
+    for budget in BUDGETS:
+        if budget > max(most_branches, BUDGETS[0]):
+            break
+        num_tokens = costs.fitting(longest, budget)
+        hits = hit_chance(num_tokens, budget, acceptance)
+        for on_miss in range(1, num_tokens + 1):
+            tokens = hits * emitted(num_tokens, acceptance)
+            tokens += (1 - hits) * emitted(on_miss, acceptance)
+            seconds = hits * costs.verification(num_tokens)
+            seconds += (1 - hits) * (costs.verification(on_miss) + costs.draft(on_miss))
+            if tokens / seconds > most:
+                most, best = tokens / seconds, AheadPlan(num_tokens, budget, on_miss)
+    without = max(
+        emitted(n, acceptance) / (costs.verification(n) + costs.draft(n))
+        for n in range(1, longest + 1)
+    )
+    return best, most / without

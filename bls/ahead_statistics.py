@@ -1,0 +1,121 @@
+"""What requests learn about drafting ahead: whether it pays, and which plan promises most."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.bls.ahead_plan import FIRST_PLAN, AheadPlan, Costs, best_plan
+from tandem.bls.ahead_trials import AheadTrials
+from tandem.bls.drafter_registry import DRAFT_MODEL
+from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+from tandem.bls.round_times import LatencyModel
+from tandem.bls.settings import MAX_HELPERS, LoopSettings
+
+ALL_BRANCHES = 128  # of all sequences together; each has `ahead_plan.BUDGETS[0]` at least
+ADVANTAGE = 1.02  # of drafting ahead in tokens a second, before it is worth it
+PLAN_EVERY = 16  # rounds of all requests: costs change slowly
+MEMORY = 0.998  # how much of what was learned about acceptance outlives a round
+PRIOR = (7.0, 10.0)  # tokens accepted, and verified, before the first round
+
+
+class AheadStatistics:
+    """What all requests of a deployment have learned about drafting ahead. Thread-safe.
+
+    running: how many sequences decode now. They share the engines.
+    """
+
+    def __init__(self, settings: LoopSettings, running: Callable[[], int] = lambda: 1) -> None:
+        self._shares_device = settings.engines_share_device
+        self._running = running
+        self._lock = threading.Lock()
+        self._accepted: dict[str, NDArray[np.float64]] = {}  # by drafter: [accepted, verified]
+        self._target = LatencyModel(through_zero=False)  # by draft tokens
+        self._step = LatencyModel(through_zero=False)  # of the draft engine, by branches
+        self._way = LatencyModel(through_zero=False)  # of a draft call
+        # By the longest draft: the round in which it was made, the plan, its advantage.
+        self._plans: dict[int, tuple[int, AheadPlan, float]] = {}
+        self._trials = AheadTrials()
+        self._rounds = 0
+
+    def acceptance(self, drafter: str) -> float:
+        """Return how probable it is that the next draft token is accepted, if all before were."""
+        accepted, verified = self._accepted.get(drafter, PRIOR)
+        return float(np.clip(accepted / verified, 0.05, 0.98))
+
+    def seconds(self, num_tokens: int) -> float:
+        """Return how long a draft call for so many tokens takes; 0 where nobody knows."""
+        with self._lock:
+            costs = self._costs()
+        return costs.draft(num_tokens) if costs else 0.0
+
+    def verified(self, draft: Draft, num_accepted: int) -> None:
+        """Learn from a draft that was verified."""
+        decided = min(num_accepted + 1, len(draft))
+        with self._lock:
+            known = self._accepted.get(draft.drafter, np.array(PRIOR))
+            self._accepted[draft.drafter] = MEMORY * known + (num_accepted, decided)
+            self._rounds += 1
+
+    def timed(self, draft: Draft, num_accepted: int, seconds: StepSeconds, *, ahead: bool) -> None:
+        """Learn what a round took. What its draft did not take is time to draft ahead in.
+
+        ahead: whether branches were drafted meanwhile.
+        """
+        answer = draft.answer
+        with self._lock:
+            self._trials.observe(self._running(), num_accepted + 1, seconds.whole, ahead=ahead)
+            self._target.add(len(draft), seconds.whole - (answer.seconds if answer else 0.0))
+            if answer is not None and len(answer.tokens):
+                self._add_call(answer, len(answer.tokens), 1)
+
+    def timed_branches(self, answer: EngineAnswer, num_tokens: int, num_branches: int) -> None:
+        """Learn what a call took that was to draft so many branches of so many tokens.
+
+        One that was stopped, because it was late, would have taken longer still. One that found no
+        memory for branches says nothing.
+        """
+        with self._lock:
+            costs = self._costs()
+            late = costs is not None and answer.seconds > costs.verification(0)
+            if answer.branches or late:
+                self._add_call(answer, num_tokens + 1, num_branches)
+
+    def plan(self, longest: int, *, always: bool) -> AheadPlan | None:
+        """Decide; None: it does not pay.
+
+        longest: tokens (>= 1) that a draft may have. always: only how, not whether.
+        """
+        if not always and (self._shares_device or self._running() > MAX_HELPERS):
+            return None
+        with self._lock:
+            made, plan, advantage = self._plans.get(longest, (-PLAN_EVERY, None, 0.0))
+            if plan is None or self._rounds - made >= PLAN_EVERY:
+                costs = self._costs()
+                if costs is None:
+                    return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
+                acceptance, share = self.acceptance(DRAFT_MODEL.name), self._share
+                plan, advantage = best_plan(costs, acceptance, longest, share)
+                self._plans[longest] = self._rounds, plan, advantage
+            pays = advantage > ADVANTAGE and self._trials.allow(self._running())
+        return plan if always or pays else None
+
+    @property
+    def _share(self) -> int:
+        """Branches that a sequence may ask for: the more of them decode, the fewer each."""
+        return ALL_BRANCHES // max(1, self._running())
+
+    def _costs(self) -> Costs | None:
+        """Return what calls take; None where nobody knows yet."""
+        if not (self._target.known and self._step.known):
+            return None
+        costs = Costs(self._target.fit(), self._step.fit(), self._way.fit()[0])
+        return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
+
+    def _add_call(self, answer: EngineAnswer, steps: int, num_branches: int) -> None:
+        working = answer.engine_seconds or answer.seconds
+        self._step.add(num_branches, working / steps)
+        self._way.add(1, max(0.0, answer.seconds - working))

@@ -1,0 +1,78 @@
+"""Whether requests draft ahead, and by which plan, follows from what they have learned."""
+
+import pytest
+from scripted import SETTINGS, ids, with_engines
+
+from tandem.bls.ahead_plan import FIRST_PLAN
+from tandem.bls.ahead_statistics import AheadStatistics
+from tandem.bls.ahead_trials import TRIAL_ROUNDS, TRIAL_TURNS
+from tandem.bls.draft_ahead import DraftAhead
+from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+from tandem.bls.settings import MAX_HELPERS
+
+AHEAD = with_engines(SETTINGS, draft={"branches": True})
+
+
+def ahead_of(longest=4, *, always=True, running=1):
+    statistics = AheadStatistics(AHEAD, lambda: running)
+    return DraftAhead(statistics, longest, always=always)
+
+
+def learn(ahead, step=0.00109, accepted=4, rounds=200):
+    for number in range(rounds):
+        tokens = 3 + number % 3
+        answer = EngineAnswer(ids(*[1] * tokens), 0.0012 + tokens * step, tokens * step)
+        draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
+        verification = 0.021 + 0.0001 * tokens
+        seconds = StepSeconds(answer.seconds + verification, verification)
+        ahead.verified(draft, min(accepted, tokens), seconds, ahead=ahead.plan is not None)
+        branches = step * (1 + 0.003 * 64) * 11
+        answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
+        ahead.statistics.timed_branches(answer, 10, 64)
+
+
+@pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
+def test_the_more_sequences_decode_the_fewer_branches_each_asks_for(running, branches):
+    ahead = ahead_of(10, always=True, running=running)
+    learn(ahead)
+    assert ahead.plan.num_branches == branches
+
+
+def test_many_sequences_draft_nothing_ahead_by_themselves():
+    assert ahead_of(always=False, running=MAX_HELPERS).plan is not None
+    assert ahead_of(always=False, running=MAX_HELPERS + 1).plan is None
+    assert ahead_of(always=True, running=MAX_HELPERS + 1).plan is not None
+
+
+def test_where_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():
+    for always in (False, True):
+        ahead = ahead_of(8, always=always)
+        learn(ahead, step=0.02, accepted=1)
+        assert (ahead.plan is not None) == always
+
+
+def test_auto_drafts_nothing_ahead_where_that_slows_the_others_down():
+    """Costs of calls promise a gain, but rounds of all take twice as long."""
+    for always in (False, True):
+        ahead = ahead_of(10, always=always, running=4)
+        learn(ahead, rounds=20)
+        draft = Draft(ids(1, 1, 1, 1), drafter="draft_model")
+        were_ahead = []
+        trial = 2 * TRIAL_TURNS * TRIAL_ROUNDS * 4
+        for _ in range(2 * trial):
+            were_ahead.append(ahead.plan is not None)
+            seconds = StepSeconds(0.05 if were_ahead[-1] else 0.025, 0.02)
+            ahead.statistics.timed(draft, 4, seconds, ahead=were_ahead[-1])
+        assert any(were_ahead)
+        assert any(were_ahead[-trial:]) == always
+
+
+def test_a_plan_follows_when_costs_do():
+    ahead = ahead_of(10)
+    before = ahead.plan
+    assert before == FIRST_PLAN
+    learn(ahead)
+    assert ahead.plan.num_branches == 128
+    learn(ahead, step=0.004, rounds=2_000)
+    assert ahead.plan.num_tokens < 5
+    assert ahead.timeout == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
