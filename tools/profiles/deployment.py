@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.drafter_registry import CONTROL, DrafterKind, DrafterName
 from tandem.bls.settings import (
     MAX_HELPERS,
     DrafterModule,
@@ -18,14 +17,21 @@ from tandem.bls.settings import (
     ForwarderSettings,
     LoopSettings,
 )
-from tandem.contract.strings import MOST_STRINGS
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.settings import TokenizerSettings
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.checkpoint import TokenizerFolder
-from tandem.tools.profiles.drafters import OwnDrafter, own_drafters
-from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
-from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
+from tandem.tools.profiles.checks import (
+    check_draft_ahead,
+    check_draft_lengths,
+    check_drafters,
+    check_instances,
+    check_languages,
+    check_limits,
+    check_names,
+)
+from tandem.tools.profiles.drafters import OwnDrafter, allowed_kinds, own_drafters
+from tandem.tools.profiles.engines.base import EnginePlan, ProfileError
 from tandem.tools.profiles.pair import check_pair
 from tandem.tools.profiles.profile import (
     DRAFT,
@@ -98,7 +104,7 @@ class Deployment:
     @cached_property
     def drafter_kinds(self) -> Mapping[DrafterName, DrafterKind]:
         """The rows of what can draft here."""
-        return _drafters(self.target, self.draft, self.own_drafters)
+        return allowed_kinds(self.target, self.draft, self.own_drafters)
 
     @cached_property
     def stream_entry(self) -> EntrySection:
@@ -240,12 +246,12 @@ def for_checkpoints(
 
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
-    _check_names(profile)
+    check_names(profile)
     engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
     if with_weights:
         for key_path, section in sections_of(profile):
             section.check_weights(key_path)
-    _check_languages(profile)
+    check_languages(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     if draft:
         target = profile.engines.target.adjusted_to_draft(draft, target)
@@ -259,12 +265,12 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
         use_draft_logits=profile.decoding.use_draft_logits,
     )
     own = own_drafters(profile.drafters)
-    known = _drafters(target, draft, own)
-    _check_drafters(profile, known, own)
-    _check_draft_lengths(profile, known, target)
-    _check_draft_ahead(profile, draft)
-    _check_limits(profile)
-    _check_instances(profile)
+    known = allowed_kinds(target, draft, own)
+    check_drafters(profile, known, own)
+    check_draft_lengths(profile, known, target)
+    check_draft_ahead(profile, draft)
+    check_limits(profile)
+    check_instances(profile)
     tokenizer = shared_tokenizer(profile)
     for key_path, section in sections_of(profile):
         check_width(engines[key_path], section, tokenizer, key_path)
@@ -280,130 +286,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     )
 
 
-def _check_names(profile: Profile) -> None:
-    """Refuse two models of one name, and anything but one stream entry."""
-    models = profile.models.model_dump()
-    if profile.engines.draft is None:
-        del models["draft"]
-    key_paths: dict[KeyPath, str] = {("models", job): name for job, name in models.items()}
-    key_paths |= {("entries", i, "name"): entry.name for i, entry in enumerate(profile.entries)}
-    for name, times in Counter(key_paths.values()).items():
-        if times > 1:
-            key_path = [p for p, used in key_paths.items() if used == name][-1]
-            raise ProfileError(key_path, f"a second model named '{name}'; give each its own name")
-    streams = sum(entry.kind == "stream" for entry in profile.entries)
-    if streams != 1:
-        raise ProfileError(
-            ("entries",), f"{streams} entries of kind 'stream'; one must hold the loop"
-        )
-
-
-def _drafters(
-    target: EnginePlan, draft: EnginePlan | None, own: tuple[OwnDrafter, ...]
-) -> dict[DrafterName, DrafterKind]:
-    """The rows of what can draft, the preferred one first and the control last."""
-    if target.capabilities.drafts_itself:
-        return {kind.name: kind for kind in DRAFTERS.values() if kind.in_engine}
-    rows = []
-    if target.capabilities.verifies_drafts and target.max_draft_len:
-        rows = [kind for kind in _all_rows(own) if kind.drafts_in_loop]
-    fit = [kind for kind in rows if draft or not kind.samples_from_draft_model]
-    return {kind.name: kind for kind in (*fit, CONTROL)}
-
-
-def _all_rows(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:
-    return [*DRAFTERS.values(), *(drafter.kind for drafter in own)]
-
-
-def _check_languages(profile: Profile) -> None:
-    """Refuse emulated engines that emulate two texts: no draft would ever be right."""
-    target, draft = profile.engines.target, profile.engines.draft
-    if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
-        return
-    if target.language != draft.language:
-        raise ProfileError((*DRAFT, "language"), "differs from the target's; give both the same")
-
-
-def _check_drafters(
-    profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[OwnDrafter, ...]
-) -> None:
-    """Refuse a default drafter that the engines do not allow."""
-    drafters: dict[KeyPath, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
-    for index, entry in enumerate(profile.entries):
-        drafters[("entries", index, "drafter")] = entry.drafter
-    sampling = {kind.name for kind in _all_rows(own) if kind.samples_from_draft_model}
-    for key_path, drafter in drafters.items():
-        if drafter is None or drafter in known:
-            continue
-        if drafter in sampling and profile.engines.draft is None:
-            raise ProfileError(
-                key_path,
-                f"'{drafter}' needs engines.draft, which is missing; add it or say "
-                f"'{CONTROL.name}'",
-            )
-        raise ProfileError(key_path, f"'{drafter}' given, these engines allow {', '.join(known)}")
-
-
-def _check_draft_lengths(
-    profile: Profile, known: Mapping[DrafterName, DrafterKind], target: EnginePlan
-) -> None:
-    """Refuse default drafts that the target won't verify."""
-    decoding, drafting = profile.decoding, [k for k in known.values() if k.drafts_in_loop]
-    lengths: dict[KeyPath, tuple[bool, int]] = {
-        ("decoding", "draft_len"): (
-            any(not kind.only_looks_up for kind in drafting),
-            decoding.draft_len,
-        ),
-        ("decoding", "prompt_lookup", "prompt_lookup_num_tokens"): (
-            any(kind.looks_up for kind in drafting),
-            decoding.prompt_lookup.prompt_lookup_num_tokens,
-        ),
-    }
-    for key_path, (matters, length) in lengths.items():
-        if matters and length > target.max_draft_len:
-            raise ProfileError(
-                key_path,
-                f"{length} is over engines.target.max_draft_len, which is "
-                f"{target.max_draft_len}; lower the one or raise the other",
-            )
-
-
-def _check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
-    """Refuse to draft ahead with an engine that cannot."""
-    if profile.decoding.draft_ahead and not (draft and draft.capabilities.branches):
-        reason = "engines.draft is missing" if draft is None else "the draft engine cannot do it"
-        raise ProfileError(("decoding", "draft_ahead"), f"true, but {reason}; say auto or false")
-
-
 def _share_device(profile: Profile) -> bool:
     """Whether what one engine computes slows the other down."""
     target, draft = profile.engines.target, profile.engines.draft
     return draft is not None and bool(target.devices & draft.devices)
-
-
-def _check_limits(profile: Profile) -> None:
-    """Refuse limits beyond what is read at all, and a default that they forbid."""
-    limits, lookup = profile.limits, profile.decoding.prompt_lookup
-    if limits.max_words * profile.max_batch_size > MOST_STRINGS:
-        raise ProfileError(
-            ("limits", "max_words"),
-            f"{limits.max_words} for each of {profile.max_batch_size} prompts (max_batch_size) is "
-            f"over {MOST_STRINGS} in one tensor; lower either",
-        )
-    if lookup.max_matching_ngram_size > limits.max_ngram_size:
-        raise ProfileError(
-            ("decoding", "prompt_lookup", "max_matching_ngram_size"),
-            f"{lookup.max_matching_ngram_size} is over limits.max_ngram_size, which is "
-            f"{limits.max_ngram_size}; lower the one or raise the other",
-        )
-
-
-def _check_instances(profile: Profile) -> None:
-    """Refuse loops that can never have anything to do."""
-    most = profile.admission.max_requests
-    if profile.instances > most:
-        raise ProfileError(
-            ("instances",),
-            f"{profile.instances} loops for {most} sequences at once (admission.max_requests); "
-            "lower the one or raise the other",
-        )

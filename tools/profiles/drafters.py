@@ -1,4 +1,4 @@
-"""A profile's part for drafters of the deployment's own: a Python file each."""
+"""What can draft in a deployment, and a profile's part for drafters of its own: a file each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from typing import Any, get_type_hints
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from tandem.bls.drafter_registry import DRAFTERS, DrafterExists, DrafterKind, refuse_taken
+from tandem.bls.drafter_registry import (
+    CONTROL,
+    DRAFTERS,
+    DrafterExists,
+    DrafterKind,
+    DrafterName,
+    refuse_taken,
+)
 from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
-from tandem.tools.profiles.engines.base import ConfigSection, Folder, KeyPath, ProfileError
+from tandem.tools.profiles.engines.base import (
+    ConfigSection,
+    EnginePlan,
+    Folder,
+    KeyPath,
+    ProfileError,
+)
 
 SECTION = "drafters"
 
@@ -33,6 +46,24 @@ class OwnDrafter:
     kind: DrafterKind
     file: Path
     settings: Mapping[str, Any]
+
+
+def allowed_kinds(
+    target: EnginePlan, draft: EnginePlan | None, own: tuple[OwnDrafter, ...]
+) -> dict[DrafterName, DrafterKind]:
+    """Return the rows of what can draft, the preferred one first and the control last."""
+    if target.capabilities.drafts_itself:
+        return {kind.name: kind for kind in DRAFTERS.values() if kind.in_engine}
+    rows = []
+    if target.capabilities.verifies_drafts and target.max_draft_len:
+        rows = [kind for kind in all_kinds(own) if kind.drafts_in_loop]
+    fit = [kind for kind in rows if draft or not kind.samples_from_draft_model]
+    return {kind.name: kind for kind in (*fit, CONTROL)}
+
+
+def all_kinds(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:
+    """Return the rows of all drafters that engines could allow."""
+    return [*DRAFTERS.values(), *(drafter.kind for drafter in own)]
 
 
 def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:

@@ -1,0 +1,122 @@
+"""Whether the sections of a profile fit together, and fit what its engines can do.
+
+Each check raises ProfileError with the key path of what to change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from tandem.bls.drafter_registry import CONTROL, DrafterKind, DrafterName
+from tandem.contract.strings import MOST_STRINGS
+from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
+from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
+from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
+from tandem.tools.profiles.profile import DRAFT, Profile
+
+
+def check_names(profile: Profile) -> None:
+    """Refuse two models of one name, and anything but one stream entry."""
+    models = profile.models.model_dump()
+    if profile.engines.draft is None:
+        del models["draft"]
+    key_paths: dict[KeyPath, str] = {("models", job): name for job, name in models.items()}
+    key_paths |= {("entries", i, "name"): entry.name for i, entry in enumerate(profile.entries)}
+    for name, times in Counter(key_paths.values()).items():
+        if times > 1:
+            key_path = [p for p, used in key_paths.items() if used == name][-1]
+            raise ProfileError(key_path, f"a second model named '{name}'; give each its own name")
+    streams = sum(entry.kind == "stream" for entry in profile.entries)
+    if streams != 1:
+        raise ProfileError(
+            ("entries",), f"{streams} entries of kind 'stream'; one must hold the loop"
+        )
+
+
+def check_languages(profile: Profile) -> None:
+    """Refuse emulated engines that emulate two texts: no draft would ever be right."""
+    target, draft = profile.engines.target, profile.engines.draft
+    if not (isinstance(target, EmulatedTarget) and isinstance(draft, EmulatedDraft)):
+        return
+    if target.language != draft.language:
+        raise ProfileError((*DRAFT, "language"), "differs from the target's; give both the same")
+
+
+def check_drafters(
+    profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[OwnDrafter, ...]
+) -> None:
+    """Refuse a default drafter that the engines do not allow."""
+    drafters: dict[KeyPath, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
+    for index, entry in enumerate(profile.entries):
+        drafters[("entries", index, "drafter")] = entry.drafter
+    sampling = {kind.name for kind in all_kinds(own) if kind.samples_from_draft_model}
+    for key_path, drafter in drafters.items():
+        if drafter is None or drafter in known:
+            continue
+        if drafter in sampling and profile.engines.draft is None:
+            raise ProfileError(
+                key_path,
+                f"'{drafter}' needs engines.draft, which is missing; add it or say "
+                f"'{CONTROL.name}'",
+            )
+        raise ProfileError(key_path, f"'{drafter}' given, these engines allow {', '.join(known)}")
+
+
+def check_draft_lengths(
+    profile: Profile, known: Mapping[DrafterName, DrafterKind], target: EnginePlan
+) -> None:
+    """Refuse default drafts that the target won't verify."""
+    decoding, drafting = profile.decoding, [k for k in known.values() if k.drafts_in_loop]
+    lengths: dict[KeyPath, tuple[bool, int]] = {
+        ("decoding", "draft_len"): (
+            any(not kind.only_looks_up for kind in drafting),
+            decoding.draft_len,
+        ),
+        ("decoding", "prompt_lookup", "prompt_lookup_num_tokens"): (
+            any(kind.looks_up for kind in drafting),
+            decoding.prompt_lookup.prompt_lookup_num_tokens,
+        ),
+    }
+    for key_path, (matters, length) in lengths.items():
+        if matters and length > target.max_draft_len:
+            raise ProfileError(
+                key_path,
+                f"{length} is over engines.target.max_draft_len, which is "
+                f"{target.max_draft_len}; lower the one or raise the other",
+            )
+
+
+def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
+    """Refuse to draft ahead with an engine that cannot."""
+    if profile.decoding.draft_ahead and not (draft and draft.capabilities.branches):
+        reason = "engines.draft is missing" if draft is None else "the draft engine cannot do it"
+        raise ProfileError(("decoding", "draft_ahead"), f"true, but {reason}; say auto or false")
+
+
+def check_limits(profile: Profile) -> None:
+    """Refuse limits beyond what is read at all, and a default that they forbid."""
+    limits, lookup = profile.limits, profile.decoding.prompt_lookup
+    if limits.max_words * profile.max_batch_size > MOST_STRINGS:
+        raise ProfileError(
+            ("limits", "max_words"),
+            f"{limits.max_words} for each of {profile.max_batch_size} prompts (max_batch_size) is "
+            f"over {MOST_STRINGS} in one tensor; lower either",
+        )
+    if lookup.max_matching_ngram_size > limits.max_ngram_size:
+        raise ProfileError(
+            ("decoding", "prompt_lookup", "max_matching_ngram_size"),
+            f"{lookup.max_matching_ngram_size} is over limits.max_ngram_size, which is "
+            f"{limits.max_ngram_size}; lower the one or raise the other",
+        )
+
+
+def check_instances(profile: Profile) -> None:
+    """Refuse loops that can never have anything to do."""
+    most = profile.admission.max_requests
+    if profile.instances > most:
+        raise ProfileError(
+            ("instances",),
+            f"{profile.instances} loops for {most} sequences at once (admission.max_requests); "
+            "lower the one or raise the other",
+        )
