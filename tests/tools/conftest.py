@@ -1,11 +1,21 @@
-"""What the tests of TensorRT deployments share."""
+"""What the tests of profiles share, and those of TensorRT deployments."""
 
 import pytest
 import yaml
+from checkpoints import write_empty, write_tokenizer
 from llamas import profile_over, write_llamas
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A profile's folder with a target, a draft and the tokenizer that they share."""
+    size = write_tokenizer(tmp_path / "tokenizer")
+    write_empty(tmp_path / "target", size)
+    write_empty(tmp_path / "draft", size)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -16,15 +16,6 @@ SHIPPED = "llama-3.1-8b-llmapi"
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A profile's folder with a target, a draft and the tokenizer that they share."""
-    size = write_tokenizer(tmp_path / "tokenizer")
-    write_empty(tmp_path / "target", size)
-    write_empty(tmp_path / "draft", size)
-    return tmp_path
-
-
-@pytest.fixture
 def plan(folder):
     """Return the deployment of a target; keywords are its section."""
 

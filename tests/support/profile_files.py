@@ -1,0 +1,45 @@
+"""A profile over two small checkpoints: written as a test wants it, and loaded or refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.deployment import Deployment
+
+
+def profile(**changes: Any) -> dict[str, Any]:
+    """A profile that is right, with some sections changed."""
+    whole = {
+        "name": "test",
+        "engines": {
+            "target": {"checkpoint": "target", "max_draft_len": 8},
+            "draft": {"checkpoint": "draft"},
+        },
+        "tokenizer": {"folder": "tokenizer"},
+    }
+    return whole | changes
+
+
+def engines(**target: Any) -> dict[str, Any]:
+    """The engines of a profile without a draft; keywords are of the target."""
+    return {"target": {"checkpoint": "target", "max_draft_len": 8} | target}
+
+
+def load(folder: Path, content: dict[str, Any] | str) -> Deployment:
+    """Write a profile into a folder, and load it."""
+    path = folder / "profile.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return deployment.load(path)
+
+
+def refusal(folder: Path, content: dict[str, Any] | str) -> str:
+    """The one line that a wrong profile is answered with, without its folder."""
+    with pytest.raises(TandemError) as refused:
+        load(folder, content)
+    text = str(refused.value)
+    assert "\n" not in text
+    return text.replace(f"{folder}/", "")

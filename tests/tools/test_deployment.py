@@ -1,0 +1,141 @@
+"""A deployment gives each of its models what the profile and the checkpoints say."""
+
+import pytest
+from checkpoints import write_tokenizer
+from profile_files import engines, load, profile
+
+from tandem.bls.settings import AUTO
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles import deployment
+
+
+def test_profile_fills_defaults_from_the_checkpoints(folder):
+    settings = load(folder, profile()).loop_settings()
+    assert settings.target.max_seq_len == 1024
+    assert settings.target.kv_cache_tokens == 16 * 1024
+    assert settings.end_ids == (0,)
+    assert settings.drafter == "draft_model"
+    assert settings.draft.model == "draft"
+
+
+def test_profile_without_a_draft_looks_up(folder):
+    settings = load(folder, profile(engines=engines())).loop_settings()
+    assert settings.drafter == "prompt_lookup"
+    assert settings.drafters == ("prompt_lookup", "none")
+    assert settings.draft is None
+
+
+def test_profile_with_a_draft_lets_a_request_choose_among_all(folder):
+    settings = load(folder, profile()).loop_settings()
+    assert settings.drafters == ("draft_model", "prompt_lookup", "hybrid", "none")
+
+
+def test_target_that_verifies_no_drafts_gets_none(folder):
+    settings = load(folder, profile(engines=engines(max_draft_len=0))).loop_settings()
+    assert settings.drafters == ("none",)
+
+
+def test_drafting_ahead_is_where_it_pays_and_that_is_on_two_devices(folder):
+    pair = profile()["engines"]
+    settings = load(folder, profile()).loop_settings()
+    assert (settings.draft_ahead, settings.draft_branches) == (None, True)
+    assert settings.engines_share_device
+    pair["draft"]["device"] = "cuda:1"
+    settings = load(folder, profile(engines=pair, decoding={"draft_ahead": True})).loop_settings()
+    assert settings.draft_ahead is True
+    assert not settings.engines_share_device
+    pair["target"]["device"] = "cuda:1"
+    assert load(folder, profile(engines=pair)).loop_settings().engines_share_device
+
+
+def test_draft_may_see_less_than_the_target(folder):
+    short = profile()
+    short["engines"]["draft"]["max_seq_len"] = 512
+    settings = load(folder, short).loop_settings()
+    assert (settings.target.max_seq_len, settings.draft.max_seq_len) == (1024, 512)
+
+
+def test_own_checkpoints_need_no_profile(folder):
+    write_tokenizer(folder / "target")
+    planned = deployment.for_checkpoints(folder / "target", folder / "draft")
+    assert planned.loop_settings().drafter == "draft_model"
+
+
+def test_wrong_own_checkpoint_names_the_option(folder):
+    write_tokenizer(folder / "target")
+    with pytest.raises(TandemError, match="--draft: no folder"):
+        deployment.for_checkpoints(folder / "target", folder / "nowhere")
+
+
+def test_own_checkpoints_are_checked_before_their_weights_are_there(folder):
+    write_tokenizer(folder / "target")
+    (folder / "target" / "model.safetensors").unlink()
+    planned = deployment.for_checkpoints(folder / "target", None, name="mine", with_weights=False)
+    assert (planned.profile.name, planned.drafters) == ("mine", ("prompt_lookup", "none"))
+    with pytest.raises(TandemError, match=r"--target: .* holds no weights"):
+        deployment.for_checkpoints(folder / "target", None)
+
+
+def test_draft_len_may_follow_what_drafts_earn(folder):
+    settings = load(folder, profile(decoding={"draft_len": "auto"})).loop_settings()
+    assert settings.draft_len == AUTO
+    assert settings.draft_stops_when_unsure
+
+
+def test_each_engines_cache_is_counted_apart(folder):
+    small = profile()
+    small["engines"]["target"]["kv_cache_tokens"] = 4096
+    small["engines"]["draft"] |= {"kv_cache_tokens": 1024, "kv_block_tokens": 16}
+    settings = load(folder, small).loop_settings()
+    target, draft = settings.target, settings.draft
+    assert (target.kv_cache_tokens, target.kv_block_tokens, target.kv_blocks) == (4096, 32, 128)
+    assert (draft.kv_cache_tokens, draft.kv_block_tokens, draft.kv_blocks) == (1024, 16, 64)
+    assert settings.draft_kv_blocks == 64
+
+
+def test_each_engine_has_the_profiles_timeout(folder):
+    settings = load(folder, profile(timeouts={"target": 3.0, "draft": 2.0})).loop_settings()
+    assert (settings.target.timeout, settings.draft.timeout) == (3.0, 2.0)
+
+
+def test_settings_answer_for_a_draft_that_is_not_there(folder):
+    settings = load(folder, profile(engines=engines())).loop_settings()
+    assert settings.draft_kv_blocks == 0
+    assert settings.draft_logits_tell_all
+    assert not settings.draft_stops_when_unsure
+    assert not settings.shared_logits
+
+
+def test_longest_text_follows_from_the_tokenizer_unless_the_profile_wants_less(folder):
+    planned = load(folder, profile())
+    fits = planned.tokenizer.longest_token_bytes * 1024
+    assert planned.max_text_bytes == fits
+    for limit, expected in ((fits + 1, fits), (fits - 1, fits - 1)):
+        planned = load(folder, profile(limits={"max_text_bytes": limit}))
+        told = planned.loop_settings(), planned.tokenizer_settings()
+        told += (planned.forwarder_settings(planned.stream_entry),)
+        assert [settings.max_text_bytes for settings in told] == [expected] * 3
+
+
+def test_limits_of_a_request_are_the_profiles(folder):
+    limits = {"max_words": 2, "max_words_bytes": 3, "max_ngram_size": 4, "max_logits_bytes": 0}
+    planned = load(folder, profile(limits=limits, admission={"max_queue_bytes": 5}))
+    settings = planned.loop_settings()
+    assert {name: getattr(settings, name) for name in limits} == limits
+    assert settings.max_queue_bytes == 5
+    for told in (planned.tokenizer_settings(), planned.forwarder_settings(planned.stream_entry)):
+        assert (told.max_words, told.max_words_bytes) == (2, 3)
+
+
+def test_loops_share_what_the_profile_admits(folder):
+    planned = load(folder, profile(instances=2, admission={"max_queue_bytes": 5}))
+    settings = planned.loop_settings()
+    assert (settings.instances, settings.max_requests, settings.max_queue) == (2, 64, 64)
+    assert (settings.max_queue_bytes, settings.max_queue_bytes_each) == (5, 2)
+    assert planned.thread_pool_size == load(folder, profile()).thread_pool_size
+
+
+def test_tokenizer_models_know_how_long_a_sequence_is(folder):
+    planned = load(folder, profile())
+    assert planned.tokenizer_settings().max_seq_len == 1024
+    assert planned.detokenizer_settings().max_seq_len == 1024

@@ -1,0 +1,146 @@
+"""A profile's checkpoints and its tokenizer must be there, be served, and fit together."""
+
+import json
+
+import pytest
+from checkpoints import write_empty, write_tokenizer
+from profile_files import engines, load, profile, refusal
+
+
+def test_end_ids_are_those_of_the_generation_config_when_it_names_them(folder):
+    ids = json.dumps({"eos_token_id": [3, 5]})
+    (folder / "target" / "generation_config.json").write_text(ids)
+    assert load(folder, profile()).end_ids == (3, 5)
+
+
+def test_end_id_is_the_tokenizers_when_the_checkpoint_names_none(folder):
+    write_empty(folder / "target", 300, eos_token_id=None)
+    assert load(folder, profile()).end_ids == (0,)
+
+
+def test_lengths_are_those_of_gpt2_when_the_checkpoint_is_one(folder):
+    write_empty(folder / "target", 300, max_position_embeddings=None, n_positions=512)
+    assert load(folder, profile()).target.max_seq_len == 512
+
+
+def test_padded_vocabularies_are_accepted_when_the_tokenizer_is_shared(folder):
+    write_empty(folder / "draft", 320)
+    settings = load(folder, profile()).loop_settings()
+    assert (settings.target.vocab_size, settings.draft.vocab_size) == (300, 320)
+
+
+def test_missing_checkpoint_is_named(folder):
+    assert "engines.target.checkpoint: no folder nowhere" in refusal(
+        folder, profile(engines=engines(checkpoint="nowhere"))
+    )
+
+
+def test_folder_that_is_no_checkpoint_is_refused(folder):
+    assert "tokenizer is not a Hugging Face checkpoint: it has no config.json" in refusal(
+        folder, profile(engines=engines(checkpoint="tokenizer"))
+    )
+
+
+def test_checkpoint_without_weights_is_refused(folder):
+    (folder / "target" / "model.safetensors").unlink()
+    assert "target holds no weights (*.safetensors or *.bin)" in refusal(folder, profile())
+
+
+def test_missing_tokenizer_is_refused(folder):
+    assert "tokenizer.folder: target has no tokenizer.json" in refusal(
+        folder, profile(tokenizer={})
+    )
+
+
+def test_vocabularies_that_differ_are_refused_by_name(folder):
+    write_tokenizer(folder / "draft", size=280)
+    text = refusal(folder, profile())
+    assert "engines.draft.checkpoint: token '" in text
+    assert text.endswith("draft and target must share one vocabulary")
+
+
+def test_checkpoint_narrower_than_the_tokenizer_is_refused(folder):
+    write_empty(folder / "draft", 280)
+    assert "engines.draft.checkpoint: vocab_size 280 in draft is less than the 300" in refusal(
+        folder, profile()
+    )
+
+
+def test_cache_smaller_than_one_sequence_is_refused(folder):
+    assert "kv_cache_tokens: 512 is less than one sequence of max_seq_len 1024" in refusal(
+        folder, profile(engines=engines(kv_cache_tokens=512))
+    )
+
+
+def test_sequences_longer_than_the_checkpoint_allows_are_refused(folder):
+    assert "engines.target.max_seq_len: 2048 is over the 1024 positions of target" in refusal(
+        folder, profile(engines=engines(max_seq_len=2048))
+    )
+
+
+def test_what_an_engine_refuses_is_refused_before_it_starts(folder):
+    assert "engines.target: max_batch_tokens (8) must exceed max_draft_len (8)" in refusal(
+        folder, profile(engines=engines(max_batch_tokens=8))
+    )
+
+
+def test_draft_len_that_leaves_no_room_for_text_is_refused(folder):
+    assert "max_draft_len: 1023 leaves no room for text in max_seq_len 1024" in refusal(
+        folder, profile(engines=engines(max_draft_len=1023))
+    )
+
+
+def test_missing_end_of_sequence_is_refused(folder):
+    write_empty(folder / "target", 300, eos_token_id=None)
+    (folder / "tokenizer" / "tokenizer_config.json").write_text("{}")
+    assert "nothing in target says which token ends an answer" in refusal(folder, profile())
+
+
+def test_target_knows_the_drafts_width_where_their_padding_differs(folder):
+    assert "draft_vocab_size" not in load(folder, profile()).target.parameters
+    write_empty(folder / "draft", 320)
+    assert load(folder, profile()).target.parameters["draft_vocab_size"] == "320"
+
+
+def test_padding_may_differ_as_that_of_qwens_sizes_does(folder):
+    write_empty(folder / "target", 152_064)
+    write_empty(folder / "draft", 151_936)
+    planned = load(folder, profile())
+    assert planned.target.parameters["draft_vocab_size"] == "151936"
+    settings = planned.loop_settings()
+    assert (settings.target.vocab_size, settings.draft.vocab_size) == (152_064, 151_936)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
+            "architecture 'T5ForConditionalGeneration' is not a decoder-only language model",
+        ),
+        ({"architectures": ["BertModel"]}, "architecture 'BertModel' is not a decoder-only"),
+        (
+            {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+            "architecture 'mamba' has no attention",
+        ),
+        (
+            {"model_type": "qwen3_next", "layer_types": ["full_attention", "linear_attention"]},
+            "architecture 'qwen3_next' has layers of type 'linear_attention'",
+        ),
+    ],
+)
+def test_architecture_that_is_not_served_is_refused_before_it_is_loaded(folder, config, said):
+    write_empty(folder / "target", 300, **config)
+    assert said in refusal(folder, profile())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["GPT2LMHeadModel"]},
+        {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention"]},
+    ],
+)
+def test_architecture_that_is_served_is_not_refused(folder, config):
+    write_empty(folder / "target", 300, **config)
+    assert load(folder, profile()).target.vocab_size == 300
