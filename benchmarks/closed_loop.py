@@ -255,7 +255,7 @@ class World:
             "target": SimulatedEngine(self.clock, pair.target, pair),
             "draft": SimulatedEngine(self.clock, pair.draft, pair),
         }
-        self._statistics = DraftStatistics(MAX_DRAFT_LEN, rated=rated)
+        self._statistics = DraftStatistics(MAX_DRAFT_LEN, lambda: len(self._fares), rated=rated)
 
     def stream(self, number: int) -> None:
         """Let a stream begin; it never ends."""

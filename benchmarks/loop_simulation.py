@@ -78,7 +78,7 @@ class RealLoops(Loops):
         self.helpers = MAX_HELPERS
         self.statistics: list[Statistics] = []
         longest = self.settings.target.max_draft_len
-        self._draft_statistics = DraftStatistics(longest, rated=True)
+        self._draft_statistics = DraftStatistics(longest, lambda: self.running, rated=True)
         self._ahead_statistics = AheadStatistics(self.settings, lambda: self.running)
         self._ids = itertools.count()
 

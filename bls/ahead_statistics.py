@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.ahead_plan import FIRST_PLAN, AheadPlan, Costs, best_plan
-from tandem.bls.ahead_trials import AheadTrials
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+from tandem.bls.load_trials import LoadTrials
 from tandem.bls.round_times import LatencyModel
 from tandem.bls.settings import MAX_HELPERS, LoopSettings
 
@@ -38,7 +38,7 @@ class AheadStatistics:
         self._way = LatencyModel(through_zero=False)  # of a draft call
         # By the longest draft: the round in which it was made, the plan, its advantage.
         self._plans: dict[int, tuple[int, AheadPlan, float]] = {}
-        self._trials = AheadTrials()
+        self._trials = LoadTrials(first=False)
         self._rounds = 0
 
     def acceptance(self, drafter: str) -> float:
@@ -66,8 +66,8 @@ class AheadStatistics:
         ahead: whether branches were drafted meanwhile.
         """
         answer = draft.answer
+        self._trials.observe(self._running(), num_accepted + 1, seconds.whole, allowed=ahead)
         with self._lock:
-            self._trials.observe(self._running(), num_accepted + 1, seconds.whole, ahead=ahead)
             self._target.add(len(draft), seconds.whole - (answer.seconds if answer else 0.0))
             if answer is not None and len(answer.tokens):
                 self._add_call(answer, len(answer.tokens), 1)
@@ -100,7 +100,7 @@ class AheadStatistics:
                 acceptance, share = self.acceptance(DRAFT_MODEL.name), self._share
                 plan, advantage = best_plan(costs, acceptance, longest, share)
                 self._plans[longest] = self._rounds, plan, advantage
-            pays = advantage > ADVANTAGE and self._trials.allow(self._running())
+        pays = advantage > ADVANTAGE and self._trials.allow(self._running())
         return plan if always or pays else None
 
     @property

@@ -14,6 +14,9 @@ load, and the choice follows. The target alone is an arm as well; it wins where 
 What is not chosen is not learned, so it is tried now and then. What a trial costs beside the best
 choice is known before: all of them together may take ``SHARE`` of the time.
 
+Where several sequences decode, all that is what one of them gains. Whether all of them together are
+better off with drafts or without any is tried (``bls.load_trials``).
+
 Source of the trade-off: Leviathan et al., arXiv:2211.17192, section 3.3; of stopping by the draft's
 own confidence: Hugging Face's assisted generation.
 """
@@ -21,12 +24,14 @@ own confidence: Hugging Face's assisted generation.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from tandem.bls.arms import STOP_PROBABILITIES, Arm, Arms, RoundEarnings
 from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.drafter_registry import DRAFT_MODEL, PROMPT_LOOKUP
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
+from tandem.bls.load_trials import LoadTrials
 from tandem.bls.round_times import PlainTimes, RoundTimes
 
 FIRST_ROUNDS, FIRST_TOKENS = 2, 8  # of a deployment that has no statistics yet
@@ -52,6 +57,9 @@ class DraftLength(Protocol):
     def copy(self, copied: Draft, limit: int) -> int:
         """Decide how much of a copy to verify; 0: ``plan`` is asked for something better."""
 
+    def allows_drafts(self) -> bool:
+        """Whether any draft is worth being made now, also ahead of its round."""
+
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Note what became of a draft, also of a copy, and what its round took."""
 
@@ -72,6 +80,10 @@ class FixedLength:
     def copy(self, copied: Draft, limit: int) -> int:  # noqa: ARG002
         """All of it."""
         return len(copied)
+
+    def allows_drafts(self) -> bool:
+        """Always."""
+        return True
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Nothing changes."""
@@ -128,10 +140,13 @@ class RequestEarnings:
 class DraftStatistics:
     """What all requests of a deployment have learned about drafts. Thread-safe.
 
-    rated: the draft model returns the probability of each token and can stop by it.
+    rated: the draft model returns the probability of each token and can stop by it. running: how
+    many sequences decode now.
     """
 
-    def __init__(self, max_draft_len: int, *, rated: bool) -> None:
+    def __init__(
+        self, max_draft_len: int, running: Callable[[], int] = lambda: 1, *, rated: bool
+    ) -> None:
         self.rated = rated
         self.max_draft_len = max_draft_len
         self.drafts = Arms(max_draft_len, STOP_PROBABILITIES if rated else (0.0,))
@@ -143,6 +158,8 @@ class DraftStatistics:
         self.plain_times = PlainTimes()
         self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
         self._plain_sampled = False
+        self._running = running
+        self._trials = LoadTrials(first=True)
         self._lock = threading.Lock()
 
     def of_a_request(self) -> RequestEarnings:
@@ -155,6 +172,20 @@ class DraftStatistics:
     def knows_drafts(self) -> bool:
         """Whether drafts of the model have been timed, and some were verified."""
         return self.round_times.known and self.drafts.all.rounds >= FIRST_ROUNDS
+
+    @property
+    def allows_drafts(self) -> bool:
+        """Whether sequences may draft now, under this load."""
+        return self._trials.allow(self._running())
+
+    @property
+    def longest_piece(self) -> int:
+        """Tokens that the target may decode alone before it is asked again whether they may."""
+        return self._trials.longest_piece(self._running(), MOST_TOKENS)
+
+    def observe(self, tokens: int, seconds: float, *, allowed: bool) -> None:
+        """Count a round for the trial under way. allowed: whether drafts were, as it began."""
+        self._trials.observe(self._running(), tokens, seconds, allowed=allowed)
 
     @property
     def settled(self) -> bool:
@@ -282,29 +313,24 @@ class AdaptiveLength:
         self._arm: Arm | None = None  # the last choice,
         self._kept = 0  # and for how many rounds more
         self._seconds_kept = 0.0  # that these have taken
+        self._allowed = True  # to draft, in the round under way
 
     def plan(self, limit: int) -> DraftPlan:
-        """Choose the best arm that fits, the target alone, or a trial of something else."""
-        draft_statistics = self._draft_statistics
-        if not draft_statistics.knows_drafts:
+        """Choose, unless drafts are not allowed, nothing is known yet, or an arm is kept."""
+        if not self._begin_round():
+            self._kept = 0
+            return self._alone(self._draft_statistics.longest_piece)
+        if not self._draft_statistics.knows_drafts:
             return self._draft(min(limit, FIRST_TOKENS))
         if self._kept and self._arm:
             return self._as_before(self._arm, limit)
-        choice = draft_statistics.choice(self._own, limit, self._piece)
-        if choice.alone > ADVANTAGE * choice.arm.rate:
-            return self._alone_or_trial(choice, limit)
-        self._rest = FIRST_PIECE
-        if self._steps and draft_statistics.pays_plain(choice, FIRST_PIECE):
-            return self._alone(FIRST_PIECE)
-        longest = min(limit, draft_statistics.max_draft_len)
-        if draft_statistics.pays_draft(choice, self._own, longest):
-            return self._draft(longest)
-        self._arm, self._kept = choice.arm, KEPT_ROUNDS if self._steps > KEPT_ROUNDS else 0
-        return self._draft(min(limit, choice.arm.length), choice.arm.stop)
+        return self._chosen(limit)
 
     def copy(self, copied: Draft, limit: int) -> int:
         """Choose how much of a copy is verified: 0 where the model, or nobody, earns more."""
         draft_statistics = self._draft_statistics
+        if not self._begin_round():
+            return 0
         if not draft_statistics.knows_drafts:
             return len(copied)
         arm = draft_statistics.copy(self._own, copied)
@@ -313,11 +339,20 @@ class AdaptiveLength:
             return min(len(copied), arm.length)
         return len(copied) if draft_statistics.pays_copy(choice, self._own, copied) else 0
 
+    def allows_drafts(self) -> bool:
+        """Whether all sequences together are better off with drafts, or try them now."""
+        return self._draft_statistics.allows_drafts
+
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Learn from a round; the first one's times are those of the prompt.
 
-        One that went by an older choice costs no more of a processor's time than a fixed length.
+        One that went by an older choice costs no more of a processor's time than a fixed length. A
+        branch says nothing of what a call costs.
         """
+        if self._steps:
+            self._draft_statistics.observe(num_accepted + 1, seconds.whole, allowed=self._allowed)
+        if draft.drafted_ahead:
+            return
         if draft.plan is not None and draft.plan.is_kept:
             self._seconds_kept += seconds.whole
             return
@@ -340,9 +375,30 @@ class AdaptiveLength:
             if num_tokens < self._due:  # somebody reads along
                 self._piece = num_tokens
             self._due -= num_tokens
+            self._draft_statistics.observe(num_tokens, seconds.whole, allowed=self._allowed)
             self._draft_statistics.learn_plain_step(num_tokens, seconds)
         self._steps += 1
         self._caught_up = self._trial_goes_on = False
+
+    def _begin_round(self) -> bool:
+        """Note whether drafts are allowed in it."""
+        self._allowed = self._draft_statistics.allows_drafts
+        return self._allowed
+
+    def _chosen(self, limit: int) -> DraftPlan:
+        """Choose the best arm that fits, the target alone, or a trial of something else."""
+        draft_statistics = self._draft_statistics
+        choice = draft_statistics.choice(self._own, limit, self._piece)
+        if choice.alone > ADVANTAGE * choice.arm.rate:
+            return self._alone_or_trial(choice, limit)
+        self._rest = FIRST_PIECE
+        if self._steps and draft_statistics.pays_plain(choice, FIRST_PIECE):
+            return self._alone(FIRST_PIECE)
+        longest = min(limit, draft_statistics.max_draft_len)
+        if draft_statistics.pays_draft(choice, self._own, longest):
+            return self._draft(longest)
+        self._arm, self._kept = choice.arm, KEPT_ROUNDS if self._steps > KEPT_ROUNDS else 0
+        return self._draft(min(limit, choice.arm.length), choice.arm.stop)
 
     def _as_before(self, arm: Arm, limit: int) -> DraftPlan:
         """Keep an arm; once enough is known, a round by it costs no time to learn from."""

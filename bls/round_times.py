@@ -10,6 +10,9 @@ from __future__ import annotations
 MEMORY = 0.99  # of a step; those of all requests count
 LEAST = 1e-9  # seconds: what takes no time would earn without end
 MOST = 3.0  # times what is expected: one that took longer met something else
+# Of what is known, once a call takes less than a third of what is expected. Nothing makes a call
+# shorter by chance: what made the others long is over.
+OUTDATED = 0.5
 
 
 class LatencyModel:
@@ -30,15 +33,17 @@ class LatencyModel:
 
     def add(self, tokens: float, seconds: float) -> None:
         """Take a call in. One that took far longer than expected met something else."""
-        x, y = tokens, seconds
+        x, y, memory = tokens, seconds, MEMORY
         if self.known:
             fixed, each = self._line
-            y = min(y, MOST * (fixed + each * x))
-        self._n = MEMORY * self._n + 1.0
-        self._x = MEMORY * self._x + x
-        self._y = MEMORY * self._y + y
-        self._xx = MEMORY * self._xx + x * x
-        self._xy = MEMORY * self._xy + x * y
+            expected = fixed + each * x
+            y = min(y, MOST * expected)
+            memory = OUTDATED if y < expected / MOST else MEMORY
+        self._n = memory * self._n + 1.0
+        self._x = memory * self._x + x
+        self._y = memory * self._y + y
+        self._xx = memory * self._xx + x * x
+        self._xy = memory * self._xy + x * y
         self._line = self._fitted()
 
     def fit(self) -> tuple[float, float]:

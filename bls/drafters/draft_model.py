@@ -115,7 +115,7 @@ class DraftModel(Drafter):
         plan = None if self._ahead is None else self._ahead.plan
         if self._ahead is None or plan is None or not self.can_draft(sequence):
             return None
-        if draft.plan is not None and draft.plan.on_trial:
+        if (draft.plan is not None and draft.plan.on_trial) or not self._length.allows_drafts():
             return None
         if (draft.tokens >= self._engine.vocab_size).any():
             return None
@@ -134,11 +134,10 @@ class DraftModel(Drafter):
         return self._length.copy(copied, limit)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
-        """Let the next lengths follow from it; a branch says nothing of what a call costs."""
+        """Let the next lengths follow from it."""
         if self._ahead is not None:
             self._ahead.verified(draft, num_accepted, seconds, ahead=self._drafts_ahead)
-        if not draft.drafted_ahead:
-            self._length.verified(draft, num_accepted, seconds)
+        self._length.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""

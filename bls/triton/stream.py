@@ -62,9 +62,6 @@ class StreamEntry:
             join(with_settings(read_kind(version_folder / FOLDER / own.file), own.settings))
         self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
-        self._draft_statistics = DraftStatistics(
-            settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
-        )
         model, loop = args["model_name"], index_of_loop(args)
         self._metrics = Metrics(model, loop, settings.drafters)
         self._other_loops = other_loops(args, settings.instances)
@@ -75,9 +72,10 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_blocks,
             other_loops=self._other_loops,
         )
-        self._ahead_statistics = AheadStatistics(
-            settings, lambda: self._admission.running_in_all_loops
+        self._draft_statistics = DraftStatistics(
+            settings.target.max_draft_len, self._running, rated=settings.draft_stops_when_unsure
         )
+        self._ahead_statistics = AheadStatistics(settings, self._running)
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "texts that wait to be tokenized"
@@ -118,6 +116,10 @@ class StreamEntry:
         return DraftHealth(
             self._clients.engines["draft"], self._clients.calls, self._settings.drafter_pause
         )
+
+    def _running(self) -> int:
+        """Return how many sequences decode now, and share the engines."""
+        return self._admission.running_in_all_loops
 
     def _take(self, request: Any, sender: Sender) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}

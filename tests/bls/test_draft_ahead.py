@@ -70,7 +70,7 @@ def check(request, language, draft, *, beside=("in time",), verifies=10**9):
 
 def assert_is_a_plain_call_would_draft(call, request, draft):
     """A branch is, token for token, what the draft engine says when asked behind its context."""
-    drafts = DraftModel(AHEAD.draft, AHEAD.target, Health(), length=None)
+    drafts = DraftModel(AHEAD.draft, AHEAD.target, Health(), FixedLength(4))
     sequence = Sequence(request)
     sequence.append(call.context[len(request.prompt_ids) :])
     plain = draft.drafted(call.context, 16, drafts._call(sequence))
@@ -188,6 +188,14 @@ def test_nothing_is_drafted_ahead_behind_a_draft_on_trial(monkeypatch):
     assert all(call.branching is None for call in draft.calls)
 
 
+def test_nothing_is_drafted_ahead_where_no_drafts_are_worth_it(monkeypatch):
+    monkeypatch.setattr(FixedLength, "allows_drafts", lambda _: False)
+    draft = BranchingDraft(ENDLESS)
+    decoding = check(request_of(end_ids=()), ENDLESS, draft)
+    assert decoding.statistics.num_draft_tokens > 8
+    assert all(call.branching is None for call in draft.calls)
+
+
 def test_figures_tell_hits_by_what_the_round_before_accepted():
     draft = BranchingDraft(ENDLESS, agrees=5)
     ahead = check(request_of(end_ids=(), max_tokens=200), ENDLESS, draft).statistics
@@ -277,7 +285,8 @@ def test_a_shared_device_does_not_hinder_who_insists():
 
 def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
     ahead = DraftAhead(AheadStatistics(AHEAD), 4, always=True)
-    drafter = DraftModel(replace(AHEAD.draft, vocab_size=6), AHEAD.target, Health(), None, ahead)
+    small = replace(AHEAD.draft, vocab_size=6)
+    drafter = DraftModel(small, AHEAD.target, Health(), FixedLength(4), ahead)
     sequence = Sequence(request_of())
     assert drafter.draft_ahead(sequence, Draft(ids(1, 5), drafter="prompt_lookup")) is not None
     assert drafter.draft_ahead(sequence, Draft(ids(1, 6), drafter="prompt_lookup")) is None

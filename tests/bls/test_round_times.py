@@ -58,6 +58,23 @@ def test_one_call_that_hung_does_not_spoil_the_costs():
     assert fixed + 4 * each < 0.020
 
 
+def test_what_was_learned_of_slow_calls_is_given_up_once_one_is_far_faster():
+    line = LatencyModel(through_zero=True)
+    for tokens in (1, 5, 9, 3) * 50:
+        line.add(tokens, 0.1 * tokens)
+    for _ in range(16):
+        line.add(4, 0.004)
+    assert line.fit()[1] < 4 * 0.001
+
+
+def test_what_was_learned_is_kept_where_calls_are_a_little_faster():
+    line = LatencyModel(through_zero=True)
+    for _ in range(100):
+        line.add(4, 0.4)
+    line.add(4, 0.14)  # more than a third
+    assert line.fit()[1] > 0.098
+
+
 def test_a_mean_is_of_what_came_and_an_outlier_counts_for_three_times_it():
     mean = Mean()
     mean.add(0.01)

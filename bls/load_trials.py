@@ -1,0 +1,177 @@
+"""Whether a way to decode pays where several sequences share a machine, found out by trying.
+
+What a sequence measures of its own calls does not tell what it takes from the others: time of
+processors, of a lock, of an engine. One stream that drafts among many that do not may gain
+threefold, until all of them do and all are slower. So all sequences go the way for some tokens,
+then none does, and again: a trial. The better of both is kept until the next one. Only rates of one
+trial are compared, because the machine and the texts change; how they compared in trials before
+counts for less and less.
+
+Two ways are tried so: to draft at all (``bls.draft_length``), and to draft ahead
+(``bls.draft_ahead``).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+
+TURN_TOKENS = 40  # of each sequence, before the other way has its turn
+TRIAL_TURNS = 3  # of each way, in a trial
+PIECE = 16  # tokens in one call, at most, in a trial: whoever is in a long one changes late
+PATIENCE = 64  # tokens of each sequence that a turn waits for those that have not changed yet
+MEMORY = 0.5  # how much of what a trial has found outlives the next one
+FAR_BEHIND = 0.8  # of the other way's tokens a second: no other turn will change that
+KEPT_TOKENS, MOST_KEPT_TOKENS = 4096, 32768  # of each sequence, by the better way:
+SURE = 0.1  # the logarithmic gain from which on the better way is kept for longer
+
+
+@dataclass
+class Earned:
+    """Tokens of rounds of one way, and the seconds that these took, of all sequences together."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second of one sequence."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Count a round."""
+        self.tokens += tokens
+        self.seconds += seconds
+
+
+@dataclass
+class OneLoad:
+    """What is done now under one load, and what was earned in the trial under way.
+
+    better: what trials have found: True is the way, False to leave it. allowed: what all sequences
+    do now. tokens_left: of all sequences together, until that changes. num_late: sequences that did
+    not leave the way before yet; num_early: rounds in which it has a part all the same; patience:
+    tokens, until late ones are waited for no more. turns_left: in the trial under way; none: the
+    better way is kept.
+    """
+
+    better: bool
+    known: bool = False  # that it is
+    allowed: bool = False
+    tokens_left: int = 0
+    num_late: int = 0
+    num_early: int = 0
+    patience: int = 0
+    turns_left: int = 0
+    earned: dict[bool, Earned] = field(default_factory=dict)
+    gain: float = 0.0  # logarithm of what is earned by the way, over what is without
+
+    def __post_init__(self) -> None:
+        """Begin with what is taken for the better way."""
+        self.allowed = self.better
+
+    def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
+        """Count a round; one that began before the way changed belongs to no turn."""
+        if not self.known and not self.turns_left:
+            self._begin_trial(running)
+        if allowed != self.allowed:
+            self.num_late -= 1
+            return
+        if self._is_early(tokens):
+            return
+        if self.turns_left:
+            self.earned[allowed].add(tokens, seconds)
+        self.tokens_left -= tokens
+        if self.tokens_left > 0:
+            return
+        if not self.turns_left:
+            self._begin_trial(running)
+            return
+        self.turns_left -= 1
+        if not self.turns_left or self._is_clear:
+            self._end_trial(running)
+        else:
+            self._begin_turn(running, allowed=not self.allowed)
+
+    def _is_early(self, tokens: int) -> bool:
+        """Whether the way before has a part in this round of a turn."""
+        self.num_early -= 1
+        self.patience -= tokens
+        return self.num_early >= 0 or (self.num_late > 0 and self.patience > 0)
+
+    def _begin_trial(self, running: int) -> None:
+        """Each way has its turns, what is taken for the better one first."""
+        self.earned = {True: Earned(), False: Earned()}
+        self.turns_left = 2 * TRIAL_TURNS
+        self._begin_turn(running, allowed=self.better)
+
+    def _begin_turn(self, running: int, *, allowed: bool) -> None:
+        if allowed != self.allowed:
+            self.num_late, self.num_early = running - 1, running
+            self.patience = running * PATIENCE
+        self.allowed, self.tokens_left = allowed, running * TURN_TOKENS
+
+    def _end_trial(self, running: int) -> None:
+        """Keep the better way: the longer, the surer it is that the next trial finds the same."""
+        with_it, without = self.earned[True].rate, self.earned[False].rate
+        if with_it and without:
+            self.gain = MEMORY * self.gain + math.log(with_it / without)
+        self.known, self.better, self.turns_left = True, self.gain > 0, 0
+        self._begin_turn(running, allowed=self.better)
+        kept = KEPT_TOKENS * abs(self.gain) / SURE
+        self.tokens_left = running * int(min(max(kept, KEPT_TOKENS), MOST_KEPT_TOKENS))
+
+    @property
+    def _is_clear(self) -> bool:
+        """Whether one way is far behind, after as many turns of both."""
+        worse, better = sorted(earned.rate for earned in self.earned.values())
+        return self.turns_left % 2 == 0 and worse < FAR_BEHIND * better
+
+
+class LoadTrials:
+    """Trials under each load. Thread-safe. Loads of 3 to 5 sequences are one, 6 to 11, and so on.
+
+    first: whether the way is taken for the better one until something is known.
+    """
+
+    def __init__(self, *, first: bool) -> None:
+        self._first = first
+        self._by_load: dict[int, OneLoad] = {}
+        self._lock = threading.Lock()
+
+    def allow(self, running: int) -> bool:
+        """Whether sequences may go this way now. One alone takes nothing from anybody."""
+        if running < 2:
+            return True
+        with self._lock:
+            return self._under(running).allowed
+
+    def longest_piece(self, running: int, longest: int) -> int:
+        """How many tokens to decode in one call, where it could be so many."""
+        if running < 2:
+            return longest
+        with self._lock:
+            return min(longest, PIECE) if self._under(running).turns_left else longest
+
+    def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
+        """Count a round: its tokens, and the seconds from the end of one emit to the next.
+
+        allowed: whether it went this way.
+        """
+        if running < 2:
+            return
+        with self._lock:
+            self._under(running).observe(running, tokens, seconds, allowed=allowed)
+
+    def _under(self, running: int) -> OneLoad:
+        load = round(math.log2(running))
+        if load not in self._by_load:
+            self._by_load[load] = OneLoad(self._is_better_near(load))
+        return self._by_load[load]
+
+    def _is_better_near(self, load: int) -> bool:
+        """Whether the way is better under the nearest load that is known."""
+        known = [other for other, trials in self._by_load.items() if trials.known]
+        nearest = min(known, key=lambda other: abs(other - load), default=None)
+        return self._first if nearest is None else self._by_load[nearest].better

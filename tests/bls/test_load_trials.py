@@ -1,0 +1,218 @@
+"""What pays under load is found out by trying it with all sequences; that costs very little."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tandem.bls.load_trials import (
+    KEPT_TOKENS,
+    MOST_KEPT_TOKENS,
+    PATIENCE,
+    PIECE,
+    TRIAL_TURNS,
+    TURN_TOKENS,
+    LoadTrials,
+)
+
+TOKENS = 5  # of a round
+
+
+class Sequences:
+    """Sequences that decode in turn, at a rate for each way: with it (True) and without."""
+
+    def __init__(self, running, *, with_it, without, first=False):
+        self.trials, self.running = LoadTrials(first=first), running
+        self.rates = {True: with_it, False: without}
+        self.ways = [self.trials.allow(running)] * running  # of the rounds under way
+        self.tokens, self.seconds = Counter(), Counter()
+        self.now = 0
+
+    def round(self):
+        """End a sequence's round and begin its next one; return its way."""
+        number = self.now % self.running
+        way, seconds = self.ways[number], TOKENS / self.rates[self.ways[number]]
+        self.now += 1
+        self.trials.observe(self.running, TOKENS, seconds, allowed=way)
+        self.tokens[way] += TOKENS
+        self.seconds[way] += seconds
+        self.ways[number] = self.trials.allow(self.running)
+        return way
+
+    def stay(self):
+        """Let rounds pass until the way changes; return the tokens of each, on average."""
+        began, way = self.now, self.trials.allow(self.running)
+        while self.trials.allow(self.running) is way:
+            self.round()
+        return (self.now - began) * TOKENS / self.running
+
+    def try_both(self):
+        """Let a trial pass, and the time that the better way is kept, and a turn of it again.
+
+        Returns how many turns had gone before, the better way, and tokens of each in it.
+        """
+        turns = 0
+        while (stayed := self.stay()) < KEPT_TOKENS:
+            turns += 1
+            assert stayed <= TURN_TOKENS + 3 * TOKENS
+        return turns, not self.trials.allow(self.running), stayed
+
+    def end_trial(self):
+        """Let the rest of a trial pass."""
+        while self.trials.longest_piece(self.running, PIECE + 1) == PIECE:
+            self.round()
+
+
+def test_a_sequence_alone_goes_this_way_whatever_was_measured():
+    trials = LoadTrials(first=False)
+    for _ in range(1000):
+        trials.observe(1, 1, 1.0, allowed=True)
+        trials.observe(1, 100, 1.0, allowed=False)
+    assert trials.allow(1)
+    assert trials.longest_piece(1, 99) == 99
+
+
+@pytest.mark.parametrize("running", [2, 4, 16])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("with_it", [90, 110])
+def test_both_ways_have_their_turns_and_the_better_one_is_kept(running, first, with_it):
+    sequences = Sequences(running, with_it=with_it, without=100, first=first)
+    assert sequences.trials.allow(running) is first
+    turns, better, _ = sequences.try_both()
+    assert better is (with_it > 100)
+    # The last turn and the time of the better way pass as one, where the better way had that turn.
+    assert turns == 2 * TRIAL_TURNS - (better is not first)
+
+
+@pytest.mark.parametrize("running", [2, 4, 16])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_way_that_is_far_behind_has_one_turn(running, first):
+    sequences = Sequences(running, with_it=50, without=100, first=first)
+    assert sequences.stay() == pytest.approx(TURN_TOKENS, abs=2 * TOKENS)
+    assert sequences.try_both()[1] is False
+    assert sequences.stay() == pytest.approx(TURN_TOKENS, abs=3 * TOKENS)  # the next trial
+
+
+def test_what_is_clearly_better_is_kept_for_longer():
+    small, large, huge = (
+        Sequences(4, with_it=rate, without=100).try_both()[2] for rate in (98, 85, 1)
+    )
+    assert small == pytest.approx(KEPT_TOKENS, rel=0.1)
+    assert small < 1.2 * KEPT_TOKENS < large < 0.8 * MOST_KEPT_TOKENS
+    assert huge == pytest.approx(MOST_KEPT_TOKENS, rel=0.1)
+
+
+def test_a_way_that_has_become_better_is_found_by_one_of_the_next_trials():
+    sequences = Sequences(4, with_it=90, without=100)
+    assert sequences.try_both()[1] is False
+    sequences.rates[True] = 103
+    assert sequences.try_both()[1] is False  # not certain yet
+    while not sequences.try_both()[1]:
+        assert sequences.now * TOKENS < 4 * 5 * MOST_KEPT_TOKENS
+
+
+def test_a_machine_that_becomes_slower_or_faster_makes_no_way_better():
+    """What the ways earned in other times is not held against each other."""
+    sequences = Sequences(4, with_it=90, without=100)
+    for factor in (0.5, 3.0, 0.2):
+        sequences.rates = {way: factor * rate for way, rate in sequences.rates.items()}
+        assert sequences.try_both()[1] is False
+        sequences.end_trial()
+
+
+@pytest.mark.parametrize("with_it", [30, 79, 95, 105, 130, 400])
+def test_trying_costs_less_than_one_hundredth(with_it):
+    sequences = Sequences(8, with_it=with_it, without=100)
+    sequences.try_both()
+    sequences.tokens.clear()
+    sequences.seconds.clear()
+    for _ in range(5):
+        sequences.try_both()
+    rate = sequences.tokens.total() / sequences.seconds.total()
+    assert rate > 0.99 * max(with_it, 100)
+
+
+def try_both(trials, running, *, with_it, without):
+    """Rounds of either way under a load, until one is kept."""
+    for _ in range(running * 2 * TRIAL_TURNS * 2 * TURN_TOKENS):
+        allowed = trials.allow(running)
+        trials.observe(running, with_it if allowed else without, 1.0, allowed=allowed)
+
+
+def test_loads_are_told_apart_but_not_those_that_differ_by_one_sequence():
+    trials = LoadTrials(first=False)
+    try_both(trials, 2, with_it=5, without=4)
+    try_both(trials, 4, with_it=4, without=5)
+    try_both(trials, 16, with_it=5, without=4)
+    try_both(trials, 64, with_it=4, without=5)
+    ways = {running: trials.allow(running) for running in (2, 3, 4, 5, 15, 16, 17, 63, 64, 65)}
+    assert [running for running, way in ways.items() if way] == [2, 15, 16, 17]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_under_a_new_load_that_way_comes_first_which_is_better_under_the_nearest(first):
+    trials = LoadTrials(first=first)
+    assert trials.allow(16) is first  # nothing is known
+    try_both(trials, 2, with_it=5, without=4)
+    assert trials.allow(8)
+    try_both(trials, 32, with_it=4, without=5)
+    assert not trials.allow(64)
+    assert trials.allow(4)
+
+
+def test_pieces_are_short_while_a_trial_lasts():
+    sequences = Sequences(4, with_it=50, without=100)
+    assert sequences.trials.longest_piece(4, 32) == 32
+    sequences.round()
+    assert sequences.trials.longest_piece(4, 32) == PIECE
+    assert sequences.trials.longest_piece(4, 3) == 3
+    sequences.try_both()  # and the next one has begun
+    assert sequences.trials.longest_piece(4, 32) == PIECE
+    sequences.end_trial()
+    assert sequences.trials.longest_piece(4, 32) == 32
+
+
+def turn(trials, running, *, allowed, tokens, late=0):
+    """Rounds of a turn, until the other one begins; first some of those that are late."""
+    for _ in range(late):
+        trials.observe(running, 1000, 1.0, allowed=not allowed)
+    rounds = 0
+    while trials.allow(running) is allowed:
+        trials.observe(running, tokens, 1.0, allowed=allowed)
+        rounds += 1
+        if rounds > running * (PATIENCE + TURN_TOKENS):
+            break  # the trial is over
+    return rounds
+
+
+def test_rounds_that_began_before_the_way_changed_are_not_counted():
+    trials = LoadTrials(first=False)
+    for _ in range(TRIAL_TURNS):
+        turn(trials, 2, allowed=False, tokens=4, late=100)
+        for _ in range(100):
+            trials.observe(2, 1000, 1.0, allowed=False)  # late ones
+        turn(trials, 2, allowed=True, tokens=5)
+        for _ in range(100):
+            trials.observe(2, 1, 1.0, allowed=True)
+    assert trials.allow(2)
+
+
+def test_the_first_round_of_each_sequence_behind_a_change_is_not_counted():
+    """They are verified from branches of the turn before, or had none."""
+    trials = LoadTrials(first=False)
+    turn(trials, 4, allowed=False, tokens=4)
+    for _ in range(4):
+        trials.observe(4, 1000, 1.0, allowed=True)
+    for _ in range(3):
+        trials.observe(4, 1000, 1.0, allowed=False)
+    assert turn(trials, 4, allowed=True, tokens=4) == TURN_TOKENS
+
+
+def test_a_turn_waits_for_those_that_are_late_but_not_for_ever():
+    trials = LoadTrials(first=False)
+    turn(trials, 4, allowed=False, tokens=1)
+    waited = turn(trials, 4, allowed=True, tokens=1)
+    assert waited == 4 * (PATIENCE + TURN_TOKENS) - 1  # one sequence changed the way itself
+    turn(trials, 4, allowed=False, tokens=1, late=3)
+    assert turn(trials, 4, allowed=True, tokens=1, late=3) == 4 * (1 + TURN_TOKENS)
