@@ -43,6 +43,7 @@ WIDTH = 110
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
 VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # of the target, that a simulation lasts
+VIRTUAL_WARM_UP = 100  # such steps before it, in which several streams try drafts and none
 Item = TypeVar("Item")
 
 
@@ -217,6 +218,7 @@ def simulated(
         verify_slope=target.verify_slope,
         batch_slope=slope,
     )
+    step = pair.target * (1 + slope * (at_once - 1))
     seconds = pair.target * VIRTUAL_STEPS.get(at_once, max(VIRTUAL_STEPS.values()))
     rates = {}
     for variant in variants:
@@ -227,6 +229,7 @@ def simulated(
             drafter=variant.drafter,
             draft_len=variant.draft_len or 0,
             seconds=seconds,
+            warm_up=step * VIRTUAL_WARM_UP if at_once > 1 else 0.0,
         )
         rates[variant] = [outcome.tokens_per_second]
     return CellRates(name, at_once, slope, rates)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.draft_length import DraftStatistics
+from tandem.bls.draft_statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Chunk, DecodedText, EngineAnswer, EngineCall, TextCall
 from tandem.bls.errors import EngineCallError
@@ -154,6 +154,10 @@ class Fare:
         self.tokens += tokens
         self.last = now
 
+    def begin_again(self) -> None:
+        """Forget what came; the next tokens are the first."""
+        self.tokens = 0
+
     @property
     def rate(self) -> float:
         """Tokens a second, up to its last ones: what is under way is not counted."""
@@ -262,6 +266,12 @@ class World:
         effects = self._answers(number)
         self._perform(effects, None)
 
+    def begin_counting(self) -> None:
+        """Forget all figures; streams go on."""
+        self.tokens_alone = self.rounds = self.drafted = 0
+        for fare in self._fares.values():
+            fare.begin_again()
+
     @property
     def tokens(self) -> int:
         """Tokens of all streams."""
@@ -353,15 +363,22 @@ def run(
     streams: int,
     draft_len: int,
     seconds: float,
+    warm_up: float = 0.0,
     drafter: DrafterName = "draft_model",
     rated: bool = True,
     streams_text: bool = False,
 ) -> ClosedLoopResult:
-    """Let streams decode for so long, from a cold start. draft_len: 0 is the target alone."""
+    """Let streams decode for so long, from a cold start and ``warm_up`` seconds before it counts.
+
+    draft_len: 0 is the target alone.
+    """
     world = World(pair, language, drafter, draft_len, rated=rated, streams_text=streams_text)
     for number in range(streams):
         world.stream(number)
-    while world.clock.now < seconds:
+    while world.clock.now < warm_up:
+        world.clock.advance()
+    world.begin_counting()
+    while world.clock.now < warm_up + seconds:
         world.clock.advance()
     return ClosedLoopResult(
         world.tokens_per_second,

@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.ahead import PAIRS, PROFILES, Call, Loops, Run
 from benchmarks.simulation import engine_settings
 from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_length import DraftStatistics
+from tandem.bls.draft_statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Beside, BranchDraft, EngineAnswer, EngineCall, Settle
 from tandem.bls.errors import EngineCallError, EngineRefused

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
 from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_length import DraftStatistics
+from tandem.bls.draft_statistics import DraftStatistics
 from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence

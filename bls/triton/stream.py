@@ -14,7 +14,7 @@ import triton_python_backend_utils as pb_utils
 from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
-from tandem.bls.draft_length import DraftStatistics
+from tandem.bls.draft_statistics import DraftStatistics
 from tandem.bls.drafter_registry import join
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.drafter import DrafterHealth

@@ -1,0 +1,119 @@
+"""Several sequences draft only where all of them together are better off by it."""
+
+from dataclasses import replace
+
+import pytest
+from taught import copied, drafted, taught
+
+from tandem.bls.chunk_size import MOST_TOKENS
+from tandem.bls.draft_length import FIRST_PIECE, KEPT_ROUNDS, AdaptiveLength
+from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.effects import DraftPlan, StepSeconds
+from tandem.bls.load_trials import PIECE, TURN_TOKENS
+
+
+class Crowd:
+    """Requests side by side, which all do what they are told; each draft slows all the others."""
+
+    def __init__(self, running, *, draft_seconds, plain_seconds):
+        self.draft_statistics = DraftStatistics(16, lambda: running, rated=False)
+        self.lengths = [AdaptiveLength(self.draft_statistics) for _ in range(running)]
+        self.draft_seconds, self.plain_seconds = draft_seconds, plain_seconds
+        for length in self.lengths:
+            length.verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))  # their prompts
+
+    def round(self):
+        """Each does a step; return the plans."""
+        plans = [length.plan(4) for length in self.lengths]
+        drafting = sum(plan.num_tokens > 0 for plan in plans)
+        for plan, length in zip(plans, self.lengths, strict=True):
+            if plan.num_tokens:
+                seconds = 0.03 + self.draft_seconds * drafting
+                draft = drafted(*[1] * plan.num_tokens, engine_seconds=0.01)
+                length.verified(
+                    replace(draft, plan=plan), plan.num_tokens, StepSeconds(seconds, 0.02)
+                )
+            else:
+                seconds = self.plain_seconds * plan.plain_tokens
+                length.observe_plain_step(plan.plain_tokens, StepSeconds(seconds, seconds))
+        return plans
+
+
+@pytest.mark.parametrize(("draft_seconds", "drafts"), [(0.02, False), (0.0005, True)])
+def test_sequences_draft_only_where_all_together_gain_by_it(draft_seconds, drafts):
+    """One that drafts earns 5 tokens in 50 ms, without it takes 100; all at once take 350."""
+    crowd = Crowd(16, draft_seconds=draft_seconds, plain_seconds=0.02)
+    for _ in range(12 * TURN_TOKENS):
+        plans = crowd.round()
+    assert all(bool(plan.num_tokens) == drafts for plan in plans)
+    assert crowd.draft_statistics.allows_drafts is drafts
+
+
+def test_sequences_alone_ask_again_after_a_whole_piece_or_after_a_short_one_in_a_trial():
+    crowd = Crowd(16, draft_seconds=0.02, plain_seconds=0.02)
+    plans = [plan for _ in range(12 * TURN_TOKENS) for plan in crowd.round()]
+    pieces = [plan.plain_tokens for plan in plans if not plan.num_tokens]
+    assert set(pieces) == {FIRST_PIECE, PIECE, MOST_TOKENS}
+    assert pieces[-1] == MOST_TOKENS
+
+
+def refusing(monkeypatch, draft_statistics):
+    """Have all sequences together be better off without drafts; return what trials are told."""
+    told = []
+    monkeypatch.setattr(type(draft_statistics), "allows_drafts", False)
+    monkeypatch.setattr(
+        type(draft_statistics),
+        "observe",
+        lambda _, tokens, seconds, allowed: told.append((tokens, seconds, allowed)),
+    )
+    return told
+
+
+def test_where_no_drafts_are_worth_it_nothing_is_copied_either(monkeypatch):
+    length, draft_statistics = taught(max_draft_len=4)
+    assert length.allows_drafts()
+    assert length.copy(copied(1, 1, 1, 1), 4) == 4
+    refusing(monkeypatch, draft_statistics)
+    assert not length.allows_drafts()
+    assert length.copy(copied(1, 1, 1, 1), 4) == 0
+
+
+def test_an_arm_is_not_kept_where_no_drafts_are_worth_it_any_more(monkeypatch):
+    length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
+    length.plan(4)  # a first sample
+    length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    assert length.plan(4) == DraftPlan(1)
+    with monkeypatch.context() as patches:
+        refusing(patches, draft_statistics)
+        assert length.plan(4) == DraftPlan(0, plain_tokens=MOST_TOKENS)
+    length.observe_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better from now on
+    assert length.plan(4) == DraftPlan(0, plain_tokens=FIRST_PIECE)
+
+
+def test_trials_are_told_of_every_round_by_what_it_was_allowed_as_it_began(monkeypatch):
+    length, draft_statistics = taught(rounds=400)
+    length.plan(4)
+    told = refusing(monkeypatch, draft_statistics)
+    length.observe_plain_step(8, StepSeconds(0.4, 0.3))
+    length.plan(4)
+    monkeypatch.setattr(type(draft_statistics), "allows_drafts", True)
+    length.verified(drafted(1, 1), 1, StepSeconds(0.2, 0.1))
+    plan = length.plan(4)
+    length.verified(replace(drafted(1), plan=plan._replace(is_kept=True)), 1, StepSeconds(0.3, 0.1))
+    length.verified(replace(drafted(1), drafted_ahead=True), 0, StepSeconds(0.5, 0.1))
+    assert told == [(8, 0.4, True), (2, 0.2, False), (2, 0.3, True), (1, 0.5, True)]
+
+
+def test_trials_are_not_told_of_a_prompts_time(monkeypatch):
+    draft_statistics = DraftStatistics(2, rated=False)
+    told = refusing(monkeypatch, draft_statistics)
+    AdaptiveLength(draft_statistics).verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))
+    AdaptiveLength(draft_statistics).observe_plain_step(8, StepSeconds(9.0, 9.0))
+    assert told == []
+
+
+def test_a_branch_says_nothing_of_what_a_call_costs():
+    length, draft_statistics = taught()
+    rounds = draft_statistics.drafts.all.rounds
+    length.verified(replace(drafted(1, 1), drafted_ahead=True), 1, StepSeconds(0.2, 0.1))
+    assert draft_statistics.drafts.all.rounds == rounds

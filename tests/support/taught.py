@@ -1,0 +1,28 @@
+"""Rounds that a request and a deployment have learned from."""
+
+from scripted import ids
+
+from tandem.bls.draft_length import AdaptiveLength
+from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+
+
+def drafted(*tokens, engine_seconds=0.0):
+    return Draft(
+        ids(*tokens),
+        drafter="draft_model",
+        answer=EngineAnswer(ids(*tokens), seconds=engine_seconds, engine_seconds=engine_seconds),
+    )
+
+
+def copied(*tokens, num_matching=2):
+    return Draft(ids(*tokens), drafter="prompt_lookup", num_matching=num_matching)
+
+
+def taught(rounds=4, *, max_draft_len=2, accepted=1):
+    """A request whose rounds drafted 2 tokens in 20 ms, and were verified in 50 of 80 ms."""
+    draft_statistics = DraftStatistics(max_draft_len, rated=False)
+    length = AdaptiveLength(draft_statistics)
+    for _ in range(rounds):
+        length.verified(drafted(1, 1, engine_seconds=0.02), accepted, StepSeconds(0.08, 0.05))
+    return length, draft_statistics
