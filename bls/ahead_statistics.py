@@ -53,12 +53,18 @@ class AheadStatistics:
         return costs.draft(num_tokens) if costs else 0.0
 
     def verified(self, draft: Draft, num_accepted: int) -> None:
-        """Learn from a draft that was verified."""
+        """Learn from a draft that was verified.
+
+        One that was to stop where it is unsure ends before most tokens that are wrong: how many of
+        its tokens were right says too much of the next ones.
+        """
         decided = min(num_accepted + 1, len(draft))
+        stopped = draft.plan is not None and draft.plan.stop_probability > 0
         with self._lock:
-            known = self._accepted.get(draft.drafter, np.array(PRIOR))
-            self._accepted[draft.drafter] = MEMORY * known + (num_accepted, decided)
             self._rounds += 1
+            if not stopped:
+                known = self._accepted.get(draft.drafter, np.array(PRIOR))
+                self._accepted[draft.drafter] = MEMORY * known + (num_accepted, decided)
 
     def timed(self, draft: Draft, num_accepted: int, seconds: StepSeconds, *, ahead: bool) -> None:
         """Learn what a round took. What its draft did not take is time to draft ahead in.

@@ -29,8 +29,11 @@ TRIAL_TOKENS = 2  # the shortest draft that tells whether drafts pay again
 class DraftLength(Protocol):
     """Decides on the length of a draft model's next draft."""
 
-    def plan(self, limit: int) -> DraftPlan:
-        """Decide; ``limit`` (>= 1) is what fits."""
+    def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
+        """Decide; ``limit`` (>= 1) is what fits.
+
+        ahead: others are drafted behind it while it is verified; the limit is the best length then.
+        """
 
     def copy(self, copied: Draft, limit: int) -> int:
         """Decide how much of a copy to verify; 0: ``plan`` is asked for something better."""
@@ -51,7 +54,7 @@ class FixedLength:
     def __init__(self, num_tokens: int) -> None:
         self._num_tokens = num_tokens
 
-    def plan(self, limit: int) -> DraftPlan:
+    def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:  # noqa: ARG002
         """Draft as many as fit."""
         return DraftPlan(min(limit, self._num_tokens))
 
@@ -87,16 +90,16 @@ class AdaptiveLength:
         self._seconds_kept = 0.0  # that these have taken
         self._allowed = True  # to draft, in the round under way
 
-    def plan(self, limit: int) -> DraftPlan:
-        """Choose, unless drafts are not allowed, nothing is known yet, or an arm is kept."""
-        if not self._begin_round():
-            self._kept = 0
-            return self._alone(self._draft_statistics.longest_piece)
-        if not self._draft_statistics.knows_drafts:
-            return self._draft(min(limit, FIRST_TOKENS))
-        if self._kept and self._arm:
-            return self._as_before(self._arm, limit)
-        return self._chosen(limit)
+    def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
+        """Choose the target alone, a trial, or the best draft.
+
+        Ahead of others that is the longest one, also where it is unsure: the branches behind it are
+        worth more than the time that stopping would save.
+        """
+        plan = self._planned(limit)
+        if ahead and plan.num_tokens and not plan.on_trial:
+            return plan._replace(num_tokens=limit, stop_probability=0.0)
+        return plan
 
     def copy(self, copied: Draft, limit: int) -> int:
         """Choose how much of a copy is verified: 0 where the model, or nobody, earns more."""
@@ -151,6 +154,17 @@ class AdaptiveLength:
             self._draft_statistics.learn_plain_step(num_tokens, seconds)
         self._steps += 1
         self._caught_up = self._trial_goes_on = False
+
+    def _planned(self, limit: int) -> DraftPlan:
+        """Choose, unless drafts are not allowed, nothing is known yet, or an arm is kept."""
+        if not self._begin_round():
+            self._kept = 0
+            return self._alone(self._draft_statistics.longest_piece)
+        if not self._draft_statistics.knows_drafts:
+            return self._draft(min(limit, FIRST_TOKENS))
+        if self._kept and self._arm:
+            return self._as_before(self._arm, limit)
+        return self._chosen(limit)
 
     def _begin_round(self) -> bool:
         """Note whether drafts are allowed in it."""

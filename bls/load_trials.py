@@ -73,8 +73,6 @@ class OneLoad:
 
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round; one that began before the way changed belongs to no turn."""
-        if not self.known and not self.turns_left:
-            self._begin_trial(running)
         if allowed != self.allowed:
             self.num_late -= 1
             return

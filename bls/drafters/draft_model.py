@@ -21,7 +21,7 @@ from tandem.bls.drafters.drafter import (
     Proposal,
     StepsAhead,
 )
-from tandem.bls.effects import Draft, EngineCall, Settle, StepSeconds
+from tandem.bls.effects import Draft, DraftPlan, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text, proposal_seed
@@ -82,7 +82,7 @@ class DraftModel(Drafter):
         branch = self._branch(branches, sequence, limit)
         if branch is not None:
             return branch
-        plan = self._length.plan(self._on_miss(limit))
+        plan = self._planned(limit)
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
         answer = yield self._call(sequence)._replace(
@@ -204,10 +204,12 @@ class DraftModel(Drafter):
             seconds_saved=self._ahead.statistics.seconds(len(tokens)),
         )
 
-    def _on_miss(self, limit: int) -> int:
-        """How long a draft may be that the round waits for: shorter where others need no wait."""
-        plan = self._ahead.plan if self._ahead is not None and self._asked_ahead else None
-        return limit if plan is None else min(limit, plan.on_miss)
+    def _planned(self, limit: int) -> DraftPlan:
+        """Plan a draft that the round waits for: shorter where others need no wait."""
+        ahead = self._ahead.plan if self._ahead is not None and self._asked_ahead else None
+        if ahead is None:
+            return self._length.plan(limit)
+        return self._length.plan(min(limit, ahead.on_miss), ahead=True)
 
     def _stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
         """Ends of sequence, at which a draft may end; the token is in it.

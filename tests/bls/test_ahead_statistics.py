@@ -1,12 +1,14 @@
 """Whether requests draft ahead, and by which plan, follows from what they have learned."""
 
+from dataclasses import replace
+
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.ahead_plan import FIRST_PLAN
 from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.draft_ahead import DraftAhead
-from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
+from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
 from tandem.bls.load_trials import TRIAL_TURNS, TURN_TOKENS
 from tandem.bls.settings import MAX_HELPERS
 
@@ -65,6 +67,18 @@ def test_auto_drafts_nothing_ahead_where_that_slows_the_others_down():
             ahead.statistics.timed(draft, 4, seconds, ahead=were_ahead[-1])
         assert any(were_ahead)
         assert any(were_ahead[-trial:]) == always
+
+
+def test_drafts_that_stop_where_they_are_unsure_say_nothing_of_the_acceptance():
+    statistics, draft = AheadStatistics(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
+    before = statistics.acceptance("draft_model")
+    for _ in range(50):
+        statistics.verified(replace(draft, plan=DraftPlan(8, 0.5)), 4)
+    assert statistics.acceptance("draft_model") == before
+    for _ in range(50):
+        statistics.verified(replace(draft, plan=DraftPlan(4)), 4)
+        statistics.verified(replace(draft, drafted_ahead=True), 4)
+    assert statistics.acceptance("draft_model") > 0.95
 
 
 def test_a_plan_follows_when_costs_do():

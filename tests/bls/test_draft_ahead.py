@@ -181,7 +181,7 @@ def test_a_draft_tells_whether_its_round_waited_for_branches_first(how, monkeypa
 def test_nothing_is_drafted_ahead_behind_a_draft_on_trial(monkeypatch):
     plan, draft = FixedLength.plan, BranchingDraft(ENDLESS)
     monkeypatch.setattr(
-        FixedLength, "plan", lambda self, limit: plan(self, limit)._replace(on_trial=True)
+        FixedLength, "plan", lambda self, limit, **_: plan(self, limit)._replace(on_trial=True)
     )
     decoding = check(request_of(end_ids=()), ENDLESS, draft)
     assert decoding.statistics.num_draft_tokens > 8
@@ -194,6 +194,21 @@ def test_nothing_is_drafted_ahead_where_no_drafts_are_worth_it(monkeypatch):
     decoding = check(request_of(end_ids=()), ENDLESS, draft)
     assert decoding.statistics.num_draft_tokens > 8
     assert all(call.branching is None for call in draft.calls)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_draft_length_is_told_whether_others_are_drafted_behind_its_draft(monkeypatch, ahead):
+    asked, plan = [], FixedLength.plan
+
+    def note(self, limit, **others):
+        asked.append((limit, others.get("ahead", False)))
+        return plan(self, limit, **others)
+
+    monkeypatch.setattr(FixedLength, "plan", note)
+    draft = BranchingDraft(ENDLESS, agrees=5)
+    check(request_of(end_ids=(), max_tokens=200, draft_ahead=ahead), ENDLESS, draft)
+    assert len(asked) > 5
+    assert {told for _, told in asked[1:]} == {ahead}
 
 
 def test_figures_tell_hits_by_what_the_round_before_accepted():

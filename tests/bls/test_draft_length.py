@@ -6,8 +6,21 @@ import numpy as np
 import pytest
 from taught import copied, drafted, taught
 
-from tandem.bls.draft_length import FIRST_PIECE, FIRST_TOKENS, KEPT_ROUNDS, AdaptiveLength
-from tandem.bls.draft_statistics import LEAST_PRICE, SHARE, DraftStatistics, TrialBudget
+from tandem.bls.arms import Arm
+from tandem.bls.draft_length import (
+    FIRST_PIECE,
+    FIRST_TOKENS,
+    KEPT_ROUNDS,
+    TRIAL_TOKENS,
+    AdaptiveLength,
+)
+from tandem.bls.draft_statistics import (
+    LEAST_PRICE,
+    SHARE,
+    DraftChoice,
+    DraftStatistics,
+    TrialBudget,
+)
 from tandem.bls.effects import DraftPlan, StepSeconds
 
 
@@ -25,6 +38,25 @@ def test_nobody_else_samples_the_target_alone_while_one_request_does():
         other.verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))  # their prompts
     plans = [other.plan(4) for other in others]
     assert plans.count(DraftPlan(0, plain_tokens=FIRST_PIECE)) == 1
+
+
+def test_a_draft_that_others_are_drafted_behind_is_as_long_as_is_best_for_these(monkeypatch):
+    length, draft_statistics = taught(rounds=400)
+    best = DraftChoice(Arm(2, 0.5, 100.0), alone=1.0)
+    monkeypatch.setattr(type(draft_statistics), "choice", lambda *_: best)
+    for trial in ("pays_plain", "pays_draft"):
+        monkeypatch.setattr(type(draft_statistics), trial, lambda *_, **__: False)
+    plans = [length.plan(4, ahead=ahead) for ahead in (False, True)]  # one chosen and one kept
+    assert [plan[:2] for plan in plans] == [(2, 0.5), (4, 0.0)]
+    assert [length.plan(limit, ahead=True)[:2] for limit in (1, 3)] == [(1, 0.0), (3, 0.0)]
+
+
+def test_a_trial_is_as_long_as_it_would_be_if_nothing_were_drafted_behind_it(monkeypatch):
+    length, draft_statistics = taught(rounds=400)
+    best = DraftChoice(Arm(1, 0.0, 1.0), alone=100.0)
+    monkeypatch.setattr(type(draft_statistics), "choice", lambda *_: best)
+    monkeypatch.setattr(type(draft_statistics), "pays_draft", lambda *_, **__: True)
+    assert length.plan(4, ahead=True)[:2] == (TRIAL_TOKENS, 0.0)
 
 
 def test_an_arm_is_kept_for_some_rounds():
