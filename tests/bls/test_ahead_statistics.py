@@ -69,6 +69,12 @@ def test_auto_drafts_nothing_ahead_where_that_slows_the_others_down():
         assert any(were_ahead[-trial:]) == always
 
 
+def test_several_sequences_draft_in_turns_until_it_was_tried_whether_ahead_is_better():
+    ahead = ahead_of(10, always=False, running=4)
+    learn(ahead, rounds=5)
+    assert ahead.plan is None
+
+
 def test_drafts_that_stop_where_they_are_unsure_say_nothing_of_the_acceptance():
     statistics, draft = AheadStatistics(AHEAD), Draft(ids(1, 1, 1, 1), drafter="draft_model")
     before = statistics.acceptance("draft_model")

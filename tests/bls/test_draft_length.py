@@ -46,8 +46,11 @@ def test_a_draft_that_others_are_drafted_behind_is_as_long_as_is_best_for_these(
     monkeypatch.setattr(type(draft_statistics), "choice", lambda *_: best)
     for trial in ("pays_plain", "pays_draft"):
         monkeypatch.setattr(type(draft_statistics), trial, lambda *_, **__: False)
-    plans = [length.plan(4, ahead=ahead) for ahead in (False, True)]  # one chosen and one kept
-    assert [plan[:2] for plan in plans] == [(2, 0.5), (4, 0.0)]
+    chosen = length.plan(4)
+    kept = [length.plan(limit, ahead=ahead) for limit, ahead in ((4, True), (1, False), (4, False))]
+    assert not chosen.is_kept
+    assert [plan[:2] for plan in (chosen, *kept)] == [(2, 0.5), (4, 0.0), (1, 0.5), (2, 0.5)]
+    assert all(plan.is_kept for plan in kept)
     assert [length.plan(limit, ahead=True)[:2] for limit in (1, 3)] == [(1, 0.0), (3, 0.0)]
 
 
@@ -56,7 +59,10 @@ def test_a_trial_is_as_long_as_it_would_be_if_nothing_were_drafted_behind_it(mon
     best = DraftChoice(Arm(1, 0.0, 1.0), alone=100.0)
     monkeypatch.setattr(type(draft_statistics), "choice", lambda *_: best)
     monkeypatch.setattr(type(draft_statistics), "pays_draft", lambda *_, **__: True)
-    assert length.plan(4, ahead=True)[:2] == (TRIAL_TOKENS, 0.0)
+    for _ in range(2):  # behind the first one the draft model has caught up
+        plan = length.plan(4, ahead=True)
+        assert plan.on_trial
+        assert plan[:2] == (TRIAL_TOKENS, 0.0)
 
 
 def test_an_arm_is_kept_for_some_rounds():
