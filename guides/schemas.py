@@ -2,7 +2,8 @@ r"""JSON schemas as the library may compile them: so that every answer is valid 
 
 llguidance 1.9 counts a name that comes again for `minProperties`. With escapes such as `\u0061` an
 additional name may be another spelling of one that the schema declares. The library refuses some
-keywords that limit nothing, so these are dropped here.
+keywords that limit nothing, so these are dropped here, and misreads some patterns, which are
+written anew.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tandem.contract.guide import EXACT, LAYOUT_KEY
 from tandem.guides.errors import GuideError
 from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
-from tandem.guides.patterns import check_patterns
+from tandem.guides.patterns import check_patterns, without_nul
 from tandem.guides.schema_parts import leaves_of, parts_of
 
 # With these alone, each character of a string has one spelling.
@@ -25,15 +26,14 @@ ESCAPES: Final = 'nrbtf\\"'
 UNWRITABLE = r"\x00-\x07\x0b\x0e-\x1f\x7f"
 ESCAPED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\\": "\\", '"': '"'}
 
-# Where a schema holds schemas: under names of its author's, in a list, or one.
+# Where a schema holds schemas under names of its author's, and where it holds data.
 BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-SINGLE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then")
+DATA = ("const", "enum")
 
 # Keywords by the values with which they limit nothing.
 IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "uniqueItems": (False,),
-    "propertyNames": (True, {}),
+    "propertyNames": (True, {}, {"type": "string"}),
     "unevaluatedItems": (True, {}),
     "unevaluatedProperties": (True, {}),
     "dependencies": ({},),
@@ -64,7 +64,7 @@ def exact(schema: Any) -> dict[str, Any]:
     _check_least_properties(schema)
     _check_first_items(schema)
     _check_constants(schema, exact_options(schema)["json_allowed_escapes"])
-    return _without_idle(schema)
+    return _readable(schema)
 
 
 def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,29 +127,32 @@ def _check_constants(schema: Any, escapes: Any) -> None:
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and those in it; no data, such as constants."""
-    if isinstance(schema, dict):
-        yield schema
-        for inner in _inner(schema):
-            yield from _schemas(inner)
+    """A schema and those in it, also where only a reference makes it one; no data."""
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+            for keyword, inner in part.items():
+                if keyword in BY_NAME and isinstance(inner, dict):
+                    left += inner.values()
+                elif keyword not in DATA:
+                    left.append(inner)
+        elif isinstance(part, list):
+            left += part
 
 
-def _inner(schema: Mapping[str, Any]) -> Iterator[Any]:
-    for keyword in BY_NAME:
-        named = schema.get(keyword)
-        yield from named.values() if isinstance(named, dict) else ()
-    for keyword in LISTED:
-        listed = schema.get(keyword)
-        yield from listed if isinstance(listed, list) else ()
-    yield from (schema.get(keyword) for keyword in SINGLE)
-
-
-def _without_idle(schema: Any) -> dict[str, Any]:
-    """Return a copy of a schema without the keywords that limit nothing."""
+def _readable(schema: Any) -> dict[str, Any]:
+    """Return a copy of a schema as the library takes it: it means the same."""
     copied: dict[str, Any] = json.loads(json.dumps(schema))
     for part in _schemas(copied):
         for keyword in [k for k, v in part.items() if _is_idle(k, v)]:
             del part[keyword]
+        pattern, by_name = part.get("pattern"), part.get("patternProperties")
+        if isinstance(pattern, str):
+            part["pattern"] = without_nul(pattern)
+        if isinstance(by_name, dict):
+            part["patternProperties"] = {without_nul(p): inner for p, inner in by_name.items()}
     return copied
 
 

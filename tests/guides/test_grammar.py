@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_guides import END, allowed, id_of, matcher, spelled
+from small_guides import fits, matcher
 
 from tandem.guides.errors import GuideError
 from tandem.guides.grammar import GRAMMARS, MAX_CHOICES, grammar_of
@@ -19,24 +19,6 @@ OBJECT = {
     "required": ["a", "b"],
     "additionalProperties": False,
 }
-
-
-def fits(kind: str, guide: str, text: str) -> bool:
-    """Whether an answer of this text, and its end, fit.
-
-    Byte by byte where the tokenizer's own pieces do not: a guide spells what is no whole character
-    in its own way.
-    """
-    it, left = matcher(kind, guide), text.encode()
-    while left:
-        may = [spelled(token) for token in allowed(it.walk([]).masks[0])]
-        fitting = [piece for piece in may if piece and left.startswith(piece)]
-        if not fitting or it.complete:
-            return False
-        longest = max(fitting, key=len)
-        it.advance([id_of(longest)])
-        left = left[len(longest) :]
-    return END in allowed(it.walk([]).masks[0])
 
 
 def refusal(kind: str, guide: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scale import scaled
 from schemas import REFUSED, complaint, schema_of
-from small_guides import END, OTHER_END, allowed, matcher, spelled
+from small_guides import END, OTHER_END, allowed, fits, matcher, spelled
 
 from tandem.guides.errors import GuideError
 from tandem.guides.refusals import keywords_of
@@ -154,6 +154,8 @@ IDLE = [
     {"type": "string", "format": "password", "maxLength": 3},
     {"type": ["integer", "null"], "format": "binary"},
     {"type": "object", "propertyNames": {}, "dependentRequired": {}, "required": ["a"]},
+    {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"const": 1}},
+    {"$ref": "#/prefixItems/0/x/y", "x": {"y": {"type": "string", "format": "int32"}}},
     {"anyOf": [{"const": {"uniqueItems": False, "format": "binary"}}]},
     {"properties": {"uniqueItems": False, "format": {"const": 1}}, "additionalProperties": False},
 ]
@@ -292,6 +294,42 @@ def test_a_pattern_with_sets_inside_brackets_is_refused(pattern, sign):
 def test_a_pattern_without_sets_is_accepted(pattern):
     schema = {"type": "string", "pattern": pattern}
     assert not complaint(schema, drawn(schema, 0).decode())
+
+
+# Each set takes all control characters: but not the letters that follow it, and those after them.
+SETS = [
+    ('[^"]', '"', "\\n\t!é"),
+    (r"[^\\]", "\\", '"n\t!é'),
+    (r'[^"\\]', '"\\', "nbu\n\t!é😀"),
+    ('[^"\n]', '"\n', "\\nt\t!"),
+    (r"[^]\"\\-]", ']"\\-', "\na["),
+    ("[^!-~]", '!"\\~a', "\n\t é"),
+    (r"[\x00-!]", '"\\#a', "\n\t !"),
+    (r"[\u0000-\u001f\]]", '"\\ [n', "\n\t]"),
+    ("[\x00-!]", '"\\#a', "\n !"),
+    (r"\P{P}", '"\\!', "\n a"),
+    (r"\p{Cc}", '"\\n', "\n\t"),
+    (r"[\PP\p{Lu}]", '"\\!', "\n aA"),
+]
+
+
+@pytest.mark.parametrize(("letters", "never", "taken"), SETS)
+def test_a_set_of_a_pattern_takes_quotes_and_backslashes_only_where_it_has_them(
+    letters, never, taken
+):
+    named = {"type": "string", "pattern": f"^x{letters}$"}
+    held = {"$ref": "#/components/schemas/x", "components": {"schemas": {"x": {"anyOf": [named]}}}}
+    names = {"patternProperties": {named["pattern"]: {}}, "additionalProperties": False}
+    for letter in never + taken:
+        text = json.dumps(f"x{letter}", ensure_ascii=False)
+        told = [
+            fits("json_schema", json.dumps(named), text),
+            fits("json_schema", json.dumps({"allOf": [named, {"maxLength": 9}]}), text),
+            fits("json_schema", json.dumps(held), text),
+            fits("lark_grammar", f"start: %json {json.dumps(named)}", text),
+            fits("json_schema", json.dumps({"type": "object", **names}), f"{{{text}: 0}}"),
+        ]
+        assert told == [letter in taken] * len(told), letter
 
 
 def test_a_constant_is_checked_wherever_a_reference_may_find_it():

@@ -67,3 +67,21 @@ def spelled(token: int) -> bytes:
 
 def id_of(piece: bytes) -> int:
     return _pieces().index(piece)
+
+
+def fits(kind: str, guide: str, text: str) -> bool:
+    """Whether an answer of this text, and its end, fit.
+
+    Byte by byte where the tokenizer's own pieces do not: a guide spells what is no whole character
+    in its own way.
+    """
+    it, left = matcher(kind, guide), text.encode()
+    while left:
+        may = [spelled(token) for token in allowed(it.walk([]).masks[0])]
+        fitting = [piece for piece in may if piece and left.startswith(piece)]
+        if not fitting or it.complete:
+            return False
+        longest = max(fitting, key=len)
+        it.advance([id_of(longest)])
+        left = left[len(longest) :]
+    return END in allowed(it.walk([]).masks[0])
