@@ -39,6 +39,11 @@ DEAD_ENDS = ("NoExtensionBias", "NoExtension")
 NO_TEXT = b"\xff"
 # How it says that it cannot look ahead.
 ONE_WAY = "rollback not supported"
+# What it advises and is not to be had here, and what is.
+NO_ONE_OF = (
+    ". Enable 'coerce_one_of' option to approximate oneOf with anyOf",
+    " where two of them may fit at once; tell them apart by a constant, or send anyOf",
+)
 
 
 class Vocabulary(NamedTuple):
@@ -351,7 +356,7 @@ def reason_of(error: str) -> str:
         line = f"{line} {next(reasons, '').removeprefix('error: ')}".rstrip()
     if line.startswith(ONE_WAY):
         return "attributes of rules that count or stop, max_tokens and stop, are not supported"
-    return "no text fits it" if line in DEAD_ENDS else shortened(line)
+    return "no text fits it" if line in DEAD_ENDS else shortened(line.replace(*NO_ONE_OF))
 
 
 def _up_to(tokens: Sequence[int], ends: frozenset[int]) -> list[int]:

@@ -76,6 +76,14 @@ def test_no_option_of_a_schema_makes_its_keywords_mean_less(schema, reason):
     assert reason in refusal("json_schema", json.dumps(loose))
 
 
+def test_schemas_that_may_fit_at_once_are_refused_with_what_to_send():
+    one_of = {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}
+    assert refusal("json_schema", json.dumps(one_of)) == (
+        "oneOf constraints are not supported where two of them may fit at once; tell them apart by "
+        "a constant, or send anyOf"
+    )
+
+
 def test_any_json_is_any_json():
     for text in ('{"x": [1, 2.5, null]}', '"a"', "true", "[]"):
         assert fits("json", "", text)
