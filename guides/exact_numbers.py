@@ -23,7 +23,7 @@ LONGEST_INTEGER = 2**64
 
 
 def check_numbers(schema: Any) -> None:
-    """Raise GuideError for a schema with a number that would become another one."""
+    """Raise GuideError for a schema with a number that would become another one, or has no end."""
     for part in parts_of(schema):
         for keyword, number in _numbers_of(part):
             if not _is_kept(number):
@@ -31,6 +31,9 @@ def check_numbers(schema: Any) -> None:
                     f"a number of '{keyword}' may not be {shortened(repr(number))}, which would be "
                     "rounded; send at most 15 digits"
                 )
+    for leaf in leaves_of(schema):
+        if isinstance(leaf, float) and not math.isfinite(leaf):
+            raise GuideError(f"a number of a JSON schema may not be {leaf}; send one below 1e308")
 
 
 def _numbers_of(part: dict[str, Any]) -> Iterator[tuple[str, int | float]]:

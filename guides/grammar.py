@@ -123,7 +123,9 @@ def _choice(text: str) -> str:
     except (ValueError, RecursionError):
         choices = None
     if not isinstance(choices, list) or not all(c and isinstance(c, str) for c in choices):
-        raise GuideError('choices must be a JSON list of texts, such as ["yes", "no"]')
+        raise GuideError(
+            'choices must be a JSON list of texts that are not empty, such as ["yes", "no"]'
+        )
     if not 0 < len(choices) <= MAX_CHOICES:
         raise GuideError(f"{len(choices)} choices given, must be 1..{MAX_CHOICES}")
     return _regex("|".join(map(_literally, choices)))

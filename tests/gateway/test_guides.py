@@ -143,6 +143,11 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
         ({"guided_json": '{"a":' * 66 + "1" + "}" * 66}, "guided_json", "more than 64 levels"),
         ({"guided_json": "[" * 100_000}, "guided_json", "must be a JSON schema"),
         ({"guided_json": '{"a": "\\ud800"}'}, "guided_json", "half of a surrogate pair"),
+        (
+            {"structured_outputs": {"json": '{"a": "\\ud800"}'}},
+            "structured_outputs.json",
+            "structured_outputs.json: holds half of a surrogate pair",
+        ),
         ({"guided_regex": ""}, "guided_regex", "at least 1 character"),
         ({"guided_choice": []}, "guided_choice", "at least 1 item"),
         ({"guided_choice": "a"}, "guided_choice", "guided_choice: must be a list"),

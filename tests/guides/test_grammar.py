@@ -116,7 +116,9 @@ def test_a_choice_is_one_of_its_texts_whatever_these_hold(choices, data):
 
 @pytest.mark.parametrize("text", ["yes", '{"yes": 1}', '["yes", 1]', '["yes", ""]', "[" * 10_000])
 def test_choices_are_a_list_of_texts(text):
-    assert refusal("choice", text) == 'choices must be a JSON list of texts, such as ["yes", "no"]'
+    assert refusal("choice", text) == (
+        'choices must be a JSON list of texts that are not empty, such as ["yes", "no"]'
+    )
 
 
 def test_there_are_some_choices_and_not_too_many():

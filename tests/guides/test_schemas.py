@@ -231,6 +231,13 @@ def test_a_bound_that_would_be_rounded_is_refused(schema):
     )
 
 
+@pytest.mark.parametrize("keyword", ["default", "maximum", "title"])
+@pytest.mark.parametrize("number", [float("1e400"), -math.inf])
+def test_a_number_without_end_is_refused_wherever_it_is(keyword, number):
+    told = f"a number of a JSON schema may not be {number}; send one below 1e308"
+    assert refused({"properties": {"a": {keyword: number}}}) == told
+
+
 @given(
     st.one_of(
         st.floats(allow_nan=False, allow_infinity=False, min_value=-1e30, max_value=1e30),
