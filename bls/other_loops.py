@@ -44,7 +44,7 @@ class OtherLoops(Protocol):
     """The other loops of the entry."""
 
     def exclusively(self) -> AbstractContextManager[None]:
-        """Keep the others from admitting for as long as the context lasts. One thread at a time."""
+        """Keep the others from admitting for as long as the context lasts."""
 
     def usage(self) -> LoopUsage:
         """Return what the others take, of those that live."""

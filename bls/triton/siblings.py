@@ -13,8 +13,9 @@ import mmap
 import os
 import re
 import struct
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from tandem.bls.other_loops import LoopUsage, NoOtherLoops, OtherLoops
@@ -24,7 +25,9 @@ SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "triton_python_backend_shm_region_"  # Triton guards what begins so from its clients
 REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
 ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
-ROW = struct.Struct("7q")  # whether the row was ever taken, and a LoopUsage
+ROW = struct.Struct("7q")  # the state of its loop, and a LoopUsage
+STATE, USAGE = struct.Struct("q"), struct.Struct("6q")
+OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
 LOOK = "look"  # the message that something was released; any other is a request to stop
 
 
@@ -34,12 +37,16 @@ class Siblings:
     def __init__(self, name: str) -> None:
         self._name = name
         self._path = SHARED_MEMORY / name
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._file, ROWS * ROW.size)
-        self._rows = mmap.mmap(self._file, ROWS * ROW.size)
-        self._own, self._mailbox = self._take_row()
-        with self.exclusively():
+        self._threads = threading.Lock()
+        self._file = _open_locked(self._path)
+        try:
+            os.ftruncate(self._file, ROWS * ROW.size)
+            self._rows = mmap.mmap(self._file, ROWS * ROW.size)
+            self._own, self._mailbox = self._take_row()
+            self._enter(OPEN)
             self.note(LoopUsage())
+        finally:
+            _unlock(self._file, ROWS)
 
     def open(self, *, stop: Callable[[str], object], look: Callable[[], None]) -> None:
         """Begin to hear of the others."""
@@ -55,21 +62,22 @@ class Siblings:
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Keep the others out, and free what dead ones took. One thread at a time."""
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, ROWS)
-        try:
-            self._clear_rows_of_the_dead()
-            yield
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, ROWS)
+        """Keep the others out, and free what dead ones took."""
+        with self._threads:  # a lock on a file is one of the whole process
+            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, ROWS)
+            try:
+                self._clear_rows_of_the_dead()
+                yield
+            finally:
+                _unlock(self._file, ROWS)
 
     def usage(self) -> LoopUsage:
         """Return what the others take."""
-        return LoopUsage.of_all(usage for _, usage in self._others())
+        return LoopUsage.of_all(usage for _, _, usage in self._others())
 
     def note(self, own: LoopUsage) -> None:
         """Write this loop's row."""
-        ROW.pack_into(self._rows, self._own * ROW.size, 1, *own)
+        USAGE.pack_into(self._rows, self._own * ROW.size + STATE.size, *own)
 
     def call(self) -> None:
         """Have the others look whether sequences of theirs may start now."""
@@ -80,10 +88,15 @@ class Siblings:
         self._mailbox.put(request_id)
 
     def close(self) -> None:
-        """Hear no more, and leave no file behind: those who are there still go on with it."""
+        """Hear no more. The last one leaves no file behind.
+
+        As long as one is there, those who come find it: loops of a model that was loaded anew, say.
+        """
         self._mailbox.close()
-        with suppress(FileNotFoundError):
-            self._path.unlink()
+        with self.exclusively():
+            self._enter(CLOSED)
+            if not any(state == OPEN for _, state, _ in self._others()):
+                self._path.unlink(missing_ok=True)
 
     def _take_row(self) -> tuple[int, Mailbox]:
         """Lock a row that is free; nobody can have its address but a child of a dead loop."""
@@ -92,20 +105,24 @@ class Siblings:
                 try:
                     return row, Mailbox(self._address(row))
                 except AddressTaken:
-                    self._unlock(row)
+                    _unlock(self._file, row)
         raise RuntimeError(f"{ROWS} processes serve this model already")
 
-    def _others(self) -> Iterator[tuple[int, LoopUsage]]:
-        """Yield the rows that are taken, all but our own."""
-        for row, (taken, *usage) in enumerate(ROW.iter_unpack(self._rows)):
-            if taken and row != self._own:
-                yield row, LoopUsage(*usage)
+    def _enter(self, state: int) -> None:
+        """Write this loop's state."""
+        STATE.pack_into(self._rows, self._own * ROW.size, state)
+
+    def _others(self) -> Iterator[tuple[int, int, LoopUsage]]:
+        """Yield the rows that are taken, all but our own, and what is in them."""
+        for row, (state, *usage) in enumerate(ROW.iter_unpack(self._rows)):
+            if state and row != self._own:
+                yield row, state, LoopUsage(*usage)
 
     def _clear_rows_of_the_dead(self) -> None:
-        for row, _ in self._others():
+        for row, *_ in self._others():
             if self._lock(row):
                 self._rows[row * ROW.size : (row + 1) * ROW.size] = bytes(ROW.size)
-                self._unlock(row)
+                _unlock(self._file, row)
 
     def _lock(self, row: int) -> bool:
         """Lock a row if nobody has it."""
@@ -115,15 +132,27 @@ class Siblings:
             return False
         return True
 
-    def _unlock(self, row: int) -> None:
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, row)
-
     def _addresses(self) -> list[bytes]:
-        return [self._address(row) for row, _ in self._others()]
+        return [self._address(row) for row, *_ in self._others()]
 
     def _address(self, row: int) -> bytes:
         digest = hashlib.sha256(self._name.encode()).hexdigest()[:32]
         return f"\0tandem-{digest}-{row}".encode()
+
+
+def _open_locked(path: Path) -> int:
+    """Open the file and keep the others out; one that was removed meanwhile is found by nobody."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, ROWS)
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)
+
+
+def _unlock(file: int, row: int) -> None:
+    """Release a row, or what comes after the last one."""
+    fcntl.lockf(file, fcntl.LOCK_UN, 1, row)
 
 
 def other_loops(args: dict[str, str], instances: int) -> OtherLoops:

@@ -120,8 +120,10 @@ def serving_fallibly(planned: Deployment, folder: Path) -> Iterator[TritonServer
         yield running
 
 
-def serving(planned: Deployment, folder: Path) -> TritonServer:
+def serving(
+    planned: Deployment, folder: Path, kind: type[TritonServer] = KilledServer
+) -> TritonServer:
     """Render a deployment into a folder; return its server, not yet started."""
     models = folder / "repository"
     repository.render(planned, models, link=True)
-    return KilledServer(models, thread_pool_size=planned.thread_pool_size)
+    return kind(models, thread_pool_size=planned.thread_pool_size)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 
+from tandem.tools.triton.install import TritonInstall
 from tandem.tools.triton.server import LOOPBACK, TritonServer
 
 CONFIG = """\
@@ -42,6 +43,13 @@ class KilledServer(TritonServer):
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+class ObedientServer(KilledServer):
+    """A server that unloads and loads models when a client asks for it."""
+
+    def _command(self, install: TritonInstall) -> list[str]:
+        return [*super()._command(install), "--model-control-mode=explicit", "--load-model=*"]
 
 
 def write_model(repository: Path, name: str, initialize: str = "pass") -> None:

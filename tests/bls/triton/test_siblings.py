@@ -1,5 +1,6 @@
 """Loops in processes of their own, as Triton has them, that live, hang and die."""
 
+import fcntl
 import os
 import queue
 import signal
@@ -7,13 +8,16 @@ import subprocess
 import sys
 import threading
 import uuid
+from pathlib import Path
 
 import loop_process
 import pytest
+from live_triton import eventually
 
 from tandem.bls.triton.siblings import (
     PREFIX,
     ROW,
+    ROWS,
     SHARED_MEMORY,
     index_of_loop,
     name_of_siblings,
@@ -70,10 +74,10 @@ def begin(name):
     """Start so many loops of one entry."""
     started = []
 
-    def start(count):
+    def start(count, *, until_ready=True):
         loops = [Loop(name) for _ in range(count)]
         started.extend(loops)
-        for loop in loops:
+        for loop in loops if until_ready else ():
             assert loop.hear() == "ready"
         return loops
 
@@ -176,6 +180,50 @@ def test_no_file_is_left_when_loops_close(name, begin):
     for loop in (first, second):
         assert loop.ask("close") == "closed"
     assert not (SHARED_MEMORY / name).exists()
+
+
+def test_newcomers_find_those_that_stay_when_another_one_closes(name, begin):
+    leaving, staying = begin(2)
+    assert staying.ask("note 1 2 3 4 5 6") == "noted"
+    assert leaving.ask("close") == "closed"
+    [newcomer] = begin(1)
+    assert newcomer.ask("usage") == "usage 1 2 3 4 5 6"
+    newcomer.tell("stop a")
+    assert staying.hear() == "stop a"
+    assert staying.ask("close") == newcomer.ask("close") == "closed"
+    assert not (SHARED_MEMORY / name).exists()
+
+
+def test_no_file_is_left_when_the_last_one_closes_after_another_one_died(name, begin):
+    first, second = begin(2)
+    first.kill()
+    assert second.ask("close") == "closed"
+    assert not (SHARED_MEMORY / name).exists()
+
+
+def test_one_that_opens_a_file_while_the_last_one_removes_it_makes_another(name, begin):
+    [last] = begin(1)
+    held = os.open(SHARED_MEMORY / name, os.O_RDWR)
+    fcntl.lockf(held, fcntl.LOCK_EX, 1, ROWS)  # both wait for it, the newcomer second
+    last.tell("close")
+    [newcomer] = begin(1, until_ready=False)
+    assert eventually(lambda: number_waiting_for(held) == 2)
+    os.close(held)
+    assert last.hear() == "closed"
+    assert newcomer.hear() == "ready"
+    [third] = begin(1)
+    third.tell("stop a")
+    assert newcomer.hear() == "stop a"
+
+
+def number_waiting_for(file):
+    """How many processes wait for a lock on a file.
+
+    The system says `1: -> POSIX ADVISORY WRITE 7 00:1a:42 64 64` of a process 7 and a file 42.
+    """
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    inode = str(os.fstat(file).st_ino)
+    return sum("->" in lock and inode == lock[-3].split(":")[-1] for lock in locks)
 
 
 ARGS = {"model_name": "bls_stream", "model_version": "1", "model_instance_name": "bls_stream_0_1"}
