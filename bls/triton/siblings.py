@@ -24,6 +24,7 @@ from tandem.bls.triton.mailbox import AddressTaken, Mailbox
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "triton_python_backend_shm_region_"  # Triton guards what begins so from its clients
 REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
+PID_NAMESPACE = Path("/proc/self/ns/pid")
 ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
 ROW = struct.Struct("7q")  # the state of its loop, and a LoopUsage
 STATE, USAGE = struct.Struct("q"), struct.Struct("6q")
@@ -160,19 +161,22 @@ def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
     if instances == 1:
         return NoOtherLoops()
     command = Path("/proc/self/cmdline").read_text(errors="replace").split("\0")
-    return Siblings(name_of_siblings(args, command, os.getppid()))
+    namespace = PID_NAMESPACE.stat().st_ino
+    return Siblings(name_of_siblings(args, command, os.getppid(), namespace))
 
 
-def name_of_siblings(args: dict[str, str], command: list[str], server: int) -> str:
+def name_of_siblings(args: dict[str, str], command: list[str], server: int, namespace: int) -> str:
     """Return what all loops of an entry have in common, and no others have on this machine.
 
     args: what Triton tells a model. command: how it started this process. server: its own process.
+    namespace: where that process has its number. In two containers each server may have number 1,
+    and with ``--ipc=host`` both share /dev/shm.
     The name begins as that of the memory region which Triton gives each process: whoever cleans up
     after a server removes the file, too.
     """
     regions = [found[1] for argument in command if (found := REGION.fullmatch(argument))]
     prefix = regions[0] if regions else PREFIX
-    return f"{prefix}{server}-{args['model_name']}-{args['model_version']}"
+    return f"{prefix}{namespace}-{server}-{args['model_name']}-{args['model_version']}"
 
 
 def index_of_loop(args: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tandem.bls.triton.siblings import (
     SHARED_MEMORY,
     index_of_loop,
     name_of_siblings,
+    other_loops,
 )
 
 PATIENCE = 30
@@ -232,13 +234,29 @@ ARGS = {"model_name": "bls_stream", "model_version": "1", "model_instance_name":
 def test_siblings_have_a_name_that_the_servers_own_cleaning_up_finds():
     region = f"{PREFIX}tandem-15296-cdce9644-"
     command = ["stub", "/models/bls_stream/1/model.py", f"{region}{uuid.uuid4()}", "1048576"]
-    assert name_of_siblings(ARGS, command, 42) == f"{region}42-bls_stream-1"
+    assert name_of_siblings(ARGS, command, 42, 7) == f"{region}7-42-bls_stream-1"
     other = [*command[:2], f"{region}{uuid.uuid4()}"]
-    assert name_of_siblings(ARGS, other, 42) == name_of_siblings(ARGS, command, 42)
+    assert name_of_siblings(ARGS, other, 42, 7) == name_of_siblings(ARGS, command, 42, 7)
 
 
 def test_siblings_have_a_name_where_triton_names_regions_otherwise():
-    assert name_of_siblings(ARGS, ["stub", "model.py"], 42) == f"{PREFIX}42-bls_stream-1"
+    assert name_of_siblings(ARGS, ["stub", "model.py"], 42, 7) == f"{PREFIX}7-42-bls_stream-1"
+
+
+def test_servers_of_one_number_in_two_containers_have_loops_of_their_own():
+    """Both have number 1, and under --ipc=host one /dev/shm."""
+    command = ["stub", "/models/bls_stream/1/model.py", f"{PREFIX}{uuid.uuid4()}"]
+    assert name_of_siblings(ARGS, command, 1, 7) != name_of_siblings(ARGS, command, 1, 8)
+
+
+def test_loops_find_each_other_by_the_namespace_of_their_processes():
+    loops = other_loops(ARGS, 2)
+    loops.open(stop=lambda request_id: None, look=lambda: None)
+    namespace = re.fullmatch(r"pid:\[(\d+)\]", os.readlink("/proc/self/ns/pid"))[1]
+    made = SHARED_MEMORY / f"{PREFIX}{namespace}-{os.getppid()}-bls_stream-1"
+    assert made.exists()
+    loops.close()
+    assert not made.exists()
 
 
 @pytest.mark.parametrize(
