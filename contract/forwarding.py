@@ -7,9 +7,11 @@ header ``triton_grpc_error``, makes Triton 2.51 crash where many of them end in 
 
 from __future__ import annotations
 
+import re
 import uuid
 
 _FORWARDED = "tandem-forwarded-"
+_ID = re.compile(rf"{_FORWARDED}[0-9a-f]{{32}}")
 
 
 def fresh_forwarded() -> str:
@@ -19,4 +21,4 @@ def fresh_forwarded() -> str:
 
 def is_forwarded(request_id: str) -> bool:
     """Whether a program of ours forwards the request; a ``stop`` with its id may end it."""
-    return request_id.startswith(_FORWARDED)
+    return _ID.fullmatch(request_id) is not None

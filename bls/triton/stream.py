@@ -231,7 +231,7 @@ class StreamEntry:
 
     def _stop(self, request_id: str, sender: Sender) -> None:
         """End a forwarded request, which another loop may have: Triton asks any of them."""
-        if not self._cancel(request_id):
+        if is_forwarded(request_id) and not self._cancel(request_id):
             self._other_loops.stop(request_id)
         sender.close()
 
