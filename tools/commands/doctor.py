@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import re
 import shutil
@@ -17,11 +18,13 @@ from rich.table import Table
 
 from tandem.tools.commands.chosen import add_models, chosen_models, planned_models, told
 from tandem.tools.commands.front import PORT
+from tandem.tools.commands.options import add_profile, chosen_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.findings import Finding
 from tandem.tools.models.fit import Job, fit_of
 from tandem.tools.models.source import Description
 from tandem.tools.models.weights import gigabytes
+from tandem.tools.profiles import deployment
 from tandem.tools.profiles.memory import free_memory
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
@@ -42,12 +45,16 @@ MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    add_models(parser.add_argument_group("what to check besides"))
+    group = parser.add_argument_group("what to check besides")
+    add_profile(group, "The profile to check: a file, or a name in profiles/.")
+    add_models(group)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the table; return 1 where something required is missing."""
-    findings = [*examine(), *examine_models(options)]
+    if options.profile is not None and options.target is not None:
+        raise TandemError("--profile and --target exclude each other")
+    findings = [*examine(), *examine_profile(options), *examine_models(options)]
     table = Table("", "what", "found", "fix", box=None, pad_edge=False)
     for finding in findings:
         fix = "" if finding.good else finding.fix
@@ -76,6 +83,21 @@ def examine() -> Iterator[Finding]:
     for package in ("gguf", "accelerate"):
         yield _package(package, optional=True)
     yield _package("tensorrt-llm", optional=True)
+
+
+def examine_profile(options: argparse.Namespace) -> Iterator[Finding]:
+    """Look at the profile that is named: whether it can be served, and by how many loops."""
+    if options.profile is None:
+        return
+    try:
+        planned = deployment.load(chosen_profile(options))
+    except TandemError as error:
+        yield Finding("profile", "cannot be served", good=False, fix=str(error))
+        return
+    yield Finding("profile", planned.profile.name, good=True)
+    yield Finding("drafters", ", ".join(planned.drafters), good=True)
+    if planned.profile.instances > 1:
+        yield _loops(planned.profile.instances)
 
 
 def examine_models(options: argparse.Namespace) -> Iterator[Finding]:
@@ -147,6 +169,14 @@ def _package(name: str, *, optional: bool = False) -> Finding:
 def _memory() -> Finding:
     size = free_memory() // 2**20
     return Finding("memory", f"{size} MB free", size >= MEMORY_MB, f"needs {MEMORY_MB} MB")
+
+
+def _loops(instances: int) -> Finding:
+    """Say whether loops have a core each, and Triton and the engines one as well."""
+    cores = len(os.sched_getaffinity(0))
+    fix = f"more loops gain nothing where no core is idle: instances: {max(1, cores - 1)}"
+    found = f"{instances} on {cores} cores"
+    return Finding("loops", found, good=True if cores > instances else None, fix=fix)
 
 
 def _shared_memory() -> Finding:

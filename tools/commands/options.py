@@ -95,14 +95,12 @@ def port(text: str) -> int:
     return int(text)
 
 
-def add_profile(parser: Options) -> None:
-    """Add ``--profile``; the default is the embedded one of the checkout."""
-    parser.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FILE|NAME",
-        help="The profile to deploy: a file, or a name in profiles/ (default: embedded).",
-    )
+PROFILE_HELP = "The profile to deploy: a file, or a name in profiles/ (default: embedded)."
+
+
+def add_profile(parser: Options, text: str = PROFILE_HELP) -> None:
+    """Add ``--profile``; the default is the embedded one of the checkout. text: its help."""
+    parser.add_argument("--profile", type=Path, metavar="FILE|NAME", help=text)
 
 
 def add_url(parser: Options, text: str, default: str | None = None) -> None:

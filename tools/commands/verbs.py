@@ -104,8 +104,13 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             "Check what this machine needs to serve.",
             "Check what this machine needs to serve, and say how to get what is missing. With "
             "--target, check also whether these models fit together and into memory, before their "
-            "weights are fetched. The exit status is 1 if something required is missing.",
-            ("tandem doctor", "tandem doctor --target Qwen/Qwen2.5-1.5B-Instruct"),
+            "weights are fetched. With --profile, check also whether it can be served. The exit "
+            "status is 1 if something required is missing.",
+            (
+                "tandem doctor",
+                "tandem doctor --target Qwen/Qwen2.5-1.5B-Instruct",
+                "tandem doctor --profile profiles/embedded.yaml",
+            ),
         ),
         "render": Verb(
             "Write a model repository that any Triton serves.",
