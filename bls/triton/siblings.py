@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import mmap
 import os
 import re
@@ -157,7 +158,19 @@ def _unlock(file: int, row: int) -> None:
 
 
 def other_loops(args: dict[str, str], instances: int) -> OtherLoops:
-    """Return the other loops of the entry that Triton starts with these arguments."""
+    """Return the other loops of the entry that Triton starts with these arguments.
+
+    instances: how many the settings say there are. Raises ValueError where Triton starts another
+    number: loops that do not know of each other would each take all of ``max_requests``.
+    """
+    groups = json.loads(args["model_config"])["instance_group"]
+    started = sum(group["count"] for group in groups)
+    if started != instances:
+        raise ValueError(
+            f"config.pbtxt of '{args['model_name']}': instance_group starts {started} loops, and "
+            f"the parameter instances says {instances}; set 'instances: {started}' in the profile "
+            "and render it again"
+        )
     if instances == 1:
         return NoOtherLoops()
     command = Path("/proc/self/cmdline").read_text(errors="replace").split("\0")

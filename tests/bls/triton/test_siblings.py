@@ -1,6 +1,7 @@
 """Loops in processes of their own, as Triton has them, that live, hang and die."""
 
 import fcntl
+import json
 import os
 import queue
 import re
@@ -15,6 +16,7 @@ import loop_process
 import pytest
 from live_triton import eventually
 
+from tandem.bls.other_loops import NoOtherLoops
 from tandem.bls.triton.siblings import (
     PREFIX,
     ROW,
@@ -249,8 +251,22 @@ def test_servers_of_one_number_in_two_containers_have_loops_of_their_own():
     assert name_of_siblings(ARGS, command, 1, 7) != name_of_siblings(ARGS, command, 1, 8)
 
 
+def started_as(*counts):
+    return ARGS | {"model_config": json.dumps({"instance_group": [{"count": n} for n in counts]})}
+
+
+def test_one_loop_has_no_others():
+    assert isinstance(other_loops(started_as(1), 1), NoOtherLoops)
+
+
+@pytest.mark.parametrize(("counts", "settings"), [((2,), 1), ((1,), 2), ((1, 1), 1)])
+def test_loops_that_the_settings_do_not_know_of_are_refused(counts, settings):
+    with pytest.raises(ValueError, match=f"starts {sum(counts)} loops, .* says {settings}; set"):
+        other_loops(started_as(*counts), settings)
+
+
 def test_loops_find_each_other_by_the_namespace_of_their_processes():
-    loops = other_loops(ARGS, 2)
+    loops = other_loops(started_as(2), 2)
     loops.open(stop=lambda request_id: None, look=lambda: None)
     namespace = re.fullmatch(r"pid:\[(\d+)\]", os.readlink("/proc/self/ns/pid"))[1]
     made = SHARED_MEMORY / f"{PREFIX}{namespace}-{os.getppid()}-bls_stream-1"
