@@ -27,6 +27,7 @@ from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.metrics import Heartbeat
 from tandem.bls.triton.pending_call import Abandoned, AbandonedCalls, CallSlot
+from tandem.bls.triton.request_text import parameters_of
 from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract import entry as tensors
@@ -116,7 +117,7 @@ class _Forwarded:
             self.refuse(EngineTimeout(call.model, call.timeout))
 
     def _call(self) -> Any:
-        refuse_unknown(self._request.parameters())
+        refuse_unknown(parameters_of(self._request))
         model = self._settings.stream_model
         request = pb_utils.InferenceRequest(
             model_name=model,

@@ -33,6 +33,7 @@ from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.pending_call import CallSlot
 from tandem.bls.triton.request_guides import RequestGuides
 from tandem.bls.triton.request_state import RequestState, ending, give_up
+from tandem.bls.triton.request_text import id_of, parameters_of
 from tandem.bls.triton.request_tokenizer import RequestTokenizer, needs_tokenizer
 from tandem.bls.triton.response_builder import ResponseBuilder, tells_text_lengths
 from tandem.bls.triton.sender import Sender
@@ -95,7 +96,7 @@ class StreamEntry:
             sender = Sender(
                 request,
                 decoupled=True,
-                codes_errors=is_forwarded(request.request_id()),
+                codes_errors=is_forwarded(id_of(request)),
             )
             try:
                 self._take(request, sender)
@@ -123,9 +124,9 @@ class StreamEntry:
 
     def _take(self, request: Any, sender: Sender) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        request_parser = RequestParser(inputs, request.parameters(), self._settings)
+        request_parser = RequestParser(inputs, parameters_of(request), self._settings)
         if request_parser.is_stop:
-            self._stop(request.request_id(), sender)
+            self._stop(id_of(request), sender)
             return
         outputs = request.requested_output_names()
         options = request_parser.options()._replace(tells_text_lengths=tells_text_lengths(outputs))
@@ -144,7 +145,7 @@ class StreamEntry:
             slots=self._admission.reserve(len(prompts)),
         )
         self._queue(state, prompts)
-        self._remember(request.request_id(), state)
+        self._remember(id_of(request), state)
         self._watcher.add(state)
 
     def _queue(self, state: RequestState, prompts: list[Prompt]) -> None:

@@ -108,6 +108,16 @@ def post(server, model, body):
         return json.loads(error.read())
 
 
+@pytest.mark.parametrize("model", ["bls", "bls_stream"])
+@pytest.mark.parametrize("key", ["id", "max_token"])
+def test_what_is_not_utf_8_beside_the_inputs_is_named(server, model, key):
+    body = b'{"text_input": "x", "max_tokens": 3, "%s": "\xff"}' % key.encode()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://{server.http_url}/v2/models/{model}/generate", body)
+    message = "the request's id or parameters are not UTF-8; encode them so"
+    assert json.loads(refused.value.read()) == {"error": message}
+
+
 def test_a_misspelt_input_of_generate_does_not_vanish(server):
     body = {"text_input": "x", "max_tokens": 4, "temprature": 0.5}
     for model in ("bls", "bls_stream"):
