@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 TURN_TOKENS = 40  # of each sequence, before the other way has its turn
 TRIAL_TURNS = 3  # of each way, in a trial
+FIRST_TOKENS = 256  # of each sequence, before the first trial: many a load lasts for moments only
 PIECE = 16  # tokens in one call, at most, in a trial: whoever is in a long one changes late
 PATIENCE = 64  # tokens of each sequence that a turn waits for those that have not changed yet
 MEMORY = 0.5  # how much of what a trial has found outlives the next one
@@ -59,7 +60,7 @@ class OneLoad:
     better: bool
     known: bool = False  # that it is
     allowed: bool = False
-    tokens_left: int = 0
+    tokens_left: int | None = None  # None: nothing was counted yet
     num_late: int = 0
     num_early: int = 0
     patience: int = 0
@@ -73,6 +74,8 @@ class OneLoad:
 
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round; one that began before the way changed belongs to no turn."""
+        if self.tokens_left is None:
+            self.tokens_left = running * FIRST_TOKENS
         if allowed != self.allowed:
             self.num_late -= 1
             return

@@ -88,7 +88,7 @@ class EngineRequests:
         ends = self._one_token_words(request.end_ids if self._gets_bans else ())
         self._bad_words = _optional_row(tensors.BAD_WORDS_LIST, bad_words)
         self._bad_words_and_ends = _optional_row(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
-        self._output_lens: dict[int, Any] = {}
+        self._scalars: dict[tuple[Any, float], Any] = {}
         self._stop_words: dict[tuple[int, ...], list[Any]] = {}
         shares_logits = engine.is_draft and engine.loop.shared_logits
         self._logits_output = (
@@ -118,7 +118,7 @@ class EngineRequests:
             inputs=[
                 _row(tensors.INPUT_IDS, call.context),
                 _scalar(tensors.INPUT_LENGTHS, len(call.context)),
-                self._output_len(call.max_new_tokens),
+                self._scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
                 self._perf_metrics,
                 *self._sampling,
                 *self._bias(call),
@@ -197,11 +197,11 @@ class EngineRequests:
             self._stop_words[call.stop_ids] = _optional_row(tensors.STOP_WORDS_LIST, words)
         return self._stop_words[call.stop_ids]
 
-    def _output_len(self, tokens: int) -> Any:
-        """The same few lengths come again: a tensor that was sent before is cheaper."""
-        if tokens not in self._output_lens:
-            self._output_lens[tokens] = _scalar(tensors.REQUEST_OUTPUT_LEN, tokens)
-        return self._output_lens[tokens]
+    def _scalar(self, tensor: Any, value: float) -> Any:
+        """One of few values that come again: a tensor that was sent before is cheaper."""
+        if (tensor, value) not in self._scalars:
+            self._scalars[tensor, value] = _scalar(tensor, value)
+        return self._scalars[tensor, value]
 
     def _outputs(self, call: EngineCall) -> list[str]:
         outputs: list[str] = [*self._always]
@@ -227,15 +227,16 @@ class EngineRequests:
         if not self._request.sampling.greedy:
             inputs.append(_scalar(tensors.SEED, call.seed))
         if call.end_id is not None:
-            inputs.append(_scalar(tensors.END_ID, call.end_id))
+            inputs.append(self._scalar(tensors.END_ID, call.end_id))
         if call.stop_ids:
             inputs += self._stop_words_of(call)
         if call.wants_logits:
-            inputs.append(_scalar(tensors.RETURN_GENERATION_LOGITS, True))
+            inputs.append(self._scalar(tensors.RETURN_GENERATION_LOGITS, True))
         if self._wants_log_probs(call):
-            inputs.append(_scalar(tensors.RETURN_LOG_PROBS, True))
+            inputs.append(self._scalar(tensors.RETURN_LOG_PROBS, True))
         if call.stop_probability:
-            inputs.append(_scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability))
+            stop = self._scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability)
+            inputs.append(stop)
         if call.engine == "target":
             inputs += self._of_target(call)
         if call.branching is not None:
