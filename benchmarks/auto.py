@@ -43,7 +43,7 @@ WIDTH = 110
 PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
 VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # of the target, that a simulation lasts
-VIRTUAL_WARM_UP = 100  # such steps before it, in which several streams try drafts and none
+VIRTUAL_WARM_UP = 200  # such steps before it, in which several streams try drafts and none
 Item = TypeVar("Item")
 
 

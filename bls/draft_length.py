@@ -124,8 +124,7 @@ class AdaptiveLength:
         One that went by an older choice costs no more of a processor's time than a fixed length. A
         branch says nothing of what a call costs.
         """
-        if self._steps:
-            self._draft_statistics.observe(num_accepted + 1, seconds.whole, allowed=self._allowed)
+        self._tell_trials(num_accepted + 1, seconds)
         if draft.drafted_ahead:
             return
         if draft.plan is not None and draft.plan.is_kept:
@@ -146,14 +145,19 @@ class AdaptiveLength:
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Learn what the target costs alone; the first call's times are those of the prompt."""
+        self._tell_trials(num_tokens, seconds)
         if num_tokens and self._steps:
             if num_tokens < self._due:  # somebody reads along
                 self._piece = num_tokens
             self._due -= num_tokens
-            self._draft_statistics.observe(num_tokens, seconds.whole, allowed=self._allowed)
             self._draft_statistics.learn_plain_step(num_tokens, seconds)
         self._steps += 1
         self._caught_up = self._trial_goes_on = False
+
+    def _tell_trials(self, num_tokens: int, seconds: StepSeconds) -> None:
+        """Tell that a round has ended; the first one's time is that of the prompt."""
+        tokens, whole = (num_tokens, seconds.whole) if self._steps else (0, 0.0)
+        self._draft_statistics.observe(tokens, whole, allowed=self._allowed)
 
     def _planned(self, limit: int) -> DraftPlan:
         """Choose, unless drafts are not allowed, nothing is known yet, or an arm is kept."""

@@ -18,7 +18,7 @@ EDITS = AcceptanceModel((0.6,), edits=True)
 # Steps of the target that a simulation lasts, by streams: thousands of rounds. Several streams have
 # tried drafts and none before: one stream decides from a cold start.
 STEPS = {1: 1500, 16: 300, 64: 160}
-WARM_UP = {1: 0, 16: 100, 64: 100}
+WARM_UP = {1: 0, 16: 200, 64: 200}
 LOSES_AT_MOST = 0.97
 
 

@@ -9,53 +9,63 @@ from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length import FIRST_PIECE, KEPT_ROUNDS, AdaptiveLength
 from tandem.bls.draft_statistics import DraftStatistics
 from tandem.bls.effects import DraftPlan, StepSeconds
-from tandem.bls.load_trials import PIECE, TURN_TOKENS
+from tandem.bls.load_trials import PIECE
 
 
 class Crowd:
-    """Requests side by side, which all do what they are told; each draft slows all the others."""
+    """Requests side by side. One that drafts earns twice as much, and slows all by ``harm``."""
 
-    def __init__(self, running, *, draft_seconds, plain_seconds):
+    def __init__(self, running, *, harm):
         self.draft_statistics = DraftStatistics(16, lambda: running, rated=False)
         self.lengths = [AdaptiveLength(self.draft_statistics) for _ in range(running)]
-        self.draft_seconds, self.plain_seconds = draft_seconds, plain_seconds
+        self.harm = harm
         for length in self.lengths:
             length.verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))  # their prompts
 
     def round(self):
         """Each does a step; return the plans."""
         plans = [length.plan(4) for length in self.lengths]
-        drafting = sum(plan.num_tokens > 0 for plan in plans)
+        slower = 1 + self.harm * sum(plan.num_tokens > 0 for plan in plans)
         for plan, length in zip(plans, self.lengths, strict=True):
             if plan.num_tokens:
-                seconds = 0.03 + self.draft_seconds * drafting
-                draft = drafted(*[1] * plan.num_tokens, engine_seconds=0.01)
-                length.verified(
-                    replace(draft, plan=plan), plan.num_tokens, StepSeconds(seconds, 0.02)
-                )
+                seconds = StepSeconds(0.05 * slower, 0.02 * slower)
+                draft = drafted(*[1] * plan.num_tokens, engine_seconds=0.01 * slower)
+                length.verified(replace(draft, plan=plan), plan.num_tokens, seconds)
             else:
-                seconds = self.plain_seconds * plan.plain_tokens
+                seconds = 0.02 * slower * plan.plain_tokens
                 length.observe_plain_step(plan.plain_tokens, StepSeconds(seconds, seconds))
         return plans
 
+    def behind_a_trial(self):
+        """Let the next trial pass; return the plans of a round behind it."""
+        while not self.on_trial:
+            self.round()
+        while self.on_trial:
+            self.round()
+        self.round()
+        return self.round()
 
-@pytest.mark.parametrize(("draft_seconds", "drafts"), [(0.02, False), (0.0005, True)])
-def test_sequences_draft_only_where_all_together_gain_by_it(draft_seconds, drafts):
-    """One that drafts earns 5 tokens in 50 ms, without it takes 100; all at once take 350."""
-    crowd = Crowd(16, draft_seconds=draft_seconds, plain_seconds=0.02)
-    for _ in range(12 * TURN_TOKENS):
-        plans = crowd.round()
+    @property
+    def on_trial(self):
+        """Whether a trial is under way."""
+        return self.draft_statistics.longest_piece == PIECE
+
+
+@pytest.mark.parametrize(("harm", "drafts"), [(0.1, False), (0.01, True)])
+def test_sequences_draft_only_where_all_together_gain_by_it(harm, drafts):
+    """16 that draft have 100 tokens a second, over 1 + 16 times the harm; without they have 50."""
+    crowd = Crowd(16, harm=harm)
+    plans = crowd.behind_a_trial()
     assert all(bool(plan.num_tokens) == drafts for plan in plans)
     assert crowd.draft_statistics.allows_drafts is drafts
 
 
 def test_sequences_alone_ask_again_after_a_short_piece_in_a_trial_and_after_a_whole_one_else():
-    crowd = Crowd(16, draft_seconds=0.02, plain_seconds=0.02)
+    crowd = Crowd(16, harm=0.1)
     while crowd.draft_statistics.allows_drafts:
         crowd.round()
     assert [plan.plain_tokens for plan in crowd.round()] == [PIECE] * 16
-    for _ in range(12 * TURN_TOKENS):
-        plans = crowd.round()
+    plans = crowd.behind_a_trial()
     assert [plan.plain_tokens for plan in plans] == [MOST_TOKENS] * 16
 
 
@@ -106,12 +116,12 @@ def test_trials_are_told_of_every_round_by_what_it_was_allowed_as_it_began(monke
     assert told == [(8, 0.4, True), (2, 0.2, False), (2, 0.3, True), (1, 0.5, True)]
 
 
-def test_trials_are_not_told_of_a_prompts_time(monkeypatch):
+def test_trials_are_told_that_a_prompt_was_computed_but_not_its_time(monkeypatch):
     draft_statistics = DraftStatistics(2, rated=False)
     told = refusing(monkeypatch, draft_statistics)
     AdaptiveLength(draft_statistics).verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))
     AdaptiveLength(draft_statistics).observe_plain_step(8, StepSeconds(9.0, 9.0))
-    assert told == []
+    assert told == [(0, 0.0, True)] * 2
 
 
 def test_a_branch_says_nothing_of_what_a_call_costs():

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tandem.bls.load_trials import (
+    FIRST_TOKENS,
     KEPT_TOKENS,
     MOST_KEPT_TOKENS,
     PATIENCE,
@@ -20,7 +21,10 @@ TOKENS = 5  # of a round
 
 
 class Sequences:
-    """Sequences that decode in turn, at a rate for each way: with it (True) and without."""
+    """Sequences that decode in turn, at a rate for each way: with it (True) and without.
+
+    Their first trial begins.
+    """
 
     def __init__(self, running, *, with_it, without, first=False):
         self.trials, self.running = LoadTrials(first=first), running
@@ -28,6 +32,13 @@ class Sequences:
         self.ways = [self.trials.allow(running)] * running  # of the rounds under way
         self.tokens, self.seconds = Counter(), Counter()
         self.now = 0
+        while not self.on_trial:
+            self.round()
+
+    @property
+    def on_trial(self):
+        """Whether a trial is under way."""
+        return self.trials.longest_piece(self.running, PIECE + 1) == PIECE
 
     def round(self):
         """End a sequence's round and begin its next one; return its way."""
@@ -60,7 +71,7 @@ class Sequences:
 
     def end_trial(self):
         """Let the rest of a trial pass."""
-        while self.trials.longest_piece(self.running, PIECE + 1) == PIECE:
+        while self.on_trial:
             self.round()
 
 
@@ -71,6 +82,17 @@ def test_a_sequence_alone_goes_this_way_whatever_was_measured():
         trials.observe(1, 100, 1.0, allowed=False)
     assert trials.allow(1)
     assert trials.longest_piece(1, 99) == 99
+
+
+@pytest.mark.parametrize("running", [2, 16])
+@pytest.mark.parametrize("first", [True, False])
+def test_under_a_load_that_lasts_for_moments_nothing_is_tried(running, first):
+    trials, rounds = LoadTrials(first=first), FIRST_TOKENS * running // TOKENS
+    for _ in range(rounds):
+        assert trials.longest_piece(running, 32) == 32
+        trials.observe(running, TOKENS, 1.0, allowed=first)
+    trials.observe(running, TOKENS, 1.0, allowed=first)
+    assert trials.longest_piece(running, 32) == PIECE
 
 
 @pytest.mark.parametrize("running", [2, 4, 16])
@@ -135,7 +157,7 @@ def test_trying_costs_less_than_one_hundredth(with_it):
 
 def try_both(trials, running, *, with_it, without):
     """Rounds of either way under a load, until one is kept."""
-    for _ in range(running * 2 * TRIAL_TURNS * 2 * TURN_TOKENS):
+    for _ in range(running * (FIRST_TOKENS + 2 * TRIAL_TURNS * 2 * TURN_TOKENS)):
         allowed = trials.allow(running)
         trials.observe(running, with_it if allowed else without, 1.0, allowed=allowed)
 
@@ -162,15 +184,21 @@ def test_under_a_new_load_that_way_comes_first_which_is_better_under_the_nearest
 
 
 def test_pieces_are_short_while_a_trial_lasts():
+    assert LoadTrials(first=False).longest_piece(4, 32) == 32
     sequences = Sequences(4, with_it=50, without=100)
-    assert sequences.trials.longest_piece(4, 32) == 32
-    sequences.round()
     assert sequences.trials.longest_piece(4, 32) == PIECE
     assert sequences.trials.longest_piece(4, 3) == 3
     sequences.try_both()  # and the next one has begun
     assert sequences.trials.longest_piece(4, 32) == PIECE
     sequences.end_trial()
     assert sequences.trials.longest_piece(4, 32) == 32
+
+
+def begun(running):
+    """Trials whose first turn, without the way, has begun."""
+    trials = LoadTrials(first=False)
+    trials.observe(running, FIRST_TOKENS * running, 1.0, allowed=False)
+    return trials
 
 
 def turn(trials, running, *, allowed, tokens, late=0):
@@ -187,7 +215,7 @@ def turn(trials, running, *, allowed, tokens, late=0):
 
 
 def test_rounds_that_began_before_the_way_changed_are_not_counted():
-    trials = LoadTrials(first=False)
+    trials = begun(2)
     for _ in range(TRIAL_TURNS):
         turn(trials, 2, allowed=False, tokens=4, late=100)
         for _ in range(100):
@@ -200,7 +228,7 @@ def test_rounds_that_began_before_the_way_changed_are_not_counted():
 
 def test_the_first_round_of_each_sequence_behind_a_change_is_not_counted():
     """They are verified from branches of the turn before, or had none."""
-    trials = LoadTrials(first=False)
+    trials = begun(4)
     turn(trials, 4, allowed=False, tokens=4)
     for _ in range(4):
         trials.observe(4, 1000, 1.0, allowed=True)
@@ -210,7 +238,7 @@ def test_the_first_round_of_each_sequence_behind_a_change_is_not_counted():
 
 
 def test_a_turn_waits_for_those_that_are_late_but_not_for_ever():
-    trials = LoadTrials(first=False)
+    trials = begun(4)
     turn(trials, 4, allowed=False, tokens=1)
     waited = turn(trials, 4, allowed=True, tokens=1)
     assert waited == 4 * (PATIENCE + TURN_TOKENS) - 1  # one sequence changed the way itself
