@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.closed_loop import ANSWER_LEN, AcceptanceModel, PairTimes, run
+from scale import first_of
 
 from tandem.bls.settings import AUTO
 
@@ -42,7 +43,7 @@ def over_best(pair, language, streams, lengths, **options):
     return rate(pair, language, streams, AUTO, **options) / best
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.03])
+@pytest.mark.parametrize("slope", first_of(0.03, 0.0))
 @pytest.mark.parametrize("streams", [1, 64])
 @pytest.mark.parametrize(
     ("language", "lengths"),

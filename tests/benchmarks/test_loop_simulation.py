@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.loop_simulation import Bench
+from scale import scaled
 
 OPTIONS = Namespace(
     answers=1, answer_len=200, hop_ms=1.2, loop_ms=0.3, branch_slope=0.003, temperature=0.0
@@ -24,7 +25,7 @@ def test_one_stream_is_faster_by_a_third(temperature):
     assert loops.hits > 0.7 * loops.rounds
 
 
-@pytest.mark.parametrize(("streams", "gain"), [(4, 1.2), (20, 1.0)])
+@pytest.mark.parametrize(("streams", "gain"), scaled((4, 1.2), (20, 1.0)))
 def test_streams_side_by_side_lose_nothing(streams, gain):
     measured = bench(answers=6, answer_len=250)  # the second one tries both ways
     turns, _ = measured.measured(streams, 10, draft_ahead=False)
