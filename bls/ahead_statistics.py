@@ -12,7 +12,7 @@ from tandem.bls.ahead_plan import FIRST_PLAN, AheadPlan, Costs, best_plan
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.load_trials import LoadTrials
-from tandem.bls.round_times import LatencyModel
+from tandem.bls.round_times import LatencyModel, Mean
 from tandem.bls.settings import MAX_HELPERS, LoopSettings
 
 ALL_BRANCHES = 128  # of all sequences together; each has `ahead_plan.BUDGETS[0]` at least
@@ -35,7 +35,7 @@ class AheadStatistics:
         self._accepted: dict[str, NDArray[np.float64]] = {}  # by drafter: [accepted, verified]
         self._target = LatencyModel(through_zero=False)  # by draft tokens
         self._step = LatencyModel(through_zero=False)  # of the draft engine, by branches
-        self._way = LatencyModel(through_zero=False)  # of a draft call
+        self._way = Mean()  # of a draft call, besides the engine
         # By the longest draft: the round in which it was made, the plan, its advantage.
         self._plans: dict[int, tuple[int, AheadPlan, float]] = {}
         self._trials = LoadTrials(first=False)
@@ -118,10 +118,10 @@ class AheadStatistics:
         """Return what calls take; None where nobody knows yet."""
         if not (self._target.known and self._step.known):
             return None
-        costs = Costs(self._target.fit(), self._step.fit(), self._way.fit()[0])
+        costs = Costs(self._target.fit(), self._step.fit(), self._way.value)
         return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
 
     def _add_call(self, answer: EngineAnswer, steps: int, num_branches: int) -> None:
         working = answer.engine_seconds or answer.seconds
         self._step.add(num_branches, working / steps)
-        self._way.add(1, max(0.0, answer.seconds - working))
+        self._way.add(answer.seconds - working)

@@ -87,6 +87,17 @@ def test_drafts_that_stop_where_they_are_unsure_say_nothing_of_the_acceptance():
     assert statistics.acceptance("draft_model") > 0.95
 
 
+def test_a_call_that_was_on_its_way_for_no_time_does_not_outdate_what_others_were():
+    statistics = AheadStatistics(AHEAD)
+    for number in range(300):
+        way = 0.002 * (number % 2)
+        answer = EngineAnswer(ids(1, 1), 0.004 + way, 0.004)
+        draft = Draft(ids(1, 1), drafter="draft_model", answer=answer)
+        statistics.timed(draft, 1, StepSeconds(0.03 + way, 0.02), ahead=False)
+        if number > 200:
+            assert statistics.seconds(2) == pytest.approx(0.004 + 0.001, abs=1e-4)
+
+
 def test_a_plan_follows_when_costs_do():
     ahead = ahead_of(10)
     before = ahead.plan
