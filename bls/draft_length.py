@@ -156,8 +156,8 @@ class AdaptiveLength:
 
     def _tell_trials(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Tell that a round has ended; the first one's time is that of the prompt."""
-        tokens, whole = (num_tokens, seconds.whole) if self._steps else (0, 0.0)
-        self._draft_statistics.observe(tokens, whole, allowed=self._allowed)
+        whole = seconds.whole if self._steps else 0.0
+        self._draft_statistics.observe(num_tokens, whole, allowed=self._allowed)
 
     def _planned(self, limit: int) -> DraftPlan:
         """Choose, unless drafts are not allowed, nothing is known yet, or an arm is kept."""

@@ -81,7 +81,7 @@ class OneLoad:
             return
         if self._is_early(tokens):
             return
-        if self.turns_left:
+        if self.turns_left and seconds:
             self.earned[allowed].add(tokens, seconds)
         self.tokens_left -= tokens
         if self.tokens_left > 0:
@@ -114,11 +114,15 @@ class OneLoad:
         self.allowed, self.tokens_left = allowed, running * TURN_TOKENS
 
     def _end_trial(self, running: int) -> None:
-        """Keep the better way: the longer, the surer it is that the next trial finds the same."""
+        """Keep the better way: the longer, the surer it is that the next trial finds the same.
+
+        Where one of them could not be timed, what was taken for the better one stays so.
+        """
         with_it, without = self.earned[True].rate, self.earned[False].rate
         if with_it and without:
             self.gain = MEMORY * self.gain + math.log(with_it / without)
-        self.known, self.better, self.turns_left = True, self.gain > 0, 0
+            self.known, self.better = True, self.gain > 0
+        self.turns_left = 0
         self._begin_turn(running, allowed=self.better)
         kept = KEPT_TOKENS * abs(self.gain) / SURE
         self.tokens_left = running * int(min(max(kept, KEPT_TOKENS), MOST_KEPT_TOKENS))
@@ -127,7 +131,7 @@ class OneLoad:
     def _is_clear(self) -> bool:
         """Whether one way is far behind, after as many turns of both."""
         worse, better = sorted(earned.rate for earned in self.earned.values())
-        return self.turns_left % 2 == 0 and worse < FAR_BEHIND * better
+        return self.turns_left % 2 == 0 and 0 < worse < FAR_BEHIND * better
 
 
 class LoadTrials:
@@ -158,7 +162,8 @@ class LoadTrials:
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round: its tokens, and the seconds from the end of one emit to the next.
 
-        allowed: whether it went this way.
+        allowed: whether it went this way. seconds: 0 where they say nothing; the tokens count, so
+        that answers which are one call each end a turn as well.
         """
         if running < 2:
             return

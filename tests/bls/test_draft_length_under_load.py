@@ -69,6 +69,25 @@ def test_sequences_alone_ask_again_after_a_short_piece_in_a_trial_and_after_a_wh
     assert [plan.plain_tokens for plan in plans] == [MOST_TOKENS] * 16
 
 
+@pytest.mark.parametrize("num_tokens", [1, PIECE, MOST_TOKENS])
+def test_answers_that_are_one_call_each_do_not_end_drafts_for_good(num_tokens):
+    """Their first call is all they have, and its time is that of their prompt."""
+    draft_statistics, drafting = DraftStatistics(16, lambda: 4, rated=False), []
+    for _ in range(4000):
+        length = AdaptiveLength(draft_statistics)
+        plan = length.plan(num_tokens)
+        drafting.append(plan.num_tokens > 0)
+        if plan.num_tokens:
+            for _ in range(2):
+                draft = replace(drafted(1, 1, engine_seconds=0.01), plan=plan)
+                length.verified(draft, 2, StepSeconds(0.05, 0.03))
+        else:
+            count = min(num_tokens, plan.plain_tokens)
+            length.observe_plain_step(count, StepSeconds(0.02 * count, 0.02 * count))
+    assert False in drafting  # in a trial
+    assert all(drafting[-100:])
+
+
 def refusing(monkeypatch, draft_statistics):
     """Have all sequences together be better off without drafts; return what trials are told."""
     told = []
@@ -121,7 +140,7 @@ def test_trials_are_told_that_a_prompt_was_computed_but_not_its_time(monkeypatch
     told = refusing(monkeypatch, draft_statistics)
     AdaptiveLength(draft_statistics).verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))
     AdaptiveLength(draft_statistics).observe_plain_step(8, StepSeconds(9.0, 9.0))
-    assert told == [(0, 0.0, True)] * 2
+    assert told == [(2, 0.0, True), (8, 0.0, True)]
 
 
 def test_a_branch_says_nothing_of_what_a_call_costs():
