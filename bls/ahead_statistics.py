@@ -12,6 +12,7 @@ from tandem.bls.ahead_plan import FIRST_PLAN, AheadPlan, Costs, best_plan
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.load_trials import LoadTrials
+from tandem.bls.other_loops import Decisions
 from tandem.bls.round_times import LatencyModel, Mean
 from tandem.bls.settings import MAX_HELPERS, LoopSettings
 
@@ -25,10 +26,16 @@ PRIOR = (7.0, 10.0)  # tokens accepted, and verified, before the first round
 class AheadStatistics:
     """What all requests of a deployment have learned about drafting ahead. Thread-safe.
 
-    running: how many sequences decode now. They share the engines.
+    running: how many sequences decode now. They share the engines. decisions: whether they draft
+    ahead, where a plan for it pays.
     """
 
-    def __init__(self, settings: LoopSettings, running: Callable[[], int] = lambda: 1) -> None:
+    def __init__(
+        self,
+        settings: LoopSettings,
+        running: Callable[[], int] = lambda: 1,
+        decisions: Decisions | None = None,
+    ) -> None:
         self._shares_device = settings.engines_share_device
         self._running = running
         self._lock = threading.Lock()
@@ -38,7 +45,7 @@ class AheadStatistics:
         self._way = Mean()  # of a draft call, besides the engine
         # By the longest draft: the round in which it was made, the plan, its advantage.
         self._plans: dict[int, tuple[int, AheadPlan, float]] = {}
-        self._trials = LoadTrials(first=False)
+        self._trials = LoadTrials(decisions, first=False)
         self._rounds = 0
 
     def acceptance(self, drafter: str) -> float:

@@ -89,6 +89,7 @@ class AdaptiveLength:
         self._kept = 0  # and for how many rounds more
         self._seconds_kept = 0.0  # that these have taken
         self._allowed = True  # to draft, in the round under way
+        self._chose = False  # how it goes; not where the draft engine is unwell, say
 
     def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
         """Choose the target alone, a trial, or the best draft.
@@ -124,7 +125,7 @@ class AdaptiveLength:
         One that went by an older choice costs no more of a processor's time than a fixed length. A
         branch says nothing of what a call costs.
         """
-        self._tell_trials(num_accepted + 1, seconds)
+        self._tell_trials(num_accepted + 1, seconds, chosen=self._chose or draft.drafted_ahead)
         if draft.drafted_ahead:
             return
         if draft.plan is not None and draft.plan.is_kept:
@@ -144,9 +145,13 @@ class AdaptiveLength:
         self._caught_up |= draft.answer is not None
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Learn what the target costs alone; the first call's times are those of the prompt."""
-        self._tell_trials(num_tokens, seconds)
-        if num_tokens and self._steps:
+        """Learn what the target costs alone; the first call's times are those of the prompt.
+
+        Where a draft was to be made and failed, that is part of the time, and tells trials only.
+        """
+        alone, chosen = self._due > 0, self._chose
+        self._tell_trials(num_tokens, seconds, chosen=chosen or alone)
+        if num_tokens and self._steps and (alone or not chosen):
             if num_tokens < self._due:  # somebody reads along
                 self._piece = num_tokens
             self._due -= num_tokens
@@ -154,9 +159,13 @@ class AdaptiveLength:
         self._steps += 1
         self._caught_up = self._trial_goes_on = False
 
-    def _tell_trials(self, num_tokens: int, seconds: StepSeconds) -> None:
-        """Tell that a round has ended; the first one's time is that of the prompt."""
-        whole = seconds.whole if self._steps else 0.0
+    def _tell_trials(self, num_tokens: int, seconds: StepSeconds, *, chosen: bool) -> None:
+        """Tell that a round has ended; the first one's time is that of the prompt.
+
+        chosen: by what is allowed. What went otherwise for other reasons tells of neither way.
+        """
+        whole = seconds.whole if self._steps and chosen else 0.0
+        self._chose = False
         self._draft_statistics.observe(num_tokens, whole, allowed=self._allowed)
 
     def _planned(self, limit: int) -> DraftPlan:
@@ -173,6 +182,7 @@ class AdaptiveLength:
     def _begin_round(self) -> bool:
         """Note whether drafts are allowed in it."""
         self._allowed = self._draft_statistics.allows_drafts
+        self._chose, self._due = True, 0
         return self._allowed
 
     def _chosen(self, limit: int) -> DraftPlan:

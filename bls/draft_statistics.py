@@ -25,6 +25,7 @@ from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.drafter_registry import DRAFT_MODEL, PROMPT_LOOKUP
 from tandem.bls.effects import Draft, StepSeconds
 from tandem.bls.load_trials import LoadTrials
+from tandem.bls.other_loops import Decisions
 from tandem.bls.round_times import PlainTimes, RoundTimes
 
 FIRST_ROUNDS = 2  # verified drafts, before lengths follow from them
@@ -86,11 +87,16 @@ class DraftStatistics:
     """What all requests of a deployment have learned about drafts. Thread-safe.
 
     rated: the draft model returns the probability of each token and can stop by it. running: how
-    many sequences decode now.
+    many sequences decode now. decisions: whether they draft at all.
     """
 
     def __init__(
-        self, max_draft_len: int, running: Callable[[], int] = lambda: 1, *, rated: bool
+        self,
+        max_draft_len: int,
+        running: Callable[[], int] = lambda: 1,
+        decisions: Decisions | None = None,
+        *,
+        rated: bool,
     ) -> None:
         self.rated = rated
         self.max_draft_len = max_draft_len
@@ -104,7 +110,7 @@ class DraftStatistics:
         self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
         self._plain_sampled = False
         self._running = running
-        self._trials = LoadTrials(first=True)
+        self._trials = LoadTrials(decisions, first=True)
         self._lock = threading.Lock()
 
     def of_a_request(self) -> RequestEarnings:

@@ -8,7 +8,7 @@ trial are compared, because the machine and the texts change; how they compared 
 counts for less and less.
 
 Two ways are tried so: to draft at all (``bls.draft_length``), and to draft ahead
-(``bls.draft_ahead``).
+(``bls.draft_ahead``). Where several loops serve an entry, one of them tries and all go its way.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import math
 import threading
 from dataclasses import dataclass, field
 
+from tandem.bls.other_loops import Decision, Decisions, OwnDecisions
+
 TURN_TOKENS = 40  # of each sequence, before the other way has its turn
 TRIAL_TURNS = 3  # of each way, in a trial
 FIRST_TOKENS = 256  # of each sequence, before the first trial: many a load lasts for moments only
@@ -24,8 +26,9 @@ PIECE = 16  # tokens in one call, at most, in a trial: whoever is in a long one 
 PATIENCE = 64  # tokens of each sequence that a turn waits for those that have not changed yet
 MEMORY = 0.5  # how much of what a trial has found outlives the next one
 FAR_BEHIND = 0.8  # of the other way's tokens a second: no other turn will change that
-KEPT_TOKENS, MOST_KEPT_TOKENS = 4096, 32768  # of each sequence, by the better way:
-SURE = 0.1  # the logarithmic gain from which on the better way is kept for longer
+MOST_TOLD = 0.4  # logarithmic gain that one trial tells: the machine may have stood still in it
+KEPT_TOKENS = 4096  # of each sequence, by the better way, and in proportion where the gain is more
+SURE = 0.1  # than this
 
 
 @dataclass
@@ -71,6 +74,11 @@ class OneLoad:
     def __post_init__(self) -> None:
         """Begin with what is taken for the better way."""
         self.allowed = self.better
+
+    @property
+    def decision(self) -> Decision:
+        """What sequences do now, and whether that is about to change."""
+        return Decision(self.allowed, on_trial=self.turns_left > 0)
 
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round; one that began before the way changed belongs to no turn."""
@@ -120,12 +128,12 @@ class OneLoad:
         """
         with_it, without = self.earned[True].rate, self.earned[False].rate
         if with_it and without:
-            self.gain = MEMORY * self.gain + math.log(with_it / without)
+            told = max(-MOST_TOLD, min(math.log(with_it / without), MOST_TOLD))
+            self.gain = MEMORY * self.gain + told
             self.known, self.better = True, self.gain > 0
         self.turns_left = 0
         self._begin_turn(running, allowed=self.better)
-        kept = KEPT_TOKENS * abs(self.gain) / SURE
-        self.tokens_left = running * int(min(max(kept, KEPT_TOKENS), MOST_KEPT_TOKENS))
+        self.tokens_left = running * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))
 
     @property
     def _is_clear(self) -> bool:
@@ -137,27 +145,25 @@ class OneLoad:
 class LoadTrials:
     """Trials under each load. Thread-safe. Loads of 3 to 5 sequences are one, 6 to 11, and so on.
 
-    first: whether the way is taken for the better one until something is known.
+    first: whether the way is taken for the better one until something is known. decisions: of this
+    loop, and of the one that decides for it.
     """
 
-    def __init__(self, *, first: bool) -> None:
+    def __init__(self, decisions: Decisions | None = None, *, first: bool) -> None:
         self._first = first
+        self._decisions = decisions or OwnDecisions()
         self._by_load: dict[int, OneLoad] = {}
+        self._told: dict[int, Decision] = {}
         self._lock = threading.Lock()
 
     def allow(self, running: int) -> bool:
         """Whether sequences may go this way now. One alone takes nothing from anybody."""
-        if running < 2:
-            return True
-        with self._lock:
-            return self._under(running).allowed
+        return running < 2 or self._decision(running).allowed
 
     def longest_piece(self, running: int, longest: int) -> int:
         """How many tokens to decode in one call, where it could be so many."""
-        if running < 2:
-            return longest
-        with self._lock:
-            return min(longest, PIECE) if self._under(running).turns_left else longest
+        on_trial = running >= 2 and self._decision(running).on_trial
+        return min(longest, PIECE) if on_trial else longest
 
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round: its tokens, and the seconds from the end of one emit to the next.
@@ -165,13 +171,33 @@ class LoadTrials:
         allowed: whether it went this way. seconds: 0 where they say nothing; the tokens count, so
         that answers which are one call each end a turn as well.
         """
-        if running < 2:
+        load = _load(running)
+        if running < 2 or self._decisions.to_follow(load):
             return
+        here = max(1, running - self._decisions.num_elsewhere())
         with self._lock:
-            self._under(running).observe(running, tokens, seconds, allowed=allowed)
+            self._under(load).observe(here, tokens, seconds, allowed=allowed)
+            self._tell(load)
 
-    def _under(self, running: int) -> OneLoad:
-        load = round(math.log2(running))
+    def _decision(self, running: int) -> Decision:
+        """Return what was decided under this load, by whichever loop decides."""
+        load = _load(running)
+        followed = self._decisions.to_follow(load)
+        if followed:
+            return followed
+        with self._lock:
+            decision = self._under(load).decision
+            self._tell(load)
+        return decision
+
+    def _tell(self, load: int) -> None:
+        """Tell other loops what has changed."""
+        decision = self._by_load[load].decision
+        if self._told.get(load) != decision:
+            self._told[load] = decision
+            self._decisions.tell(load, decision)
+
+    def _under(self, load: int) -> OneLoad:
         if load not in self._by_load:
             self._by_load[load] = OneLoad(self._is_better_near(load))
         return self._by_load[load]
@@ -181,3 +207,7 @@ class LoadTrials:
         known = [other for other, trials in self._by_load.items() if trials.known]
         nearest = min(known, key=lambda other: abs(other - load), default=None)
         return self._first if nearest is None else self._by_load[nearest].better
+
+
+def _load(running: int) -> int:
+    return round(math.log2(max(1, running)))

@@ -98,7 +98,7 @@ class Decoding:
             yield from self._emit(EngineAnswer(NO_TOKENS), of_plain_tokens(0, 0), None)
         while self.finish_reason is None:
             if self._plain_tokens_due or not self._drafter.can_draft(self.sequence):
-                yield from self._target_alone()
+                yield from self._target_alone(self._clock())
             else:
                 yield from self._round()
 
@@ -107,7 +107,7 @@ class Decoding:
         proposed = yield from self._propose()
         if not len(proposed):
             self._plain_tokens_due = proposed.plain_tokens
-            yield from self._target_alone()
+            yield from self._target_alone(began)
             return
         draft = self._guidance.within(proposed)
         yield from self._draft_ahead(draft)
@@ -209,13 +209,14 @@ class Decoding:
             return 0
         return len(draft) - last if answer.tokens[last] == draft.tokens[last] else 0
 
-    def _target_alone(self) -> Steps:
+    def _target_alone(self, began: float) -> Steps:
         """A call without drafts, for as many tokens as the chunk size allows.
+
+        began: when the step did; a draft that failed is part of it.
 
         One streaming call for the whole answer would be cheaper, but Triton's Python backend
         deadlocks a model into which two calls stream (see ``bls.triton.calls``).
         """
-        began = self._clock()
         wanted = min(
             self.sequence.tokens_left, self._chunk_size.tokens, self._guidance.most_plain_tokens
         )

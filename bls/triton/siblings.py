@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tandem.bls.other_loops import LoopUsage, NoOtherLoops, OtherLoops
+from tandem.bls.other_loops import Decision, LoopUsage, NoOtherLoops, OtherLoops, Way
 from tandem.bls.triton.mailbox import AddressTaken, Mailbox
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -27,8 +27,12 @@ PREFIX = "triton_python_backend_shm_region_"  # Triton guards what begins so fro
 REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
-ROW = struct.Struct("7q")  # the state of its loop, and a LoopUsage
-STATE, USAGE = struct.Struct("q"), struct.Struct("6q")
+ROW = struct.Struct("9q")  # the state of its loop, a LoopUsage, and what is decided of each Way
+STATE, USAGE, DECIDED = struct.Struct("q"), struct.Struct("6q"), struct.Struct("q")
+FIRST = struct.Struct("2q")  # of a row: its state, and how many sequences decode
+DECIDED_AT = STATE.size + USAGE.size
+TAKEN, ALLOWED, ON_TRIAL = 1, 2, 4  # flags of a decision under one load,
+BITS, LOADS = 3, 21  # of which a word holds so many
 OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
 LOOK = "look"  # the message that something was released; any other is a request to stop
 
@@ -47,6 +51,8 @@ class Siblings:
             self._own, self._mailbox = self._take_row()
             self._enter(OPEN)
             self.note(LoopUsage())
+            for way in Way:
+                self.decide(way, 0)
         finally:
             _unlock(self._file, ROWS)
 
@@ -81,6 +87,30 @@ class Siblings:
         """Write this loop's row."""
         USAGE.pack_into(self._rows, self._own * ROW.size + STATE.size, *own)
 
+    def decisions(self, way: Way) -> SharedDecisions:
+        """Return what is decided of a way, by this loop or another one."""
+        return SharedDecisions(self, way)
+
+    def decide(self, way: Way, word: int) -> None:
+        """Write what this loop has decided under all loads; nobody else has to be kept out."""
+        DECIDED.pack_into(self._rows, self._decided_at(self._own, way), word)
+
+    def decided(self, way: Way) -> int:
+        """Return what this loop has decided under all loads."""
+        return self._decided(self._own, way)
+
+    def to_follow(self, way: Way) -> int:
+        """Return what the loop has decided that decides for all; 0 where this one does.
+
+        That is the first that lives and decodes anything: what is done in the others does not tell
+        what all of them would earn.
+        """
+        for row in range(self._own):
+            state, running = FIRST.unpack_from(self._rows, row * ROW.size)
+            if state == OPEN and running:
+                return self._decided(row, way)
+        return 0
+
     def call(self) -> None:
         """Have the others look whether sequences of theirs may start now."""
         self._mailbox.put(LOOK)
@@ -110,15 +140,22 @@ class Siblings:
                     _unlock(self._file, row)
         raise RuntimeError(f"{ROWS} processes serve this model already")
 
+    def _decided(self, row: int, way: Way) -> int:
+        return int(DECIDED.unpack_from(self._rows, self._decided_at(row, way))[0])
+
+    @staticmethod
+    def _decided_at(row: int, way: Way) -> int:
+        return row * ROW.size + DECIDED_AT + way * DECIDED.size
+
     def _enter(self, state: int) -> None:
         """Write this loop's state."""
         STATE.pack_into(self._rows, self._own * ROW.size, state)
 
     def _others(self) -> Iterator[tuple[int, int, LoopUsage]]:
         """Yield the rows that are taken, all but our own, and what is in them."""
-        for row, (state, *usage) in enumerate(ROW.iter_unpack(self._rows)):
+        for row, (state, *numbers) in enumerate(ROW.iter_unpack(self._rows)):
             if state and row != self._own:
-                yield row, state, LoopUsage(*usage)
+                yield row, state, LoopUsage(*numbers[: len(LoopUsage._fields)])
 
     def _clear_rows_of_the_dead(self) -> None:
         for row, *_ in self._others():
@@ -140,6 +177,32 @@ class Siblings:
     def _address(self, row: int) -> bytes:
         digest = hashlib.sha256(self._name.encode()).hexdigest()[:32]
         return f"\0tandem-{digest}-{row}".encode()
+
+
+class SharedDecisions:
+    """What loops have decided of one way."""
+
+    def __init__(self, siblings: Siblings, way: Way) -> None:
+        self._siblings = siblings
+        self._way = way
+
+    def to_follow(self, load: int) -> Decision | None:
+        """Return what another loop has decided; None where this one decides, as long as it does."""
+        bits = self._siblings.to_follow(self._way) >> BITS * min(load, LOADS - 1)
+        if not bits & TAKEN:
+            return None
+        return Decision(allowed=bool(bits & ALLOWED), on_trial=bool(bits & ON_TRIAL))
+
+    def tell(self, load: int, decision: Decision) -> None:
+        """Write what this one has decided, whether it is followed or not. One thread at a time."""
+        shift = BITS * min(load, LOADS - 1)
+        bits = TAKEN | ALLOWED * decision.allowed | ON_TRIAL * decision.on_trial
+        others = self._siblings.decided(self._way) & ~(((1 << BITS) - 1) << shift)
+        self._siblings.decide(self._way, others | bits << shift)
+
+    def num_elsewhere(self) -> int:
+        """Return how many sequences decode in other loops."""
+        return self._siblings.usage().running
 
 
 def _open_locked(path: Path) -> int:

@@ -21,6 +21,7 @@ from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
+from tandem.bls.other_loops import Way
 from tandem.bls.prompt import Prompt, check_logits, request_of
 from tandem.bls.request import Request
 from tandem.bls.request_parser import RequestParser
@@ -73,10 +74,14 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_blocks,
             other_loops=self._other_loops,
         )
+        decisions = self._other_loops.decisions
         self._draft_statistics = DraftStatistics(
-            settings.target.max_draft_len, self._running, rated=settings.draft_stops_when_unsure
+            settings.target.max_draft_len,
+            self._running,
+            decisions(Way.DRAFTS),
+            rated=settings.draft_stops_when_unsure,
         )
-        self._ahead_statistics = AheadStatistics(settings, self._running)
+        self._ahead_statistics = AheadStatistics(settings, self._running, decisions(Way.AHEAD))
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "texts that wait to be tokenized"

@@ -66,11 +66,11 @@ def test_a_trial_is_as_long_as_it_would_be_if_nothing_were_drafted_behind_it(mon
 
 
 def test_an_arm_is_kept_for_some_rounds():
-    length = taught(rounds=KEPT_ROUNDS + 2)[0]
+    length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
     assert length.plan(4) == DraftPlan(0, plain_tokens=FIRST_PIECE)  # a first sample
     length.observe_plain_step(8, StepSeconds(0.4, 0.4))
     assert length.plan(4) == DraftPlan(1)
-    length.observe_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better from now on
+    draft_statistics.learn_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better
     kept = [length.plan(4) for _ in range(KEPT_ROUNDS + 1)]
     assert kept == [DraftPlan(1)] * KEPT_ROUNDS + [DraftPlan(0, plain_tokens=FIRST_PIECE)]
 

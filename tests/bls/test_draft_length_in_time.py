@@ -1,6 +1,7 @@
 """Adaptive draft lengths earn what the best fixed one does, or more, in virtual time."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,9 @@ from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_secon
 
 from tandem.bls.draft_statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.effects import DraftPlan
+from tandem.bls.errors import EngineCallError
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO
@@ -160,3 +164,24 @@ def test_hybrid_goes_on_asking_the_model_once_the_target_alone_was_timed():
     drafter = drafter_of(request, settings, Health(), draft_statistics)
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert len(world.drafted) > LENGTH / 17
+
+
+def test_a_draft_that_failed_is_part_of_the_time_of_the_tokens_behind_it():
+    world, told = World(even(0.9), SMALL), []
+    length = SimpleNamespace(
+        plan=lambda _limit, **_: DraftPlan(4),
+        observe_plain_step=lambda tokens, seconds: told.append((tokens, seconds)),
+    )
+
+    def fail(_):
+        world.seconds += 5.0
+        raise EngineCallError("draft", "it fell over")
+
+    world.draft = fail
+    request = Request(prompt_ids=ids(1), max_tokens=3, drafter="draft_model", draft_len=4)
+    drafter = DraftModel(SETTINGS.draft, SETTINGS.target, Health(), length)
+    play(Decoding(request, SETTINGS, drafter, clock=lambda: world.seconds), world, world)
+    assert sum(tokens for tokens, _ in told) == 3
+    seconds = told[0][1]
+    assert seconds.whole == pytest.approx(5.0 + seconds.target)
+    assert seconds.target < 1.0

@@ -117,7 +117,7 @@ def test_an_arm_is_not_kept_where_no_drafts_are_worth_it_any_more(monkeypatch):
     with monkeypatch.context() as patches:
         refusing(patches, draft_statistics)
         assert length.plan(4) == DraftPlan(0, plain_tokens=MOST_TOKENS)
-    length.observe_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better from now on
+    draft_statistics.learn_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better
     assert length.plan(4) == DraftPlan(0, plain_tokens=FIRST_PIECE)
 
 
@@ -133,6 +133,42 @@ def test_trials_are_told_of_every_round_by_what_it_was_allowed_as_it_began(monke
     length.verified(replace(drafted(1), plan=plan._replace(is_kept=True)), 1, StepSeconds(0.3, 0.1))
     length.verified(replace(drafted(1), drafted_ahead=True), 0, StepSeconds(0.5, 0.1))
     assert told == [(8, 0.4, True), (2, 0.2, False), (2, 0.3, True), (1, 0.5, True)]
+
+
+def test_each_call_for_tokens_that_were_to_be_decoded_alone_counts(monkeypatch):
+    length, draft_statistics = taught(rounds=400)
+    told = refusing(monkeypatch, draft_statistics)
+    length.plan(4)
+    for _ in range(2):
+        length.observe_plain_step(8, StepSeconds(0.4, 0.3))
+    assert told == [(8, 0.4, False), (8, 0.4, False)]
+
+
+def test_the_time_of_a_draft_that_failed_is_not_what_the_target_takes(monkeypatch):
+    length, draft_statistics = taught(rounds=400)
+    told = refusing(monkeypatch, draft_statistics)
+    monkeypatch.setattr(type(draft_statistics), "allows_drafts", True)
+    while not length.plan(4).num_tokens:
+        length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    before = draft_statistics.plain_times.a_token(8)
+    length.observe_plain_step(1, StepSeconds(5.0, 0.05))
+    assert told[-1] == (1, 5.0, True)
+    assert draft_statistics.plain_times.a_token(8) == before
+
+
+def test_what_passes_while_the_draft_engine_is_unwell_tells_of_no_way(monkeypatch):
+    """Nobody asked for a draft."""
+    length, draft_statistics = taught(rounds=400)
+    told = refusing(monkeypatch, draft_statistics)
+    monkeypatch.setattr(type(draft_statistics), "allows_drafts", True)
+    while not length.plan(4).num_tokens:
+        length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    length.verified(drafted(1), 1, StepSeconds(0.2, 0.1))
+    before = draft_statistics.plain_times.a_token(8)
+    length.observe_plain_step(8, StepSeconds(0.5, 0.5))
+    length.verified(copied(1), 1, StepSeconds(0.3, 0.1))
+    assert told[-2:] == [(8, 0.0, True), (2, 0.0, True)]
+    assert draft_statistics.plain_times.a_token(8) > before  # that was worth knowing
 
 
 def test_trials_are_told_that_a_prompt_was_computed_but_not_its_time(monkeypatch):

@@ -2,12 +2,64 @@
 
 import sys
 
-from tandem.bls.other_loops import LoopUsage
+from tandem.bls.other_loops import Decision, LoopUsage, Way
 from tandem.bls.triton.siblings import Siblings
 
 
 def say(*words):
     print(*words, flush=True)
+
+
+def decide(loop, way, load, allowed, on_trial):
+    decision = Decision(bool(int(allowed)), bool(int(on_trial)))
+    loop.decisions(Way[way]).tell(int(load), decision)
+    say("decided")
+
+
+def follow(loop, way, load):
+    say("follow", loop.decisions(Way[way]).to_follow(int(load)))
+
+
+def elsewhere(loop):
+    say("elsewhere", loop.decisions(Way.DRAFTS).num_elsewhere())
+
+
+def note(loop, *numbers):
+    with loop.exclusively():
+        loop.note(LoopUsage(*map(int, numbers)))
+    say("noted")
+
+
+def usage(loop):
+    with loop.exclusively():
+        say("usage", *loop.usage())
+
+
+def hold(loop):
+    with loop.exclusively():
+        say("held")
+        loop.note(LoopUsage(*map(int, next(sys.stdin).split())))
+    say("released")
+
+
+def stop(loop, *request_ids):
+    for request_id in request_ids:
+        loop.stop(request_id)
+
+
+def call(loop):
+    loop.call()
+
+
+def close(loop):
+    loop.close()
+    say("closed")
+
+
+VERBS = {
+    verb.__name__: verb
+    for verb in (decide, follow, elsewhere, note, usage, hold, stop, call, close)
+}
 
 
 def main():
@@ -16,26 +68,7 @@ def main():
     say("ready")
     for line in sys.stdin:
         verb, *words = line.split()
-        if verb == "note":
-            with loop.exclusively():
-                loop.note(LoopUsage(*map(int, words)))
-            say("noted")
-        elif verb == "usage":
-            with loop.exclusively():
-                say("usage", *loop.usage())
-        elif verb == "hold":
-            with loop.exclusively():
-                say("held")
-                loop.note(LoopUsage(*map(int, next(sys.stdin).split())))
-            say("released")
-        elif verb == "stop":
-            for word in words:
-                loop.stop(word)
-        elif verb == "call":
-            loop.call()
-        else:
-            loop.close()
-            say("closed")
+        VERBS[verb](loop, *words)
 
 
 if __name__ == "__main__":
