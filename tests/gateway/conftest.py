@@ -19,7 +19,7 @@ TEMPLATE = (
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend():
     return "asyncio"
 

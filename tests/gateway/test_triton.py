@@ -35,6 +35,15 @@ CONFIGS = {
 INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
 
 
+@pytest.fixture(scope="module", autouse=True)
+async def event_loop_of_all(anyio_backend):
+    """One loop: grpc.aio has one queue for them all.
+
+    What a test leaves in it would reach the next test's loop, and fail there, as its own is closed.
+    """
+    yield  # noqa: PT022  the loop is there as long as this is
+
+
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
     """What the gateway asks of Triton."""
 
