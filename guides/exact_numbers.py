@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from tandem.guides.errors import GuideError, shortened
-from tandem.guides.schema_parts import is_number, leaves_of, parts_of
+from tandem.guides.schema_parts import is_number, leaves_of, schemas_of
 
 CONSTANTS = ("const", "enum")
 BOUNDS = ("minimum", "maximum")
@@ -24,7 +24,7 @@ LONGEST_INTEGER = 2**64
 
 def check_numbers(schema: Any) -> None:
     """Raise GuideError for a schema with a number that would become another one, or has no end."""
-    for part in parts_of(schema):
+    for part in schemas_of(schema):
         for keyword, number in _numbers_of(part):
             if not _is_kept(number):
                 raise GuideError(

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from tandem.guides.errors import GuideError
-from tandem.guides.schema_parts import is_number, parts_of
+from tandem.guides.schema_parts import is_number, schemas_of
 
 LOW, HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 HUGE = 2**63
@@ -18,7 +18,7 @@ HUGE = 2**63
 
 def check_exclusive_bounds(schema: Any) -> None:
     """Raise GuideError for a schema whose answers might not be valid by it."""
-    for part in parts_of(schema):
+    for part in schemas_of(schema):
         low, high = _bounds(part)
         if high - low < 1:
             raise GuideError(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tandem.guides.errors import GuideError, shortened
-from tandem.guides.schema_parts import parts_of
+from tandem.guides.schema_parts import schemas_of
 
 # An escaped character, the beginning of brackets, their end, or what only Rust takes for a set.
 SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~", re.DOTALL)
@@ -25,7 +25,7 @@ MAY_HAVE_NUL = re.compile(r"\[(?:\^|.*(?:\\[pPuUx]|\x00))", re.DOTALL)
 
 def check_patterns(schema: Any) -> None:
     """Raise GuideError for a schema with an expression that would mean another one."""
-    for part in parts_of(schema):
+    for part in schemas_of(schema):
         for pattern in _patterns_of(part):
             if sign := _set_in(pattern):
                 raise GuideError(

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
+
+# Where a schema holds schemas under names of its author's, and where it holds data.
+BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+DATA: Final = ("const", "enum", "default", "examples")
 
 
-def parts_of(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every object in it: a reference may make a schema of each."""
+def schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema and those in it, also where only a reference makes it one; no data."""
     left = [schema]
     while left:
         part = left.pop()
         if isinstance(part, dict):
             yield part
-            left += part.values()
+            for keyword, inner in part.items():
+                if keyword in BY_NAME and isinstance(inner, dict):
+                    left += inner.values()
+                elif keyword not in DATA:
+                    left.append(inner)
         elif isinstance(part, list):
             left += part
 

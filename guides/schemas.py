@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY
@@ -18,17 +18,14 @@ from tandem.guides.errors import GuideError
 from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
 from tandem.guides.patterns import check_patterns, without_nul
-from tandem.guides.schema_parts import leaves_of, parts_of
+from tandem.guides.references import check_references, encoded
+from tandem.guides.schema_parts import leaves_of, schemas_of
 
 # With these alone, each character of a string has one spelling.
 ESCAPES: Final = 'nrbtf\\"'
 # JSON can write these only as `\u001b`, and these only by a letter behind a backslash.
 UNWRITABLE = r"\x00-\x07\x0b\x0e-\x1f\x7f"
 ESCAPED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\\": "\\", '"': '"'}
-
-# Where a schema holds schemas under names of its author's, and where it holds data.
-BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-DATA = ("const", "enum")
 
 # Keywords by the values with which they limit nothing.
 IDLE: Final[dict[str, tuple[Any, ...]]] = {
@@ -58,13 +55,21 @@ def exact(schema: Any) -> dict[str, Any]:
     """
     if not isinstance(schema, dict):
         raise GuideError('a JSON schema must be an object here, such as {"type": "string"}')
+    copied: dict[str, Any] = json.loads(json.dumps(schema))
+    _drop_idle(copied)
+    _check(copied)
+    _write_anew(copied)
+    return copied
+
+
+def _check(schema: dict[str, Any]) -> None:
+    check_references(schema)
     check_numbers(schema)
     check_exclusive_bounds(schema)
     check_patterns(schema)
     _check_least_properties(schema)
     _check_first_items(schema)
     _check_constants(schema, exact_options(schema)["json_allowed_escapes"])
-    return _readable(schema)
 
 
 def exact_options(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +86,7 @@ def _check_least_properties(schema: Any) -> None:
 
     One name beside those that are required is another one, so it counts rightly.
     """
-    for part in parts_of(schema):
+    for part in schemas_of(schema):
         least, required = part.get("minProperties"), part.get("required")
         if not isinstance(least, int | float) or _is_closed(part):
             continue
@@ -99,7 +104,7 @@ def _is_closed(part: Mapping[str, Any]) -> bool:
 
 def _check_first_items(schema: Any) -> None:
     """Refuse `prefixItems` where the library does not look at them."""
-    for part in parts_of(schema):
+    for part in schemas_of(schema):
         if isinstance(part.get("prefixItems"), list) and (
             "additionalItems" in part or isinstance(part.get("items"), list)
         ):
@@ -115,7 +120,7 @@ def _check_constants(schema: Any, escapes: Any) -> None:
         c for c, by in ESCAPED.items() if isinstance(escapes, str) and by not in escapes
     )
     unwritable = re.compile(f"[{UNWRITABLE}{re.escape(missing)}]")
-    for part in parts_of(schema):
+    for part in schemas_of(schema):
         for keyword in ("const", "enum"):
             texts = (leaf for leaf in leaves_of(part.get(keyword)) if isinstance(leaf, str))
             found = next(filter(None, map(unwritable.search, texts)), None)
@@ -126,34 +131,22 @@ def _check_constants(schema: Any, escapes: Any) -> None:
                 )
 
 
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and those in it, also where only a reference makes it one; no data."""
-    left = [schema]
-    while left:
-        part = left.pop()
-        if isinstance(part, dict):
-            yield part
-            for keyword, inner in part.items():
-                if keyword in BY_NAME and isinstance(inner, dict):
-                    left += inner.values()
-                elif keyword not in DATA:
-                    left.append(inner)
-        elif isinstance(part, list):
-            left += part
-
-
-def _readable(schema: Any) -> dict[str, Any]:
-    """Return a copy of a schema as the library takes it: it means the same."""
-    copied: dict[str, Any] = json.loads(json.dumps(schema))
-    for part in _schemas(copied):
+def _drop_idle(schema: dict[str, Any]) -> None:
+    for part in schemas_of(schema):
         for keyword in [k for k, v in part.items() if _is_idle(k, v)]:
             del part[keyword]
+
+
+def _write_anew(schema: dict[str, Any]) -> None:
+    """Write as the library reads it what means the same."""
+    for part in schemas_of(schema):
         pattern, by_name = part.get("pattern"), part.get("patternProperties")
         if isinstance(pattern, str):
             part["pattern"] = without_nul(pattern)
         if isinstance(by_name, dict):
             part["patternProperties"] = {without_nul(p): inner for p, inner in by_name.items()}
-    return copied
+        if isinstance(part.get("$ref"), str):
+            part["$ref"] = encoded(part["$ref"])
 
 
 def _is_idle(keyword: str, value: Any) -> bool:

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_guides import fits, matcher
+from small_guides import fits, matcher, refusal
 
 from tandem.guides.errors import GuideError
 from tandem.guides.grammar import GRAMMARS, MAX_CHOICES, grammar_of
@@ -19,13 +19,6 @@ OBJECT = {
     "required": ["a", "b"],
     "additionalProperties": False,
 }
-
-
-def refusal(kind: str, guide: str) -> str:
-    with pytest.raises(GuideError) as caught:
-        matcher(kind, guide)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_there_is_a_grammar_for_each_kind():
@@ -156,10 +149,10 @@ BOUNDS = [
 
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=json.dumps)
-@pytest.mark.parametrize("where", ["whole", "items", "$defs"])
+@pytest.mark.parametrize("where", ["whole", "properties", "$defs"])
 def test_bounds_that_the_library_misreads_are_refused(bounds, where):
     number = {"type": "number", **bounds}
-    whole = number if where == "whole" else {where: {"properties": number}}
+    whole = number if where == "whole" else {"items": {where: {"properties": number}}}
     told = refusal("json_schema", json.dumps(whole))
     assert "are not supported as integers that are less than 1 away" in told
 

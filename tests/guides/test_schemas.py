@@ -377,6 +377,12 @@ def test_a_schema_may_allow_fewer_escapes(letter):
         matcher("json_schema", json.dumps({**schema, "const": f"a{letter}b"}))
 
 
+def test_data_may_look_like_a_schema_that_is_refused():
+    looks = {"pattern": "[[a]]", "prefixItems": [], "additionalItems": {}}
+    assert json.loads(drawn({"const": looks}, 0)) == looks
+    matcher("json_schema", json.dumps({"type": "null", "default": looks, "examples": [looks]}))
+
+
 def test_properties_may_have_the_names_of_keywords():
     names = ("prefixItems", "additionalItems", "const", "enum", "minimum", "pattern", "required")
     schema = {"type": "object", "properties": {name: {"const": 1} for name in names}}

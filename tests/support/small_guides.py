@@ -5,9 +5,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tokenizer_kinds
 
 from tandem.guides.compiler import GuideCompiler
+from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
 
 END, OTHER_END = 2, 1
@@ -85,3 +87,11 @@ def fits(kind: str, guide: str, text: str) -> bool:
         it.advance([id_of(longest)])
         left = left[len(longest) :]
     return END in allowed(it.walk([]).masks[0])
+
+
+def refusal(kind: str, guide: str) -> str:
+    """Why a guide is refused, in one line."""
+    with pytest.raises(GuideError) as caught:
+        matcher(kind, guide)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -1,0 +1,80 @@
+"""References lead to the schemas that they name; to nothing else, since that is not checked."""
+
+import json
+
+import pytest
+from small_guides import fits, refusal
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [
+        ("é", "é"),
+        ("é", "%C3%A9"),
+        ("名前 😀", "名前 😀"),
+        ("a b", "a%20b"),
+        ('"\\^`{|}<>', '"\\^`{|}<>'),
+        ("a/b", "a~1b"),
+        ("a~b", "a~0b"),
+        ("~1", "~01"),
+        ("a/b", "a%7E1b"),
+        ("50%", "50%25"),
+        ("", ""),
+    ],
+)
+def test_a_reference_finds_a_name_however_it_is_spelled(name, spelled):
+    schema = {"$ref": f"#/$defs/{spelled}", "$defs": {name: {"const": 1}}}
+    for kind, guide in (
+        ("json_schema", json.dumps(schema, ensure_ascii=False)),
+        ("lark_grammar", f"start: %json {json.dumps(schema)}"),
+    ):
+        assert fits(kind, guide, "1")
+        assert not fits(kind, guide, "2")
+
+
+@pytest.mark.parametrize(
+    "reference", ["#/$defs/a%zz", "#/$defs/b", "#/$defs/\ud800", "#b", "other.json", "#/$defs/a#b"]
+)
+def test_a_reference_to_nowhere_is_refused(reference):
+    assert refusal("json_schema", json.dumps({"$ref": reference, "$defs": {"a": {}}}))
+
+
+DATA = {"type": "string", "pattern": '^[^"]$'}
+
+
+@pytest.mark.parametrize(
+    ("reference", "keyword"),
+    [
+        ("#/properties/a/const", "const"),
+        ("#/properties/a/%63onst", "const"),
+        ("#/properties/a/enum/0", "enum"),
+        ("#/properties/a/default/x", "default"),
+        ("#/properties/a/examples/0", "examples"),
+        ("#/properties", "properties"),
+        ("#/$defs", "$defs"),
+        ("https://example.org/whole.json#/properties/a/const", "const"),
+    ],
+)
+def test_a_reference_into_what_is_no_schema_is_refused(reference, keyword):
+    a = {"const": DATA, "enum": [DATA], "default": {"x": DATA}, "examples": [DATA]}
+    whole = {"$id": "https://example.org/whole.json", "properties": {"a": a}, "$defs": DATA}
+    assert refusal("json_schema", json.dumps({**whole, "items": {"$ref": reference}})) == (
+        f"the reference {reference!r} leads into '{keyword}', which holds no schema there; put the "
+        "schema under '$defs'"
+    )
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["#/properties/const", "#/$defs/enum/items", "#/$defs/$defs", "#/$defs/enum/prefixItems/0"],
+)
+def test_a_schema_may_have_the_name_of_a_keyword(reference):
+    string = {"type": "string", "pattern": '^x[^"]$'}
+    named = {"items": string, "prefixItems": [string]}
+    names = {"properties": {"const": string}, "$defs": {"enum": named, "$defs": string}}
+    guide = json.dumps({"$ref": reference, "x": names, **names})
+    if reference.startswith("#/properties"):
+        guide = json.dumps({"items": {"$ref": reference}, "type": "array", **names})
+    text = '"xn"' if '"type": "array"' not in guide else '["xn"]'
+    assert fits("json_schema", guide, text)
+    assert not fits("json_schema", guide, text.replace("xn", 'x\\"'))
