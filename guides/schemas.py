@@ -27,6 +27,8 @@ ESCAPES: Final = 'nrbtf\\"'
 UNWRITABLE = r"\x00-\x07\x0b\x0e-\x1f\x7f"
 ESCAPED = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\\": "\\", '"': '"'}
 
+# Counts, of which JSON may write 2 as 2.0.
+COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 # Keywords by the values with which they limit nothing.
 IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "uniqueItems": (False,),
@@ -140,6 +142,10 @@ def _drop_idle(schema: dict[str, Any]) -> None:
 def _write_anew(schema: dict[str, Any]) -> None:
     """Write as the library reads it what means the same."""
     for part in schemas_of(schema):
+        for keyword in COUNTS:
+            count = part.get(keyword)
+            if isinstance(count, float) and count.is_integer():
+                part[keyword] = int(count)
         pattern, by_name = part.get("pattern"), part.get("patternProperties")
         if isinstance(pattern, str):
             part["pattern"] = without_nul(pattern)

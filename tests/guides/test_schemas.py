@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scale import scaled
 from schemas import REFUSED, complaint, schema_of
-from small_guides import END, OTHER_END, allowed, fits, matcher, spelled
+from small_guides import END, OTHER_END, allowed, fits, matcher, refusal, spelled
 
 from tandem.guides.errors import GuideError
 from tandem.guides.refusals import keywords_of
@@ -375,6 +375,33 @@ def test_a_schema_may_allow_fewer_escapes(letter):
     assert [json.loads(drawn(schema, 0))] == schema["enum"]
     with pytest.raises(GuideError, match=f"may not have the character U\\+{ord(letter):04X}"):
         matcher("json_schema", json.dumps({**schema, "const": f"a{letter}b"}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"type": "string", "minLength": 1.0, "maxLength": 2.0}, '"ab"', '"abc"'),
+        ({"items": {"const": 1}, "type": "array", "minItems": 2.0}, "[1, 1]", "[1]"),
+        ({"items": {"const": 1}, "type": "array", "maxItems": 1.0}, "[1]", "[1, 1]"),
+        ({"type": "object", "minProperties": 1.0}, '{"a": 1}', "{}"),
+        ({"type": "object", "maxProperties": 1.0}, '{"a": 1}', '{"a": 1, "b": 1}'),
+        ({"type": "string", "maxLength": -0.0}, '""', '"a"'),
+    ],
+    ids=json.dumps,
+)
+def test_a_count_may_be_written_with_a_zero_behind_its_point(schema, right, wrong):
+    for kind, guide in (
+        ("json_schema", json.dumps(schema)),
+        ("lark_grammar", f"start: %json {json.dumps(schema)}"),
+    ):
+        assert fits(kind, guide, right)
+        assert not fits(kind, guide, wrong)
+
+
+@pytest.mark.parametrize("count", [2.5, -1, -1.0, 1e30, "2", True])
+def test_what_is_no_count_is_refused(count):
+    told = refusal("json_schema", json.dumps({"type": "string", "maxLength": count}))
+    assert told.startswith("Expected positive integer for 'maxLength', got ")
 
 
 def test_data_may_look_like_a_schema_that_is_refused():
