@@ -6,42 +6,53 @@ the same integer part: 1 fits `{"exclusiveMinimum": 1, "maximum": 1.5}`.
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from tandem.guides.errors import GuideError
-from tandem.guides.schema_parts import is_number, schemas_of
+from tandem.guides.schema_parts import is_number, may_combine, schemas_of
 
-LOW, HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+Side = Literal["Minimum", "Maximum"]
 HUGE = 2**63
 
 
 def check_exclusive_bounds(schema: Any) -> None:
     """Raise GuideError for a schema whose answers might not be valid by it."""
-    for part in schemas_of(schema):
-        low, high = _bounds(part)
-        if high - low < 1:
-            raise GuideError(
-                f"exclusiveMinimum and exclusiveMaximum are not supported as integers that are "
-                f"less than 1 away from the other bound: {low:g} and {high:g} given"
-            )
+    parts = list(schemas_of(schema))
+    for part in parts:
+        _check([part])
+    if may_combine(schema):
+        _check(parts)
 
 
-def _bounds(part: dict[str, Any]) -> tuple[float, float]:
-    """Return the tightest bounds of a part, infinite where no exclusive one is an integer."""
-    parts = [part, *(p for p in _list(part.get("allOf")) if isinstance(p, dict))]
-    found = {name: _numbers(parts, name) for name in (*LOW, *HIGH)}
-    exclusive = found["exclusiveMinimum"] + found["exclusiveMaximum"]
-    if not any(bound.is_integer() for bound in exclusive):
-        return -math.inf, math.inf
-    low = max((bound for name in LOW for bound in found[name]), default=-math.inf)
-    return low, min((bound for name in HIGH for bound in found[name]), default=math.inf)
+def _check(parts: list[dict[str, Any]]) -> None:
+    """Refuse bounds that are too close, where a number may have to be valid by several parts."""
+    low, strictly_low = _bounds(parts, "Minimum")
+    high, strictly_high = _bounds(parts, "Maximum")
+    pairs = [*_too_close(strictly_low, high), *_too_close(low, strictly_high)]
+    if pairs:
+        one, other = pairs[0]
+        raise GuideError(
+            f"exclusiveMinimum and exclusiveMaximum are not supported as integers that are less "
+            f"than 1 away from the other bound: {one:g} and {other:g} given"
+        )
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _bounds(parts: Iterable[dict[str, Any]], side: Side) -> tuple[set[float], set[float]]:
+    """Return all bounds of a side, and those that are exclusive integers."""
+    among: set[float] = set()
+    exclusive: set[float] = set()
+    for part in parts:
+        bound, strict = part.get(side.lower()), part.get(f"exclusive{side}")
+        among |= _number(bound)
+        exclusive |= _number(bound if strict is True else strict)  # draft-04 says only whether
+    return among | exclusive, {bound for bound in exclusive if bound.is_integer()}
 
 
-def _numbers(parts: list[dict[str, Any]], name: str) -> list[float]:
-    numbers = filter(is_number, (part.get(name) for part in parts))
-    return [float(v) for v in numbers if abs(v) < HUGE]  # the library takes no larger ones
+def _number(value: Any) -> set[float]:
+    """Return a bound; none where it is no number, or one that the library does not take."""
+    return {float(value)} if is_number(value) and abs(value) < HUGE else set()
+
+
+def _too_close(low: Iterable[float], high: Iterable[float]) -> list[tuple[float, float]]:
+    return [(one, other) for one in sorted(low) for other in sorted(high) if 0 < other - one < 1]

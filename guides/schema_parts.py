@@ -9,6 +9,15 @@ from typing import Any, Final, TypeGuard
 BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 DATA: Final = ("const", "enum", "default", "examples")
 
+# Numbers' limits, and what passes a value's parts on to other schemas.
+LIMITS_OF_NUMBERS = {
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+INNER = {
+    *("properties", "patternProperties", "additionalProperties"),
+    *("items", "prefixItems", "additionalItems"),
+}
+
 
 def schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
     """A schema and those in it, also where only a reference makes it one; no data."""
@@ -33,6 +42,22 @@ def leaves_of(value: Any) -> Iterator[Any]:
             yield from leaves_of(item)
     else:
         yield value
+
+
+def may_combine(schema: Any) -> bool:
+    """Whether two of its schemas may limit one number, which has to be valid by both."""
+    return any(_combines(part) for part in schemas_of(schema))
+
+
+def _combines(part: dict[str, Any]) -> bool:
+    """Whether a value has to be valid by more than one schema: the part itself may be one."""
+    all_of = part.get("allOf")
+    sources = [
+        not part.keys().isdisjoint(LIMITS_OF_NUMBERS | INNER),
+        *([True] * len(all_of) if isinstance(all_of, list) else ()),
+        *(keyword in part for keyword in ("anyOf", "oneOf", "$ref")),
+    ]
+    return sum(sources) > 1 or ("properties" in part and "patternProperties" in part)
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:

@@ -157,6 +157,38 @@ def test_bounds_that_the_library_misreads_are_refused(bounds, where):
     assert "are not supported as integers that are less than 1 away" in told
 
 
+LOW, HIGH = {"exclusiveMinimum": 1}, {"maximum": 1.5}
+DRAFT_04 = {"minimum": 1, "exclusiveMinimum": True, **HIGH}
+COMBINED = [
+    {**LOW, "$ref": "#/$defs/high"},
+    {**LOW, "anyOf": [HIGH, {"maximum": -4}]},
+    {"allOf": [{"allOf": [LOW]}, HIGH]},
+    {"allOf": [{"items": LOW}, {"items": HIGH}]},
+    {"properties": {"a": LOW}, "patternProperties": {"^a": HIGH}},
+    DRAFT_04,
+]
+
+
+@pytest.mark.parametrize("combined", COMBINED, ids=json.dumps)
+def test_bounds_of_schemas_that_are_combined_are_refused_as_well(combined):
+    told = refusal("json_schema", json.dumps({**combined, "$defs": {"high": HIGH}}))
+    assert told.endswith("less than 1 away from the other bound: 1 and 1.5 given")
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [
+        {"properties": {"a": LOW, "b": HIGH}},
+        {"anyOf": [LOW, {"type": "number", **HIGH}], "description": "one or the other"},
+        {"type": "number", "anyOf": [{"exclusiveMinimum": 0}, {"exclusiveMaximum": 0}]},
+        {"const": DRAFT_04},
+    ],
+    ids=json.dumps,
+)
+def test_bounds_that_limit_no_number_together_are_kept(apart):
+    matcher("json_schema", json.dumps(apart))
+
+
 @pytest.mark.parametrize("rule", ["%json {}", "a\na: %lark {{\nstart: %json\n{}\n}}"])
 def test_a_bound_is_refused_in_a_schema_of_a_grammar(rule):
     for bounds in BOUNDS:
