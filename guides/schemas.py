@@ -17,6 +17,7 @@ from tandem.contract.guide import EXACT, LAYOUT_KEY
 from tandem.guides.errors import GuideError
 from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
+from tandem.guides.multiples import check_multiples
 from tandem.guides.patterns import check_patterns, without_nul
 from tandem.guides.references import check_references, encoded
 from tandem.guides.schema_parts import leaves_of, schemas_of
@@ -68,6 +69,7 @@ def _check(schema: dict[str, Any]) -> None:
     check_references(schema)
     check_numbers(schema)
     check_exclusive_bounds(schema)
+    check_multiples(schema)
     check_patterns(schema)
     _check_least_properties(schema)
     _check_first_items(schema)

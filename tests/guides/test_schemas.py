@@ -405,7 +405,7 @@ def test_what_is_no_count_is_refused(count):
 
 
 def test_data_may_look_like_a_schema_that_is_refused():
-    looks = {"pattern": "[[a]]", "prefixItems": [], "additionalItems": {}}
+    looks = {"pattern": "[[a]]", "multipleOf": -1, "prefixItems": [], "additionalItems": {}}
     assert json.loads(drawn({"const": looks}, 0)) == looks
     matcher("json_schema", json.dumps({"type": "null", "default": looks, "examples": [looks]}))
 

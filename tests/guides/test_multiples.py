@@ -1,0 +1,84 @@
+"""Numbers are multiples exactly, in decimals; where the library would wrap, they are refused."""
+
+import json
+from decimal import Decimal
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from small_guides import fits, matcher, refusal
+
+from tandem.guides.errors import GuideError
+
+COMMON = (
+    "multipleOf is not supported where schemas are combined and the least common multiple of all "
+    "has more than 65535 units of its last digit; send smaller ones"
+)
+
+
+def multiples(divisor):
+    return json.dumps({"type": "number", "multipleOf": divisor})
+
+
+@pytest.mark.parametrize("divisor", [2**32, 500_000_000, 4e9, 429_496_730, 123456.78912, 3e-9])
+def test_a_divisor_that_the_library_cannot_hold_is_refused(divisor):
+    told = f"multipleOf is not supported with so many digits: {Decimal(repr(divisor))} given"
+    assert refusal("json_schema", multiples(divisor)) == told
+
+
+@pytest.mark.parametrize("divisor", [0.07, 0.57, 1.005])
+def test_a_divisor_that_the_library_would_round_is_refused(divisor):
+    told = f"multipleOf may not be {divisor}, which would be rounded; send another"
+    assert refusal("json_schema", multiples(divisor)) == told
+
+
+@pytest.mark.parametrize("divisor", [0, -1, -0.5, 0.0])
+def test_a_divisor_is_greater_than_0(divisor):
+    told = f"multipleOf must be greater than 0: {divisor} given"
+    assert refusal("json_schema", multiples(divisor)) == told
+
+
+@pytest.mark.parametrize(
+    "combined",
+    [
+        {"allOf": [{"multipleOf": 100_000}, {"multipleOf": 50_000}]},
+        {
+            "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}],
+            "$defs": {"a": {"multipleOf": 1e5}},
+        },
+        {"multipleOf": 0.001, "anyOf": [{"multipleOf": 66}]},
+        {"properties": {"a": {"multipleOf": 500}}, "patternProperties": {"a": {"multipleOf": 501}}},
+    ],
+    ids=json.dumps,
+)
+def test_a_common_multiple_that_would_wrap_is_refused(combined):
+    assert refusal("json_schema", json.dumps({"type": ["integer", "object"], **combined})) == COMMON
+
+
+def test_a_common_multiple_that_fits_is_kept():
+    both = json.dumps({"allOf": [{"type": "number", "multipleOf": 0.06}, {"multipleOf": 0.5}]})
+    assert fits("json_schema", both, "1.5")
+    assert not any(fits("json_schema", both, text) for text in ("0.06", "0.5", "1", "0.3"))
+    apart = {"properties": {"a": {"multipleOf": 100_000}, "b": {"multipleOf": 50_001}}}
+    matcher("json_schema", json.dumps(apart))
+
+
+@given(
+    st.decimals("0.0001", 3000, places=4).map(float) | st.integers(1, 10**6),
+    st.decimals(-5000, 5000, places=4) | st.integers(-(10**7), 10**7).map(Decimal),
+    st.integers(-50, 50),
+)
+def test_what_fits_is_a_multiple(divisor, number, times):
+    exact = Decimal(repr(divisor))
+    for value in (number, times * exact):
+        try:
+            taken = fits("json_schema", multiples(divisor), str(value))
+        except GuideError:
+            assume(False)
+        assert not taken or value % exact == 0
+
+
+@pytest.mark.parametrize("times", range(-9, 10))
+@pytest.mark.parametrize("divisor", [0.01, 0.1, 0.25, 2.5, 3, 0.125])
+def test_a_multiple_fits_with_all_decimals_of_its_divisor(divisor, times):
+    assert fits("json_schema", multiples(divisor), str(times * Decimal(repr(divisor))))
