@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tandem.contract.guide import EXACT, LAYOUT_KEY
+from tandem.guides.drafts import check_draft, drop_beside_references
 from tandem.guides.errors import GuideError
 from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
@@ -60,12 +61,14 @@ def exact(schema: Any) -> dict[str, Any]:
         raise GuideError('a JSON schema must be an object here, such as {"type": "string"}')
     copied: dict[str, Any] = json.loads(json.dumps(schema))
     _drop_idle(copied)
+    drop_beside_references(copied)
     _check(copied)
     _write_anew(copied)
     return copied
 
 
 def _check(schema: dict[str, Any]) -> None:
+    check_draft(schema)
     check_references(schema)
     check_numbers(schema)
     check_exclusive_bounds(schema)

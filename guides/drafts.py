@@ -1,0 +1,86 @@
+"""What a schema means by the draft of JSON Schema that it declares; by 2020-12 where it is silent.
+
+llguidance obeys the keywords of all drafts in each of them, and those beside a `$ref`, which drafts
+before 2019-09 ignore. So a `oneOf` may have branches that it can tell apart, and the draft cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tandem.guides.errors import GuideError, shortened
+from tandem.guides.refusals import KEYWORDS
+from tandem.guides.schema_parts import schemas_of
+
+DRAFTS: Final = {
+    "http://json-schema.org/draft-04/schema": "draft-04",
+    "http://json-schema.org/draft-06/schema": "draft-06",
+    "http://json-schema.org/draft-07/schema": "draft-07",
+    "https://json-schema.org/draft/2019-09/schema": "2019-09",
+    "https://json-schema.org/draft/2020-12/schema": "2020-12",
+}
+ORDER: Final = tuple(DRAFTS.values())
+LATEST, ADDRESS = ORDER[-1], tuple(DRAFTS)[-1]
+# The drafts that do not have a keyword, by which it would limit nothing.
+BEFORE_6, BEFORE_7, BEFORE_2019, BEFORE_2020 = (ORDER[:n] for n in range(1, 5))
+LACKING: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), BEFORE_6),
+    **dict.fromkeys(("if", "then", "else"), BEFORE_7),
+    **dict.fromkeys(
+        (
+            *("dependentRequired", "dependentSchemas", "minContains", "maxContains"),
+            *("unevaluatedItems", "unevaluatedProperties"),
+        ),
+        BEFORE_2019,
+    ),
+    **dict.fromkeys(("prefixItems", "$dynamicRef"), BEFORE_2020),
+    "$recursiveRef": (*BEFORE_2019, LATEST),
+}
+# What limits a value, and nothing beside a `$ref` before 2019-09.
+LIMITS: Final = KEYWORDS | {
+    *("type", "const", "enum", "allOf", "anyOf"),
+    *("properties", "additionalProperties", "required"),
+    *("items", "prefixItems", "additionalItems", "minItems", "maxItems"),
+    *("minLength", "maxLength", "pattern", "minimum", "maximum"),
+}
+
+
+def drop_beside_references(schema: dict[str, Any]) -> None:
+    """Drop the keywords that a draft ignores, since they stand beside a `$ref`."""
+    if _draft_of(schema) not in BEFORE_2019:
+        return
+    for part in schemas_of(schema):
+        if isinstance(part.get("$ref"), str):
+            for keyword in LIMITS.intersection(part):
+                del part[keyword]
+
+
+def check_draft(schema: dict[str, Any]) -> None:
+    """Raise GuideError where the draft of a schema, or of a part, makes it mean something else."""
+    draft = _draft_of(schema)
+    for part in schemas_of(schema):
+        if _draft_of(part, draft) != draft:
+            raise GuideError(
+                f"'$schema' of a part may not be {shortened(repr(part['$schema']))}, since the "
+                f"whole is of {draft}; send one '$schema', at the top"
+            )
+        unknown = [keyword for keyword in part if draft in LACKING.get(keyword, ())]
+        if unknown:
+            raise GuideError(
+                f"'{unknown[0]}' is no keyword of {draft}, which '$schema' declares; declare a "
+                "draft that has it"
+            )
+
+
+def _draft_of(schema: dict[str, Any], otherwise: str = LATEST) -> str:
+    """Return the draft that a schema declares."""
+    declared = schema.get("$schema")
+    if not isinstance(declared, str):
+        return otherwise
+    draft = DRAFTS.get(declared.rstrip("#"))
+    if draft is None:
+        raise GuideError(
+            f"'$schema' may not be {shortened(repr(declared))}; send the address of "
+            f"{', '.join(ORDER[:-1])} or {LATEST}, such as {ADDRESS!r}"
+        )
+    return draft

@@ -1,0 +1,94 @@
+"""A schema means what the draft says that it declares."""
+
+import json
+
+import jsonschema
+import pytest
+from small_guides import fits, matcher, refusal
+
+OLD = {n: f"http://json-schema.org/draft-0{n}/schema" for n in (4, 6, 7)}
+NEW = {n: f"https://json-schema.org/draft/{n}/schema" for n in ("2019-09", "2020-12")}
+ALL = {**OLD, **NEW}
+STRING, NUMBER = {"type": "string"}, {"type": "integer"}
+
+
+def declared(draft, schema):
+    return {"$schema": ALL[draft] + ("#" if draft in OLD else ""), **schema}
+
+
+@pytest.mark.parametrize("draft", ALL)
+def test_what_is_beside_a_reference_counts_from_2019_09_on(draft):
+    schema = {"$ref": "#/definitions/a", "maxLength": 2, "title": "x", "definitions": {"a": STRING}}
+    schema = declared(draft, schema)
+    valid = jsonschema.validators.validator_for(schema)(schema).is_valid("xxx")
+    assert valid == (draft in OLD)
+    assert fits("json_schema", json.dumps(schema), '"xxx"') == valid
+    assert fits("lark_grammar", f"start: %json {json.dumps(schema)}", '"xxx"') == valid
+
+
+@pytest.mark.parametrize("draft", ALL)
+def test_one_of_is_told_apart_only_by_what_its_draft_sees(draft):
+    any_or_string = {"$ref": "#/definitions/a", "type": "string"}
+    schema = declared(draft, {"oneOf": [any_or_string, NUMBER], "definitions": {"a": {}}})
+    guide = json.dumps(schema)
+    if draft in OLD:
+        assert refusal("json_schema", guide).startswith("oneOf constraints are not supported")
+    else:
+        matcher("json_schema", guide)
+
+
+def test_definitions_beside_a_reference_are_found():
+    held = {"$ref": "#/definitions/a", "definitions": {"a": STRING}, "components": {"b": NUMBER}}
+    assert fits("json_schema", json.dumps(declared(7, held)), '"x"')
+    held["definitions"]["a"] = {"$ref": "#/components/b"}
+    assert fits("json_schema", json.dumps(declared(7, held)), "1")
+
+
+@pytest.mark.parametrize(
+    ("draft", "keyword", "value"),
+    [
+        (4, "const", 1),
+        (4, "contains", {}),
+        (6, "if", STRING),
+        (7, "dependentRequired", {"a": ["b"]}),
+        (7, "prefixItems", [STRING]),
+        ("2019-09", "prefixItems", [STRING]),
+        (7, "unevaluatedProperties", False),
+        (7, "$dynamicRef", "#x"),
+        ("2020-12", "$recursiveRef", "#"),
+    ],
+)
+def test_a_keyword_that_its_draft_does_not_have_is_refused(draft, keyword, value):
+    name, advice = f"draft-0{draft}" if draft in OLD else draft, "declare a draft that has it"
+    schema = declared(
+        draft, {"properties": {"const": {"type": ["string", "array"], keyword: value}}}
+    )
+    assert refusal("json_schema", json.dumps(schema)) == (
+        f"'{keyword}' is no keyword of {name}, which '$schema' declares; {advice}"
+    )
+
+
+def test_a_keyword_that_limits_nothing_is_of_every_draft():
+    idle = {"propertyNames": {}, "dependentRequired": {}, "unevaluatedProperties": True}
+    matcher("json_schema", json.dumps(declared(4, {"type": "object", **idle})))
+
+
+@pytest.mark.parametrize("whole", [{}, declared(7, {})])
+def test_a_part_is_of_no_other_draft_than_the_whole(whole):
+    part = declared(6, STRING)
+    assert refusal("json_schema", json.dumps({**whole, "items": part})) == (
+        f"'$schema' of a part may not be '{part['$schema']}', since the whole is of "
+        f"{'draft-07' if whole else '2020-12'}; send one '$schema', at the top"
+    )
+    matcher("json_schema", json.dumps(declared(6, {"items": part})))
+
+
+@pytest.mark.parametrize(
+    "address", ["http://json-schema.org/draft-03/schema#", "http://example.org/mine", ""]
+)
+def test_a_draft_that_is_not_known_is_refused(address):
+    for schema in ({"$schema": address, **STRING}, {"items": {"$schema": address}}):
+        assert refusal("json_schema", json.dumps(schema)) == (
+            f"'$schema' may not be {address!r}; send the address of draft-04, draft-06, draft-07, "
+            f"2019-09 or 2020-12, such as '{NEW['2020-12']}'"
+        )
