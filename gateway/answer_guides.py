@@ -103,6 +103,12 @@ def _content(guide: AskedGuide) -> Rules:
     if guide.kind == "json_schema":
         rule = lark.json_value(json.loads(guide.text))
     elif guide.kind == "regex":
+        if lark.ends_in_backslash(guide.text):
+            raise bad_request(
+                f"{guide.field}: regex parse error: nothing follows the last backslash",
+                param=guide.field,
+                code="invalid_guide",
+            )
         rule = lark.pattern(guide.text)
     elif guide.kind == "choice":
         rule = lark.one_of([lark.literal(choice) for choice in json.loads(guide.text)])

@@ -38,6 +38,11 @@ def pattern(regex: str) -> str:
     return f"/{escaped}/"
 
 
+def ends_in_backslash(regex: str) -> bool:
+    """Whether nothing follows the last backslash of an expression, which would escape its end."""
+    return ESCAPED_OR_SLASH.sub("", regex).endswith("\\")
+
+
 def one_of(alternatives: list[str]) -> str:
     """Return the rule of any of some rules."""
     return f"({' | '.join(alternatives)})"

@@ -114,6 +114,21 @@ def test_a_guide_starts_behind_thoughts(guided, kind, given, right, wrong):
     assert not asked.goes_on("So")
 
 
+@pytest.mark.parametrize("regex", ["a\\", "\\", "a/\\\\\\"])
+def test_an_expression_that_ends_in_a_backslash_is_refused_in_the_same_words(asked, regex):
+    with pytest.raises(ApiError) as caught:
+        asked(THINKS, guided_regex=regex)
+    with pytest.raises(GuideError) as alone:
+        small_guides.matcher("regex", regex)
+    error = caught.value
+    assert error.message == f"guided_regex: {alone.value}"
+    assert (error.status, error.param, error.code) == (400, "guided_regex", "invalid_guide")
+
+
+def test_an_expression_may_end_in_an_escaped_backslash(guided):
+    assert guided(THINKS, guided_regex="a\\\\").takes("a\\")
+
+
 @pytest.mark.parametrize("kind", [PLAIN, ADDED, SPECIAL])
 def test_thoughts_that_the_prompt_begins_have_to_end(guided, kind):
     asked = guided(THINKS, kind=kind, ends="{{ '<think>\\n' }}", **JSON)
