@@ -22,6 +22,7 @@ FORMS = (
     ("Unknown format", ["format"]),
     ("minProperties is not supported where", ["minProperties"]),
     ("min/maxProperties only supported", ["minProperties", "maxProperties"]),
+    ("multipleOf ", ["multipleOf"]),
     ("exclusiveMinimum and exclusiveMaximum are not", ["exclusiveMinimum", "exclusiveMaximum"]),
 )
 

@@ -244,6 +244,7 @@ REFUSED: dict[str, Schema] = {
     "format": {"type": "string", "format": "iri"},
     "maxProperties": {"type": "object", "properties": {"a": _TEXT}, "maxProperties": 1},
     "minProperties": {"type": "object", "minProperties": 2},
+    "multipleOf": {"type": "number", "multipleOf": 0.07},
     "exclusiveMaximum": {"type": "number", "minimum": 0.5, "exclusiveMaximum": 1},
     "$dynamicRef": {"$dynamicRef": "#x"},
     "other": {"$ref": "#"},
