@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandem.bls.other_loops import Decision, Decisions, OwnDecisions
@@ -81,15 +80,10 @@ class OneLoad:
         """What sequences do now, and whether that is about to change."""
         return Decision(self.allowed, on_trial=self.turns_left > 0)
 
-    def observe(
-        self, tokens: int, seconds: float, num_here: Callable[[], int], *, allowed: bool
-    ) -> None:
-        """Count a round; one that began before the way changed belongs to no turn.
-
-        num_here: tells of how many sequences the rounds are.
-        """
+    def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
+        """Count a round; one that began before the way changed belongs to no turn."""
         if self.tokens_left is None:
-            self.tokens_left = num_here() * FIRST_TOKENS
+            self.tokens_left = running * FIRST_TOKENS
         if allowed != self.allowed:
             self.num_late -= 1
             return
@@ -101,13 +95,13 @@ class OneLoad:
         if self.tokens_left > 0:
             return
         if not self.turns_left:
-            self._begin_trial(num_here())
+            self._begin_trial(running)
             return
         self.turns_left -= 1
         if not self.turns_left or self._is_clear:
-            self._end_trial(num_here())
+            self._end_trial(running)
         else:
-            self._begin_turn(num_here(), allowed=not self.allowed)
+            self._begin_turn(running, allowed=not self.allowed)
 
     def _is_early(self, tokens: int) -> bool:
         """Whether the way before has a part in this round of a turn."""
@@ -115,19 +109,19 @@ class OneLoad:
         self.patience -= tokens
         return self.num_early >= 0 or (self.num_late > 0 and self.patience > 0)
 
-    def _begin_trial(self, num_here: int) -> None:
+    def _begin_trial(self, running: int) -> None:
         """Each way has its turns, what is taken for the better one first."""
         self.earned = {True: Earned(), False: Earned()}
         self.turns_left = 2 * TRIAL_TURNS
-        self._begin_turn(num_here, allowed=self.better)
+        self._begin_turn(running, allowed=self.better)
 
-    def _begin_turn(self, num_here: int, *, allowed: bool) -> None:
+    def _begin_turn(self, running: int, *, allowed: bool) -> None:
         if allowed != self.allowed:
-            self.num_late, self.num_early = num_here - 1, num_here
-            self.patience = num_here * PATIENCE
-        self.allowed, self.tokens_left = allowed, num_here * TURN_TOKENS
+            self.num_late, self.num_early = running - 1, running
+            self.patience = running * PATIENCE
+        self.allowed, self.tokens_left = allowed, running * TURN_TOKENS
 
-    def _end_trial(self, num_here: int) -> None:
+    def _end_trial(self, running: int) -> None:
         """Keep the better way: the longer, the surer it is that the next trial finds the same.
 
         Where one of them could not be timed, what was taken for the better one stays so.
@@ -138,8 +132,8 @@ class OneLoad:
             self.gain = MEMORY * self.gain + told
             self.known, self.better = True, self.gain > 0
         self.turns_left = 0
-        self._begin_turn(num_here, allowed=self.better)
-        self.tokens_left = num_here * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))
+        self._begin_turn(running, allowed=self.better)
+        self.tokens_left = running * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))
 
     @property
     def _is_clear(self) -> bool:
@@ -180,13 +174,9 @@ class LoadTrials:
         load = _load(running)
         if running < 2 or self._decisions.to_follow(load) is not None:
             return
+        here = max(1, running - self._decisions.num_elsewhere())
         with self._lock:
-            self._under(load).observe(
-                tokens,
-                seconds,
-                lambda: max(1, running - self._decisions.num_elsewhere()),
-                allowed=allowed,
-            )
+            self._under(load).observe(here, tokens, seconds, allowed=allowed)
             self._tell(load)
 
     def _decision(self, running: int) -> Decision:
