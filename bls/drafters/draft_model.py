@@ -115,7 +115,7 @@ class DraftModel(Drafter):
         plan = None if self._ahead is None else self._ahead.plan
         if self._ahead is None or plan is None or not self.can_draft(sequence):
             return None
-        if (draft.plan is not None and draft.plan.on_trial) or not self._length.allows_drafts():
+        if (draft.plan is not None and draft.plan.on_trial) or not self.allows_drafts():
             return None
         if (draft.tokens >= self._engine.vocab_size).any():
             return None
@@ -128,6 +128,10 @@ class DraftModel(Drafter):
             max_new_tokens=max(branching.lengths), draft=draft, branching=branching
         )
         return self._steps_ahead(self._ahead, call, sum(branching.counts))
+
+    def allows_drafts(self) -> bool:
+        """Whether any draft is worth being made now, also a copy."""
+        return self._length.allows_drafts()
 
     def copy(self, copied: Draft, limit: int) -> int:
         """How much of a copy is worth being verified, instead of asking the draft engine."""

@@ -31,9 +31,10 @@ class Hybrid(Drafter):
         if wanted := len(copied) and self._draft_model.copy(copied, limit):
             return replace(copied, tokens=copied.tokens[:wanted])
         draft = yield from self._draft_model.propose(sequence, limit)
-        if len(draft) or len(copied):
+        if len(draft) or len(copied) or not self._draft_model.allows_drafts():
             return draft
-        # The target goes on alone, but not for longer than nothing has been found to copy.
+        # The target goes on alone, but while copies are worth being verified not for longer than
+        # none has been found.
         return replace(draft, plain_tokens=min(draft.plain_tokens, self._longest_piece))
 
     def draft_ahead(self, sequence: Sequence, draft: Draft) -> StepsAhead | None:

@@ -307,12 +307,24 @@ def test_hybrid_leaves_the_target_alone_for_longer_the_longer_nothing_is_found_t
         drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
         drafter.verified(drafted, 0, StepSeconds(0.1, 0.1))
     drafter.observe_plain_step(32, StepSeconds(0.032, 0.032))  # drafts do not pay
+    assert pieces_alone(drafter, 7) == [1, 2, 3, 4, 8, 16, 32]
+
+
+def pieces_alone(drafter, count):
+    """Tokens that the target is to decode alone, over and over."""
     new, pieces = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
-    for _ in range(7):
+    for _ in range(count):
         with pytest.raises(StopIteration) as proposed:
             next(drafter.propose(new, 4))
         pieces.append(proposed.value.value.plain_tokens)
-    assert pieces == [1, 2, 3, 4, 8, 16, 32]
+    return pieces
+
+
+def test_hybrid_looks_for_nothing_to_copy_where_no_drafts_are_worth_it(monkeypatch):
+    """A call for one token after every miss would cost more than what drafts cost there."""
+    drafter, draft_statistics = learning()
+    monkeypatch.setattr(type(draft_statistics), "allows_drafts", False)
+    assert pieces_alone(drafter, 3) == [32, 32, 32]
 
 
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
