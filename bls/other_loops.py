@@ -70,7 +70,7 @@ class Decisions(Protocol):
         """Tell the others what this one has decided."""
 
     def num_elsewhere(self) -> int:
-        """Return how many sequences decode in other loops."""
+        """Return how many sequences decode in other loops, as of the last look at their usage."""
 
 
 class OwnDecisions:

@@ -27,10 +27,11 @@ PREFIX = "triton_python_backend_shm_region_"  # Triton guards what begins so fro
 REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's prefix, a UUID
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
-ROW = struct.Struct("9q")  # the state of its loop, a LoopUsage, and what is decided of each Way
-STATE, USAGE, DECIDED = struct.Struct("q"), struct.Struct("6q"), struct.Struct("q")
-FIRST = struct.Struct("2q")  # of a row: its state, and how many sequences decode
-DECIDED_AT = STATE.size + USAGE.size
+WORD = struct.calcsize("q")
+# Where in a row the state of its loop stands, its LoopUsage, and what it has decided of each Way.
+STATE, USAGE, DECIDED = 0, 1, 1 + len(LoopUsage._fields)
+RUNNING = USAGE + LoopUsage._fields.index("running")
+ROW = DECIDED + len(Way)  # words
 TAKEN, ALLOWED, ON_TRIAL = 1, 2, 4  # flags of a decision under one load,
 BITS, LOADS = 3, 21  # of which a word holds so many
 OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
@@ -44,10 +45,12 @@ class Siblings:
         self._name = name
         self._path = SHARED_MEMORY / name
         self._threads = threading.Lock()
+        self._num_elsewhere = 0
         self._file = _open_locked(self._path)
         try:
-            os.ftruncate(self._file, ROWS * ROW.size)
-            self._rows = mmap.mmap(self._file, ROWS * ROW.size)
+            os.ftruncate(self._file, ROWS * ROW * WORD)
+            # Each word is written at once: `struct` would clear it before, for others to see.
+            self._words = memoryview(mmap.mmap(self._file, ROWS * ROW * WORD)).cast("q")
             self._own, self._mailbox = self._take_row()
             self._enter(OPEN)
             self.note(LoopUsage())
@@ -81,11 +84,19 @@ class Siblings:
 
     def usage(self) -> LoopUsage:
         """Return what the others take."""
-        return LoopUsage.of_all(usage for _, _, usage in self._others())
+        usage = LoopUsage.of_all(usage for _, _, usage in self._others())
+        self._num_elsewhere = usage.running
+        return usage
+
+    @property
+    def num_elsewhere(self) -> int:
+        """Sequences that decode in other loops, as of the last look at their usage."""
+        return self._num_elsewhere
 
     def note(self, own: LoopUsage) -> None:
         """Write this loop's row."""
-        USAGE.pack_into(self._rows, self._own * ROW.size + STATE.size, *own)
+        for field, number in enumerate(own, self._own * ROW + USAGE):
+            self._words[field] = number
 
     def decisions(self, way: Way) -> SharedDecisions:
         """Return what is decided of a way, by this loop or another one."""
@@ -93,11 +104,11 @@ class Siblings:
 
     def decide(self, way: Way, word: int) -> None:
         """Write what this loop has decided under all loads; nobody else has to be kept out."""
-        DECIDED.pack_into(self._rows, self._decided_at(self._own, way), word)
+        self._words[self._own * ROW + DECIDED + way] = word
 
     def decided(self, way: Way) -> int:
         """Return what this loop has decided under all loads."""
-        return self._decided(self._own, way)
+        return self._words[self._own * ROW + DECIDED + way]
 
     def to_follow(self, way: Way) -> int:
         """Return what the loop has decided that decides for all; 0 where this one does.
@@ -105,10 +116,10 @@ class Siblings:
         That is the first that lives and decodes anything: what is done in the others does not tell
         what all of them would earn.
         """
-        for row in range(self._own):
-            state, running = FIRST.unpack_from(self._rows, row * ROW.size)
-            if state == OPEN and running:
-                return self._decided(row, way)
+        words = self._words
+        for row in range(0, self._own * ROW, ROW):
+            if words[row + STATE] == OPEN and words[row + RUNNING]:
+                return words[row + DECIDED + way]
         return 0
 
     def call(self) -> None:
@@ -140,27 +151,22 @@ class Siblings:
                     _unlock(self._file, row)
         raise RuntimeError(f"{ROWS} processes serve this model already")
 
-    def _decided(self, row: int, way: Way) -> int:
-        return int(DECIDED.unpack_from(self._rows, self._decided_at(row, way))[0])
-
-    @staticmethod
-    def _decided_at(row: int, way: Way) -> int:
-        return row * ROW.size + DECIDED_AT + way * DECIDED.size
-
     def _enter(self, state: int) -> None:
         """Write this loop's state."""
-        STATE.pack_into(self._rows, self._own * ROW.size, state)
+        self._words[self._own * ROW + STATE] = state
 
     def _others(self) -> Iterator[tuple[int, int, LoopUsage]]:
         """Yield the rows that are taken, all but our own, and what is in them."""
-        for row, (state, *numbers) in enumerate(ROW.iter_unpack(self._rows)):
-            if state and row != self._own:
-                yield row, state, LoopUsage(*numbers[: len(LoopUsage._fields)])
+        for row in range(ROWS):
+            at = row * ROW
+            if (state := self._words[at + STATE]) and row != self._own:
+                yield row, state, LoopUsage(*self._words[at + USAGE : at + DECIDED])
 
     def _clear_rows_of_the_dead(self) -> None:
         for row, *_ in self._others():
             if self._lock(row):
-                self._rows[row * ROW.size : (row + 1) * ROW.size] = bytes(ROW.size)
+                for word in range(row * ROW, (row + 1) * ROW):
+                    self._words[word] = 0
                 _unlock(self._file, row)
 
     def _lock(self, row: int) -> bool:
@@ -201,8 +207,8 @@ class SharedDecisions:
         self._siblings.decide(self._way, others | bits << shift)
 
     def num_elsewhere(self) -> int:
-        """Return how many sequences decode in other loops."""
-        return self._siblings.usage().running
+        """Return how many sequences decode in other loops, as of the last look at their usage."""
+        return self._siblings.num_elsewhere
 
 
 def _open_locked(path: Path) -> int:

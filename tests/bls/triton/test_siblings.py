@@ -6,6 +6,7 @@ import os
 import queue
 import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from live_triton import eventually
 
 from tandem.bls.other_loops import NoOtherLoops, Way
 from tandem.bls.triton.siblings import (
+    OPEN,
     PREFIX,
     ROW,
     ROWS,
@@ -136,7 +138,7 @@ def test_a_newcomer_takes_the_place_of_a_dead_one(begin):
 
 
 def test_what_an_earlier_server_left_behind_counts_for_nothing(name, begin):
-    (SHARED_MEMORY / name).write_bytes(ROW.pack(1, 9, 9, 9, 9, 9, 9, 9, 9) * 20)
+    (SHARED_MEMORY / name).write_bytes(struct.pack(f"{ROW}q", OPEN, *[9] * (ROW - 1)) * 20)
     first, second = begin(2)
     assert first.ask("usage") == second.ask("usage") == NOTHING
     assert second.ask("follow DRAFTS 3") == first.ask("follow DRAFTS 3") == "follow None"
@@ -185,10 +187,19 @@ def test_a_loop_that_decodes_nothing_or_is_dead_or_leaves_decides_nothing(begin)
     assert third.ask("follow DRAFTS 2") == "follow None"
     assert first.ask(RUNNING) == "noted"
     assert third.ask("follow DRAFTS 2") == FOLLOWED(False, False)
-    assert third.ask("elsewhere") == "elsewhere 8"
     first.kill()
     assert third.ask("usage").startswith("usage 4 ")  # whoever admits finds that it is dead
     assert third.ask("follow DRAFTS 2") == "follow None"
+
+
+def test_how_many_decode_elsewhere_is_what_was_seen_with_the_last_look(begin):
+    """The sum of all sequences, which it is taken from, is as old."""
+    first, second = (*begin(1), *begin(1))
+    assert first.ask(RUNNING) == "noted"
+    assert second.ask("elsewhere") == "elsewhere 0"
+    assert second.ask("usage").startswith("usage 4 ")
+    assert first.ask("note 0 0 0 0 0 0") == "noted"
+    assert second.ask("elsewhere") == "elsewhere 4"
 
 
 def test_a_newcomer_has_not_decided_what_the_dead_one_did_in_its_place(begin):
