@@ -176,7 +176,10 @@ class LoadTrials:
             return
         here = max(1, running - self._decisions.num_elsewhere())
         with self._lock:
-            self._under(load).observe(here, tokens, seconds, allowed=allowed)
+            trials = self._under(load)
+            if allowed == trials.allowed:
+                self._decisions.counted()
+            trials.observe(here, tokens, seconds, allowed=allowed)
             self._tell(load)
 
     def _decision(self, running: int) -> Decision:

@@ -69,6 +69,9 @@ class Decisions(Protocol):
     def tell(self, load: int, decision: Decision) -> None:
         """Tell the others what this one has decided."""
 
+    def counted(self) -> None:
+        """Tell the others that a round of this one went the way that it has decided."""
+
     def num_elsewhere(self) -> int:
         """Return how many sequences decode in other loops, as of the last look at their usage."""
 
@@ -82,6 +85,9 @@ class OwnDecisions:
 
     def tell(self, load: int, decision: Decision) -> None:
         """Nobody follows."""
+
+    def counted(self) -> None:
+        """Nobody asks."""
 
     def num_elsewhere(self) -> int:
         """Every sequence is here."""

@@ -15,6 +15,7 @@ import os
 import re
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,10 +29,13 @@ REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
 WORD = struct.calcsize("q")
-# Where in a row the state of its loop stands, its LoopUsage, and what it has decided of each Way.
+# Where in a row the state of its loop stands, its LoopUsage, what it has decided of each Way, and
+# when it counted its last round there, in ns of the monotonic clock, which all processes share.
 STATE, USAGE, DECIDED = 0, 1, 1 + len(LoopUsage._fields)
+COUNTED = DECIDED + len(Way)
 RUNNING = USAGE + LoopUsage._fields.index("running")
-ROW = DECIDED + len(Way)  # words
+ROW = COUNTED + len(Way)  # words
+SILENCE = 10  # seconds without a round, after which a loop decides for itself alone
 TAKEN, ALLOWED, ON_TRIAL = 1, 2, 4  # flags of a decision under one load,
 BITS, LOADS = 3, 21  # of which a word holds so many
 OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
@@ -41,8 +45,9 @@ LOOK = "look"  # the message that something was released; any other is a request
 class Siblings:
     """The other loops of an entry. Those of one entry have one ``name`` in common."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._name = name
+        self._clock = clock
         self._path = SHARED_MEMORY / name
         self._threads = threading.Lock()
         self._num_elsewhere = 0
@@ -114,13 +119,19 @@ class Siblings:
         """Return what the loop has decided that decides for all; 0 where this one does.
 
         That is the first that lives and decodes anything: what is done in the others does not tell
-        what all of them would earn.
+        what all of them would earn. One that counts no rounds would never decide anything else: it
+        hangs, or nothing that it decodes takes part in trials.
         """
-        words = self._words
+        words, oldest = self._words, self._clock() - SILENCE * 10**9
         for row in range(0, self._own * ROW, ROW):
-            if words[row + STATE] == OPEN and words[row + RUNNING]:
+            decodes = words[row + STATE] == OPEN and words[row + RUNNING]
+            if decodes and words[row + COUNTED + way] >= oldest:
                 return words[row + DECIDED + way]
         return 0
+
+    def counted(self, way: Way) -> None:
+        """Note that this loop has counted a round."""
+        self._words[self._own * ROW + COUNTED + way] = self._clock()
 
     def call(self) -> None:
         """Have the others look whether sequences of theirs may start now."""
@@ -205,6 +216,10 @@ class SharedDecisions:
         bits = TAKEN | ALLOWED * decision.allowed | ON_TRIAL * decision.on_trial
         others = self._siblings.decided(self._way) & ~(((1 << BITS) - 1) << shift)
         self._siblings.decide(self._way, others | bits << shift)
+
+    def counted(self) -> None:
+        """Note that this one has counted a round."""
+        self._siblings.counted(self._way)
 
     def num_elsewhere(self) -> int:
         """Return how many sequences decode in other loops, as of the last look at their usage."""

@@ -319,6 +319,25 @@ def test_a_loop_decides_itself_while_those_before_it_are_idle():
     assert not loops.trials[1].allow(8)
 
 
+class Counting(OwnDecisions):
+    """Rounds that others would be told of."""
+
+    number = 0
+
+    def counted(self):
+        self.number += 1
+
+
+def test_others_are_told_of_rounds_that_went_the_way_which_was_decided():
+    """A loop that has none would never decide anything else."""
+    counting = Counting()
+    trials = LoadTrials(counting, first=True)
+    for allowed in (True, False, False, True):
+        trials.observe(4, TOKENS, 1.0, allowed=allowed)
+    trials.observe(1, TOKENS, 1.0, allowed=True)  # alone
+    assert counting.number == 2
+
+
 def test_a_turn_is_as_long_as_its_own_sequences_need():
     for running in ([4], [4, 12]):
         loops = Loops(running)

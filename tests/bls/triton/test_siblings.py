@@ -24,6 +24,7 @@ from tandem.bls.triton.siblings import (
     ROW,
     ROWS,
     SHARED_MEMORY,
+    SILENCE,
     index_of_loop,
     name_of_siblings,
     other_loops,
@@ -190,6 +191,28 @@ def test_a_loop_that_decodes_nothing_or_is_dead_or_leaves_decides_nothing(begin)
     first.kill()
     assert third.ask("usage").startswith("usage 4 ")  # whoever admits finds that it is dead
     assert third.ask("follow DRAFTS 2") == "follow None"
+
+
+@pytest.mark.parametrize("way", [way.name for way in Way])
+def test_a_loop_that_has_counted_no_round_for_long_decides_nothing(begin, way):
+    """It hangs, or nothing that it decodes takes part in trials."""
+    first, second, third = (*begin(1), *begin(1), *begin(1))
+    for loop, allowed in ((first, 0), (second, 1)):
+        assert loop.ask("at 100") == "at 100"
+        assert loop.ask(RUNNING) == "noted"
+        assert loop.ask(f"decide {way} 2 {allowed} 1") == "decided"
+    first.process.send_signal(signal.SIGSTOP)
+    assert third.ask(f"at {100 + SILENCE}") == f"at {100 + SILENCE}"
+    assert third.ask(f"follow {way} 2") == FOLLOWED(False, True)
+    late = f"at {101 + SILENCE}"
+    assert second.ask(late) == third.ask(late) == late
+    assert second.ask(f"decide {way} 2 1 1") == "decided"
+    assert third.ask(f"follow {way} 2") == FOLLOWED(True, True)
+    assert second.ask(f"follow {way} 2") == "follow None"
+    first.process.send_signal(signal.SIGCONT)
+    assert first.ask(late) == late
+    assert first.ask(f"decide {way} 2 0 0") == "decided"
+    assert second.ask(f"follow {way} 2") == third.ask(f"follow {way} 2") == FOLLOWED(False, False)
 
 
 def test_how_many_decode_elsewhere_is_what_was_seen_with_the_last_look(begin):
