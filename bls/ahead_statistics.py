@@ -73,13 +73,13 @@ class AheadStatistics:
                 known = self._accepted.get(draft.drafter, np.array(PRIOR))
                 self._accepted[draft.drafter] = MEMORY * known + (num_accepted, decided)
 
-    def timed(self, draft: Draft, num_accepted: int, seconds: StepSeconds, *, ahead: bool) -> None:
-        """Learn what a round took. What its draft did not take is time to draft ahead in.
+    def observe(self, tokens: int, seconds: float, *, ahead: bool) -> None:
+        """Count a round for the trial under way. ahead: whether branches were drafted in it."""
+        self._trials.observe(self._running(), tokens, seconds, allowed=ahead)
 
-        ahead: whether branches were drafted meanwhile.
-        """
+    def timed(self, draft: Draft, seconds: StepSeconds) -> None:
+        """Learn what a round took. What its draft did not take is time to draft ahead in."""
         answer = draft.answer
-        self._trials.observe(self._running(), num_accepted + 1, seconds.whole, allowed=ahead)
         with self._lock:
             self._target.add(len(draft), seconds.whole - (answer.seconds if answer else 0.0))
             if answer is not None and len(answer.tokens):

@@ -130,8 +130,11 @@ class DraftAhead:
         """
         self._rounds += 1
         self.statistics.verified(draft, num_accepted)
-        if self._rounds > 1:
-            self.statistics.timed(draft, num_accepted, seconds, ahead=ahead)
+        timed = self._rounds > 1
+        if timed:
+            self.statistics.timed(draft, seconds)
+        whole = seconds.whole if timed else 0.0
+        self.statistics.observe(num_accepted + 1, whole, ahead=ahead)
 
 
 def draft_ahead_of(

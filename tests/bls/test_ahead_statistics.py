@@ -9,7 +9,7 @@ from tandem.bls.ahead_plan import FIRST_PLAN
 from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.draft_ahead import DraftAhead
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
-from tandem.bls.load_trials import FIRST_TOKENS, TRIAL_TURNS, TURN_TOKENS
+from tandem.bls.load_trials import FIRST_TOKENS, PATIENCE, TRIAL_TURNS, TURN_TOKENS
 from tandem.bls.settings import MAX_HELPERS
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
@@ -64,9 +64,22 @@ def test_auto_drafts_nothing_ahead_where_that_slows_the_others_down():
         for _ in range(FIRST_TOKENS + 2 * trial):
             were_ahead.append(ahead.plan is not None)
             seconds = StepSeconds(0.05 if were_ahead[-1] else 0.025, 0.02)
-            ahead.statistics.timed(draft, 4, seconds, ahead=were_ahead[-1])
+            ahead.verified(draft, 4, seconds, ahead=were_ahead[-1])
         assert any(were_ahead)
         assert any(were_ahead[-trial:]) == always
+
+
+def test_answers_of_one_round_each_do_not_go_on_ahead_for_good():
+    """That round's time is that of the prompt."""
+    long = ahead_of(10, always=False, running=4)
+    learn(long, rounds=20)
+    draft, seconds = Draft(ids(1, 1, 1, 1), drafter="draft_model"), StepSeconds(0.05, 0.02)
+    while long.plan is None:
+        long.verified(draft, 4, seconds, ahead=False)
+    for _ in range(2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE)):
+        answer = DraftAhead(long.statistics, 10, always=False)
+        answer.verified(draft, 4, seconds, ahead=answer.plan is not None)
+    assert long.plan is None
 
 
 def test_several_sequences_draft_in_turns_until_it_was_tried_whether_ahead_is_better():
@@ -93,7 +106,7 @@ def test_a_call_that_was_on_its_way_for_no_time_does_not_outdate_what_others_wer
         way = 0.002 * (number % 2)
         answer = EngineAnswer(ids(1, 1), 0.004 + way, 0.004)
         draft = Draft(ids(1, 1), drafter="draft_model", answer=answer)
-        statistics.timed(draft, 1, StepSeconds(0.03 + way, 0.02), ahead=False)
+        statistics.timed(draft, StepSeconds(0.03 + way, 0.02))
         if number > 200:
             assert statistics.seconds(2) == pytest.approx(0.004 + 0.001, abs=1e-4)
 
