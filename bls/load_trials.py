@@ -145,6 +145,9 @@ class OneLoad:
 class LoadTrials:
     """Trials under each load. Thread-safe. Loads of 3 to 5 sequences are one, 6 to 11, and so on.
 
+    A load ends once there are more sequences, or fewer than half: where it lies at a bound, each
+    one that came or went would change the way of all, and turns of both would be mixed.
+
     first: whether the way is taken for the better one until something is known. decisions: of this
     loop, and of the one that decides for it.
     """
@@ -153,6 +156,7 @@ class LoadTrials:
         self._first = first
         self._decisions = decisions or OwnDecisions()
         self._by_load: dict[int, OneLoad] = {}
+        self._load = 0  # the last one
         self._told: dict[int, Decision] = {}
         self._lock = threading.Lock()
 
@@ -176,11 +180,11 @@ class LoadTrials:
             return
         here = max(1, running - self._decisions.num_elsewhere())
         with self._lock:
-            trials = self._under(load)
+            trials = self._under(running)
             if allowed == trials.allowed:
                 self._decisions.counted()
             trials.observe(here, tokens, seconds, allowed=allowed)
-            self._tell(load)
+            self._tell(load, trials.decision)
 
     def _decision(self, running: int) -> Decision:
         """Return what was decided under this load, by whichever loop decides."""
@@ -189,21 +193,23 @@ class LoadTrials:
         if followed is not None:
             return followed
         with self._lock:
-            decision = self._under(load).decision
-            self._tell(load)
+            decision = self._under(running).decision
+            self._tell(load, decision)
         return decision
 
-    def _tell(self, load: int) -> None:
+    def _tell(self, load: int, decision: Decision) -> None:
         """Tell other loops what has changed."""
-        decision = self._by_load[load].decision
         if self._told.get(load) != decision:
             self._told[load] = decision
             self._decisions.tell(load, decision)
 
-    def _under(self, load: int) -> OneLoad:
-        if load not in self._by_load:
-            self._by_load[load] = OneLoad(self._is_better_near(load))
-        return self._by_load[load]
+    def _under(self, running: int) -> OneLoad:
+        load = _load(running)
+        if load > self._load or 2 * running < 2**self._load:
+            self._load = load
+        if self._load not in self._by_load:
+            self._by_load[self._load] = OneLoad(self._is_better_near(self._load))
+        return self._by_load[self._load]
 
     def _is_better_near(self, load: int) -> bool:
         """Whether the way is better under the nearest load that is known."""

@@ -180,6 +180,31 @@ def test_loads_are_told_apart_but_not_those_that_differ_by_one_sequence():
     assert [running for running, way in ways.items() if way] == [2, 15, 16, 17]
 
 
+@pytest.mark.parametrize("bound", [2, 5, 11, 22])
+def test_a_load_at_a_bound_is_one_load(bound):
+    """Each of two would have its turns, and every sequence that came or went would end them."""
+    trials, ways = LoadTrials(first=True), set()
+    for number in range(bound * (FIRST_TOKENS + 2 * TRIAL_TURNS * 2 * TURN_TOKENS)):
+        running = bound + number % 2
+        ways.add(allowed := trials.allow(running))
+        trials.observe(running, 4 if allowed else 5, 1.0, allowed=allowed)
+        assert trials.allow(bound + 1) is trials.allow(bound)
+    assert ways == {True, False}
+    assert not trials.allow(bound)
+
+
+def test_a_load_ends_once_fewer_than_half_as_many_decode_or_more():
+    trials = LoadTrials(first=True)
+    try_both(trials, 4, with_it=5, without=4)
+    try_both(trials, 8, with_it=4, without=5)
+    assert [trials.allow(running) for running in (5, 4, 3, 4, 5, 6)] == [
+        False,
+        False,
+        *[True] * 3,
+        False,
+    ]
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_under_a_new_load_that_way_comes_first_which_is_better_under_the_nearest(first):
     trials = LoadTrials(first=first)
