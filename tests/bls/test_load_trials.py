@@ -227,6 +227,22 @@ def test_pieces_are_short_while_a_trial_lasts():
     assert sequences.trials.longest_piece(4, 32) == 32
 
 
+def test_one_that_is_alone_meanwhile_has_its_whole_piece():
+    sequences = Sequences(2, with_it=50, without=100)
+    assert sequences.trials.longest_piece(1, 32) == 32
+    assert sequences.trials.longest_piece(2, 32) == PIECE
+
+
+def test_tokens_whose_time_says_nothing_make_no_way_better():
+    """Those of prompts: where drafts are made, a first call brings fewer of them."""
+    trials = LoadTrials(first=True)
+    for _ in range(2 * (FIRST_TOKENS + 2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE))):
+        allowed = trials.allow(4)
+        trials.observe(4, 2 if allowed else PIECE, 0.0, allowed=allowed)
+        trials.observe(4, 5 if allowed else 4, 1.0, allowed=allowed)
+    assert trials.allow(4)
+
+
 def begun(running):
     """Trials whose first turn, without the way, has begun."""
     trials = LoadTrials(first=False)
