@@ -176,7 +176,10 @@ def test_trials_are_told_that_a_prompt_was_computed_but_not_its_time(monkeypatch
     told = refusing(monkeypatch, draft_statistics)
     AdaptiveLength(draft_statistics).verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))
     AdaptiveLength(draft_statistics).observe_plain_step(8, StepSeconds(9.0, 9.0))
-    assert told == [(2, 0.0, True), (8, 0.0, True)]
+    chosen = AdaptiveLength(draft_statistics)
+    chosen.plan(4)
+    chosen.observe_plain_step(8, StepSeconds(9.0, 9.0))
+    assert told == [(2, 0.0, True), (8, 0.0, True), (8, 0.0, False)]
 
 
 def test_a_branch_says_nothing_of_what_a_call_costs():
