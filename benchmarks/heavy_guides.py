@@ -3,10 +3,10 @@
     python -m benchmarks.heavy_guides
 
 The gaps between the chunks of streams over emulated engines: alone; beside processes of a low
-priority that do nothing but compute, which is what the machine makes of a compiler of guides; and
-beside clients who send guides that take seconds to compile, cannot be compiled, or make each mask
-long, a new one with each request. Meanwhile somebody asks for a new small guide again and again:
-the seconds to the first chunk.
+priority that do nothing but compute, which is what the machine makes of a compiler of guides;
+beside clients who send small guides, a new one with each request; and beside as many whose guides
+take seconds to compile, cannot be compiled, or make each mask long. Meanwhile somebody asks for a
+new small guide again and again: the seconds to the first chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
@@ -37,6 +37,7 @@ from tandem.tools.triton.serving import serving
 MAX_TOKENS = 200
 PAUSE = 0.2  # seconds between two small guides
 MS: Final = 1e3
+GuideOf = Callable[[int], tuple[str, str, str]]  # by a number: a name, a type and a text
 
 
 def main() -> None:
@@ -51,7 +52,8 @@ def main() -> None:
         for name, beside in (
             ("alone", idle()),
             ("beside busy processes", busy()),
-            ("beside heavy guides", strangers(url, options.at_once)),
+            ("beside small guides", strangers(url, options.at_once, small_guide)),
+            ("beside heavy guides", strangers(url, options.at_once, heavy_guide)),
         ):
             with (
                 streams(url, options.streams) as gaps,
@@ -103,11 +105,11 @@ def turn() -> None:
 
 
 @contextmanager
-def strangers(url: str, count: int) -> Iterator[Counter[str]]:
+def strangers(url: str, count: int, guide_of: GuideOf) -> Iterator[Counter[str]]:
     """Clients in a process of the lowest priority, and how their answers ended."""
     spawn = multiprocessing.get_context("spawn")
     over, heard = spawn.Event(), spawn.Queue()
-    process = spawn.Process(target=ask_all, args=(url, count, over, heard))
+    process = spawn.Process(target=ask_all, args=(url, count, guide_of, over, heard))
     process.start()
     told: Counter[str] = Counter()
     try:
@@ -118,22 +120,26 @@ def strangers(url: str, count: int) -> Iterator[Counter[str]]:
         process.join()
 
 
-def ask_all(url: str, count: int, over: threading.Event, heard: multiprocessing.Queue) -> None:
-    """Ask with one heavy guide after the other until it is over."""
+def ask_all(
+    url: str, count: int, guide_of: GuideOf, over: threading.Event, heard: multiprocessing.Queue
+) -> None:
+    """Ask with one guide after the other until it is over."""
     os.nice(19)
     with ThreadPoolExecutor(count) as clients:
-        ends = [clients.submit(ask, url, range(n, 10**9, count), over) for n in range(count)]
+        ends = [
+            clients.submit(ask, url, range(n, 10**9, count), guide_of, over) for n in range(count)
+        ]
     heard.put(sum((end.result() for end in ends), Counter()))
 
 
-def ask(url: str, numbers: range, over: threading.Event) -> Counter[str]:
-    """Ask with the heavy guides of these numbers; return how the answers ended."""
+def ask(url: str, numbers: range, guide_of: GuideOf, over: threading.Event) -> Counter[str]:
+    """Ask with the guides of these numbers; return how the answers ended."""
     told: Counter[str] = Counter()
     with Client(url) as client:
         for number in numbers:
             if over.is_set():
                 break
-            name, kind, text = heavy_guide(number)
+            name, kind, text = guide_of(number)
             told[f"{name}: {_end_of(client, _inputs(kind, text, number))}"] += 1
     return told
 
@@ -163,6 +169,19 @@ def heavy_guide(number: int) -> tuple[str, str, str]:
     lexemes = "\n".join(f"A{n}: /[a-z ]*k{n}{number}[a-z ]*/" for n in range(200))
     either = " | ".join(f"A{n}" for n in range(200))
     return "lexemes", "lark_grammar", f"start: a+\na: {either}\n{lexemes}\n"
+
+
+def small_guide(number: int) -> tuple[str, str, str]:
+    """Return the like, as most guides are: compiled within milliseconds."""
+    kind = number % 4
+    if kind == 0:
+        return "small grammar", "lark_grammar", f'start: "{number}" /[a-z ]+/'
+    if kind == 1:
+        return "few values", "json_schema", json.dumps({"enum": [f"{number}", "another"]})
+    if kind == 2:
+        return "expression", "regex", f"(?s:.*)a{number}(?s:.*)"
+    properties = {f"of {number}": {"type": "string"}, "another": {"type": "number"}}
+    return "object", "json_schema", json.dumps({"type": "object", "properties": properties})
 
 
 @contextmanager
