@@ -152,6 +152,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--lengths", type=_several(int), help="instead of each text's own")
     parser.add_argument("--draft-ahead", choices=["auto", "true", "false"], help="as served")
+    parser.add_argument("--instances", type=int, help="loops (default: as served)")
     parser.add_argument("--prompts", type=int, default=2, help="that each request at once asks")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--turns", type=int, default=3, help="of all variants")
@@ -170,6 +171,7 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
     for name in options.text:
         text = TEXTS[name]
         profile, _ = read_profile(text.profile)
+        profile = profile.model_copy(update={"instances": options.instances or profile.instances})
         emulated = isinstance(profile.engines.target, EmulatedTarget)
         if options.virtual and not emulated:
             continue
