@@ -92,6 +92,7 @@ def test_an_end_of_sequence_among_an_engines_own_drafts_makes_no_counter_fall(in
     assert [key for key, value in before.items() if now[key] < value] == []
 
 
+@pytest.mark.heavy
 def test_clients_that_leave_during_long_steps_are_no_lost_calls(server):
     """An engine amid a step hears of no `stop`; it is well, and the others wait for it."""
     with Crowd(server, ROOM + 1) as crowd:
