@@ -84,7 +84,7 @@ ROWS = (1, 2, 4, 5, 8, 11)
 
 
 @dataclass(frozen=True)
-class Way:
+class AnswerWay:
     """How to answer. schema: None leaves the answer free."""
 
     name: str
@@ -124,14 +124,14 @@ def _deployment(model: str | None) -> Deployment:
     return deployment.for_checkpoints(model_named(model).checkpoint(), None)
 
 
-def _ways(drafter: str) -> list[Way]:
+def _ways(drafter: str) -> list[AnswerWay]:
     return [
-        Way("free", "none"),
-        Way("free, drafts", drafter),
-        Way("guided", "none", FIXED),
-        Way("guided, drafts", drafter, FIXED),
-        Way("flexible whitespace", "none", FLEXIBLE),
-        Way("flexible whitespace, drafts", drafter, FLEXIBLE),
+        AnswerWay("free", "none"),
+        AnswerWay("free, drafts", drafter),
+        AnswerWay("guided", "none", FIXED),
+        AnswerWay("guided, drafts", drafter, FIXED),
+        AnswerWay("flexible whitespace", "none", FLEXIBLE),
+        AnswerWay("flexible whitespace, drafts", drafter, FLEXIBLE),
     ]
 
 
@@ -157,7 +157,7 @@ def _measured(
     return found
 
 
-def _figures(client: Client, way: Way, prompt: str, max_tokens: int) -> Figures:
+def _figures(client: Client, way: AnswerWay, prompt: str, max_tokens: int) -> Figures:
     asked: dict[Any, Any] = {tensors.DRAFTER: way.drafter}
     if way.schema is None:
         asked[tensors.END_ID] = -1  # it says as much as it may
