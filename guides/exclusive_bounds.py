@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from tandem.guides.errors import GuideError
-from tandem.guides.schema_parts import is_number, may_combine, schemas_of
+from tandem.guides.schema_parts import combined_in, is_number, schemas_of
 
 Side = Literal["Minimum", "Maximum"]
 HUGE = 2**63
@@ -18,10 +18,9 @@ HUGE = 2**63
 
 def check_exclusive_bounds(schema: Any) -> None:
     """Raise GuideError for a schema whose answers might not be valid by it."""
-    parts = list(schemas_of(schema))
-    for part in parts:
+    for part in schemas_of(schema):
         _check([part])
-    if may_combine(schema):
+    for parts in combined_in(schema):
         _check(parts)
 
 

@@ -8,11 +8,12 @@ the least common multiple of two: it makes 14100 of 100000 and 50000.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
 from tandem.guides.errors import GuideError
-from tandem.guides.schema_parts import is_number, may_combine, schemas_of
+from tandem.guides.schema_parts import combined_in, is_number, schemas_of
 
 MOST = 2**32
 # The product of two that are no larger fits.
@@ -21,15 +22,21 @@ LARGEST_COMMON = 2**16 - 1
 
 def check_multiples(schema: Any) -> None:
     """Raise GuideError for a schema by which some numbers would be taken for multiples."""
-    given = [part["multipleOf"] for part in schemas_of(schema) if "multipleOf" in part]
-    divisors = [Decimal(repr(number)) for number in given if is_number(number)]
-    for divisor in divisors:
+    for divisor in _divisors_of(schemas_of(schema)):
         _check(divisor)
-    if divisors and may_combine(schema) and _common(divisors) > LARGEST_COMMON:
-        raise GuideError(
-            "multipleOf is not supported where schemas are combined and the least common multiple "
-            f"of all has more than {LARGEST_COMMON} units of its last digit; send smaller ones"
-        )
+    for parts in combined_in(schema):
+        divisors = _divisors_of(parts)
+        if divisors and _common(divisors) > LARGEST_COMMON:
+            raise GuideError(
+                "multipleOf is not supported where schemas are combined and the least common "
+                f"multiple of all has more than {LARGEST_COMMON} units of its last digit; send "
+                "smaller ones"
+            )
+
+
+def _divisors_of(parts: Iterable[dict[str, Any]]) -> list[Decimal]:
+    given = [part["multipleOf"] for part in parts if "multipleOf" in part]
+    return [Decimal(repr(number)) for number in given if is_number(number)]
 
 
 def _check(divisor: Decimal) -> None:

@@ -26,13 +26,20 @@ def schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
         part = left.pop()
         if isinstance(part, dict):
             yield part
-            for keyword, inner in part.items():
-                if keyword in BY_NAME and isinstance(inner, dict):
-                    left += inner.values()
-                elif keyword not in DATA:
-                    left.append(inner)
-        elif isinstance(part, list):
-            left += part
+        left += _inside(part)
+
+
+def _inside(part: Any) -> list[Any]:
+    """Return what it holds that may be a schema, or hold some."""
+    if isinstance(part, list):
+        return part
+    inner: list[Any] = []
+    for keyword, value in part.items() if isinstance(part, dict) else ():
+        if keyword in BY_NAME and isinstance(value, dict):
+            inner += value.values()
+        elif keyword not in DATA:
+            inner.append(value)
+    return inner
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
@@ -44,9 +51,20 @@ def leaves_of(value: Any) -> Iterator[Any]:
         yield value
 
 
-def may_combine(schema: Any) -> bool:
-    """Whether two of its schemas may limit one number, which has to be valid by both."""
-    return any(_combines(part) for part in schemas_of(schema))
+def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:
+    """Groups of its schemas of which two may limit one number, which has to be valid by both.
+
+    A reference may add any schema to its group.
+    """
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict) and _combines(part):
+            group = list(schemas_of(part))
+            refers = any("$ref" in one for one in group)
+            yield list(schemas_of(schema)) if refers else group
+        else:
+            left += _inside(part)
 
 
 def _combines(part: dict[str, Any]) -> bool:

@@ -182,6 +182,7 @@ def test_bounds_of_schemas_that_are_combined_are_refused_as_well(combined):
         {"anyOf": [LOW, {"type": "number", **HIGH}], "description": "one or the other"},
         {"type": "number", "anyOf": [{"exclusiveMinimum": 0}, {"exclusiveMaximum": 0}]},
         {"const": DRAFT_04},
+        {"properties": {"a": LOW, "b": HIGH, "c": {"minimum": 5, "allOf": [{"maximum": 9}]}}},
     ],
     ids=json.dumps,
 )
