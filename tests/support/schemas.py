@@ -15,6 +15,9 @@ from typing import Any
 
 import jsonschema
 
+from tandem.guides.errors import GuideError
+from tandem.guides.exclusive_bounds import check_exclusive_bounds
+
 Schema = dict[str, Any]
 
 NAMES = [
@@ -32,11 +35,21 @@ PATTERNS = [
 ]
 FORMATS = ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"]
 DEEPEST = 3
+ANOTHER = 10**6  # seeds further, where a schema is refused
 
 
 def schema_of(seed: int) -> Schema:
-    """The schema of a seed; its top is an object, as that of most, an array or a choice."""
-    return _Maker(random.Random(seed)).whole()
+    """The schema of a seed; its top is an object, as that of most, an array or a choice.
+
+    Where schemas are combined, some have bounds of different numbers that are refused together:
+    then it is the one of another seed.
+    """
+    schema = _Maker(random.Random(seed)).whole()
+    try:
+        check_exclusive_bounds(schema)
+    except GuideError:
+        return schema_of(seed + ANOTHER)
+    return schema
 
 
 def complaint(schema: Schema, text: str) -> str:
