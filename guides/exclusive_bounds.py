@@ -6,6 +6,7 @@ the same integer part: 1 fits `{"exclusiveMinimum": 1, "maximum": 1.5}`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -54,4 +55,7 @@ def _number(value: Any) -> set[float]:
 
 
 def _too_close(low: Iterable[float], high: Iterable[float]) -> list[tuple[float, float]]:
-    return [(one, other) for one in sorted(low) for other in sorted(high) if 0 < other - one < 1]
+    """Return each lower bound with the next upper one, where that is less than 1 away."""
+    uppers = sorted(high)
+    next_ones = ((one, bisect_right(uppers, one)) for one in sorted(low))
+    return [(one, uppers[at]) for one, at in next_ones if at < len(uppers) and uppers[at] - one < 1]

@@ -54,17 +54,20 @@ def leaves_of(value: Any) -> Iterator[Any]:
 def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:
     """Groups of its schemas of which two may limit one number, which has to be valid by both.
 
-    A reference may add any schema to its group.
+    A reference may add any schema to its group: then all of them are one, which is the last, since
+    it holds every other.
     """
     left = [schema]
     while left:
         part = left.pop()
-        if isinstance(part, dict) and _combines(part):
-            group = list(schemas_of(part))
-            refers = any("$ref" in one for one in group)
-            yield list(schemas_of(schema)) if refers else group
-        else:
+        if not isinstance(part, dict) or not _combines(part):
             left += _inside(part)
+            continue
+        group = list(schemas_of(part))
+        if any("$ref" in one for one in group):
+            yield list(schemas_of(schema))
+            return
+        yield group
 
 
 def _combines(part: dict[str, Any]) -> bool:
