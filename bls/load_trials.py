@@ -175,7 +175,7 @@ class LoadTrials:
         allowed: whether it went this way. seconds: 0 where they say nothing; the tokens count, so
         that answers which are one call each end a turn as well.
         """
-        load = _load(running)
+        load = _load_of(running)
         if running < 2 or self._decisions.to_follow(load) is not None:
             return
         here = max(1, running - self._decisions.num_elsewhere())
@@ -188,7 +188,7 @@ class LoadTrials:
 
     def _decision(self, running: int) -> Decision:
         """Return what was decided under this load, by whichever loop decides."""
-        load = _load(running)
+        load = _load_of(running)
         followed = self._decisions.to_follow(load)
         if followed is not None:
             return followed
@@ -204,7 +204,7 @@ class LoadTrials:
             self._decisions.tell(load, decision)
 
     def _under(self, running: int) -> OneLoad:
-        load = _load(running)
+        load = _load_of(running)
         if load > self._load or 2 * running < 2**self._load:
             self._load = load
         if self._load not in self._by_load:
@@ -218,5 +218,5 @@ class LoadTrials:
         return self._first if nearest is None else self._by_load[nearest].better
 
 
-def _load(running: int) -> int:
+def _load_of(running: int) -> int:
     return round(math.log2(max(1, running)))

@@ -144,12 +144,18 @@ def test_each_call_for_tokens_that_were_to_be_decoded_alone_counts(monkeypatch):
     assert told == [(8, 0.4, False), (8, 0.4, False)]
 
 
-def test_the_time_of_a_draft_that_failed_is_not_what_the_target_takes(monkeypatch):
+def about_to_draft(monkeypatch):
+    """A request that has chosen a draft, what it learns from, and what trials are told."""
     length, draft_statistics = taught(rounds=400)
     told = refusing(monkeypatch, draft_statistics)
     monkeypatch.setattr(type(draft_statistics), "allows_drafts", True)
     while not length.plan(4).num_tokens:
         length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    return length, draft_statistics, told
+
+
+def test_the_time_of_a_draft_that_failed_is_not_what_the_target_takes(monkeypatch):
+    length, draft_statistics, told = about_to_draft(monkeypatch)
     before = draft_statistics.plain_times.a_token(8)
     length.observe_plain_step(1, StepSeconds(5.0, 0.05))
     assert told[-1] == (1, 5.0, True)
@@ -158,11 +164,7 @@ def test_the_time_of_a_draft_that_failed_is_not_what_the_target_takes(monkeypatc
 
 def test_what_passes_while_the_draft_engine_is_unwell_tells_of_no_way(monkeypatch):
     """Nobody asked for a draft."""
-    length, draft_statistics = taught(rounds=400)
-    told = refusing(monkeypatch, draft_statistics)
-    monkeypatch.setattr(type(draft_statistics), "allows_drafts", True)
-    while not length.plan(4).num_tokens:
-        length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    length, draft_statistics, told = about_to_draft(monkeypatch)
     length.verified(drafted(1), 1, StepSeconds(0.2, 0.1))
     before = draft_statistics.plain_times.a_token(8)
     length.observe_plain_step(8, StepSeconds(0.5, 0.5))
