@@ -179,11 +179,17 @@ def pages_of_logits(server):
     """Pages of shared logits of the server, by the descriptors its processes hold open."""
     pages = set()
     for process in server.processes:
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(f"/proc/{process}/fd"):
-                if os.readlink(entry.path) == "/memfd:tandem-logits (deleted)":
-                    pages.add(entry.stat().st_ino)
+        for descriptor in descriptors_of(process):
+            with suppress(FileNotFoundError):  # closed since it was listed
+                if os.readlink(descriptor) == "/memfd:tandem-logits (deleted)":
+                    pages.add(os.stat(descriptor).st_ino)
     return len(pages)
+
+
+def descriptors_of(process):
+    with suppress(FileNotFoundError):
+        return [f"/proc/{process}/fd/{name}" for name in os.listdir(f"/proc/{process}/fd")]
+    return []
 
 
 def test_a_decoupled_engine_streams_and_the_loop_works_over_it(emulated, server, serve, alone):
