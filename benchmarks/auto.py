@@ -4,12 +4,14 @@
     python -m benchmarks.auto
     python -m benchmarks.auto --text edits --drafter hybrid --at-once 1,16
     python -m benchmarks.auto --text two-state --at-once 64 --batch-slope 0,0.03
+    python -m benchmarks.auto --text 70b-1b --at-once 16 --draft-ahead auto,true,false --slower 4
 
 A cell is a text, a number of requests at once, and by how much each other call slows a step of the
 emulated engines. Live, the variants take turns on one server. The ratio is the median over the
 turns; in each of them `auto` stands beside what was best in all the others, because the best of
-several noisy figures is better than any of them would be again. With --virtual the same cells of
-the emulated engines are simulated: the real loop and the real controller, no server, no noise.
+several noisy figures is better than any of them would be again. With --slower the emulated engines
+take longer, and so the machine's part of a round is less. With --virtual the same cells of the
+emulated engines are simulated: the real loop and the real controller, no server, no noise.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from rich.table import Table
 
 from benchmarks import closed_loop
 from benchmarks.closed_loop import AcceptanceModel, PairTimes
+from benchmarks.slowed import slowed
 from tandem.bls.settings import AUTO, DrafterName
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
@@ -151,7 +154,15 @@ def _options() -> argparse.Namespace:
         help="draft_model or hybrid, or both (default: draft_model)",
     )
     parser.add_argument("--lengths", type=_several(int), help="instead of each text's own")
-    parser.add_argument("--draft-ahead", choices=["auto", "true", "false"], help="as served")
+    parser.add_argument(
+        "--draft-ahead",
+        type=_several(str),
+        default=(None,),
+        help="auto, true or false, or several: each with every length (default: as served)",
+    )
+    parser.add_argument(
+        "--slower", type=float, default=1.0, help="times as long, emulated engines' steps"
+    )
     parser.add_argument("--instances", type=int, help="loops (default: as served)")
     parser.add_argument("--prompts", type=int, default=2, help="that each request at once asks")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
@@ -160,6 +171,8 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := [name for name in options.text if name not in TEXTS]:
         parser.error(f"no text '{unknown[0]}'; known are {', '.join(TEXTS)}")
+    if options.virtual and options.draft_ahead != (None,):
+        parser.error("nothing is drafted ahead in virtual time; see benchmarks.loop_simulation")
     return options
 
 
@@ -178,33 +191,19 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
         lengths = options.lengths or text.lengths
         variants = _variants(options.drafter, lengths, options.draft_ahead)
         for slope in options.batch_slope if emulated else (0.0,):
-            slowed = _slowed(profile, slope)
+            slower = slowed(profile, times=options.slower, batch_slope=slope)
             if options.virtual:
                 for at_once in options.at_once:
-                    yield simulated(name, slowed, variants, at_once, slope)
+                    yield simulated(name, slower, variants, at_once, slope)
             else:
-                yield from _measured(name, deployment.check(slowed), variants, slope, options)
+                yield from _measured(name, deployment.check(slower), variants, slope, options)
 
 
 def _variants(
-    drafters: Sequence[DrafterName], lengths: Sequence[int], ahead: str | None
+    drafters: Sequence[DrafterName], lengths: Sequence[int], aheads: Sequence[str | None]
 ) -> list[Variant]:
-    pairs = product(drafters, (*lengths, AUTO))
-    return [CONTROL, *(Variant(name, n, draft_ahead=ahead) for name, n in pairs)]
-
-
-def _slowed(profile: Profile, slope: float) -> Profile:
-    """Return a profile whose emulated engines get slower with the calls under way."""
-    target, draft = profile.engines.target, profile.engines.draft
-    if not isinstance(target, EmulatedTarget) or not isinstance(draft, EmulatedDraft):
-        return profile
-    engines = profile.engines.model_copy(
-        update={
-            "target": target.model_copy(update={"batch_slope": slope}),
-            "draft": draft.model_copy(update={"batch_slope": slope}),
-        }
-    )
-    return profile.model_copy(update={"engines": engines})
+    ways = product(drafters, (*lengths, AUTO), aheads)
+    return [CONTROL, *(Variant(name, n, draft_ahead=ahead) for name, n, ahead in ways)]
 
 
 def simulated(
@@ -291,7 +290,7 @@ def _rows(outcome: CellRates) -> Iterator[tuple[str, ...]]:
             f"{statistics.median(outcome.rates[CONTROL]):.0f}",
             str(best),
             f"{outcome.over(best, CONTROL).median:.2f}",
-            auto.drafter,
+            str(auto),
             f"{outcome.over(auto, CONTROL).median:.2f}",
             f"{ratio.median:.3f}",
             f"{ratio.low:.3f}-{ratio.high:.3f}",

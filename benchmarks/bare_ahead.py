@@ -2,6 +2,7 @@
 
     python -m benchmarks.bare_ahead
     python -m benchmarks.bare_ahead --profile profiles/emulated-405b-3b.yaml
+    python -m benchmarks.bare_ahead --slower 4
 
 The target alone, the bare loop and Tandem write the same texts over emulated engines, in turns on
 one server. The bare loop does nothing but call the engines: what it does not reach, no loop does in
@@ -24,6 +25,7 @@ from rich.table import Table
 from tritonclient import grpc
 
 from benchmarks import bare
+from benchmarks.slowed import slowed
 from tandem.bls.ahead_plan import split
 from tandem.bls.ahead_statistics import ALL_BRANCHES
 from tandem.contract import entry as tensors
@@ -56,9 +58,11 @@ def main() -> None:
     parser.add_argument("--on-miss", type=int, default=5, help="tokens of the bare loop's others")
     parser.add_argument("--texts", type=int, default=12)
     parser.add_argument("--max-tokens", type=int, default=250, help="of each text")
+    parser.add_argument("--slower", type=float, default=1.0, help="times as long, engines' steps")
     options = parser.parse_args()
     profile, _ = read_profile(options.profile)
-    planned = deployment.check(profile.model_copy(update={"admission": FEW}))
+    profile = slowed(profile.model_copy(update={"admission": FEW}), times=options.slower)
+    planned = deployment.check(profile)
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "repository")
         repository.render(planned, models, link=True)
