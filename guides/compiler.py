@@ -18,15 +18,12 @@ from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.guides.low_priority import at_low_priority
 from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
-from tandem.guides.trial import try_out
+from tandem.guides.trial import ATTEMPT_SECONDS, LAST_ATTEMPT, try_out
 from tandem.preprocessing.tokenizer import load_tokenizer
 
-# Of a processor, to try a guide: nearly all take less than the first, and none may take more than
-# the second.
-BRIEF_SECONDS, MOST_SECONDS = 0.25, 4.0
 KEPT_BYTES = 512 * 2**20  # of compiled guides, as they have grown
 KEPT_GUIDES = 64
-KEPT_DIGESTS = 1024  # of guides that were refused, and of those that take long
+KEPT_DIGESTS = 1024  # of guides that were refused, and of those that took more than one attempt
 TAKES_LONG = "it takes long to compile"
 SILENT = 0
 MASK_THREADS = 2
@@ -50,7 +47,7 @@ class GuideCompiler:
         self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)
         self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
         self._refusals: OrderedDict[bytes, str] = OrderedDict()  # by the guides' digests
-        self._long: OrderedDict[bytes, None] = OrderedDict()  # of those that take long to compile
+        self._attempts: OrderedDict[bytes, int] = OrderedDict()  # that were not enough for one
         self._lock = threading.Lock()
 
     def has(self, guide: Guide) -> bool:
@@ -59,12 +56,12 @@ class GuideCompiler:
             return guide in self._kept or _digest(guide) in self._refusals
 
     def matcher(
-        self, guide: Guide, end_ids: Sequence[int], *, briefly: bool = False
+        self, guide: Guide, end_ids: Sequence[int], *, attempt: int = LAST_ATTEMPT
     ) -> GuideMatcher:
         """Return a matcher at the beginning of an answer; raise GuideError where there is none.
 
         end_ids: what ends the answer. The first mask is made here: some guides fail only there.
-        briefly: GuideTakesLong is raised where the guide is not compiled soon.
+        attempt: of ATTEMPT_SECONDS; GuideTakesLong is raised where a later one may be enough.
         """
         used: GuideAutomaton | None = None
 
@@ -72,14 +69,14 @@ class GuideCompiler:
             nonlocal used
             if used is not None:
                 self._forget(guide, used)
-            used = self._automaton(guide, tried=used is not None, briefly=briefly)
+            used = self._automaton(guide, tried=used is not None, attempt=attempt)
             return used
 
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
         matcher.check_start()
         return matcher
 
-    def _automaton(self, guide: Guide, *, tried: bool, briefly: bool) -> GuideAutomaton:
+    def _automaton(self, guide: Guide, *, tried: bool, attempt: int) -> GuideAutomaton:
         """Return what the answers by a guide share."""
         with self._lock:
             if guide in self._kept:
@@ -88,18 +85,18 @@ class GuideCompiler:
                 self._make_room()
                 return kept
             refused = self._refusals.get(_digest(guide))
-            takes_long = _digest(guide) in self._long
+            enough = self._attempts.get(_digest(guide), 0)
         if refused is not None:
             raise GuideError(refused)
-        if takes_long and briefly:
+        if attempt < enough and not tried:
             raise GuideTakesLong(TAKES_LONG)
         try:
             grammar = grammar_of(guide)
             if not tried:
-                self._try_out(grammar, briefly=briefly)
+                self._try_out(grammar, attempt)
             compiled = self._compiled(grammar)
         except GuideTakesLong:
-            self._remember_as_long(guide)
+            self._remember(guide, attempt + 1)
             raise
         except GuideUndecided:
             raise
@@ -108,12 +105,14 @@ class GuideCompiler:
             raise
         return self._keep(guide, GuideAutomaton(compiled, guide.text))
 
-    def _try_out(self, grammar: str, *, briefly: bool) -> None:
-        seconds = BRIEF_SECONDS if briefly else MOST_SECONDS
+    def _try_out(self, grammar: str, attempt: int) -> None:
+        def first_mask() -> None:
+            self._compile(grammar).deep_copy().compute_bitmask()
+
         try:
-            try_out(lambda: self._compile(grammar).deep_copy().compute_bitmask(), seconds)
+            try_out(first_mask, ATTEMPT_SECONDS[attempt])
         except GuideTakesLong as error:
-            if briefly:
+            if attempt < LAST_ATTEMPT:
                 raise
             raise GuideError(str(error)) from error
 
@@ -139,12 +138,12 @@ class GuideCompiler:
             if len(self._refusals) > KEPT_DIGESTS:
                 self._refusals.popitem(last=False)
 
-    def _remember_as_long(self, guide: Guide) -> None:
-        """Try it no more where others wait: many clients may send it at once."""
+    def _remember(self, guide: Guide, attempt: int) -> None:
+        """Make no earlier attempt at it where others wait: many clients may send it at once."""
         with self._lock:
-            self._long[_digest(guide)] = None
-            if len(self._long) > KEPT_DIGESTS:
-                self._long.popitem(last=False)
+            self._attempts[_digest(guide)] = attempt
+            if len(self._attempts) > KEPT_DIGESTS:
+                self._attempts.popitem(last=False)
 
     def _make_room(self) -> None:
         """Forget what was used longest ago, or has grown most: once compiled anew, it is small."""

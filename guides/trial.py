@@ -21,6 +21,10 @@ from typing import Final, NoReturn
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.low_priority import lower_priority
 
+# Of a processor, that the attempts at a guide may take, one after the other. Nearly all guides take
+# less than the first; none may take more than the last.
+ATTEMPT_SECONDS: Final = (0.05, 0.25, 4.0)
+LAST_ATTEMPT: Final = len(ATTEMPT_SECONDS) - 1
 # For a trial that hangs without computing: a lock may have been held when the process was copied.
 SECONDS: Final = 30.0
 MORE_BYTES: Final = 2**30

@@ -14,27 +14,29 @@ from tandem.bls.triton.request_guides import RequestGuides
 from tandem.bls.triton.request_state import RequestState, ending, give_up
 from tandem.guides.errors import GuideTakesLong
 from tandem.guides.matcher import GuideMatcher
+from tandem.guides.trial import ATTEMPT_SECONDS, LAST_ATTEMPT
 
 Matchers: TypeAlias = list[GuideMatcher | None]
 
 # Guides compiled at once in each queue. Each keeps a core busy.
 GUIDES_COMPILED = 1
-# Of one request's turn among the brief. Guides that are left then wait with those that take long.
+# Of one request's turn. Guides that are left then wait with those that take longer.
 TURN_SECONDS = 0.5
 
 
 class GuideQueue:
-    """Makes the matchers of requests. Guides that take long wait for each other, and nobody else.
+    """Makes the matchers of requests, in a queue for each attempt at a guide.
 
-    max_waiting_bytes: bound on what those who wait hold, in each queue.
+    So those that take long wait for each other, and nobody waits long for them. max_waiting_bytes:
+    bound on what those who wait hold, in each queue.
     """
 
     def __init__(self, guides: RequestGuides, max_waiting_bytes: int) -> None:
         self._guides = guides
-        self._brief, self._long = (
+        self._queues = [
             ConcurrencyLimiter(GUIDES_COMPILED, max_waiting_bytes, "guides that wait")
-            for _ in range(2)
-        )
+            for _ in ATTEMPT_SECONDS
+        ]
 
     def enter(
         self, state: RequestState, requests: Sequence[Request], go_on: Callable[[Matchers], None]
@@ -45,25 +47,24 @@ class GuideQueue:
         where too many wait.
         """
         if self._guides.has_all(requests):
-            go_on(self._matchers(state, requests))
+            go_on(self._matchers(state, requests, LAST_ATTEMPT))
         else:
-            self._wait(state, requests, go_on, briefly=True)
+            self._wait(state, requests, go_on, attempt=0)
 
     def _wait(
         self,
         state: RequestState,
         requests: Sequence[Request],
         go_on: Callable[[Matchers], None],
-        *,
-        briefly: bool,
+        attempt: int,
     ) -> None:
         def compile_all(permit: Permit) -> None:
             try:
                 with ending(state):
                     try:
-                        matchers = self._matchers(state, requests, briefly=briefly)
+                        matchers = self._matchers(state, requests, attempt)
                     except GuideTakesLong:
-                        self._wait(state, requests, go_on, briefly=False)
+                        self._wait(state, requests, go_on, attempt + 1)
                     else:
                         go_on(matchers)
             finally:
@@ -73,23 +74,22 @@ class GuideQueue:
             in_background(lambda: compile_all(permit), lambda error: give_up(state, permit, error))
 
         size = sum(sys.getsizeof(request.guide.text) for request in requests if request.guide)
-        state.permit = (self._brief if briefly else self._long).acquire(begin, size)
+        state.permit = self._queues[attempt].acquire(begin, size)
         if state.closed:
             state.permit.withdraw()
 
-    def _matchers(
-        self, state: RequestState, requests: Sequence[Request], *, briefly: bool = False
-    ) -> Matchers:
+    def _matchers(self, state: RequestState, requests: Sequence[Request], attempt: int) -> Matchers:
         """Return the matcher of each, unless nobody waits for the answers any more.
 
-        briefly: GuideTakesLong is raised where one of the guides, or several together, take long.
+        Raises GuideTakesLong where one of the guides, or several together, take long, unless this
+        is the last attempt.
         """
         matchers: Matchers = []
         until = time.monotonic() + TURN_SECONDS
         for request in requests:
             state.raise_failure()
-            late = briefly and matchers and time.monotonic() > until
+            late = attempt < LAST_ATTEMPT and matchers and time.monotonic() > until
             if late and not self._guides.has_all([request]):
                 raise GuideTakesLong("the guides of this request take long to compile")
-            matchers.append(self._guides.matcher(request, briefly=briefly))
+            matchers.append(self._guides.matcher(request, attempt))
         return matchers

@@ -51,16 +51,16 @@ class RequestGuides:
         guides = {request.guide for request in requests if request.guide is not None}
         return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
 
-    def matcher(self, request: Request, *, briefly: bool = False) -> GuideMatcher | None:
+    def matcher(self, request: Request, attempt: int) -> GuideMatcher | None:
         """Return the matcher of a request's answer, if it has a guide.
 
-        Raises GuideRefused, or Overloaded where the machine had no means to try it. briefly:
-        GuideTakesLong is raised where the guide is not compiled soon.
+        Raises GuideRefused, or Overloaded where the machine had no means to try it; GuideTakesLong
+        where a later attempt may be enough.
         """
         if request.guide is None or self._compiler is None:
             return None
         try:
-            return self._compiler.matcher(request.guide, request.end_ids, briefly=briefly)
+            return self._compiler.matcher(request.guide, request.end_ids, attempt=attempt)
         except OSError as error:
             raise Overloaded(
                 "the server can start no process to try a new guide in; try again later"

@@ -66,24 +66,35 @@ def test_guides_that_would_crash_the_process_are_refused(name):
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_guides_that_compile_for_ever_are_refused(name, monkeypatch):
-    monkeypatch.setattr(compiler, "MOST_SECONDS", 1)
+    monkeypatch.setattr(compiler, "ATTEMPT_SECONDS", (0.01, 0.1, 1))
     with pytest.raises(GuideError, match="more than 1 s to compile") as refused:
         matcher(*ENDLESS[name])
     assert refused.type is GuideError  # for good
 
 
 def test_a_guide_that_takes_long_may_be_asked_for_again(monkeypatch):
-    monkeypatch.setattr(compiler, "BRIEF_SECONDS", 0.01)
+    monkeypatch.setattr(compiler, "ATTEMPT_SECONDS", (0.01, 0.02, 4))
     kind, text = large(77)
-    with pytest.raises(GuideTakesLong, match=r"more than 0\.01 s"):
-        small_guides.compiler().matcher(Guide(kind, text), [END], briefly=True)
+    for attempt in range(2):
+        with pytest.raises(GuideTakesLong, match=rf"more than 0\.0{attempt + 1} s"):
+            small_guides.compiler().matcher(Guide(kind, text), [END], attempt=attempt)
     assert small_guides.compiler().matcher(Guide(kind, text), [END]).forced(1)
 
 
-def test_a_guide_that_takes_long_is_tried_briefly_once(monkeypatch):
-    monkeypatch.setattr(compiler, "BRIEF_SECONDS", 0.01)
+def test_an_attempt_that_was_not_enough_is_not_made_again(monkeypatch):
+    monkeypatch.setattr(compiler, "ATTEMPT_SECONDS", (0.001, 0.01, 4))
     kind, text = large(78)
-    for _ in range(2):
+    for attempt in (1, 1, 0):
         with pytest.raises(GuideTakesLong):
-            small_guides.compiler().matcher(Guide(kind, text), [END], briefly=True)
+            small_guides.compiler().matcher(Guide(kind, text), [END], attempt=attempt)
         monkeypatch.setattr(compiler, "try_out", pytest.fail)
+
+
+def test_an_answer_goes_on_by_a_guide_that_has_to_be_compiled_anew(monkeypatch):
+    monkeypatch.setattr(compiler, "ATTEMPT_SECONDS", (0.01, 4, 4))
+    compiled, guide = small_guides.compiler(), Guide(*large(79))
+    with pytest.raises(GuideTakesLong):
+        compiled.matcher(guide, [END], attempt=0)
+    compiled.matcher(guide, [END], attempt=1)
+    known = compiled.matcher(guide, [END], attempt=0)
+    assert known._fresh() is not known._automaton

@@ -30,8 +30,8 @@ class State:
 class Guide:
     """A guide that is compiled once somebody lets it be."""
 
-    def __init__(self, name, *, takes_long=False):
-        self.name, self.text, self.takes_long = name, name, takes_long
+    def __init__(self, name, *, attempts=1):
+        self.name, self.text, self.attempts = name, name, attempts
         self.tried = threading.Event()
         self.begun, self.let = threading.Event(), threading.Event()
 
@@ -42,12 +42,12 @@ class Guides:
     def has_all(self, requests):
         return all(request.guide is None for request in requests)
 
-    def matcher(self, request, *, briefly):
+    def matcher(self, request, attempt):
         guide = request.guide
         if guide is None:
             return None
         guide.tried.set()
-        if briefly and guide.takes_long:
+        if attempt + 1 < guide.attempts:
             raise GuideTakesLong("it takes more than a moment")
         guide.begun.set()
         assert guide.let.wait(SECONDS)
@@ -92,7 +92,7 @@ def test_new_guides_are_compiled_one_after_the_other(queue):
 
 
 def test_guides_that_take_long_hold_up_each_other_alone(queue):
-    heavy, heavier = Guide("heavy", takes_long=True), Guide("heavier", takes_long=True)
+    heavy, heavier = Guide("heavy", attempts=2), Guide("heavier", attempts=2)
     one, two = Asked(queue, heavy), Asked(queue, heavier)
     assert heavy.begun.wait(SECONDS)
     light = Guide("light")
@@ -103,6 +103,16 @@ def test_guides_that_take_long_hold_up_each_other_alone(queue):
     heavy.let.set()
     assert one.result() == ["heavy"]
     assert two.result() == ["heavier"]
+
+
+def test_a_guide_waits_behind_no_other_that_takes_longer(queue):
+    longest, longer = Guide("longest", attempts=3), Guide("longer", attempts=2)
+    one = Asked(queue, longest)
+    assert longest.begun.wait(SECONDS)
+    longer.let.set()
+    assert Asked(queue, longer).result() == ["longer"]
+    longest.let.set()
+    assert one.result() == ["longest"]
 
 
 def test_who_has_gone_meanwhile_has_nothing_compiled(queue):
@@ -131,9 +141,7 @@ def test_those_who_wait_hold_no_more_than_fits(queue):
 
 
 def test_a_guide_that_takes_long_is_refused_where_too_many_wait(queue):
-    heavy, large, heavier = (
-        Guide(name, takes_long=True) for name in ("heavy", "x" * ROOM, "heavier")
-    )
+    heavy, large, heavier = (Guide(name, attempts=2) for name in ("heavy", "x" * ROOM, "heavier"))
     Asked(queue, heavy)
     assert heavy.begun.wait(SECONDS)
     waiting = Asked(queue, large)
