@@ -16,6 +16,8 @@ from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.guide import Guide
 from tandem.guides.matcher import FULL, GuideMatcher
 
+pytestmark = pytest.mark.usefixtures("untried")
+
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "x": {"enum": [1, 2]}},\
  "required": ["name", "x"], "additionalProperties": false}'

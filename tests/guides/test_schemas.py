@@ -15,6 +15,8 @@ from small_guides import END, OTHER_END, allowed, fits, matcher, refusal, spelle
 from tandem.guides.errors import GuideError
 from tandem.guides.refusals import keywords_of
 
+pytestmark = pytest.mark.usefixtures("untried")
+
 LONGEST = 300  # tokens; what is longer is given up
 
 
