@@ -19,7 +19,8 @@ from tandem.guides.schema_parts import schemas_of
 # An escaped character, the beginning of brackets, their end, or what only Rust takes for a set.
 SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~", re.DOTALL)
 # A set that may have NUL: by a property of characters, or in brackets. What is none goes between.
-SET = re.compile(r"(?P<set>\\[pP](?:\{[^}]*\}|.))|\\.|\[\^?\]?(?:\\.|[^]\\])*\]", re.DOTALL)
+# A property's name has no brace: without ends, each would be looked for to the end of the pattern.
+SET = re.compile(r"(?P<set>\\[pP](?:\{[^{}]*\}|.))|\\.|\[\^?\]?(?:\\.|[^]\\])*\]", re.DOTALL)
 MAY_HAVE_NUL = re.compile(r"\[(?:\^|.*(?:\\[pPuUx]|\x00))", re.DOTALL)
 
 

@@ -13,6 +13,7 @@ from schemas import REFUSED, complaint, schema_of
 from small_guides import END, OTHER_END, allowed, fits, matcher, refusal, spelled
 
 from tandem.guides.errors import GuideError
+from tandem.guides.patterns import without_nul
 from tandem.guides.refusals import keywords_of
 
 pytestmark = pytest.mark.usefixtures("untried")
@@ -297,6 +298,12 @@ def test_a_pattern_with_sets_inside_brackets_is_refused(pattern, sign):
     told = f"the pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
     assert refused({"type": "string", "pattern": pattern}) == told
     assert refused({"patternProperties": {pattern: {}}}) == told
+
+
+def test_a_pattern_of_properties_without_an_end_takes_no_time():
+    # Quadratic, it would take half an hour.
+    pattern = r"\p{" * 1_000_000
+    assert without_nul(pattern).count(r"&&[^\x00]") == 1_000_000
 
 
 @pytest.mark.parametrize("pattern", [r"^[\[a\]&-]$", "^a&&b--~~$", r"^\[a&&b$", "^[a]&&[b]$"])
