@@ -44,11 +44,13 @@ def _inside(part: Any) -> list[Any]:
 
 def leaves_of(value: Any) -> Iterator[Any]:
     """Every value in it that holds no others, in their order; names of an object are none."""
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from leaves_of(item)
-    else:
-        yield value
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict | list):
+            left += reversed(part.values() if isinstance(part, dict) else part)
+        else:
+            yield part
 
 
 def combined_in(schema: Any) -> Iterator[list[dict[str, Any]]]:

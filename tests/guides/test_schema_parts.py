@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.guides.exclusive_bounds import _too_close
-from tandem.guides.schema_parts import combined_in, schemas_of
+from tandem.guides.schema_parts import combined_in, leaves_of, schemas_of
 
 LIMITED = {"minimum": 1, "anyOf": [{"maximum": 9}]}
 
@@ -25,6 +25,13 @@ def test_groups_apart_hold_no_part_twice():
     groups = list(combined_in(schema))
     assert sorted(map(len, groups)) == sorted([size(inner), size(LIMITED)])
     assert not any(part == {"minimum": 5} for group in groups for part in group)
+
+
+def test_leaves_come_in_their_order_however_deep_they_are():
+    value = ["last"]
+    for level in range(10_000):
+        value = {"a": level, "b": [], "c": [value]}
+    assert list(leaves_of(value)) == [*reversed(range(10_000)), "last"]
 
 
 NUMBERS = st.sets(st.integers(-20, 20).map(lambda n: n / 4))
