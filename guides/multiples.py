@@ -63,6 +63,14 @@ def _read(divisor: float) -> float:
 
 
 def _common(divisors: list[Decimal]) -> int:
-    """Return the least common multiple, in units of the last digit that any of them has."""
+    """Return the least common multiple, in units of the last digit that any of them has.
+
+    Of some of them alone where it is too large by then: thousands of them have one of many digits.
+    """
     most = max(_scaled(divisor)[1] for divisor in divisors)
-    return math.lcm(*(int(divisor.scaleb(most)) for divisor in divisors))
+    common = 1
+    for divisor in divisors:
+        common = math.lcm(common, int(divisor.scaleb(most)))
+        if common > LARGEST_COMMON:
+            break
+    return common

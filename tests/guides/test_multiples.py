@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_guides import fits, matcher, refusal
 
 from tandem.guides.errors import GuideError
+from tandem.guides.multiples import LARGEST_COMMON, _common
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -55,6 +56,11 @@ def test_a_divisor_is_greater_than_0(divisor):
 )
 def test_a_common_multiple_that_would_wrap_is_refused(combined):
     assert refusal("json_schema", json.dumps({"type": ["integer", "object"], **combined})) == COMMON
+
+
+def test_a_common_multiple_is_looked_for_until_it_is_too_large():
+    divisors = [Decimal(n) for n in range(2, 2000)]
+    assert LARGEST_COMMON < _common(divisors) < 2**32  # of all, it has 2,900 bits
 
 
 def test_a_common_multiple_that_fits_is_kept():
