@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections import OrderedDict
@@ -91,9 +92,7 @@ class GuideCompiler:
         if attempt < enough and not tried:
             raise GuideTakesLong(TAKES_LONG)
         try:
-            grammar = grammar_of(guide)
-            if not tried:
-                self._try_out(grammar, attempt)
+            grammar = grammar_of(guide) if tried else self._tried_out(guide, attempt)
             compiled = self._compiled(grammar)
         except GuideTakesLong:
             self._remember(guide, attempt + 1)
@@ -105,16 +104,22 @@ class GuideCompiler:
             raise
         return self._keep(guide, GuideAutomaton(compiled, guide.text))
 
-    def _try_out(self, grammar: str, attempt: int) -> None:
-        def first_mask() -> None:
-            self._compile(grammar).deep_copy().compute_bitmask()
+    def _tried_out(self, guide: Guide, attempt: int) -> str:
+        """Return its grammar, from a copy of this process that has compiled it."""
+
+        def compile_first_mask() -> str:
+            grammar = grammar_of(guide)
+            with contextlib.suppress(Exception):  # the library says later what is wrong with it
+                self._compile(grammar).deep_copy().compute_bitmask()
+            return grammar
 
         try:
-            try_out(first_mask, ATTEMPT_SECONDS[attempt])
+            grammar = try_out(compile_first_mask, ATTEMPT_SECONDS[attempt])
         except GuideTakesLong as error:
             if attempt < LAST_ATTEMPT:
                 raise
             raise GuideError(str(error)) from error
+        return grammar_of(guide) if grammar is None else grammar
 
     def _compiled(self, grammar: str) -> LLMatcher:
         compiled = at_low_priority(lambda: self._compile(grammar))

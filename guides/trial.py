@@ -2,13 +2,14 @@
 
 llguidance recurses for each reference of a schema and each rule of a grammar: a chain of 3,000
 overflows the stack and takes the process with it. An intersection of 300 expressions, 5 kB, keeps
-it busy for minutes, and nothing can stop it but the end of the process.
+it busy for minutes, and nothing can stop it but the end of the process. What is written in Python
+shares a lock with all streams of the process: 256 kB of a schema are looked at for seconds.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
+import json
 import os
 import resource
 import signal
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO, cast
 
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.low_priority import lower_priority
@@ -33,18 +34,28 @@ STACK_BYTES: Final = 512 * 2**10
 POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
 
 
-def try_out(work: Callable[[], object], cpu_seconds: float) -> None:
-    """Do the work in a copy of this process; raise GuideError where it does not come to an end.
+def try_out(work: Callable[[], str], cpu_seconds: float) -> str | None:
+    """Return what the work returns, done in a copy of this process; raise the GuideError it raises.
 
     cpu_seconds: of a processor, that it may take; GuideTakesLong where it takes more.
     GuideUndecided where that may be the machine's fault: it had no time, thread or memory to spare.
 
-    An exception counts as an end: the caller meets it too, when it does the work itself.
+    None after another exception: the caller meets it too, when it does the work itself.
     """
-    child = os.fork()
-    if not child:
-        _work(work, cpu_seconds)
-    status = _status_of(child)
+    with os.fdopen(os.memfd_create("trial"), "w+") as outcome:
+        child = os.fork()
+        if not child:
+            _work(work, cpu_seconds, outcome)
+        _check_end(_status_of(child), cpu_seconds)
+        outcome.seek(0)
+        returned, refused = json.load(outcome)
+    if refused is not None:
+        raise GuideError(refused)
+    return cast("str | None", returned)
+
+
+def _check_end(status: int | None, cpu_seconds: float) -> None:
+    """Raise GuideError where a copy did not come to the end of its work."""
     if status is None:
         raise GuideUndecided(f"it is not compiled after {SECONDS:.0f} s")
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
@@ -70,14 +81,14 @@ def _status_of(child: int) -> int | None:
     return None
 
 
-def _work(work: Callable[[], object], cpu_seconds: float) -> NoReturn:
-    """Do it within bounds; whatever happens, this process ends here."""
+def _work(work: Callable[[], str], cpu_seconds: float, outcome: TextIO) -> NoReturn:
+    """Do it within bounds, and write what comes of it; whatever happens, this process ends here."""
     ended = False
 
     def do() -> None:
         nonlocal ended
-        with contextlib.suppress(Exception):
-            work()
+        json.dump(_outcome_of(work), outcome)
+        outcome.flush()
         ended = True
 
     try:
@@ -87,6 +98,16 @@ def _work(work: Callable[[], object], cpu_seconds: float) -> NoReturn:
         thread.join()
     finally:
         os._exit(0 if ended else 1)
+
+
+def _outcome_of(work: Callable[[], str]) -> tuple[str | None, str | None]:
+    """Return what the work returns, and why it refuses to."""
+    try:
+        return work(), None
+    except GuideError as error:
+        return None, str(error)
+    except Exception:  # noqa: BLE001  whoever does the work again meets it again
+        return None, None
 
 
 def _bound(cpu_seconds: float) -> None:

@@ -1,5 +1,6 @@
 """What would end the process, or keep it busy for ever, is refused and harms nobody."""
 
+import contextlib
 import json
 import os
 import time
@@ -11,18 +12,28 @@ from small_guides import END, matcher
 
 from tandem.guides import compiler, trial
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
+from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.guides.trial import try_out
 
 
-def test_work_that_ends_is_tried_and_changes_nothing():
+def test_work_that_ends_returns_and_changes_nothing():
     done = []
-    try_out(lambda: done.append(1), 1)
+    assert try_out(lambda: done.append(1) or "größer" * 100_000, 1) == "größer" * 100_000
     assert not done
 
 
 def test_an_exception_is_an_end():
-    try_out(lambda: json.loads("{"), 1)
+    assert try_out(lambda: json.loads("{"), 1) is None
+
+
+def test_a_refusal_is_raised():
+    def refuse():
+        raise GuideError("half of a pair: \ud800")
+
+    with pytest.raises(GuideError) as refused:
+        try_out(refuse, 1)
+    assert str(refused.value) == "half of a pair: \ud800"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +51,7 @@ def test_work_that_ends_the_process_is_refused(signal, kind, why):
 
 
 def test_work_that_takes_all_memory_ends():
-    try_out(lambda: bytes(4 * 2**30), 1)  # MemoryError
+    assert try_out(lambda: bytes(4 * 2**30), 1) is None  # MemoryError
 
 
 def test_work_without_end_is_refused():
@@ -70,6 +81,36 @@ def test_guides_that_compile_for_ever_are_refused(name, monkeypatch):
     with pytest.raises(GuideError, match="more than 1 s to compile") as refused:
         matcher(*ENDLESS[name])
     assert refused.type is GuideError  # for good
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"const": "looked at elsewhere"}', ""),
+        ('{"multipleOf": -1}', "multipleOf must be greater than 0"),
+        ('{"not": {}}', "Unimplemented keys"),
+    ],
+)
+def test_nothing_of_a_new_guide_is_looked_at_in_this_process(text, why, monkeypatch):
+    here = os.getpid()
+
+    def looked_at(guide):
+        return pytest.fail("looked at here") if os.getpid() == here else grammar_of(guide)
+
+    monkeypatch.setattr(compiler, "grammar_of", looked_at)
+    with pytest.raises(GuideError, match=why) if why else contextlib.nullcontext():
+        matcher("json_schema", text)
+
+
+def test_a_guide_that_is_looked_at_for_ever_is_refused(monkeypatch):
+    def look(_):
+        while True:
+            pass
+
+    monkeypatch.setattr(compiler, "grammar_of", look)
+    monkeypatch.setattr(compiler, "ATTEMPT_SECONDS", (0.01, 0.02, 0.1))
+    with pytest.raises(GuideError, match=r"more than 0\.1 s to compile"):
+        matcher("regex", "looked at for ever")
 
 
 def test_a_guide_that_takes_long_may_be_asked_for_again(monkeypatch):
