@@ -13,6 +13,7 @@ from tandem.bls.settings import LoopSettings
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.refusals import keywords_of
+from tandem.guides.trial import LAST_ATTEMPT
 
 if TYPE_CHECKING:
     from tandem.guides.compiler import GuideCompiler
@@ -51,7 +52,7 @@ class RequestGuides:
         guides = {request.guide for request in requests if request.guide is not None}
         return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
 
-    def matcher(self, request: Request, attempt: int) -> GuideMatcher | None:
+    def matcher(self, request: Request, attempt: int = LAST_ATTEMPT) -> GuideMatcher | None:
         """Return the matcher of a request's answer, if it has a guide.
 
         Raises GuideRefused, or Overloaded where the machine had no means to try it; GuideTakesLong
