@@ -1,7 +1,8 @@
 r"""Patterns of schemas that the library reads otherwise than JSON Schema.
 
 JSON Schema's expressions are those of JavaScript. Rust's, which llguidance takes, have sets within
-brackets: `[[ab]]` is one of two letters there, and `[^a&&b]` is any letter. These are refused.
+brackets: `[[ab]]` is one of two letters there, and `[^a&&b]` is any letter. They have flags as
+well, of which `x` lets blanks say nothing, also in `[ ^"]`. These are refused.
 
 llguidance 1.9 takes `"` and `\` for members of each set that has all control characters, as `[^"]`
 has. Such sets are written without NUL here, which no answer can have.
@@ -16,8 +17,11 @@ from typing import Any
 from tandem.guides.errors import GuideError, shortened
 from tandem.guides.schema_parts import schemas_of
 
-# An escaped character, the beginning of brackets, their end, or what only Rust takes for a set.
-SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~", re.DOTALL)
+# An escaped character, the beginning of brackets, their end, what only Rust takes for a set, or
+# what flags may follow.
+SIGN = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~|\(\?", re.DOTALL)
+FLAGS = re.compile("[A-Za-z-]*")
+KNOWN_FLAGS = frozenset("imsP-")  # with P, a name begins
 # A set that may have NUL: by a property of characters, or in brackets. What is none goes between.
 # A property's name has no brace: without ends, each would be looked for to the end of the pattern.
 SET = re.compile(r"(?P<set>\\[pP](?:\{[^{}]*\}|.))|\\.|\[\^?\]?(?:\\.|[^]\\])*\]", re.DOTALL)
@@ -28,11 +32,8 @@ def check_patterns(schema: Any) -> None:
     """Raise GuideError for a schema with an expression that would mean another one."""
     for part in schemas_of(schema):
         for pattern in _patterns_of(part):
-            if sign := _set_in(pattern):
-                raise GuideError(
-                    f"the pattern {shortened(repr(pattern))} has '{sign}' inside brackets; escape "
-                    "it with backslashes"
-                )
+            if fault := _fault_in(pattern):
+                raise GuideError(f"the pattern {shortened(repr(pattern))} has {fault}")
 
 
 def without_nul(pattern: str) -> str:
@@ -52,15 +53,19 @@ def _patterns_of(part: dict[str, Any]) -> Iterator[str]:
             yield pattern
 
 
-def _set_in(pattern: str) -> str:
-    """Return what begins a set within brackets; nothing where there is none."""
+def _fault_in(pattern: str) -> str:
+    """Return what it has that only Rust takes for a set or a flag; nothing where it has none."""
     inside = False
     for found in SIGN.finditer(pattern):
         sign = found[0]
         if not inside:
             inside = sign.startswith("[")
+            flags = FLAGS.match(pattern, found.end()) if sign == "(?" else None
+            if flags and not KNOWN_FLAGS.issuperset(flags[0]):
+                return f"the flags '{shortened(flags[0])}'; only i, m and s are supported"
         elif sign == "]":
             inside = False
-        elif not sign.startswith("\\"):
-            return sign[:1] if sign.startswith("[") else sign
+        elif not sign.startswith(("\\", "(")):
+            sign = sign[:1] if sign.startswith("[") else sign
+            return f"'{sign}' inside brackets; escape it with backslashes"
     return ""

@@ -31,6 +31,7 @@ SECONDS: Final = 30.0
 MORE_BYTES: Final = 2**30
 # Smaller than the stacks of the threads that do the work afterwards: these have 2 MiB and more.
 STACK_BYTES: Final = 512 * 2**10
+TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
 POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
 
 
@@ -62,7 +63,7 @@ def _check_end(status: int | None, cpu_seconds: float) -> None:
         raise GuideTakesLong(f"it takes more than {cpu_seconds:g} s to compile; send a simpler one")
     if status:
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
-            raise GuideError("it is too deep or too large to compile; send a simpler one")
+            raise GuideError(TOO_LARGE)
         raise GuideUndecided("no memory or thread was left to compile it")
 
 
@@ -106,6 +107,8 @@ def _outcome_of(work: Callable[[], str]) -> tuple[str | None, str | None]:
         return work(), None
     except GuideError as error:
         return None, str(error)
+    except MemoryError:
+        return None, TOO_LARGE
     except Exception:  # noqa: BLE001  whoever does the work again meets it again
         return None, None
 

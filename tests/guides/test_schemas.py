@@ -300,6 +300,23 @@ def test_a_pattern_with_sets_inside_brackets_is_refused(pattern, sign):
     assert refused({"patternProperties": {pattern: {}}}) == told
 
 
+@pytest.mark.parametrize(
+    ("pattern", "flags"), [('(?x)[ ^"]', "x"), ("a(?-u:b)", "-u"), ("[(?i](?isU)", "isU")]
+)
+def test_a_pattern_with_flags_of_rust_alone_is_refused(pattern, flags):
+    told = f"the pattern {pattern!r} has the flags '{flags}'; only i, m and s are supported"
+    assert refused({"type": "string", "pattern": pattern}) == told
+
+
+@pytest.mark.parametrize("pattern", ["(?i)a", "(?:a)", "(?P<x>a)", "[(?x]", r"\(?", "(?<xu>a)"])
+def test_a_pattern_without_such_flags_is_accepted(pattern):
+    matcher("json_schema", json.dumps({"type": "string", "pattern": pattern}))
+
+
+def test_brackets_hide_no_set_behind_what_looks_like_a_flag():
+    assert "'--' inside brackets" in refused({"type": "string", "pattern": "[(?a--b]"})
+
+
 def test_a_pattern_of_properties_without_an_end_takes_no_time():
     # Quadratic, it would take half an hour.
     pattern = r"\p{" * 1_000_000
