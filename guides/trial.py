@@ -8,6 +8,7 @@ shares a lock with all streams of the process: 256 kB of a schema are looked at 
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Final, NoReturn, TextIO, cast
 
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.low_priority import lower_priority
+from tandem.guides.turns import Turns
 
 # Of a processor, that the attempts at a guide may take, one after the other. Nearly all guides take
 # less than the first; none may take more than the last.
@@ -31,8 +33,11 @@ SECONDS: Final = 30.0
 MORE_BYTES: Final = 2**30
 # Smaller than the stacks of the threads that do the work afterwards: these have 2 MiB and more.
 STACK_BYTES: Final = 512 * 2**10
-TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
 POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
+TURNS: Final = Turns()  # of all trials of this process
+TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
+LIBC: Final = ctypes.CDLL(None)
+PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
 
 def try_out(work: Callable[[], str], cpu_seconds: float) -> str | None:
@@ -47,6 +52,7 @@ def try_out(work: Callable[[], str], cpu_seconds: float) -> str | None:
         child = os.fork()
         if not child:
             _work(work, cpu_seconds, outcome)
+        TURNS.begin(child, cpu_seconds)
         _check_end(_status_of(child), cpu_seconds)
         outcome.seek(0)
         returned, refused = json.load(outcome)
@@ -68,18 +74,20 @@ def _check_end(status: int | None, cpu_seconds: float) -> None:
 
 
 def _status_of(child: int) -> int | None:
-    """Wait for its end and return how it ended; None where it had to be killed."""
+    """Wait for its end and return how it ended; None where it had to be killed.
+
+    The time in which it is another one's turn does not count.
+    """
     pause, most = POLL_SECONDS
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status
+    left = SECONDS
+    while (status := TURNS.end_of(child)) is None:
+        if left <= 0:
+            os.kill(child, signal.SIGKILL)
+        began, goes = time.monotonic(), TURNS.goes(child)
         time.sleep(pause)
+        left -= (time.monotonic() - began) * goes
         pause = min(1.5 * pause, most)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
+    return status if left > 0 else None
 
 
 def _work(work: Callable[[], str], cpu_seconds: float, outcome: TextIO) -> NoReturn:
@@ -114,6 +122,7 @@ def _outcome_of(work: Callable[[], str]) -> tuple[str | None, str | None]:
 
 
 def _bound(cpu_seconds: float) -> None:
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # if it is stopped, nobody else lets it go on
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)  # what a dying process says is no matter of the log
     faulthandler.disable()
