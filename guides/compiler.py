@@ -19,7 +19,7 @@ from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.guides.low_priority import at_low_priority
 from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
-from tandem.guides.trial import ATTEMPT_SECONDS, LAST_ATTEMPT, try_out
+from tandem.guides.trial import ATTEMPT_SECONDS, LAST_ATTEMPT, TURNS, try_out
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 KEPT_BYTES = 512 * 2**20  # of compiled guides, as they have grown
@@ -93,7 +93,8 @@ class GuideCompiler:
             raise GuideTakesLong(TAKES_LONG)
         try:
             grammar = grammar_of(guide) if tried else self._tried_out(guide, attempt)
-            compiled = self._compiled(grammar)
+            with TURNS.at_work(ATTEMPT_SECONDS[attempt]):
+                compiled = self._compiled(grammar)
         except GuideTakesLong:
             self._remember(guide, attempt + 1)
             raise

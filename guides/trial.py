@@ -36,7 +36,7 @@ STACK_BYTES: Final = 512 * 2**10
 POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
 TURNS: Final = Turns()  # of all trials of this process
 TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
-LIBC: Final = ctypes.CDLL(None)
+PRCTL: Final = ctypes.CDLL(None).prctl  # looked up here: a copy may find the loader's lock taken
 PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
 
@@ -122,7 +122,7 @@ def _outcome_of(work: Callable[[], str]) -> tuple[str | None, str | None]:
 
 
 def _bound(cpu_seconds: float) -> None:
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # if it is stopped, nobody else lets it go on
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)  # if it is stopped, nobody else lets it go on
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)  # what a dying process says is no matter of the log
     faulthandler.disable()

@@ -1,7 +1,8 @@
 """Copies of this process that try guides take turns: one of them computes, all others are stopped.
 
 Two of them keep two cores busy, and streams wait: their chunks pass through some threads each, and
-each of these has to get a core. One that takes long goes on once no shorter one is left.
+each of these has to get a core. One that takes long goes on once no shorter one is left, and this
+process does not compile what takes as long.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +40,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._copies: dict[int, Copy] = {}
+        self._here: list[float] = []  # what work of this process may take of a processor
         self._lock = threading.Lock()
 
     def begin(self, pid: int, cpu_seconds: float) -> None:
@@ -62,9 +66,25 @@ class Turns:
             self._settle()
         return status if ended else None
 
+    @contextmanager
+    def at_work(self, cpu_seconds: float) -> Iterator[None]:
+        """Stop copies that may take as long while this process does such work itself."""
+        with self._lock:
+            self._here.append(cpu_seconds)
+            self._settle()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._here.remove(cpu_seconds)
+                self._settle()
+
     def _settle(self) -> None:
+        """Stop all but one, or all where this process works: it cannot be stopped."""
         now = time.monotonic()
         first = min(self._copies, key=lambda pid: self._rank(pid, now), default=None)
+        if first is not None and any(s <= self._copies[first].cpu_seconds for s in self._here):
+            first = None
         for pid, copy in self._copies.items():
             if copy.goes == (pid == first):
                 continue

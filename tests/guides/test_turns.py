@@ -9,9 +9,11 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from tandem.guides import turns
 from tandem.guides.errors import GuideError
-from tandem.guides.trial import try_out
+from tandem.guides.trial import TURNS, try_out
 from tandem.guides.turns import Turns
 
 SECONDS = 30
@@ -97,6 +99,18 @@ def test_a_trial_that_is_killed_makes_way():
         os.kill(short.pid, signal.SIGKILL)
         wait_until(lambda: not long.stopped)
     assert (short.outcome, long.outcome) == (None, "let")
+
+
+@pytest.mark.parametrize("seconds", [SHORT, 2 * LONG])
+def test_a_trial_stands_still_while_its_process_does_such_work_itself(seconds):
+    with trials(LONG) as [trial]:
+        with TURNS.at_work(seconds):
+            if seconds <= LONG:
+                wait_until(lambda: trial.stopped)
+            with trials(SHORT / 2) as [shorter]:
+                wait_until(lambda: trial.stopped and not shorter.stopped)
+        wait_until(lambda: not trial.stopped)
+    assert trial.outcome == "let"
 
 
 def test_the_time_of_others_does_not_count(monkeypatch):
