@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 # 1 - (F + 1) ** -RANK_EXPONENT: measured on the demo pair, greedy.
 RANK_EXPONENT = 0.67
 BUDGETS = (4, 8, 16, 32, 64, 128)  # branches in one call
-SLACK = 0.9  # of a verification, in which a call with branches should end
+SLACK = 0.95  # of a verification, in which a call with branches should end
 
 
 class AheadPlan(NamedTuple):
@@ -102,10 +102,15 @@ class Costs(NamedTuple):
         return self.way + num_tokens * (self.step[0] + self.step[1])
 
     def fitting(self, longest: int, num_branches: int) -> int:
-        """How many tokens so many branches may have to be there when the target answers."""
+        """How many tokens so many branches may have to be there when the target answers.
+
+        What it verifies meanwhile is as long as they are. A call with branches has a step more.
+        """
         step = self.step[0] + self.step[1] * num_branches
-        spare = SLACK * self.verification(longest) - self.way
-        return min(longest, max(0, int(spare / step) - 1))
+        for num_tokens in range(longest, 0, -1):
+            if self.way + step * (num_tokens + 1) <= SLACK * self.verification(num_tokens):
+                return num_tokens
+        return 0
 
 
 def best_plan(

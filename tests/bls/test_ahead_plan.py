@@ -18,6 +18,16 @@ def test_branches_go_where_the_verification_probably_ends():
     assert split(2, 0.9, (True,) * 5) == (1, 0, 0, 0, 1)
 
 
+@pytest.mark.parametrize("longest", [8, 12, 16, 32])
+def test_branches_are_as_long_as_the_verification_of_such_a_draft_lets_them(longest):
+    steep = LLAMA_70B_1B._replace(target=(0.0198, 0.0004))
+    fits = steep.fitting(longest, 8)
+    step = steep.step[0] + 8 * steep.step[1]
+    ends = [steep.way + (n + 1) * step for n in (fits, fits + 1)]
+    assert ends[0] < steep.verification(fits)
+    assert fits == longest or ends[1] > 0.94 * steep.verification(fits + 1)
+
+
 @given(
     st.integers(1, 128),
     st.floats(0.05, 0.98),
