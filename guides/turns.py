@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,13 +57,17 @@ class Turns:
     def end_of(self, pid: int) -> int | None:
         """Return how it ended, and forget it; None where it has not ended.
 
-        Whoever waits for its end asks again and again: that is when turns change.
+        Whoever waits for its end asks again and again: that is when turns change. Raises OSError
+        where somebody else was told of its end.
         """
         with self._lock:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                del self._copies[pid]
-            self._settle()
+            ended = pid
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            finally:
+                if ended:
+                    del self._copies[pid]
+                self._settle()
         return status if ended else None
 
     @contextmanager
@@ -91,7 +95,8 @@ class Turns:
             if copy.is_due(now):
                 copy.until = now + SLICE_SECONDS
             copy.goes, copy.since = not copy.goes, now
-            os.kill(pid, signal.SIGCONT if copy.goes else signal.SIGSTOP)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT if copy.goes else signal.SIGSTOP)
 
     def _rank(self, pid: int, now: float) -> tuple[bool, float]:
         copy = self._copies[pid]

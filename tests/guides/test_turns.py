@@ -101,7 +101,7 @@ def test_a_trial_that_is_killed_makes_way():
     assert (short.outcome, long.outcome) == (None, "let")
 
 
-@pytest.mark.parametrize("seconds", [SHORT, 2 * LONG])
+@pytest.mark.parametrize("seconds", [SHORT, LONG, 2 * LONG])
 def test_a_trial_stands_still_while_its_process_does_such_work_itself(seconds):
     with trials(LONG) as [trial]:
         with TURNS.at_work(seconds):
@@ -155,4 +155,18 @@ def test_of_equals_the_first_goes_first():
         assert state_of(pid) != STOPPED
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda pid=pid: shared.end_of(pid) is not None)
+    assert not shared._copies
+
+
+def test_a_copy_whose_end_another_one_was_told_keeps_nobody_waiting():
+    shared = Turns()
+    pids = [os.posix_spawn("/bin/sleep", ["sleep", "1000"], {}) for _ in range(2)]
+    for pid in pids:
+        shared.begin(pid, SHORT)
+    for pid in pids:
+        assert shared.goes(pid)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        with pytest.raises(OSError, match="No child"):
+            shared.end_of(pid)
     assert not shared._copies
