@@ -170,3 +170,23 @@ def test_a_copy_whose_end_another_one_was_told_keeps_nobody_waiting():
         with pytest.raises(OSError, match="No child"):
             shared.end_of(pid)
     assert not shared._copies
+
+
+def test_a_turn_of_one_that_waited_long_lasts_a_slice_and_then_it_waits_as_long_again(monkeypatch):
+    shared, now = Turns(), 0.0
+    monkeypatch.setattr(turns.time, "monotonic", lambda: now)
+    long, short = (os.posix_spawn("/bin/sleep", ["sleep", "1000"], {}) for _ in range(2))
+    shared.begin(long, LONG)
+    shared.begin(short, SHORT)
+    whose = []
+    steps = (0.9 * turns.PATIENCE_SECONDS, 0.2 * turns.PATIENCE_SECONDS)
+    slices = (0.9 * turns.SLICE_SECONDS, 0.2 * turns.SLICE_SECONDS)
+    for step in (*steps, *slices, *steps):
+        now += step
+        assert shared.end_of(long) is None
+        assert shared.goes(long) != shared.goes(short)
+        whose.append(long if shared.goes(long) else short)
+    for pid in (long, short):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert whose == [short, long, long, short, short, long]
