@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -34,6 +35,7 @@ MORE_BYTES: Final = 2**30
 # Smaller than the stacks of the threads that do the work afterwards: these have 2 MiB and more.
 STACK_BYTES: Final = 512 * 2**10
 POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
+FORKING: Final = threading.Lock()
 TURNS: Final = Turns()  # of all trials of this process
 TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
 PRCTL: Final = ctypes.CDLL(None).prctl  # looked up here: a copy may find the loader's lock taken
@@ -49,7 +51,7 @@ def try_out(work: Callable[[], str], cpu_seconds: float) -> str | None:
     None after another exception: the caller meets it too, when it does the work itself.
     """
     with os.fdopen(os.memfd_create("trial"), "w+") as outcome:
-        child = os.fork()
+        child = _fork()
         if not child:
             _work(work, cpu_seconds, outcome)
         TURNS.begin(child, cpu_seconds)
@@ -59,6 +61,25 @@ def try_out(work: Callable[[], str], cpu_seconds: float) -> str | None:
     if refused is not None:
         raise GuideError(refused)
     return cast("str | None", returned)
+
+
+def _fork() -> int:
+    """Copy this process, without its garbage collector.
+
+    What lies in cycles may be requests in memory that is shared with Triton. A copy that collected
+    them would free what is not its own, and Triton would crash, or wait for the memory's lock for
+    ever where the copy is killed meanwhile.
+    """
+    with FORKING:
+        collects = gc.isenabled()
+        gc.disable()
+        child = None
+        try:
+            child = os.fork()
+        finally:
+            if collects and child != 0:
+                gc.enable()
+    return child
 
 
 def _check_end(status: int | None, cpu_seconds: float) -> None:

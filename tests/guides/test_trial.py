@@ -1,6 +1,7 @@
 """What would end the process, or keep it busy for ever, is refused and harms nobody."""
 
 import contextlib
+import gc
 import json
 import os
 import time
@@ -25,6 +26,37 @@ def test_work_that_ends_returns_and_changes_nothing():
 
 def test_an_exception_is_an_end():
     assert try_out(lambda: json.loads("{"), 1) is None
+
+
+def test_a_copy_frees_nothing_that_lies_in_cycles(tmp_path):
+    """In the loop's process it may be in memory that is shared with Triton."""
+    freed = tmp_path / "freed"
+
+    class Shared:
+        def __init__(self):
+            self.myself = self
+
+        def __del__(self):
+            with freed.open("a") as told:
+                told.write(f"{os.getpid()}\n")
+
+    def collect():
+        return str(len([[] for _ in range(100_000)]))
+
+    gc.collect()
+    Shared()
+    assert try_out(collect, 1) == "100000"
+    assert not freed.exists()
+    assert gc.isenabled()
+    gc.collect()
+    assert freed.read_text() == f"{os.getpid()}\n"
+
+
+def test_where_no_copy_can_be_made_cycles_are_collected_all_the_same(monkeypatch):
+    monkeypatch.setattr(os, "fork", lambda: os.open("nowhere", os.O_RDONLY))
+    with pytest.raises(OSError, match="nowhere"):
+        try_out(str, 1)
+    assert gc.isenabled()
 
 
 def test_a_refusal_is_raised():
