@@ -4,44 +4,18 @@ import json
 import math
 from decimal import Decimal
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scale import scaled
+from schema_guides import drawn, refused
 from schemas import REFUSED, complaint, schema_of
-from small_guides import END, OTHER_END, allowed, fits, matcher, refusal, spelled
+from small_guides import fits, matcher, refusal
 
 from tandem.guides.errors import GuideError
-from tandem.guides.patterns import without_nul
 from tandem.guides.refusals import keywords_of
 
 pytestmark = pytest.mark.usefixtures("untried")
-
-LONGEST = 300  # tokens; what is longer is given up
-
-
-def drawn(schema, seed, wishes=(), kind="json_schema"):
-    """The text of tokens drawn one by one among those that may come; None for a long one.
-
-    wishes: texts that mostly come where they may.
-    """
-    guide = schema if isinstance(schema, str) else json.dumps(schema)
-    it, rng, text, left = matcher(kind, guide), np.random.default_rng(seed), b"", b""
-    for _ in range(LONGEST):
-        if it.complete:
-            return text
-        may = allowed(it.walk([]).masks[0])
-        left = left or (rng.choice(wishes).encode() if wishes else b"")
-        wished = [token for token in may if spelled(token) and left.startswith(spelled(token))]
-        followed = bool(wished) and rng.random() < 0.95
-        token = int(rng.choice(wished if followed else may))
-        left = left[len(spelled(token)) :] if followed else b""
-        if token in (END, OTHER_END):
-            return text
-        it.advance([token])
-        text += spelled(token)
-    return None
 
 
 @pytest.mark.parametrize("schemas", scaled(60, 200))
@@ -186,21 +160,6 @@ def test_any_json_spells_no_character_by_its_number():
             assert text is None or b"\\u" not in text
 
 
-def refused(schema):
-    """Why a schema is refused, alone, in a grammar, and where only a reference makes it one."""
-    told = []
-    for whole in (schema, {"items": schema}, {"$ref": "#/x", "x": schema}):
-        for kind, guide in (
-            ("json_schema", json.dumps(whole)),
-            ("lark_grammar", f"start: %json {json.dumps(whole)}"),
-        ):
-            with pytest.raises(GuideError) as caught:
-                matcher(kind, guide)
-            told.append(str(caught.value).removeprefix("at 1(14): "))
-    [one] = set(told)
-    return one
-
-
 LONG_NUMBERS = [
     *(9007199254740993, -9007199254740993, 12345678901234567890, 2**63, 2**64, 10**30),
     *(1456051.6399670597, -0.09106756173890133, 4.68e-27, 1e-310, math.inf, math.nan),
@@ -282,87 +241,6 @@ def test_first_items_are_refused_where_the_library_does_not_see_them(beside):
         "prefixItems is not supported beside additionalItems or a list of items; send 'items' for "
         "those that follow"
     )
-
-
-@pytest.mark.parametrize(
-    ("pattern", "sign"),
-    [
-        ("^[[a]]$", "["),
-        ("^[^[:alpha:]]$", "["),
-        ("^[^a&&b]$", "&&"),
-        (r"x\[[^+--]", "--"),
-        ("[]~~]", "~~"),
-    ],
-)
-def test_a_pattern_with_sets_inside_brackets_is_refused(pattern, sign):
-    told = f"the pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
-    assert refused({"type": "string", "pattern": pattern}) == told
-    assert refused({"patternProperties": {pattern: {}}}) == told
-
-
-@pytest.mark.parametrize(
-    ("pattern", "flags"), [('(?x)[ ^"]', "x"), ("a(?-u:b)", "-u"), ("[(?i](?isU)", "isU")]
-)
-def test_a_pattern_with_flags_of_rust_alone_is_refused(pattern, flags):
-    told = f"the pattern {pattern!r} has the flags '{flags}'; only i, m and s are supported"
-    assert refused({"type": "string", "pattern": pattern}) == told
-
-
-@pytest.mark.parametrize("pattern", ["(?i)a", "(?:a)", "(?P<x>a)", "[(?x]", r"\(?", "(?<xu>a)"])
-def test_a_pattern_without_such_flags_is_accepted(pattern):
-    matcher("json_schema", json.dumps({"type": "string", "pattern": pattern}))
-
-
-def test_brackets_hide_no_set_behind_what_looks_like_a_flag():
-    assert "'--' inside brackets" in refused({"type": "string", "pattern": "[(?a--b]"})
-
-
-def test_a_pattern_of_properties_without_an_end_takes_no_time():
-    # Quadratic, it would take half an hour.
-    pattern = r"\p{" * 1_000_000
-    assert without_nul(pattern).count(r"&&[^\x00]") == 1_000_000
-
-
-@pytest.mark.parametrize("pattern", [r"^[\[a\]&-]$", "^a&&b--~~$", r"^\[a&&b$", "^[a]&&[b]$"])
-def test_a_pattern_without_sets_is_accepted(pattern):
-    schema = {"type": "string", "pattern": pattern}
-    assert not complaint(schema, drawn(schema, 0).decode())
-
-
-# Each set takes all control characters: but not the letters that follow it, and those after them.
-SETS = [
-    ('[^"]', '"', "\\n\t!é"),
-    (r"[^\\]", "\\", '"n\t!é'),
-    (r'[^"\\]', '"\\', "nbu\n\t!é😀"),
-    ('[^"\n]', '"\n', "\\nt\t!"),
-    (r"[^]\"\\-]", ']"\\-', "\na["),
-    ("[^!-~]", '!"\\~a', "\n\t é"),
-    (r"[\x00-!]", '"\\#a', "\n\t !"),
-    (r"[\u0000-\u001f\]]", '"\\ [n', "\n\t]"),
-    ("[\x00-!]", '"\\#a', "\n !"),
-    (r"\P{P}", '"\\!', "\n a"),
-    (r"\p{Cc}", '"\\n', "\n\t"),
-    (r"[\PP\p{Lu}]", '"\\!', "\n aA"),
-]
-
-
-@pytest.mark.parametrize(("letters", "never", "taken"), SETS)
-def test_a_set_of_a_pattern_takes_quotes_and_backslashes_only_where_it_has_them(
-    letters, never, taken
-):
-    named = {"type": "string", "pattern": f"^x{letters}$"}
-    held = {"$ref": "#/components/schemas/x", "components": {"schemas": {"x": {"anyOf": [named]}}}}
-    names = {"patternProperties": {named["pattern"]: {}}, "additionalProperties": False}
-    for letter in never + taken:
-        text = json.dumps(f"x{letter}", ensure_ascii=False)
-        told = [
-            fits("json_schema", json.dumps(named), text),
-            fits("json_schema", json.dumps({"allOf": [named, {"maxLength": 9}]}), text),
-            fits("json_schema", json.dumps(held), text),
-            fits("lark_grammar", f"start: %json {json.dumps(named)}", text),
-            fits("json_schema", json.dumps({"type": "object", **names}), f"{{{text}: 0}}"),
-        ]
-        assert told == [letter in taken] * len(told), letter
 
 
 def test_a_constant_is_checked_wherever_a_reference_may_find_it():

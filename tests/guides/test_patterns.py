@@ -1,0 +1,93 @@
+"""Patterns mean what they mean in JSON Schema, or are refused."""
+
+import json
+
+import pytest
+from schema_guides import drawn, refused
+from schemas import complaint
+from small_guides import fits, matcher
+
+from tandem.guides.patterns import without_nul
+
+pytestmark = pytest.mark.usefixtures("untried")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sign"),
+    [
+        ("^[[a]]$", "["),
+        ("^[^[:alpha:]]$", "["),
+        ("^[^a&&b]$", "&&"),
+        (r"x\[[^+--]", "--"),
+        ("[]~~]", "~~"),
+    ],
+)
+def test_a_pattern_with_sets_inside_brackets_is_refused(pattern, sign):
+    told = f"the pattern {pattern!r} has '{sign}' inside brackets; escape it with backslashes"
+    assert refused({"type": "string", "pattern": pattern}) == told
+    assert refused({"patternProperties": {pattern: {}}}) == told
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flags"), [('(?x)[ ^"]', "x"), ("a(?-u:b)", "-u"), ("[(?i](?isU)", "isU")]
+)
+def test_a_pattern_with_flags_of_rust_alone_is_refused(pattern, flags):
+    told = f"the pattern {pattern!r} has the flags '{flags}'; only i, m and s are supported"
+    assert refused({"type": "string", "pattern": pattern}) == told
+
+
+@pytest.mark.parametrize("pattern", ["(?i)a", "(?:a)", "(?P<x>a)", "[(?x]", r"\(?", "(?<xu>a)"])
+def test_a_pattern_without_such_flags_is_accepted(pattern):
+    matcher("json_schema", json.dumps({"type": "string", "pattern": pattern}))
+
+
+def test_brackets_hide_no_set_behind_what_looks_like_a_flag():
+    assert "'--' inside brackets" in refused({"type": "string", "pattern": "[(?a--b]"})
+
+
+def test_a_pattern_of_properties_without_an_end_takes_no_time():
+    # Quadratic, it would take half an hour.
+    pattern = r"\p{" * 1_000_000
+    assert without_nul(pattern).count(r"&&[^\x00]") == 1_000_000
+
+
+@pytest.mark.parametrize("pattern", [r"^[\[a\]&-]$", "^a&&b--~~$", r"^\[a&&b$", "^[a]&&[b]$"])
+def test_a_pattern_without_sets_is_accepted(pattern):
+    schema = {"type": "string", "pattern": pattern}
+    assert not complaint(schema, drawn(schema, 0).decode())
+
+
+# Each set takes all control characters: but not the letters that follow it, and those after them.
+SETS = [
+    ('[^"]', '"', "\\n\t!é"),
+    (r"[^\\]", "\\", '"n\t!é'),
+    (r'[^"\\]', '"\\', "nbu\n\t!é😀"),
+    ('[^"\n]', '"\n', "\\nt\t!"),
+    (r"[^]\"\\-]", ']"\\-', "\na["),
+    ("[^!-~]", '!"\\~a', "\n\t é"),
+    (r"[\x00-!]", '"\\#a', "\n\t !"),
+    (r"[\u0000-\u001f\]]", '"\\ [n', "\n\t]"),
+    ("[\x00-!]", '"\\#a', "\n !"),
+    (r"\P{P}", '"\\!', "\n a"),
+    (r"\p{Cc}", '"\\n', "\n\t"),
+    (r"[\PP\p{Lu}]", '"\\!', "\n aA"),
+]
+
+
+@pytest.mark.parametrize(("letters", "never", "taken"), SETS)
+def test_a_set_of_a_pattern_takes_quotes_and_backslashes_only_where_it_has_them(
+    letters, never, taken
+):
+    named = {"type": "string", "pattern": f"^x{letters}$"}
+    held = {"$ref": "#/components/schemas/x", "components": {"schemas": {"x": {"anyOf": [named]}}}}
+    names = {"patternProperties": {named["pattern"]: {}}, "additionalProperties": False}
+    for letter in never + taken:
+        text = json.dumps(f"x{letter}", ensure_ascii=False)
+        told = [
+            fits("json_schema", json.dumps(named), text),
+            fits("json_schema", json.dumps({"allOf": [named, {"maxLength": 9}]}), text),
+            fits("json_schema", json.dumps(held), text),
+            fits("lark_grammar", f"start: %json {json.dumps(named)}", text),
+            fits("json_schema", json.dumps({"type": "object", **names}), f"{{{text}: 0}}"),
+        ]
+        assert told == [letter in taken] * len(told), letter
