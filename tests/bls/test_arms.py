@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scripted import ids
 
-from tandem.bls.arms import PRIOR_ROUNDS, SHARED_MEMORY, STOP_PROBABILITIES, Arms
+from tandem.bls.arms import OWN_ADVANTAGE, PRIOR_ROUNDS, SHARED_MEMORY, STOP_PROBABILITIES, Arms
 from tandem.bls.effects import Draft, EngineAnswer
 
 
@@ -94,6 +94,19 @@ def test_the_best_arm_is_one_that_fits():
     assert arms.best(own, 9, 0.05, 0.001).length == 8
     assert arms.best(own, 9, 0.001, 0.05).length == 1
     assert arms.best(own, 1, 0.05, 0.001).length == 1
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.99 * OWN_ADVANTAGE, 2), (1.01 * OWN_ADVANTAGE, 1)])
+def test_a_request_drafts_as_all_do_unless_it_gains_by_another_length(gain, chosen):
+    arms = Arms(2, (0.0,))
+    arms.add(drafted(2), 2, arms.of_a_request())
+    own = arms.of_a_request()
+    own.rounds = 1e9
+    own.sums[:] = own.rounds * np.array([[[1.0, 2.0]], [[1.0, 1.0]]])  # none is ever accepted
+    each = (gain - 1) / (2 - gain)  # of a second: so much does the shorter draft gain here
+    best = arms.best(own, 2, 1.0, each)
+    assert best.length == chosen
+    assert best.rate == pytest.approx(1 / (1 + each * chosen))
 
 
 def test_what_nobody_has_tried_is_taken_for_what_it_is_said_to_be():
