@@ -97,13 +97,17 @@ class Arms:
         return rates
 
     def best(self, own: RoundEarnings, limit: int, fixed: float, each: float) -> Arm:
-        """Return the best of those that fit: for all, unless this request gains by another."""
-        fitting = max(1, bisect.bisect_right(self.lengths, limit))
+        """Return the best that fits: for all, unless this request gains by another.
+
+        The next longer one fits too, cut to the limit (>= 1): what is left of an answer is one
+        draft, not a draft and a round for its rest.
+        """
+        fitting = min(bisect.bisect_left(self.lengths, limit) + 1, len(self.lengths))
         rates = self.rates(own, fixed, each)[:, :fitting].ravel()
         best, for_all = int(rates.argmax()), self._best_for_all(fitting, fixed, each)
         chosen = best if rates[best] > OWN_ADVANTAGE * rates[for_all] else for_all
         stop, length = divmod(chosen, fitting)
-        return Arm(self.lengths[length], self.stops[stop], float(rates[chosen]))
+        return Arm(min(limit, self.lengths[length]), self.stops[stop], float(rates[chosen]))
 
     def _best_for_all(self, fitting: int, fixed: float, each: float) -> int:
         """Return which of the first lengths of each stop probability all requests gain most by."""

@@ -91,7 +91,8 @@ def test_the_best_arm_is_one_that_fits():
     arms = Arms(16, (0.0,), acceptance=0.9, confidence=2)
     own = arms.of_a_request()
     assert arms.best(own, 16, 0.05, 0.001).length == 16
-    assert arms.best(own, 9, 0.05, 0.001).length == 8
+    assert arms.best(own, 9, 0.05, 0.001).length == 9
+    assert arms.best(own, 8, 0.05, 0.001).length == 8
     assert arms.best(own, 9, 0.001, 0.05).length == 1
     assert arms.best(own, 1, 0.05, 0.001).length == 1
 
