@@ -130,6 +130,8 @@ class AdaptiveLength:
             return
         if draft.plan is not None and draft.plan.is_kept:
             self._seconds_kept += seconds.whole
+            if not num_accepted:  # another arm may be better by now
+                self._kept = 0
             return
         timed = seconds if self._steps else None
         self._draft_statistics.learn(
@@ -197,7 +199,9 @@ class AdaptiveLength:
         longest = min(limit, draft_statistics.max_draft_len)
         if draft_statistics.pays_draft(choice, self._own, longest):
             return self._draft(longest)
-        self._arm, self._kept = choice.arm, KEPT_ROUNDS if self._steps > KEPT_ROUNDS else 0
+        # The first round's times say nothing, so the next one is learned from in any case.
+        is_known = self._steps > (0 if draft_statistics.settled else KEPT_ROUNDS)
+        self._arm, self._kept = choice.arm, KEPT_ROUNDS if is_known else 0
         return self._draft(min(limit, choice.arm.length), choice.arm.stop)
 
     def _as_before(self, arm: Arm, limit: int) -> DraftPlan:

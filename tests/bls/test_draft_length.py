@@ -44,8 +44,7 @@ def test_a_draft_that_others_are_drafted_behind_is_as_long_as_is_best_for_these(
     length, draft_statistics = taught(rounds=400)
     best = DraftChoice(Arm(2, 0.5, 100.0), alone=1.0)
     monkeypatch.setattr(type(draft_statistics), "choice", lambda *_: best)
-    for trial in ("pays_plain", "pays_draft"):
-        monkeypatch.setattr(type(draft_statistics), trial, lambda *_, **__: False)
+    no_trials(monkeypatch)
     chosen = length.plan(4)
     kept = [length.plan(limit, ahead=ahead) for limit, ahead in ((4, True), (1, False), (4, False))]
     assert not chosen.is_kept
@@ -92,6 +91,30 @@ def test_rounds_of_a_kept_arm_are_not_learned_from_once_enough_is_known(monkeypa
     assert sum(earned) == pytest.approx(2 * (0.4 + 0.07 * (len(plans) - KEPT_ROUNDS)))
 
 
+def test_a_new_request_keeps_its_arm_once_its_second_round_has_told_what_rounds_take(
+    monkeypatch,
+):
+    """Where all answers are short, to learn from each of their rounds took a tenth of the speed."""
+    draft_statistics = taught(rounds=400)[1]
+    no_trials(monkeypatch)
+    length, plans = AdaptiveLength(draft_statistics), []
+    for _ in range(2 + KEPT_ROUNDS + 1):
+        plans.append(length.plan(4))
+        length.verified(replace(drafted(1), plan=plans[-1]), 1, StepSeconds(0.07, 0.05))
+    assert [plan.is_kept for plan in plans] == [False, False, *[True] * KEPT_ROUNDS, False]
+
+
+def test_an_arm_is_not_kept_once_a_draft_by_it_was_all_wrong(monkeypatch):
+    draft_statistics = taught(rounds=400)[1]
+    no_trials(monkeypatch)
+    length, plans = AdaptiveLength(draft_statistics), []
+    for num_accepted in (1, 1, 1, 0, 1):
+        plans.append(length.plan(4))
+        draft = replace(drafted(1), plan=plans[-1])
+        length.verified(draft, num_accepted, StepSeconds(0.07, 0.05))
+    assert [plan.is_kept for plan in plans] == [False, False, True, True, False]
+
+
 def test_every_round_is_learned_from_until_enough_is_known():
     length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
     assert length.plan(1).plain_tokens == FIRST_PIECE  # a first sample
@@ -122,6 +145,11 @@ def test_drafts_that_rest_are_tried_again_as_soon_as_the_time_for_it_is_saved():
     # 50 ms to verify, 10 on the way and 20 to draft, for two tokens that are worth 20.
     assert np.diff(begun) == pytest.approx(2 * 0.06 / SHARE / 0.32, abs=3)
     assert len(begun) >= 3
+
+
+def no_trials(monkeypatch):
+    for trial in ("pays_plain", "pays_draft"):
+        monkeypatch.setattr(DraftStatistics, trial, lambda *_, **__: False)
 
 
 def play_rounds(length, count, seconds, draft_seconds):
