@@ -26,6 +26,7 @@ PIECE = 16  # tokens in one call, at most, in a trial: whoever is in a long one 
 PATIENCE = 64  # tokens of each sequence that a turn waits for those that have not changed yet
 MEMORY = 0.5  # how much of what a trial has found outlives the next one
 FAR_BEHIND = 0.8  # of the other way's tokens a second: no other turn will change that
+LONG = 3.0  # times as long as the other way's turns: one that takes longer has told enough
 MOST_TOLD = 0.4  # logarithmic gain that one trial tells: the machine may have stood still in it
 KEPT_TOKENS = 4096  # of each sequence, by the better way, and in proportion where the gain is more
 SURE = 0.1  # than this
@@ -92,7 +93,7 @@ class OneLoad:
         if self.turns_left and seconds:
             self.earned[allowed].add(tokens, seconds)
         self.tokens_left -= tokens
-        if self.tokens_left > 0:
+        if self.tokens_left > 0 and not self._is_long:
             return
         if not self.turns_left:
             self._begin_trial(running)
@@ -134,6 +135,14 @@ class OneLoad:
         self.turns_left = 0
         self._begin_turn(running, allowed=self.better)
         self.tokens_left = running * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether a turn takes so much longer than the other way's that nothing else is to tell."""
+        if not self.turns_left:
+            return False
+        this, other = (self.earned[way].seconds for way in (self.allowed, not self.allowed))
+        return this > LONG * other > 0
 
     @property
     def _is_clear(self) -> bool:

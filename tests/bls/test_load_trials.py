@@ -10,6 +10,7 @@ import pytest
 from tandem.bls.load_trials import (
     FIRST_TOKENS,
     KEPT_TOKENS,
+    LONG,
     MOST_TOLD,
     PATIENCE,
     PIECE,
@@ -117,6 +118,18 @@ def test_a_way_that_is_far_behind_has_one_turn(running, first):
     assert sequences.stay() == pytest.approx(TURN_TOKENS, abs=2 * TOKENS)
     assert sequences.try_both()[1] is False
     assert sequences.stay() == pytest.approx(TURN_TOKENS, abs=3 * TOKENS)  # the next trial
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_way_that_is_hopeless_is_left_before_its_turn_is_over(first):
+    """Where the other way brings ten tokens meanwhile, 40 by this one are seconds for everybody."""
+    with_it, without = (100, 10) if first else (10, 100)
+    sequences = Sequences(16, with_it=with_it, without=without, first=first)
+    assert sequences.stay() == pytest.approx(TURN_TOKENS, abs=2 * TOKENS)
+    expected = LONG * TURN_TOKENS / 10  # of what the other way had
+    assert sequences.stay() == pytest.approx(expected, abs=3 * TOKENS)
+    assert not sequences.on_trial
+    assert sequences.trials.allow(16) is first
 
 
 def test_what_is_clearly_better_is_kept_for_longer():
