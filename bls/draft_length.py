@@ -112,7 +112,7 @@ class AdaptiveLength:
         arm = draft_statistics.copy(self._own, copied)
         choice = draft_statistics.choice(self._own, limit, self._piece)
         if arm.rate >= choice.rate:
-            return min(len(copied), arm.length)
+            return arm.length
         return len(copied) if draft_statistics.pays_copy(choice, self._own, copied) else 0
 
     def allows_drafts(self) -> bool:
@@ -202,7 +202,7 @@ class AdaptiveLength:
         # The first round's times say nothing, so the next one is learned from in any case.
         is_known = self._steps > (0 if draft_statistics.settled else KEPT_ROUNDS)
         self._arm, self._kept = choice.arm, KEPT_ROUNDS if is_known else 0
-        return self._draft(min(limit, choice.arm.length), choice.arm.stop)
+        return self._draft(choice.arm.length, choice.arm.stop)
 
     def _as_before(self, arm: Arm, limit: int) -> DraftPlan:
         """Keep an arm; once enough is known, a round by it costs no time to learn from."""
