@@ -2,6 +2,7 @@
 
 import random
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,8 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", a)]) for a in x]
 """
 
+LAST_WORDS = 4000  # characters of a log
+
 
 class KilledServer(TritonServer):
     """A server that is killed in the end: each that stops in good manners takes three seconds.
@@ -42,6 +45,8 @@ class KilledServer(TritonServer):
     """
 
     def __exit__(self, *_: object) -> None:
+        if not self.running and self.log.path.exists():  # it ended by itself: why is shown
+            print(self.log.path.read_text(errors="replace")[-LAST_WORDS:], file=sys.stderr)
         self.kill()
 
 
