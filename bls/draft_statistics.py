@@ -36,6 +36,9 @@ MOST_SAVED = 0.5  # seconds: trials that were not made are not made up for at on
 # How often a copied token is accepted that 1, 2, 3, 4 or more tokens led to, until it is known.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 COPY_CONFIDENCE = 2.0  # rounds
+# Times the target alone, that drafts promise one request, before all of them together are taken to
+# gain too: what it measures among others that draft is wrong by less.
+FAR_AHEAD = 5.0
 
 
 class TrialBudget:
@@ -110,7 +113,7 @@ class DraftStatistics:
         self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
         self._plain_sampled = False
         self._running = running
-        self._trials = LoadTrials(decisions, first=True)
+        self._trials = LoadTrials(decisions, first=True, far_ahead=self._far_ahead)
         self._lock = threading.Lock()
 
     def of_a_request(self) -> RequestEarnings:
@@ -237,6 +240,15 @@ class DraftStatistics:
             draft.drafter, len(draft), seconds.target, rest, waited=draft.waited
         )
         self._earn(seconds.whole)
+
+    def _far_ahead(self) -> bool:
+        """Whether drafts of the model promise a request a multiple of the target alone."""
+        with self._lock:
+            if not (self.round_times.known and self.plain_times.known):
+                return False
+            times = self.round_times.of_drafts(DRAFT_MODEL.name)
+            arm = self.drafts.best(self.drafts.of_a_request(), self.max_draft_len, *times)
+            return arm.rate * self.plain_times.a_token(MOST_TOKENS) > FAR_AHEAD
 
     def _seconds_alone(self, piece: int) -> float:
         """Seconds a token of the target alone, in calls for so many tokens."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandem.bls.other_loops import Decision, Decisions, OwnDecisions
@@ -61,6 +62,7 @@ class OneLoad:
     better way is kept.
     """
 
+    far_ahead: Callable[[], bool]  # whether the way is, so that to leave it is not even tried
     better: bool
     known: bool = False  # that it is
     allowed: bool = False
@@ -96,7 +98,10 @@ class OneLoad:
         if self.tokens_left > 0 and not self._is_long:
             return
         if not self.turns_left:
-            self._begin_trial(running)
+            if self.better and self.far_ahead():
+                self.tokens_left = running * FIRST_TOKENS
+            else:
+                self._begin_trial(running)
             return
         self.turns_left -= 1
         if not self.turns_left or self._is_clear:
@@ -158,11 +163,19 @@ class LoadTrials:
     one that came or went would change the way of all, and turns of both would be mixed.
 
     first: whether the way is taken for the better one until something is known. decisions: of this
-    loop, and of the one that decides for it.
+    loop, and of the one that decides for it. far_ahead: whether the way promises so much more that
+    all sequences together can hardly be better off without: a turn without costs them most then.
     """
 
-    def __init__(self, decisions: Decisions | None = None, *, first: bool) -> None:
+    def __init__(
+        self,
+        decisions: Decisions | None = None,
+        *,
+        first: bool,
+        far_ahead: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._first = first
+        self._far_ahead = far_ahead
         self._decisions = decisions or OwnDecisions()
         self._by_load: dict[int, OneLoad] = {}
         self._load = 0  # the last one
@@ -217,7 +230,7 @@ class LoadTrials:
         if load > self._load or 2 * running < 2**self._load:
             self._load = load
         if self._load not in self._by_load:
-            self._by_load[self._load] = OneLoad(self._is_better_near(self._load))
+            self._by_load[self._load] = OneLoad(self._far_ahead, self._is_better_near(self._load))
         return self._by_load[self._load]
 
     def _is_better_near(self, load: int) -> bool:

@@ -55,6 +55,13 @@ def test_auto_never_loses(language, lengths, streams, slope):
     assert over_best(pair, language, streams, lengths) > LOSES_AT_MOST
 
 
+def test_auto_never_loses_a_burst_to_a_trial_without_drafts_that_are_far_ahead(monkeypatch):
+    """In a trial a turn without them takes ten times as long: where there was one, auto had 0.6."""
+    monkeypatch.setitem(STEPS, 64, 50)  # 700 tokens of each stream
+    monkeypatch.setitem(WARM_UP, 64, 0)
+    assert over_best(replace(LARGE, batch_slope=0.03), RIGHT, 64, (32,)) > LOSES_AT_MOST
+
+
 @pytest.mark.parametrize("streams", [1, 16])
 @pytest.mark.parametrize(("alpha", "lengths"), [(0.6, (1, 2, 4)), (0.85, (2, 4, 6)), (0.2, (1, 2))])
 def test_auto_never_loses_where_drafts_hardly_pay(alpha, lengths, streams):

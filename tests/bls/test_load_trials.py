@@ -397,3 +397,21 @@ def test_a_turn_is_as_long_as_its_own_sequences_need():
         loops = Loops(running)
         loops.rounds(FIRST_TOKENS, with_it=100, without=100)
         assert loops.trials[0].longest_piece(loops.all, 99) == PIECE
+
+
+def test_no_way_that_is_far_ahead_is_left_for_a_trial():
+    far_ahead = True
+    trials = LoadTrials(first=True, far_ahead=lambda: far_ahead)
+    for _ in range(10 * FIRST_TOKENS):
+        trials.observe(4, TOKENS, 1.0, allowed=True)
+        assert trials.longest_piece(4, 32) == 32
+    far_ahead = False
+    for _ in range(4 * FIRST_TOKENS // TOKENS + 1):
+        trials.observe(4, TOKENS, 1.0, allowed=True)
+    assert trials.longest_piece(4, 32) == PIECE
+
+
+def test_a_way_that_was_given_up_is_tried_again_though_it_promises_to_be_far_ahead():
+    trials = LoadTrials(first=False, far_ahead=lambda: True)
+    trials.observe(4, 4 * FIRST_TOKENS, 1.0, allowed=False)
+    assert trials.longest_piece(4, 32) == PIECE
