@@ -7,12 +7,15 @@ import pytest
 from taught import copied, drafted, taught
 
 from tandem.bls.arms import Arm
+from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length import (
+    ADVANTAGE,
     FIRST_PIECE,
     FIRST_TOKENS,
     KEPT_ROUNDS,
     TRIAL_TOKENS,
     AdaptiveLength,
+    FixedLength,
 )
 from tandem.bls.draft_statistics import (
     LEAST_PRICE,
@@ -80,7 +83,7 @@ def test_rounds_of_a_kept_arm_are_not_learned_from_once_enough_is_known(monkeypa
     monkeypatch.setattr(TrialBudget, "earn", lambda _, seconds: earned.append(seconds))
     assert length.plan(1).plain_tokens == FIRST_PIECE  # a first sample
     length.observe_plain_step(8, StepSeconds(0.4, 0.4))
-    while sum(plan.is_kept for plan in plans) < 2 * KEPT_ROUNDS:
+    while sum(plan.is_kept for plan in plans) < 3 * KEPT_ROUNDS:
         plans.append(length.plan(1))
         draft = drafted(1, engine_seconds=0.01)
         length.verified(replace(draft, plan=plans[-1]), 1, StepSeconds(0.07, 0.05))
@@ -201,3 +204,138 @@ def test_copies_that_were_given_up_are_tried_again():
         taken.append(length.copy(copied(1, 1, 1, 1), 4))
         length.verified(drafted(1, 1, engine_seconds=0.02), 1, StepSeconds(0.08, 0.05))
     assert 1 <= sum(map(bool, taken)) <= 100 * SHARE * 0.08 / (LEAST_PRICE * 0.06) + 1
+
+
+def test_a_fixed_length_drafts_what_fits_and_takes_copies_whole():
+    length = FixedLength(4)
+    assert [length.plan(limit, ahead=ahead) for limit in (3, 9) for ahead in (False, True)] == [
+        *[DraftPlan(3)] * 2,
+        *[DraftPlan(4)] * 2,
+    ]
+    assert length.copy(copied(1, 1, 1, 1, 1), 9) == 5
+    assert length.allows_drafts()
+
+
+def promising(monkeypatch, *, alone, length=2):
+    """Have drafts of a length promise 100 tokens a second, and the target alone so many."""
+    choice = DraftChoice(Arm(length, 0.0, 100.0), alone=alone)
+    monkeypatch.setattr(DraftStatistics, "choice", lambda *_: choice)
+
+
+def pays(monkeypatch, *trials):
+    """Have the time for such trials be saved."""
+    for trial in trials:
+        monkeypatch.setattr(DraftStatistics, trial, lambda *_, **__: True)
+
+
+def test_the_target_goes_on_alone_once_it_is_clearly_better(monkeypatch):
+    draft_statistics = taught(rounds=400)[1]
+    no_trials(monkeypatch)
+    promising(monkeypatch, alone=100 * (ADVANTAGE - 0.01))
+    assert AdaptiveLength(draft_statistics).plan(4).num_tokens == 2
+    promising(monkeypatch, alone=100 * (ADVANTAGE + 0.01))
+    assert AdaptiveLength(draft_statistics).plan(4).plain_tokens == FIRST_PIECE
+
+
+def test_nothing_is_drafted_behind_a_target_that_goes_on_alone(monkeypatch):
+    length = taught(rounds=400)[0]
+    no_trials(monkeypatch)
+    promising(monkeypatch, alone=200)
+    assert length.plan(4, ahead=True) == DraftPlan(0, plain_tokens=FIRST_PIECE)
+
+
+def test_drafts_that_earned_again_rest_for_a_short_time_first(monkeypatch):
+    length = taught(rounds=400)[0]
+    no_trials(monkeypatch)
+    plans = []
+    for alone in (200, 200, 1, 200):
+        promising(monkeypatch, alone=alone)
+        plans += [length.plan(4) for _ in range(1 if alone > 100 else 1 + KEPT_ROUNDS)]
+    rests = [plan.plain_tokens for plan in plans if not plan.num_tokens]
+    assert rests == [FIRST_PIECE, 2 * FIRST_PIECE, FIRST_PIECE]
+
+
+@pytest.mark.parametrize("alone", [1, 200])
+def test_nothing_is_tried_in_a_round_whose_time_is_that_of_the_prompt(monkeypatch, alone):
+    draft_statistics = taught(rounds=400)[1]
+    promising(monkeypatch, alone=alone)
+    pays(monkeypatch, "pays_plain")
+    if alone > 1:
+        pays(monkeypatch, "pays_draft")
+    else:
+        monkeypatch.setattr(DraftStatistics, "pays_draft", lambda *_, **__: False)
+    length = AdaptiveLength(draft_statistics)
+    assert bool(length.plan(4).num_tokens) is (alone == 1)
+    length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+    assert bool(length.plan(4).num_tokens) is (alone > 1)
+
+
+def test_the_longest_draft_that_fits_is_tried_where_shorter_ones_are_best(monkeypatch):
+    draft_statistics = taught(max_draft_len=8)[1]
+    no_trials(monkeypatch)
+    pays(monkeypatch, "pays_draft")
+    promising(monkeypatch, alone=1)
+    plans = [AdaptiveLength(draft_statistics).plan(limit) for limit in (5, 99)]
+    assert plans == [DraftPlan(5), DraftPlan(8)]
+
+
+def test_drafts_that_rest_are_tried_by_their_best_length_or_what_fits(monkeypatch):
+    draft_statistics = taught(max_draft_len=8)[1]
+    pays(monkeypatch, "pays_draft")
+    promising(monkeypatch, alone=200, length=6)
+    plans = []
+    for limit in (8, 5, 1):
+        length = AdaptiveLength(draft_statistics)
+        length.observe_plain_step(8, StepSeconds(0.4, 0.4))
+        plans.append(length.plan(limit))
+    assert plans == [DraftPlan(count, on_trial=True) for count in (6, 5, 1)]
+
+
+def test_a_request_whose_drafts_stop_earning_makes_no_trial_that_is_not_saved_for(monkeypatch):
+    length = taught(rounds=400)[0]
+    no_trials(monkeypatch)
+    promising(monkeypatch, alone=200)
+    assert not length.plan(4).num_tokens
+
+
+@pytest.mark.parametrize("before", ["copy", "plain step"])
+def test_a_model_that_others_drafted_instead_of_has_to_catch_up(before):
+    """What it takes then says nothing of its drafts."""
+    fresh, draft_statistics = taught()
+    expected = draft_statistics.round_times.draft(2)
+    if before == "copy":
+        fresh = AdaptiveLength(draft_statistics)
+        fresh.verified(copied(1, 1), 1, StepSeconds(9.0, 9.0))  # with the prompt
+    else:
+        fresh.observe_plain_step(32, StepSeconds(0.32, 0.32))
+    fresh.verified(drafted(1, 1, engine_seconds=9.0), 1, StepSeconds(9.08, 0.05))
+    assert draft_statistics.round_times.draft(2) == pytest.approx(expected)
+
+
+def test_a_copy_is_taken_whole_while_nothing_is_known_of_drafts():
+    length = AdaptiveLength(DraftStatistics(4, rated=False))
+    assert length.copy(copied(1, 1, 1, 1), 4) == 4
+
+
+def pieces(monkeypatch):
+    """The pieces that the target alone is judged by."""
+    seen = []
+    best = DraftChoice(Arm(2, 0.0, 100.0), alone=200.0)
+    monkeypatch.setattr(
+        DraftStatistics, "choice", lambda _, own, limit, piece: seen.append(piece) or best
+    )
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("calls", "piece"), [((8,), MOST_TOKENS), ((5, 3), 5), ((2, 2, 2, 2), 2), ((0, 8), MOST_TOKENS)]
+)
+def test_the_target_alone_is_judged_by_the_pieces_that_it_decodes_in(monkeypatch, calls, piece):
+    """Somebody who reads along has them shorter."""
+    length, seen = taught(rounds=400)[0], pieces(monkeypatch)
+    no_trials(monkeypatch)
+    assert length.plan(4).plain_tokens == sum(calls)
+    for num_tokens in calls:
+        length.observe_plain_step(num_tokens, StepSeconds(0.4, 0.4))
+    length.plan(4)
+    assert seen[-1] == piece
