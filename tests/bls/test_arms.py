@@ -117,3 +117,49 @@ def test_what_nobody_has_tried_is_taken_for_what_it_is_said_to_be():
     for _ in range(200):
         arms.add(drafted(2), 0, own)
     assert arms.emitted(own, 2) == pytest.approx(1, abs=0.01)
+
+
+def test_what_nobody_has_tried_is_told_apart_by_length():
+    arms = Arms(4, (0.0,), acceptance=0.5, confidence=2)
+    own = arms.of_a_request()
+    emitted = [arms.emitted(own, length) for length in (1, 2, 3, 4)]
+    assert emitted == pytest.approx([1.5, 1.75, 1.875, 1.9375])
+
+
+def test_an_arm_promises_what_drafts_of_its_length_earn():
+    arms = Arms(16, (0.0,), acceptance=0.9, confidence=2)
+    own = arms.of_a_request()
+    rates = dict(zip(arms.lengths, arms.rates(own, 0.05, 0.001)[0], strict=True))
+    # Of 9 tokens, of which nothing is known, it is what the next longer one earns.
+    promised = [arms.best(own, limit, 0.05, 0.001).rate for limit in (7, 8, 9)]
+    assert promised == pytest.approx([rates[7], rates[8], rates[10]])
+
+
+def test_where_more_fits_than_the_longest_draft_that_one_is_the_best():
+    arms = Arms(3, (0.0, 0.5), acceptance=0.9, confidence=2)
+    assert arms.best(arms.of_a_request(), 99, 0.05, 0.001)[:2] == (3, 0.0)
+
+
+@pytest.mark.parametrize("longest", [0, 1])
+def test_the_shortest_draft_has_one_token(longest):
+    assert Arms(longest, (0.0,)).lengths == [1]
+
+
+def test_a_length_between_the_shortest_and_the_longest_may_be_best_for_all():
+    arms = Arms(4, (0.0,))
+    for num_accepted in (2, 3):
+        arms.add(drafted(4), num_accepted, arms.of_a_request())
+    own = arms.of_a_request()
+    own.rounds = 1e9
+    own.sums[:] = own.rounds * np.array([[[1.0, 2.0, 3.0, 4.0]], [[2.0, 3.0, 4.0, 5.0]]])
+    # Of all, a round has 2, 3, 3.5 or 3.5 tokens. This request would gain by 4, but too little.
+    assert arms.best(own, 4, 1.0, 0.9).length == 2
+
+
+def test_what_a_request_has_learned_outlives_few_of_its_rounds():
+    arms = Arms(2, (0.0,))
+    own = arms.of_a_request()
+    for num_accepted in (2, 0):
+        for _ in range(100):
+            arms.add(drafted(2), num_accepted, own)
+    assert arms.emitted(own, 2) < 1.5
