@@ -140,3 +140,20 @@ def test_what_takes_no_time_does_not_earn_without_end():
     assert rounds.of_drafts("draft_model")[0] > 0
     assert rounds.step(1) > 0
     assert alone.a_token(1) > 0
+
+
+def test_a_mean_of_times_that_began_with_none_or_less_follows_those_that_come():
+    mean = Mean()
+    for value in (0.0, -1.0, 0.03):
+        mean.add(value)
+    assert mean.value == pytest.approx(0.03 / (1 + 0.99 + 0.99**2))
+
+
+def test_a_draft_models_call_is_expected_to_take_what_others_did():
+    times = RoundTimes()
+    assert times.draft(4) == 0  # as far as known
+    for tokens in (2, 8):
+        times.add_draft(tokens, 0.010 + 0.001 * tokens)
+        times.add_round("draft_model", tokens, 0.020, 0.003)
+    assert times.draft(4) == pytest.approx(0.014)
+    assert times.of_drafts("draft_model") == pytest.approx((0.033, 0.001))
