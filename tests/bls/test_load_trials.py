@@ -415,3 +415,15 @@ def test_a_way_that_was_given_up_is_tried_again_though_it_promises_to_be_far_ahe
     trials = LoadTrials(first=False, far_ahead=lambda: True)
     trials.observe(4, 4 * FIRST_TOKENS, 1.0, allowed=False)
     assert trials.longest_piece(4, 32) == PIECE
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("timed", [(), (True,), (False,)])
+def test_where_a_way_could_not_be_timed_what_was_taken_for_the_better_one_stays_so(first, timed):
+    trials, ways = LoadTrials(first=first), set()
+    for _ in range(2 * (FIRST_TOKENS + 2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE))):
+        ways.add(allowed := trials.allow(2))
+        trials.observe(2, 1, 1.0 if allowed in timed else 0.0, allowed=allowed)
+    assert ways == {True, False}
+    assert trials.longest_piece(2, PIECE + 1) > PIECE  # the trial is over
+    assert trials.allow(2) is first
