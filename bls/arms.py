@@ -51,6 +51,8 @@ class Arm(NamedTuple):
 class Arms:
     """Every length with every stop probability: what requests earned by them, together and each.
 
+    To be asked once something is known: a round, or what ``confidence`` says.
+
     acceptance: of a token, as far as nothing is known; ``confidence`` rounds count for it.
     """
 
@@ -92,7 +94,7 @@ class Arms:
 
         [num_stops, num_lengths]; all requests' rounds count for PRIOR_ROUNDS of its own.
         """
-        drafted, emitted = own.sums + PRIOR_ROUNDS / max(self.all.rounds, 1e-9) * self.all.sums
+        drafted, emitted = own.sums + PRIOR_ROUNDS / self.all.rounds * self.all.sums
         rates: Floats = emitted / ((own.rounds + PRIOR_ROUNDS) * fixed + each * drafted)
         return rates
 
@@ -115,9 +117,9 @@ class Arms:
         return int((emitted / (self.all.rounds * fixed + each * drafted)).argmax())
 
     def emitted(self, own: RoundEarnings, length: int) -> float:
-        """Tokens that a round with a draft of that length emits."""
-        at = max(0, bisect.bisect_right(self.lengths, length) - 1)
-        shared = self.all.sums[1, 0, at] / max(self.all.rounds, 1e-9)
+        """Tokens that a round with a draft of that length (>= 1) emits."""
+        at = bisect.bisect_right(self.lengths, length) - 1
+        shared = self.all.sums[1, 0, at] / self.all.rounds
         emitted = own.sums[1, 0, at] + PRIOR_ROUNDS * shared
         return float(emitted) / (own.rounds + PRIOR_ROUNDS)
 

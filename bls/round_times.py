@@ -69,7 +69,7 @@ class Mean:
     def add(self, value: float) -> None:
         """Take a value in; one below zero is none."""
         value = max(0.0, value)
-        if self._weight and self.value:
+        if self.value:
             value = min(value, MOST * self.value)
         self._weight = MEMORY * self._weight + 1.0
         self.value += (value - self.value) / self._weight

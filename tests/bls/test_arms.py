@@ -135,9 +135,13 @@ def test_an_arm_promises_what_drafts_of_its_length_earn():
     assert promised == pytest.approx([rates[7], rates[8], rates[10]])
 
 
-def test_where_more_fits_than_the_longest_draft_that_one_is_the_best():
-    arms = Arms(3, (0.0, 0.5), acceptance=0.9, confidence=2)
-    assert arms.best(arms.of_a_request(), 99, 0.05, 0.001)[:2] == (3, 0.0)
+def test_where_more_fits_than_the_longest_draft_the_best_is_what_it_is_where_that_fits():
+    arms = Arms(3, (0.0, 0.5))
+    arms.add(drafted(3, np.log(np.full(3, 0.9, np.float32))), 3, arms.of_a_request())
+    arms.add(drafted(3, np.log(np.full(3, 0.3, np.float32))), 0, arms.of_a_request())
+    best = [arms.best(arms.of_a_request(), limit, 0.05, 0.02) for limit in (3, 99)]
+    assert best[0] == best[1]
+    assert best[0][:2] == (3, 0.5)
 
 
 @pytest.mark.parametrize("longest", [0, 1])
@@ -153,7 +157,7 @@ def test_a_length_between_the_shortest_and_the_longest_may_be_best_for_all():
     own.rounds = 1e9
     own.sums[:] = own.rounds * np.array([[[1.0, 2.0, 3.0, 4.0]], [[2.0, 3.0, 4.0, 5.0]]])
     # Of all, a round has 2, 3, 3.5 or 3.5 tokens. This request would gain by 4, but too little.
-    assert arms.best(own, 4, 1.0, 0.9).length == 2
+    assert arms.best(own, 4, 0.1, 0.09).length == 2
 
 
 def test_what_a_request_has_learned_outlives_few_of_its_rounds():

@@ -339,3 +339,23 @@ def test_the_target_alone_is_judged_by_the_pieces_that_it_decodes_in(monkeypatch
         length.observe_plain_step(num_tokens, StepSeconds(0.4, 0.4))
     length.plan(4)
     assert seen[-1] == piece
+
+
+def test_a_request_that_begins_without_drafts_keeps_its_arm_as_others_do(monkeypatch):
+    length = AdaptiveLength(taught(rounds=400)[1])
+    no_trials(monkeypatch)
+    promising(monkeypatch, alone=1)
+    length.observe_plain_step(8, StepSeconds(9.0, 9.0))  # with the prompt
+    assert [length.plan(4).is_kept for _ in range(2)] == [False, True]
+
+
+def test_the_first_rounds_of_a_request_follow_each_choice_until_enough_is_known(monkeypatch):
+    length, plans = AdaptiveLength(taught(max_draft_len=16)[1]), []
+    no_trials(monkeypatch)
+    for best in range(1, 2 * KEPT_ROUNDS + 3):
+        promising(monkeypatch, alone=1, length=best)
+        plans.append(length.plan(16))
+        draft = replace(drafted(*[1] * plans[-1].num_tokens), plan=plans[-1])
+        length.verified(draft, 1, StepSeconds(0.08, 0.05))
+    first = KEPT_ROUNDS + 1
+    assert [plan.num_tokens for plan in plans] == [*range(1, first + 1)] + [first + 1] * first
