@@ -40,8 +40,8 @@ class AheadStatistics:
         self._running = running
         self._lock = threading.Lock()
         self._accepted: dict[str, NDArray[np.float64]] = {}  # by drafter: [accepted, verified]
-        self._target = LatencyModel(through_zero=False)  # by draft tokens
-        self._step = LatencyModel(through_zero=False)  # of the draft engine, by branches
+        self._target = LatencyModel(running, through_zero=False)  # by draft tokens
+        self._step = LatencyModel(running, through_zero=False)  # of the draft engine, by branches
         self._way = Mean()  # of a draft call, besides the engine
         # By the longest draft: the round in which it was made, the plan, its advantage.
         self._plans: dict[int, tuple[int, AheadPlan, float]] = {}

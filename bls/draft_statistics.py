@@ -108,8 +108,8 @@ class DraftStatistics:
             Arms(max_draft_len, (0.0,), acceptance=rate, confidence=COPY_CONFIDENCE)
             for rate in COPY_ACCEPTANCE
         ]
-        self.round_times = RoundTimes()
-        self.plain_times = PlainTimes()
+        self.round_times = RoundTimes(running)
+        self.plain_times = PlainTimes(running)
         self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
         self._plain_sampled = False
         self._running = running

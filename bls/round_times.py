@@ -7,22 +7,30 @@ depend on the draft.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 MEMORY = 0.99  # of a step; those of all requests count
 LEAST = 1e-9  # seconds: what takes no time would earn without end
 MOST = 3.0  # times what is expected: one that took longer met something else
 # Of what is known, once a call takes less than a third of what is expected. Nothing makes a call
 # shorter by chance: what made the others long is over.
 OUTDATED = 0.5
+# Calls in a row of each sequence that took more than MOST times as long. A pause of the machine
+# meets one of each, perhaps two: what is longer is no pause.
+PAUSED = 2
 
 
 class LatencyModel:
     """``seconds = fixed + each * tokens``, fitted to recent calls by weighted least squares.
 
     through_zero: what calls of one length alone are taken for: nothing fixed, or nothing else.
+    running: how many sequences make calls at once.
     """
 
-    def __init__(self, *, through_zero: bool) -> None:
+    def __init__(self, running: Callable[[], int] = lambda: 1, *, through_zero: bool) -> None:
+        self._running = running
         self._through_zero = through_zero
+        self._num_slow = 0  # calls in a row
         self._n = self._x = self._y = self._xx = self._xy = 0.0
         self._line = (0.0, 0.0)
 
@@ -32,13 +40,19 @@ class LatencyModel:
         return self._n > 0
 
     def add(self, tokens: float, seconds: float) -> None:
-        """Take a call in. One that took far longer than expected met something else."""
+        """Take a call in. One that took far longer than expected met something else.
+
+        Many in a row did not: the engine has got slower.
+        """
         x, y, memory = tokens, seconds, MEMORY
-        if self.known:
-            fixed, each = self._line
-            expected = fixed + each * x
-            y = min(y, MOST * expected)
-            memory = OUTDATED if y < expected / MOST else MEMORY
+        fixed, each = self._line
+        expected = fixed + each * x
+        if expected > 0:
+            self._num_slow = self._num_slow + 1 if y > MOST * expected else 0
+            if self._num_slow > PAUSED * self._running() or y < expected / MOST:
+                memory = OUTDATED
+            else:
+                y = min(y, MOST * expected)
         self._n = memory * self._n + 1.0
         self._x = memory * self._x + x
         self._y = memory * self._y + y
@@ -78,9 +92,9 @@ class Mean:
 class RoundTimes:
     """What a round takes, by who drafts and how many tokens are drafted in it."""
 
-    def __init__(self) -> None:
-        self._draft = LatencyModel(through_zero=True)
-        self._target = LatencyModel(through_zero=False)
+    def __init__(self, running: Callable[[], int] = lambda: 1) -> None:
+        self._draft = LatencyModel(running, through_zero=True)
+        self._target = LatencyModel(running, through_zero=False)
         self._rest: dict[tuple[str, bool], Mean] = {}  # by drafter, and whether it waited first
 
     @property
@@ -131,8 +145,8 @@ class RoundTimes:
 class PlainTimes:
     """What the target takes for tokens without drafts."""
 
-    def __init__(self) -> None:
-        self._target = LatencyModel(through_zero=True)
+    def __init__(self, running: Callable[[], int] = lambda: 1) -> None:
+        self._target = LatencyModel(running, through_zero=True)
         self._rest = Mean()
 
     @property

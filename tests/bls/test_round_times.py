@@ -67,6 +67,36 @@ def test_what_was_learned_of_slow_calls_is_given_up_once_one_is_far_faster():
     assert line.fit()[1] < 4 * 0.001
 
 
+@pytest.mark.parametrize("running", [1, 16])
+def test_a_pause_that_meets_two_calls_of_each_sequence_hardly_counts(running):
+    line = LatencyModel(lambda: running, through_zero=True)
+    for seconds in [0.004] * 400 + [30.0] * 2 * running + [0.004] * 4:
+        line.add(4, seconds)
+    assert line.fit()[1] < 2 * 0.001
+
+
+@pytest.mark.parametrize("running", [1, 16])
+def test_more_slow_calls_in_a_row_show_what_they_take(running):
+    line = LatencyModel(lambda: running, through_zero=True)
+    for seconds in [0.004] * 400 + [0.12] * (2 * running + 16):
+        line.add(4, seconds)
+    assert line.fit()[1] > 0.8 * 0.03
+
+
+def test_slow_calls_that_others_come_between_are_no_row():
+    line = LatencyModel(through_zero=True)
+    for seconds in [0.004] * 400 + [0.12, 0.12, 0.004] * 4:
+        line.add(4, seconds)
+    assert line.fit()[1] < 2 * 0.001
+
+
+def test_a_first_call_that_took_no_time_tells_nothing_of_the_next_ones():
+    line = LatencyModel(through_zero=True)
+    for seconds in [0.0] + [0.004] * 100:
+        line.add(4, seconds)
+    assert line.fit()[1] > 0.9 * 0.001
+
+
 def test_what_was_learned_is_kept_where_calls_are_a_little_faster():
     line = LatencyModel(through_zero=True)
     for _ in range(100):
