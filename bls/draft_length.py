@@ -22,7 +22,7 @@ from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 FIRST_TOKENS = 8  # of a draft, in a deployment that has no statistics yet
 ADVANTAGE = 1.02  # of the target alone, before drafting stops
 FIRST_PIECE = 8  # tokens without drafts before drafts are thought of again; then twice as many
-KEPT_ROUNDS = 3  # that an arm is kept for: to choose takes a processor's time, and little changes
+KEPT_ROUNDS = 7  # that an arm is kept for: to choose takes a processor's time, and little changes
 TRIAL_TOKENS = 2  # the shortest draft that tells whether drafts pay again
 
 
@@ -88,6 +88,7 @@ class AdaptiveLength:
         self._arm: Arm | None = None  # the last choice,
         self._kept = 0  # and for how many rounds more
         self._seconds_kept = 0.0  # that these have taken
+        self._asks_nobody = False  # in these: enough is known, and nothing is tried
         self._allowed = True  # to draft, in the round under way
         self._chose = False  # how it goes; not where the draft engine is unwell, say
 
@@ -125,10 +126,16 @@ class AdaptiveLength:
         One that went by an older choice costs no more of a processor's time than a fixed length. A
         branch says nothing of what a call costs.
         """
-        self._tell_trials(num_accepted + 1, seconds, chosen=self._chose or draft.drafted_ahead)
+        is_kept = draft.plan is not None and draft.plan.is_kept
+        if is_kept and self._asks_nobody:
+            self._chose = False
+            self._draft_statistics.count(num_accepted + 1)
+        else:
+            chosen = self._chose or draft.drafted_ahead
+            self._tell_trials(num_accepted + 1, seconds, chosen=chosen)
         if draft.drafted_ahead:
             return
-        if draft.plan is not None and draft.plan.is_kept:
+        if is_kept:
             self._seconds_kept += seconds.whole
             if not num_accepted:  # another arm may be better by now
                 self._kept = 0
@@ -172,8 +179,10 @@ class AdaptiveLength:
 
     def _planned(self, limit: int) -> DraftPlan:
         """Choose, unless drafts are not allowed, nothing is known yet, or an arm is kept."""
+        if self._kept and self._arm and self._asks_nobody:
+            self._chose = True
+            return self._as_before(self._arm, limit)
         if not self._begin_round():
-            self._kept = 0
             return self._alone(self._draft_statistics.longest_piece)
         if not self._draft_statistics.knows_drafts:
             return self._draft(min(limit, FIRST_TOKENS))
@@ -182,8 +191,10 @@ class AdaptiveLength:
         return self._chosen(limit)
 
     def _begin_round(self) -> bool:
-        """Note whether drafts are allowed in it."""
+        """Note whether drafts are allowed in it; no arm is kept where they are not."""
         self._allowed = self._draft_statistics.allows_drafts
+        if not self._allowed:
+            self._kept = 0
         self._chose, self._due = True, 0
         return self._allowed
 
@@ -202,6 +213,7 @@ class AdaptiveLength:
         # The first round's times say nothing, so the next one is learned from in any case.
         is_known = self._steps > (0 if draft_statistics.settled else KEPT_ROUNDS)
         self._arm, self._kept = choice.arm, KEPT_ROUNDS if is_known else 0
+        self._asks_nobody = draft_statistics.settled and not draft_statistics.on_trial
         return self._draft(choice.arm.length, choice.arm.stop)
 
     def _as_before(self, arm: Arm, limit: int) -> DraftPlan:

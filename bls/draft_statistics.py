@@ -133,6 +133,11 @@ class DraftStatistics:
         return self._trials.allow(self._running())
 
     @property
+    def on_trial(self) -> bool:
+        """Whether sequences may soon draft where they may not now, or the other way round."""
+        return self._trials.on_trial(self._running())
+
+    @property
     def longest_piece(self) -> int:
         """Tokens that the target may decode alone before it is asked again whether they may."""
         return self._trials.longest_piece(self._running(), MOST_TOKENS)
@@ -140,6 +145,10 @@ class DraftStatistics:
     def observe(self, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round for the trial under way. allowed: whether drafts were, as it began."""
         self._trials.observe(self._running(), tokens, seconds, allowed=allowed)
+
+    def count(self, tokens: int) -> None:
+        """Count a round outside of trials: they do not begin before some have passed."""
+        self._trials.count(tokens)
 
     @property
     def settled(self) -> bool:

@@ -13,6 +13,7 @@ Two ways are tried so: to draft at all (``bls.draft_length``), and to draft ahea
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable
@@ -186,10 +187,13 @@ class LoadTrials:
         """Whether sequences may go this way now. One alone takes nothing from anybody."""
         return running < 2 or self._decision(running).allowed
 
+    def on_trial(self, running: int) -> bool:
+        """Whether what is allowed is about to change."""
+        return running >= 2 and self._decision(running).on_trial
+
     def longest_piece(self, running: int, longest: int) -> int:
         """How many tokens to decode in one call, where it could be so many."""
-        on_trial = running >= 2 and self._decision(running).on_trial
-        return min(longest, PIECE) if on_trial else longest
+        return min(longest, PIECE) if self.on_trial(running) else longest
 
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round: its tokens, and the seconds from the end of one emit to the next.
@@ -207,6 +211,13 @@ class LoadTrials:
                 self._decisions.counted()
             trials.observe(here, tokens, seconds, allowed=allowed)
             self._tell(load, trials.decision)
+
+    def count(self, tokens: int) -> None:
+        """Count tokens of a round outside of trials, where its seconds matter to none."""
+        with self._lock:
+            trials = self._by_load.get(self._load)
+            if trials and trials.tokens_left is not None and not trials.turns_left:
+                trials.tokens_left -= tokens
 
     def _decision(self, running: int) -> Decision:
         """Return what was decided under this load, by whichever loop decides."""
@@ -240,5 +251,6 @@ class LoadTrials:
         return self._first if nearest is None else self._by_load[nearest].better
 
 
+@functools.cache
 def _load_of(running: int) -> int:
     return round(math.log2(max(1, running)))

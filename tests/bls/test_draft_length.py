@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from taught import copied, drafted, taught
+from taught import copied, drafted, no_trials, taught
 
 from tandem.bls.arms import Arm
 from tandem.bls.chunk_size import MOST_TOKENS
@@ -148,11 +148,6 @@ def test_drafts_that_rest_are_tried_again_as_soon_as_the_time_for_it_is_saved():
     # 50 ms to verify, 10 on the way and 20 to draft, for two tokens that are worth 20.
     assert np.diff(begun) == pytest.approx(2 * 0.06 / SHARE / 0.32, abs=3)
     assert len(begun) >= 3
-
-
-def no_trials(monkeypatch):
-    for trial in ("pays_plain", "pays_draft"):
-        monkeypatch.setattr(DraftStatistics, trial, lambda *_, **__: False)
 
 
 def play_rounds(length, count, seconds, draft_seconds):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from taught import copied, drafted, taught
+from taught import copied, drafted, no_trials, taught
 
 from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length import FIRST_PIECE, KEPT_ROUNDS, AdaptiveLength
@@ -119,6 +119,87 @@ def test_an_arm_is_not_kept_where_no_drafts_are_worth_it_any_more(monkeypatch):
         assert length.plan(4) == DraftPlan(0, plain_tokens=MOST_TOKENS)
     draft_statistics.learn_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better
     assert length.plan(4) == DraftPlan(0, plain_tokens=FIRST_PIECE)
+
+
+def keeping(monkeypatch, *, on_trial):
+    """A request that has just chosen an arm to keep; what trials are asked and told from then."""
+    draft_statistics = taught(rounds=400)[1]
+    no_trials(monkeypatch)
+    monkeypatch.setattr(type(draft_statistics), "on_trial", on_trial)
+    length, seen = AdaptiveLength(draft_statistics), []
+    play(length, 2)
+
+    class Trials:
+        def allow(self, _):
+            seen.append("asked")
+            return True
+
+        def observe(self, _, tokens, seconds, *, allowed):
+            seen.append(("told", tokens, seconds, allowed))
+
+        def count(self, tokens):
+            seen.append(("counted", tokens))
+
+    monkeypatch.setattr(draft_statistics, "_trials", Trials())
+    return length, seen
+
+
+def play(length, num_rounds):
+    """Let rounds pass, each with two tokens."""
+    for _ in range(num_rounds):
+        plan = length.plan(4)
+        length.verified(replace(drafted(1), plan=plan), 1, StepSeconds(0.07, 0.05))
+    return plan
+
+
+TOLD = ["asked", ("told", 2, 0.07, True)]
+
+
+def test_rounds_by_a_kept_arm_ask_nobody_and_their_tokens_are_counted(monkeypatch):
+    """What they ask and tell takes a processor more time than all the rest of them."""
+    length, seen = keeping(monkeypatch, on_trial=False)
+    assert play(length, KEPT_ROUNDS + 1) == play(length, 1)._replace(is_kept=False)
+    assert seen == [("counted", 2)] * KEPT_ROUNDS + TOLD + [("counted", 2)]
+
+
+def test_rounds_by_a_kept_arm_ask_and_tell_what_they_take_in_a_trial(monkeypatch):
+    length, seen = keeping(monkeypatch, on_trial=True)
+    assert play(length, KEPT_ROUNDS).is_kept
+    assert seen == TOLD * KEPT_ROUNDS
+
+
+def test_rounds_by_a_kept_arm_ask_and_tell_until_enough_is_known(monkeypatch):
+    length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
+    no_trials(monkeypatch)
+    monkeypatch.setattr(type(draft_statistics), "on_trial", False)
+    seen = []
+    monkeypatch.setattr(type(draft_statistics), "count", lambda _, tokens: seen.append(tokens))
+    play(length, 2 * KEPT_ROUNDS)
+    assert not seen
+
+
+def test_a_draft_by_a_kept_arm_that_failed_is_told_with_its_time(monkeypatch):
+    length, seen = keeping(monkeypatch, on_trial=False)
+    assert length.plan(4).is_kept
+    length.observe_plain_step(1, StepSeconds(5.0, 0.05))
+    assert seen == [("told", 1, 5.0, True)]
+
+
+def test_what_passes_behind_a_kept_arm_while_the_draft_engine_is_unwell_tells_of_no_way(
+    monkeypatch,
+):
+    length, seen = keeping(monkeypatch, on_trial=False)
+    play(length, 1)
+    length.observe_plain_step(8, StepSeconds(0.5, 0.5))
+    assert seen == [("counted", 2), ("told", 8, 0.0, True)]
+
+
+def test_an_arm_is_no_longer_kept_once_a_copy_was_not_allowed(monkeypatch):
+    length, _ = keeping(monkeypatch, on_trial=False)
+    monkeypatch.setattr(DraftStatistics, "allows_drafts", False)
+    monkeypatch.setattr(DraftStatistics, "longest_piece", MOST_TOKENS)
+    assert length.copy(copied(1, 1), 4) == 0
+    assert not length.plan(4).num_tokens
 
 
 def test_trials_are_told_of_every_round_by_what_it_was_allowed_as_it_began(monkeypatch):

@@ -88,6 +88,26 @@ def test_a_sequence_alone_goes_this_way_whatever_was_measured():
     assert trials.longest_piece(1, 99) == 99
 
 
+def test_tokens_of_rounds_of_which_nothing_else_is_told_bring_the_first_trial_nearer():
+    trials = LoadTrials(first=True)
+    trials.count(2 * FIRST_TOKENS)  # of a load that nobody knows
+    trials.allow(2)
+    trials.count(2 * FIRST_TOKENS)  # before its first round
+    trials.observe(2, TOKENS, 1.0, allowed=True)
+    trials.count(2 * FIRST_TOKENS - 2 * TOKENS)
+    assert not trials.on_trial(2)
+    trials.observe(2, TOKENS, 1.0, allowed=True)
+    assert trials.on_trial(2)
+
+
+def test_tokens_of_rounds_of_which_nothing_else_is_told_belong_to_no_turn():
+    told, counted = (Sequences(4, with_it=100, without=50, first=True) for _ in range(2))
+    for sequences in (told, counted):
+        counted.trials.count(4 * TURN_TOKENS)
+        sequences.stay()
+    assert told.now == counted.now
+
+
 @pytest.mark.parametrize("running", [2, 16])
 @pytest.mark.parametrize("first", [True, False])
 def test_under_a_load_that_lasts_for_moments_nothing_is_tried(running, first):

@@ -91,7 +91,7 @@ def test_slow_calls_that_others_come_between_are_no_row():
 
 
 def test_a_first_call_that_took_no_time_tells_nothing_of_the_next_ones():
-    line = LatencyModel(through_zero=True)
+    line = LatencyModel(lambda: 64, through_zero=True)
     for seconds in [0.0] + [0.004] * 100:
         line.add(4, seconds)
     assert line.fit()[1] > 0.9 * 0.001
