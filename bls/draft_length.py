@@ -23,6 +23,7 @@ FIRST_TOKENS = 8  # of a draft, in a deployment that has no statistics yet
 ADVANTAGE = 1.02  # of the target alone, before drafting stops
 FIRST_PIECE = 8  # tokens without drafts before drafts are thought of again; then twice as many
 KEPT_ROUNDS = 7  # that an arm is kept for: to choose takes a processor's time, and little changes
+KEPT_AT_FIRST = 3  # the same, while what drafts earn is still being learned
 TRIAL_TOKENS = 2  # the shortest draft that tells whether drafts pay again
 
 
@@ -211,9 +212,11 @@ class AdaptiveLength:
         if draft_statistics.pays_draft(choice, self._own, longest):
             return self._draft(longest)
         # The first round's times say nothing, so the next one is learned from in any case.
-        is_known = self._steps > (0 if draft_statistics.settled else KEPT_ROUNDS)
-        self._arm, self._kept = choice.arm, KEPT_ROUNDS if is_known else 0
-        self._asks_nobody = draft_statistics.settled and not draft_statistics.on_trial
+        settled = draft_statistics.settled
+        is_known = self._steps > (0 if settled else KEPT_AT_FIRST)
+        kept = KEPT_ROUNDS if settled else KEPT_AT_FIRST
+        self._arm, self._kept = choice.arm, kept if is_known else 0
+        self._asks_nobody = settled and not draft_statistics.on_trial
         return self._draft(choice.arm.length, choice.arm.stop)
 
     def _as_before(self, arm: Arm, limit: int) -> DraftPlan:

@@ -12,6 +12,7 @@ from tandem.bls.draft_length import (
     ADVANTAGE,
     FIRST_PIECE,
     FIRST_TOKENS,
+    KEPT_AT_FIRST,
     KEPT_ROUNDS,
     TRIAL_TOKENS,
     AdaptiveLength,
@@ -68,13 +69,13 @@ def test_a_trial_is_as_long_as_it_would_be_if_nothing_were_drafted_behind_it(mon
 
 
 def test_an_arm_is_kept_for_some_rounds():
-    length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
+    length, draft_statistics = taught(rounds=KEPT_AT_FIRST + 2)
     assert length.plan(4) == DraftPlan(0, plain_tokens=FIRST_PIECE)  # a first sample
     length.observe_plain_step(8, StepSeconds(0.4, 0.4))
     assert length.plan(4) == DraftPlan(1)
     draft_statistics.learn_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better
-    kept = [length.plan(4) for _ in range(KEPT_ROUNDS + 1)]
-    assert kept == [DraftPlan(1)] * KEPT_ROUNDS + [DraftPlan(0, plain_tokens=FIRST_PIECE)]
+    kept = [length.plan(4) for _ in range(KEPT_AT_FIRST + 1)]
+    assert kept == [DraftPlan(1)] * KEPT_AT_FIRST + [DraftPlan(0, plain_tokens=FIRST_PIECE)]
 
 
 def test_rounds_of_a_kept_arm_are_not_learned_from_once_enough_is_known(monkeypatch):
@@ -119,10 +120,10 @@ def test_an_arm_is_not_kept_once_a_draft_by_it_was_all_wrong(monkeypatch):
 
 
 def test_every_round_is_learned_from_until_enough_is_known():
-    length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
+    length, draft_statistics = taught(rounds=KEPT_AT_FIRST + 2)
     assert length.plan(1).plain_tokens == FIRST_PIECE  # a first sample
     length.observe_plain_step(8, StepSeconds(0.4, 0.4))
-    plans = [length.plan(1) for _ in range(KEPT_ROUNDS + 1)]
+    plans = [length.plan(1) for _ in range(KEPT_AT_FIRST + 1)]
     assert not any(plan.is_kept for plan in plans)
     assert not draft_statistics.settled
 
@@ -347,10 +348,10 @@ def test_a_request_that_begins_without_drafts_keeps_its_arm_as_others_do(monkeyp
 def test_the_first_rounds_of_a_request_follow_each_choice_until_enough_is_known(monkeypatch):
     length, plans = AdaptiveLength(taught(max_draft_len=16)[1]), []
     no_trials(monkeypatch)
-    for best in range(1, 2 * KEPT_ROUNDS + 3):
+    for best in range(1, 2 * KEPT_AT_FIRST + 3):
         promising(monkeypatch, alone=1, length=best)
         plans.append(length.plan(16))
         draft = replace(drafted(*[1] * plans[-1].num_tokens), plan=plans[-1])
         length.verified(draft, 1, StepSeconds(0.08, 0.05))
-    first = KEPT_ROUNDS + 1
+    first = KEPT_AT_FIRST + 1
     assert [plan.num_tokens for plan in plans] == [*range(1, first + 1)] + [first + 1] * first
