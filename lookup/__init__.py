@@ -1,1 +1,4 @@
-"""Prompt lookup: what followed the same n-gram before. The loop (V1) and engines (V2) share it."""
+"""Prompt lookup: what followed the same n-gram before. The loop (V1) and engines (V2) share it.
+
+``index`` looks into a request's own text, ``pools`` into answers of earlier requests.
+"""

@@ -67,8 +67,11 @@ class NgramIndex:
                 self._copied = self._copied + 1 if row[self._copied] == token else 0
             row.append(token)
 
-    def lookup(self, limit: int) -> Match | None:
-        """Return at most ``limit`` tokens that followed the row's tail before."""
+    def lookup(self, limit: int, most_matching: int = 0) -> Match | None:
+        """Return at most ``limit`` tokens that followed the row's tail before.
+
+        most_matching: count up to so many tokens that lead there, though n-grams may be shorter.
+        """
         row, end = self._row, len(self._row)
         node, size = ROOT, 0
         while size < min(self._max_ngram_size, end):
@@ -77,17 +80,18 @@ class NgramIndex:
                 break
             node, size = longer, size + 1
             if self._once[node]:
-                size = self._matching(self._follower[node], size)
+                size = self._matching(self._follower[node], size, self._max_ngram_size)
                 break
         if node == ROOT:
             return None
         start = self._with_whole_draft(node, limit)
+        size = self._matching(start, size, most_matching)
         return Match(row[start : start + limit].tolist(), size)
 
-    def _matching(self, follower: int, size: int) -> int:
+    def _matching(self, follower: int, size: int, most: int) -> int:
         """How many tokens before a position are the row's last ones; ``size`` are known to be."""
         row, end = self._row, len(self._row)
-        most = min(self._max_ngram_size, follower)
+        most = min(most, follower)
         while size < most and row[follower - size - 1] == row[end - size - 1]:
             size += 1
         return size

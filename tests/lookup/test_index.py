@@ -133,6 +133,21 @@ def test_a_tail_is_compared_with_the_row_where_it_occurred_once():
     assert index_of([9, 1, 2, 3, 4, 9, 1, 2, 3], ngram=3).lookup(2) == ([4, 9], 3)
 
 
+@given(repeated, st.integers(1, 6), st.integers(0, 9), st.booleans(), st.booleans())
+def test_more_tokens_than_an_ngram_has_are_counted_where_it_is_asked_for(
+    row, ngram, most, keep_all, use_oldest
+):
+    index = index_of(row, ngram, keep_all=keep_all, use_oldest=use_oldest)
+    match, counted = index.lookup(len(row)), index.lookup(len(row), most)
+    if match is None:
+        assert counted is None
+        return
+    assert counted.tokens == match.tokens
+    start = len(row) - len(match.tokens)
+    sizes = [n for n in range(1, start + 1) if row[start - n : start] == row[-n:]]
+    assert counted.ngram_size == max(match.ngram_size, min(most, max(sizes)))
+
+
 @given(st.lists(rows, max_size=6), st.integers(1, 4))
 def test_growing_in_pieces_is_growing_at_once(pieces, ngram):
     grown = NgramIndex(ngram)

@@ -1,0 +1,305 @@
+"""Pools: a copy is what followed in an answer of the same pool, and they hold what they may."""
+
+import threading
+import tracemalloc
+from collections import OrderedDict
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.lookup import pools as module
+from tandem.lookup.pools import (
+    LEAST_COUNTED,
+    LEAST_MATCH,
+    LONGEST_MATCH,
+    MOST_OCCURRENCES,
+    MOST_TOKENS,
+    LookupPools,
+)
+
+
+def pools_of(*answers, name="ours", max_tokens=100_000):
+    pools = LookupPools(max_tokens)
+    for answer in answers:
+        pools.join(name, answer)
+    return pools
+
+
+ANSWER = [10, 11, 12, 13, 14, 15, 16]
+
+
+def test_a_copy_is_what_followed_the_same_tokens_in_an_earlier_answer():
+    pools = pools_of(ANSWER)
+    assert pools.lookup("ours", [1, 11, 12, 13], 2) == ([14, 15], 3)
+    assert pools.lookup("ours", [10, 11, 12, 13], 9) == ([14, 15, 16], 4)
+    assert pools.lookup("ours", ANSWER[:-1], 9) == ([16], 6)
+
+
+def test_too_few_tokens_lead_nowhere_and_nothing_follows_the_last_one():
+    pools = pools_of(ANSWER)
+    assert LEAST_MATCH == 3
+    for tail in ([], [13], [12, 13], [1, 12, 13], ANSWER):
+        assert pools.lookup("ours", tail, 4) is None
+
+
+def test_other_pools_have_nothing_of_it():
+    pools = pools_of(ANSWER)
+    for name in ("", "our", "ours ", "OURS", "theirs"):
+        assert pools.lookup(name, ANSWER[:4], 4) is None
+
+
+def test_an_answer_does_not_go_on_in_the_next():
+    pools = pools_of([1, 2, 3, 4], [5, 6, 7, 8])
+    assert pools.lookup("ours", [2, 3, 4], 4) is None
+    assert pools.lookup("ours", [3, 4, 5], 4) is None
+    assert pools.lookup("ours", [1, 2, 3], 4) == ([4], 3)
+
+
+def test_the_longest_match_wins_and_the_newest_among_equals():
+    pools = pools_of([1, 2, 3, 4, 50], [9, 2, 3, 4, 60], [8, 2, 3, 4, 70])
+    assert pools.lookup("ours", [1, 2, 3, 4], 1) == ([50], 4)
+    assert pools.lookup("ours", [9, 2, 3, 4], 1) == ([60], 4)
+    assert pools.lookup("ours", [7, 2, 3, 4], 1) == ([70], 3)
+
+
+def test_within_an_answer_the_newest_occurrence_is_taken_too():
+    assert pools_of([1, 2, 3, 50, 1, 2, 3, 60]).lookup("ours", [1, 2, 3], 1) == ([60], 3)
+    assert pools_of([1, 1, 1, 1, 1, 2]).lookup("ours", [1, 1, 1], 2) == ([2], 3)
+
+
+def test_no_more_than_so_many_tokens_are_compared():
+    long = [*range(100)]
+    assert pools_of(long).lookup("ours", long[:60], 2) == ([60, 61], LONGEST_MATCH)
+
+
+def test_no_more_than_so_many_occurrences_are_compared():
+    newer = [[100 + at, 1, 2, 3, 4] for at in range(MOST_OCCURRENCES - 1)]
+    assert pools_of([9, 1, 2, 3, 50], *newer).lookup("ours", [9, 1, 2, 3], 1) == ([50], 4)
+    newer.append([99, 1, 2, 3, 4])
+    assert pools_of([9, 1, 2, 3, 50], *newer).lookup("ours", [9, 1, 2, 3], 1) == ([4], 3)
+
+
+def test_any_id_may_be_looked_up():
+    answer = [2**31 - 1, 0, 2**31 - 2, 5, 0, 0, 0, 6]
+    pools = pools_of(np.array(answer, np.int32))
+    for end in range(3, len(answer)):
+        assert pools.lookup("ours", answer[:end], 1) == ([answer[end]], end)
+
+
+def test_an_answer_stays_as_it_joined():
+    row = np.array(ANSWER, np.int32)
+    pools = pools_of(row)
+    row[:] = 0
+    assert pools.lookup("ours", ANSWER[:3], 9) == (ANSWER[3:], 3)
+
+
+def test_a_name_may_be_any_text():
+    pools = LookupPools(100_000)
+    names = ["", " ", "é", "e\u0301", "\0", "名", "\U0001f600" * 64, "x" * 100_000]
+    for at, name in enumerate(names):
+        pools.join(name, [1, 2, 3, at])
+    for at, name in enumerate(names):
+        assert pools.lookup(name, [1, 2, 3], 1) == ([at], 3)
+
+
+@pytest.mark.parametrize("max_tokens", [0, -1, MOST_TOKENS + 1])
+def test_a_bound_that_cannot_be_kept_is_refused(max_tokens):
+    with pytest.raises(ValueError, match=rf"{max_tokens} tokens of pools, must lie in 1\.\."):
+        LookupPools(max_tokens)
+
+
+# Few tokens, so that most n-grams occur in several pools.
+NAMES = ("a", "b", "c")
+answers = st.lists(st.integers(0, 2), max_size=100)
+operations = st.lists(
+    st.tuples(st.sampled_from(("join", "lookup")), st.sampled_from(NAMES), answers), max_size=40
+)
+bounds = st.sampled_from([1, 63, 64, 100, 128, 200, 1000])
+
+
+class Model:
+    """What pools hold, said plainly."""
+
+    def __init__(self, max_tokens):
+        self.max_tokens = max_tokens
+        self.pools = OrderedDict()
+
+    @property
+    def num_tokens(self):
+        held = [answer for pool in self.pools.values() for answer in pool]
+        return sum(max(len(answer), LEAST_COUNTED) for answer in held)
+
+    def join(self, name, answer):
+        size = max(len(answer), LEAST_COUNTED)
+        if len(answer) <= LEAST_MATCH or size > self.max_tokens:
+            return
+        self.touch(name)
+        while self.num_tokens + size > self.max_tokens:
+            oldest = next(iter(self.pools))
+            self.pools[oldest].pop(0)
+            if not self.pools[oldest]:
+                del self.pools[oldest]
+        self.pools.setdefault(name, []).append(answer)
+
+    def touch(self, name):
+        if name in self.pools:
+            self.pools.move_to_end(name)
+
+    def best(self, name, tail, limit):
+        """The longest match, the newest among equals."""
+        best = (None, LEAST_MATCH - 1)
+        for answer in reversed(self.pools.get(name, [])):
+            for end in range(len(answer) - 1, LEAST_MATCH - 1, -1):
+                most = min(end, len(tail), LONGEST_MATCH)
+                sizes = [n for n in range(1, most + 1) if answer[end - n : end] == tail[-n:]]
+                if sizes and max(sizes) > best[1]:
+                    best = (answer[end : end + limit], max(sizes))
+        return None if best[0] is None else best
+
+
+def held(pools):
+    """Answers by key of their pool, as they are held."""
+    return [
+        (key, [list(pools._answers[number].tokens) for number in numbers])
+        for key, numbers in pools._pools.items()
+    ]
+
+
+@settings(max_examples=400, deadline=None)
+@given(bounds, operations, st.integers(1, 6))
+def test_pools_hold_and_find_what_they_should_after_any_operations(max_tokens, operations, limit):
+    pools, model = LookupPools(max_tokens), Model(max_tokens)
+    with patch.object(module, "MOST_OCCURRENCES", 10**6):
+        for what, name, tokens in operations:
+            if what == "join":
+                pools.join(name, tokens)
+                model.join(name, tokens)
+            else:
+                found = pools.lookup(name, tokens, limit)
+                assert found == model.best(name, tokens, limit)
+                if len(tokens) >= LEAST_MATCH:
+                    model.touch(name)
+            assert pools.num_tokens == model.num_tokens <= max_tokens
+            named = [(pools._key(name), answers) for name, answers in model.pools.items()]
+            assert held(pools) == named
+            assert len(pools._answers) == sum(len(answers) for _, answers in named)
+
+
+@settings(max_examples=400, deadline=None)
+@given(bounds, operations, st.integers(1, 6))
+def test_a_copy_always_followed_its_ngram_in_an_answer_of_that_very_pool(
+    max_tokens, operations, limit
+):
+    """With all that is real: few occurrences compared, and slots that tokens share."""
+    pools, joined = LookupPools(max_tokens), {name: [] for name in NAMES}
+    for what, name, tokens in operations:
+        if what == "join":
+            pools.join(name, tokens)
+            joined[name].append(tokens)
+        elif match := pools.lookup(name, tokens, limit):
+            size = match.ngram_size
+            assert LEAST_MATCH <= size <= min(len(tokens), LONGEST_MATCH)
+            assert 1 <= len(match.tokens) <= limit
+            assert any(
+                answer[end - size : end] == tokens[-size:]
+                and answer[end : end + limit] == match.tokens
+                for answer in joined[name]
+                for end in range(size, len(answer))
+            )
+
+
+def test_the_least_recently_used_pool_makes_room():
+    pools = LookupPools(3 * LEAST_COUNTED)
+    for name in ("a", "b", "c"):
+        pools.join(name, [1, 2, 3, 4])
+    assert pools.lookup("a", [1, 2, 3], 1)  # a use
+    pools.join("d", [1, 2, 3, 4])
+    found = {name for name in "abcd" if pools.lookup(name, [1, 2, 3], 1)}
+    assert found == {"a", "c", "d"}
+
+
+def test_a_pool_in_use_loses_its_oldest_answers():
+    pools = LookupPools(2 * LEAST_COUNTED)
+    for at in range(5):
+        pools.join("a", [at, at, at, 9])
+    assert [bool(pools.lookup("a", [at] * 3, 1)) for at in range(5)] == [False] * 3 + [True] * 2
+
+
+def test_an_answer_over_the_bound_is_left_out_and_costs_nobody_anything():
+    pools = pools_of(ANSWER, max_tokens=100)
+    pools.join("theirs", range(101))
+    assert pools.num_tokens == LEAST_COUNTED
+    assert pools.lookup("ours", ANSWER[:3], 1)
+    pools.join("theirs", range(100))
+    assert pools.num_tokens == 100
+    assert pools.lookup("ours", ANSWER[:3], 1) is None
+
+
+BYTES_A_TOKEN = 45  # as reference.md says
+
+
+@pytest.mark.parametrize(
+    ("length", "names"), [(4, 10**9), (4, 1), (64, 10**9), (65, 1), (1000, 7), (4096, 10**9)]
+)
+def test_memory_is_bounded_whatever_joins(length, names):
+    """Short answers in a pool each, long ones in one: objects are counted with the tokens."""
+    max_tokens = 2**15
+    tokens = np.arange(length, dtype=np.int32)
+    tracemalloc.start()
+    try:
+        pools = LookupPools(max_tokens)
+        for at in range(3 * max_tokens // max(length, LEAST_COUNTED)):
+            pools.join(f"{at % names} " + "\U0001f600" * 63, tokens + at * 1000)
+        size, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert pools.num_tokens > max_tokens - max(length, LEAST_COUNTED)
+    assert size <= BYTES_A_TOKEN * max_tokens
+    assert peak <= BYTES_A_TOKEN * max_tokens + 200 * length  # of an answer while it joins
+
+
+class Touches(int):
+    """A token that counts how often it is compared."""
+
+    count = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other):
+        Touches.count += 1
+        return int.__eq__(self, other)
+
+
+@pytest.mark.parametrize("num_answers", [10, 1000])
+def test_a_lookup_costs_the_same_in_a_pool_of_any_size(num_answers):
+    """Counted, not timed."""
+    pools = pools_of(*[[7] * 40] * num_answers)
+    Touches.count = 0
+    assert pools.lookup("ours", [Touches(7)] * 40, 4)
+    assert Touches.count <= MOST_OCCURRENCES * LONGEST_MATCH
+
+
+def test_many_at_once_leave_all_in_order():
+    max_tokens, names = 50 * LEAST_COUNTED, [str(at) for at in range(8)]
+    pools, wrong = LookupPools(max_tokens), []
+
+    def use(number):
+        own = [number * 1000 + at for at in range(80)]
+        for at in range(300):
+            name = names[(number + at) % len(names)]
+            pools.join(name, own)
+            match = pools.lookup(name, own[at % 70 : at % 70 + 5], 4)
+            if match and match.tokens != own[at % 70 + 5 : at % 70 + 9]:
+                wrong.append(match)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert pools.num_tokens == 80 * len(pools._answers) <= max_tokens
+    numbers = [number for pool in pools._pools.values() for number in pool]
+    assert sorted(numbers) == sorted(pools._answers)
