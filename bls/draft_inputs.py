@@ -17,9 +17,11 @@ DRAFTING = (
     tensors.NUM_DRAFT_TOKENS,
     tensors.PROMPT_LOOKUP_NUM_TOKENS,
     tensors.MAX_MATCHING_NGRAM_SIZE,
+    tensors.LOOKUP_POOL,
     tensors.USE_DRAFT_LOGITS,
     tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
+MAX_POOL_NAME_BYTES = 256  # of UTF-8
 
 
 class DraftInputs:
@@ -41,12 +43,17 @@ class DraftInputs:
         )
         threshold = self._threshold(row)
         ahead = self._draft_ahead(row, drafter, guided=request.guide is not None)
+        pool = self._lookup_pool(row)
         if drafter is CONTROL or asked == 0:
             return replace(request, drafter=CONTROL.name)
         self._inputs.refuse_unless(
             drafter.looks_up,
             row,
-            (tensors.PROMPT_LOOKUP_NUM_TOKENS, tensors.MAX_MATCHING_NGRAM_SIZE),
+            (
+                tensors.PROMPT_LOOKUP_NUM_TOKENS,
+                tensors.MAX_MATCHING_NGRAM_SIZE,
+                tensors.LOOKUP_POOL,
+            ),
             f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.looks_up)}",
         )
         use_logits = self._uses_logits(row, drafter)
@@ -56,6 +63,7 @@ class DraftInputs:
             draft_len=settings.draft_len if asked is None else asked,
             prompt_lookup_num_tokens=self._lookup_length(looked_up, asked),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
+            lookup_pool=pool,
             use_draft_logits=use_logits,
             draft_acceptance_threshold=threshold if use_logits else None,
             draft_ahead=ahead,
@@ -122,6 +130,23 @@ class DraftInputs:
             samples,
             row,
             (tensors.USE_DRAFT_LOGITS,),
+    def _lookup_pool(self, row: int) -> str | None:
+        """Name the pool of earlier answers; None: nothing is shared."""
+        given = self._inputs.values(tensors.LOOKUP_POOL, row)
+        if not len(given):
+            return None
+        if not self._settings.max_pool_tokens:
+            raise BadRequest(
+                f"input '{tensors.LOOKUP_POOL}' is not supported by this deployment: "
+                "decoding.prompt_lookup.max_pool_tokens of its profile is 0"
+            )
+        if not 1 <= len(given[0]) <= MAX_POOL_NAME_BYTES:
+            raise BadRequest(
+                f"input '{tensors.LOOKUP_POOL}': a name of {len(given[0])} bytes given, must have "
+                f"1..{MAX_POOL_NAME_BYTES}"
+            )
+        return self._inputs.strings(tensors.LOOKUP_POOL, row)[0]
+
             f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.samples_from_draft_model)}"
             f": '{drafter.name}' has no logits",
         )

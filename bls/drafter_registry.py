@@ -103,6 +103,8 @@ DRAFTERS: dict[DrafterName, DrafterKind] = {
     kind.name: kind for kind in (DRAFT_MODEL, PROMPT_LOOKUP, HYBRID, ENGINE, CONTROL)
 }
 BUILT_IN = frozenset(DRAFTERS)
+# Who proposed what prompt lookup copied from a pool. Not a row: a request asks for prompt lookup.
+LOOKUP_POOL: DrafterName = "lookup_pool"
 
 
 def join(kind: DrafterKind) -> None:

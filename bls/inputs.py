@@ -121,7 +121,7 @@ class Inputs:
     ) -> None:
         """Refuse inputs that were given (a flag: set) where they cannot be honoured."""
         for tensor in () if possible else inputs:
-            if self.scalar(tensor, row, None) not in (None, False):
+            if any(self.values(tensor, row).tolist()):
                 raise BadRequest(f"input '{tensor}' {reason}")
 
 

@@ -279,6 +279,8 @@ class Decoding:
             self.finish_reason = "length"
         if self.finish_reason is not None and not self.request.detokenizes_off_path:
             text += yield from self._text.finish(self.sequence.output)
+        if self.finish_reason is not None:
+            self._drafter.completed(self.sequence)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
     def _followed(

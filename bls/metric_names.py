@@ -76,6 +76,9 @@ KV_RESERVED = METRICS.gauge(
     "tandem_kv_reserved_ratio",
     "Share of the target's KV cache that running sequences may need",
 )
+LOOKUP_POOL_TOKENS = METRICS.gauge(
+    "tandem_lookup_pool_tokens", "Tokens of earlier answers in the pools of prompt lookup"
+)
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls", "Engine calls abandoned without an answer"
 )

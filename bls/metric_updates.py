@@ -104,6 +104,13 @@ def zeros(drafter: DrafterName) -> MetricUpdates:
     return updates_of(drafter, statistics, Timeline(arrival=0))
 
 
+def zero_drafts(source: DrafterName) -> MetricUpdates:
+    """Return updates that name the counters of a source of drafts and count nothing."""
+    updates = MetricUpdates()
+    _count_drafts(updates, source, Drafted())
+    return updates
+
+
 def _count_drafts(updates: MetricUpdates, source: DrafterName, drafted: Drafted) -> None:
     for name, value in (
         (DRAFTS, drafted.num_spec_steps),

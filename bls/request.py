@@ -54,6 +54,7 @@ class Request:
     max_draft_len: int = 0  # the longest that the target verifies
     prompt_lookup_num_tokens: int = 0
     max_matching_ngram_size: int = 1
+    lookup_pool: str | None = None  # of earlier answers: to copy from, and for this one to join
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     seeded: bool = False  # the client chose the seed, and so expects to see the text again

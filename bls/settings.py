@@ -109,6 +109,7 @@ class LoopSettings(RequestLimits):
     lookup_keeps_all: bool = True
     lookup_uses_oldest: bool = True
     hybrid_min_ngram_size: int = 2  # below it, `hybrid` prefers the draft model
+    max_pool_tokens: int = 0  # of earlier answers, in all pools of all loops; 0: there are none
 
     # Admission, of all loops together
     instances: int = 1  # loops, each in a process of its own
@@ -134,6 +135,11 @@ class LoopSettings(RequestLimits):
     def max_queue_bytes_each(self) -> int:
         """Bytes of texts that wait to be tokenized in each loop. One text always may."""
         return self.max_queue_bytes // self.instances
+
+    @property
+    def max_pool_tokens_each(self) -> int:
+        """Tokens of earlier answers that each loop keeps in its pools."""
+        return self.max_pool_tokens // self.instances
 
     @property
     def draft_stops_when_unsure(self) -> bool:

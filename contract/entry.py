@@ -72,6 +72,7 @@ DRAFTER = INPUTS.declare("drafter", "STRING", (1,), optional=True)
 DRAFT_AHEAD = INPUTS.declare("draft_ahead", "STRING", (1,), optional=True)
 PROMPT_LOOKUP_NUM_TOKENS = INPUTS.declare("prompt_lookup_num_tokens", "INT32", (1,), optional=True)
 MAX_MATCHING_NGRAM_SIZE = INPUTS.declare("max_matching_ngram_size", "INT32", (1,), optional=True)
+LOOKUP_POOL = INPUTS.declare("lookup_pool", "STRING", (1,), optional=True)
 DRAFT_ACCEPTANCE_THRESHOLD = INPUTS.declare(
     "draft_acceptance_threshold", "FP32", (1,), optional=True
 )

@@ -9,6 +9,7 @@ from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.guarded import GuardedDrafter
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
+from tandem.lookup.pools import LookupPools
 
 
 def drafter_of(
@@ -17,16 +18,20 @@ def drafter_of(
     health: DrafterHealth,
     draft_statistics: DraftStatistics,
     ahead_statistics: AheadStatistics | None = None,
+    *,
+    pools: LookupPools | None = None,
 ) -> Drafter:
     """Return the drafter that a request asks for.
 
     health, draft_statistics, ahead_statistics: of the draft model, shared by all requests. Without
-    the last one nothing is drafted ahead.
+    the last one nothing is drafted ahead. pools: of earlier answers.
     """
     kind = DRAFTERS[request.drafter]
     if kind.samples_from_draft_model and settings.draft is None:
         kind = CONTROL
-    context = DrafterContext(settings, health, draft_statistics, kind.settings, ahead_statistics)
+    context = DrafterContext(
+        settings, health, draft_statistics, kind.settings, ahead_statistics, pools
+    )
     if kind.name in BUILT_IN:
         return kind.make(request, context)
     return GuardedDrafter(kind, request, context)

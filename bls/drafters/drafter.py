@@ -11,6 +11,7 @@ from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeco
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
+from tandem.lookup.pools import LookupPools
 
 Proposal = Generator[EngineCall | Settle, Any, Draft]
 StepsAhead = Generator[EngineCall, EngineAnswer, Any]
@@ -42,6 +43,7 @@ class DrafterContext(NamedTuple):
     draft_statistics: DraftStatistics
     own: Any = None
     ahead_statistics: AheadStatistics | None = None  # None: nothing is drafted ahead
+    pools: LookupPools | None = None  # None: requests share no answers
 
 
 class Drafter:
@@ -70,3 +72,6 @@ class Drafter:
 
     def failed(self, error: EngineCallError) -> None:
         """Note that an engine call made by ``propose`` failed."""
+
+    def completed(self, sequence: Sequence) -> None:
+        """Note that the answer is complete; not called for one that failed or was cancelled."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind
+from tandem.bls.drafter_registry import CONTROL, DRAFTERS, LOOKUP_POOL, DrafterKind
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
@@ -71,6 +71,10 @@ class GuardedDrafter(Drafter):
             self._give_up(error)
         else:
             self._try(lambda: self._drafter.failed(error), None)
+
+    def completed(self, sequence: Sequence) -> None:
+        """Pass on that the answer is complete."""
+        self._try(lambda: self._drafter.completed(sequence), None)
 
     def _try(self, act: Callable[[], Made], instead: Made) -> Made:
         """Return what ``act`` returns, or something instead where it raises."""
@@ -154,7 +158,7 @@ class GuardedDrafter(Drafter):
         tokens = tokens.astype(np.int32)
         if draft.logits is None:
             tokens = sequence.up_to_end(tokens)
-        known = draft.drafter in DRAFTERS and draft.drafter != CONTROL.name
+        known = draft.drafter in {*DRAFTERS, LOOKUP_POOL} and draft.drafter != CONTROL.name
         return replace(draft, tokens=tokens, drafter=draft.drafter if known else self._kind.name)
 
     def _fault(self, what: str) -> DrafterFailed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tandem.bls.drafter_registry import LOOKUP_POOL, PROMPT_LOOKUP
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
@@ -49,6 +50,8 @@ class Hybrid(Drafter):
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Pass on what became of drafts and of copies: the draft model competes with those."""
+        if draft.drafter == LOOKUP_POOL:  # a copy like any other
+            draft = replace(draft, drafter=PROMPT_LOOKUP.name)
         self._draft_model.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
@@ -58,6 +61,10 @@ class Hybrid(Drafter):
     def failed(self, error: EngineCallError) -> None:
         """Let the draft model rest."""
         self._draft_model.failed(error)
+
+    def completed(self, sequence: Sequence) -> None:
+        """Let the answer join its pool."""
+        self._prompt_lookup.completed(sequence)
 
 
 def make(request: Request, context: DrafterContext) -> Hybrid:

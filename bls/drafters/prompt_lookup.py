@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.bls.drafter_registry import PROMPT_LOOKUP
+from tandem.bls.drafter_registry import LOOKUP_POOL, PROMPT_LOOKUP, DrafterName
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
 from tandem.bls.effects import Draft
 from tandem.bls.request import Request
+from tandem.bls.seeds import lengths_decide_text
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
-from tandem.lookup.index import NgramIndex
+from tandem.lookup.index import Match, NgramIndex
+from tandem.lookup.pools import LONGEST_MATCH, LookupPools
 
 # Without a match the target goes on alone for as many tokens as there were misses in a row, up to
 # so many: a call for one token each would pay a hop for every token of a text that repeats nothing.
@@ -20,16 +22,24 @@ MOST_PLAIN_TOKENS = 8
 class PromptLookup(Drafter):
     """Prompt and answer feed one index, which belongs to this request alone.
 
+    A request that names a pool copies from the answers in it too, where a longer match leads there
+    than in its own text. Its own answer joins them.
+
     Source: Saxena, "Prompt Lookup Decoding", 2023; TensorRT-LLM's hyperparameters.
     """
 
-    def __init__(self, request: Request, settings: LoopSettings) -> None:
+    def __init__(
+        self, request: Request, settings: LoopSettings, pools: LookupPools | None = None
+    ) -> None:
         self._longest = request.prompt_lookup_num_tokens
         self._index = NgramIndex(
             request.max_matching_ngram_size,
             keep_all=settings.lookup_keeps_all,
             use_oldest=settings.lookup_uses_oldest,
         )
+        self._pools = pools
+        self._pool = request.lookup_pool
+        self._copies_from_pool = drafts_decide_nothing(request, settings)
         self.misses = 0  # in a row
 
     def propose(self, sequence: Sequence, limit: int) -> Proposal:
@@ -39,16 +49,50 @@ class PromptLookup(Drafter):
 
     def look_up(self, sequence: Sequence, limit: int, *, min_ngram_size: int = 1) -> Draft:
         """Return what followed the longest n-gram that matches, if it is long enough."""
-        self._index.extend(sequence.context[len(self._index) :].tolist())
-        match = self._index.lookup(min(limit, self._longest))
+        match, source = self._longest_match(sequence, min(limit, self._longest))
         if match is None or match.ngram_size < min_ngram_size:
             self.misses += 1
             return Draft(plain_tokens=min(self.misses, MOST_PLAIN_TOKENS))
         self.misses = 0
         tokens = sequence.up_to_end(np.array(match.tokens, np.int32))
-        return Draft(tokens, drafter=PROMPT_LOOKUP.name, num_matching=match.ngram_size)
+        return Draft(tokens, drafter=source, num_matching=match.ngram_size)
+
+    def completed(self, sequence: Sequence) -> None:
+        """Let the answer join its pool."""
+        if self._pools is not None and self._pool is not None:
+            self._pools.join(self._pool, sequence.output)
+
+    def _longest_match(self, sequence: Sequence, limit: int) -> tuple[Match | None, DrafterName]:
+        """Return the longer match of both texts, the own one where they are equal, and its name."""
+        self._index.extend(sequence.context[len(self._index) :].tolist())
+        pooled = self._match_in_pool(sequence, limit)
+        if pooled is None:
+            return self._index.lookup(limit), PROMPT_LOOKUP.name
+        own = self._index.lookup(limit, LONGEST_MATCH)
+        if own is None or own.ngram_size < pooled.ngram_size:
+            return pooled, LOOKUP_POOL
+        return own, PROMPT_LOOKUP.name
+
+    def _match_in_pool(self, sequence: Sequence, limit: int) -> Match | None:
+        if self._pools is None or self._pool is None or not self._copies_from_pool:
+            return None
+        return self._pools.lookup(self._pool, sequence.context[-LONGEST_MATCH:].tolist(), limit)
+
+
+def pools_of(settings: LoopSettings) -> LookupPools | None:
+    """Return the pools of one loop; None where the deployment has none."""
+    return LookupPools(settings.max_pool_tokens_each) if settings.max_pool_tokens else None
+
+
+def drafts_decide_nothing(request: Request, settings: LoopSettings) -> bool:
+    """Whether a request's text is the same whatever is drafted: others' answers must not change it.
+
+    Else a seed would give another text the next time, or a threshold let what others wrote through.
+    """
+    lossy = request.draft_acceptance_threshold is not None
+    return not lossy and not lengths_decide_text(request, settings)
 
 
 def make(request: Request, context: DrafterContext) -> PromptLookup:
     """Return the drafter of one request."""
-    return PromptLookup(request, context.settings)
+    return PromptLookup(request, context.settings, context.pools)

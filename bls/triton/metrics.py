@@ -18,17 +18,25 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.drafter_registry import DrafterName
+from tandem.bls.drafter_registry import LOOKUP_POOL, DrafterName
 from tandem.bls.metric_names import (
     ABANDONED_CALLS,
     GUIDES_REFUSED,
     HEARTBEAT,
     KV_RESERVED,
+    LOOKUP_POOL_TOKENS,
     METRICS,
     REQUESTS_RUNNING,
     REQUESTS_WAITING,
 )
-from tandem.bls.metric_updates import Key, MetricUpdates, key_of, updates_of, zeros
+from tandem.bls.metric_updates import (
+    Key,
+    MetricUpdates,
+    key_of,
+    updates_of,
+    zero_drafts,
+    zeros,
+)
 from tandem.bls.statistics import Statistics
 from tandem.bls.timeline import Timeline
 from tandem.bls.triton.background import log_exception
@@ -44,10 +52,12 @@ class Metrics:
     overwrite the gauges of the others.
 
     The counters of ``drafters`` are there, at 0, before the first sequence ends: Prometheus takes
-    no notice of what a series begins with.
+    no notice of what a series begins with. has_pools: so are those of drafts from pools.
     """
 
-    def __init__(self, model: str, loop: str, drafters: Iterable[DrafterName]) -> None:
+    def __init__(
+        self, model: str, loop: str, drafters: Iterable[DrafterName], *, has_pools: bool = False
+    ) -> None:
         self._labels = {"model": model, "loop": loop}
         self._families = {metric: _family(metric) for metric in METRICS}
         self._metrics: dict[Key, Any] = {}
@@ -56,6 +66,8 @@ class Metrics:
         self._lock = threading.Lock()
         for drafter in drafters:
             self._unpublished.add(zeros(drafter))
+        if has_pools:
+            self._unpublished.add(zero_drafts(LOOKUP_POOL))
 
     def count(self, drafter: DrafterName, statistics: Statistics, timeline: Timeline) -> None:
         """Add one ended sequence; any thread may. ``drafter`` is what it asked for."""
@@ -69,7 +81,13 @@ class Metrics:
             self._unpublished.count(GUIDES_REFUSED, 1, keyword=keyword)
 
     def publish(
-        self, *, running: int, waiting: int, kv_reserved: float, abandoned: Mapping[str, int]
+        self,
+        *,
+        running: int,
+        waiting: int,
+        kv_reserved: float,
+        pool_tokens: int,
+        abandoned: Mapping[str, int],
     ) -> None:
         """Bring ``/metrics`` up to date. One thread only.
 
@@ -81,6 +99,7 @@ class Metrics:
             key_of(REQUESTS_RUNNING): running,
             key_of(REQUESTS_WAITING): waiting,
             key_of(KV_RESERVED): kv_reserved,
+            key_of(LOOKUP_POOL_TOKENS): pool_tokens,
             **{
                 key_of(ABANDONED_CALLS, engine=engine): calls for engine, calls in abandoned.items()
             },

@@ -19,6 +19,7 @@ from tandem.bls.drafter_registry import join
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
+from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
 from tandem.bls.other_loops import Way
@@ -65,7 +66,9 @@ class StreamEntry:
         self._clients = EngineClients(settings)
         self._health: DrafterHealth = self._draft_health()
         model, loop = args["model_name"], index_of_loop(args)
-        self._metrics = Metrics(model, loop, settings.drafters)
+        self._pools = pools_of(settings)
+        has_pools = self._pools is not None
+        self._metrics = Metrics(model, loop, settings.drafters, has_pools=has_pools)
         self._other_loops = other_loops(args, settings.instances)
         self._admission = Admission(
             max_running=settings.max_requests,
@@ -220,7 +223,12 @@ class StreamEntry:
             reservation = Reservation(*blocks_of(request, settings))
             availability = DraftKvAvailability(reservation, self._health)
             drafter = drafter_of(
-                request, settings, availability, self._draft_statistics, self._ahead_statistics
+                request,
+                settings,
+                availability,
+                self._draft_statistics,
+                self._ahead_statistics,
+                pools=self._pools,
             )
             decoding = Decoding(request, settings, drafter, matchers[index])
             sequence = SequenceState(index, decoding, prefixes[index], state, self._metrics)
@@ -255,5 +263,6 @@ class StreamEntry:
             running=self._admission.running,
             waiting=self._admission.waiting,
             kv_reserved=self._admission.kv_reserved,
+            pool_tokens=self._pools.num_tokens if self._pools else 0,
             abandoned={**none_abandoned, **self._clients.abandoned.by_model},
         )

@@ -46,6 +46,51 @@ def test_drafts_are_the_requests_or_the_deployments(values, expected):
     assert tuple(getattr(request, name) for name in DRAFTING) == expected
 
 
+@pytest.mark.parametrize(
+    ("values", "pool"),
+    [
+        ({"drafter": "prompt_lookup"}, None),
+        ({"drafter": "prompt_lookup", "lookup_pool": "ours"}, "ours"),
+        ({"drafter": "hybrid", "lookup_pool": "e\u0301\0 \n"}, "e\u0301\0 \n"),
+        ({"drafter": "hybrid", "lookup_pool": "x" * 256}, "x" * 256),
+        ({"drafter": "none", "lookup_pool": "ours"}, None),
+        ({"num_draft_tokens": 0, "lookup_pool": "ours"}, None),
+    ],
+)
+def test_a_pool_is_the_one_that_the_request_names(values, pool):
+    assert request_of(**values).lookup_pool == pool
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", ": a name of 0 bytes given, must have 1..256"),
+        ("x" * 257, ": a name of 257 bytes given, must have 1..256"),
+        ("é" * 129, ": a name of 258 bytes given, must have 1..256"),
+        (b"\xff", " is not valid UTF-8: byte 0xff at position 0"),
+    ],
+)
+def test_what_is_no_name_of_a_pool_is_refused(name, reason):
+    for drafter in ("prompt_lookup", "none"):
+        text = refusal(drafter=drafter, lookup_pool=name)
+        assert text == f"input 'lookup_pool'{reason}"
+
+
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid", "draft_model", "none"])
+def test_a_pool_is_refused_where_the_profile_has_none(drafter):
+    none = replace(SETTINGS, max_pool_tokens=0)
+    assert refusal(settings=none, drafter=drafter, lookup_pool="ours") == (
+        "input 'lookup_pool' is not supported by this deployment: "
+        "decoding.prompt_lookup.max_pool_tokens of its profile is 0"
+    )
+
+
+def test_a_pool_needs_a_drafter_that_looks_up():
+    assert refusal(drafter="draft_model", lookup_pool="ours") == (
+        "input 'lookup_pool' needs 'drafter' to be prompt_lookup or hybrid"
+    )
+
+
 def test_drafting_ahead_is_the_requests_or_the_deployments():
     ahead = with_engines(replace(SETTINGS, draft_ahead=True), draft={"branches": True})
     given = {"true": True, "false": False, "auto": None, "": True}
@@ -66,7 +111,12 @@ def test_a_deployments_threshold_holds_with_logits_only():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("num_draft_tokens", 1), ("use_draft_logits", True), ("max_matching_ngram_size", 1)],
+    [
+        ("num_draft_tokens", 1),
+        ("use_draft_logits", True),
+        ("max_matching_ngram_size", 1),
+        ("lookup_pool", "ours"),
+    ],
 )
 def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
     alone = replace(SETTINGS, drafters=("engine",), drafter="engine")

@@ -22,6 +22,7 @@ SETTINGS = replace(
     prompt_lookup_num_tokens=5,
     max_matching_ngram_size=2,
     max_ngram_size=3,
+    max_pool_tokens=1000,
     max_text_bytes=50,
     max_words=3,
     max_words_bytes=20,

@@ -257,12 +257,21 @@ class Health:
         self.errors.append(str(error))
 
 
-def decoding_of(request: Request, settings: LoopSettings = SETTINGS, health=None) -> Decoding:
+def decoding_of(
+    request: Request, settings: LoopSettings = SETTINGS, health=None, pools=None
+) -> Decoding:
     draft_statistics = DraftStatistics(
         settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
     )
     ahead_statistics = AheadStatistics(settings)
-    drafter = drafter_of(request, settings, health or Health(), draft_statistics, ahead_statistics)
+    drafter = drafter_of(
+        request,
+        settings,
+        health or Health(),
+        draft_statistics,
+        ahead_statistics,
+        pools=pools,
+    )
     return Decoding(request, settings, drafter)
 
 

@@ -71,6 +71,30 @@ def test_more_words_than_are_read_of_one_tensor_are_refused(folder):
     )
 
 
+@pytest.mark.parametrize(
+    ("instances", "max_pool_tokens", "said"),
+    [
+        (1, 63, "63 tokens for 1 loop hold no answer, each of which counts for 64 tokens at least"),
+        (2, 127, "; say 0, or 128 or more"),
+        (1, -1, "must be greater than or equal to 0, not -1"),
+        (1, 2**24 + 1, "must be less than or equal to 16777216, not 16777217"),
+    ],
+)
+def test_pools_that_hold_nothing_or_too_much_are_refused(folder, instances, max_pool_tokens, said):
+    decoding = {"prompt_lookup": {"max_pool_tokens": max_pool_tokens}}
+    told = refusal(folder, profile(instances=instances, decoding=decoding))
+    assert "decoding.prompt_lookup.max_pool_tokens: " in told
+    assert said in told
+
+
+def test_pools_of_several_loops_share_the_bound(folder):
+    for instances, each in ((1, 128), (2, 64)):
+        decoding = {"prompt_lookup": {"max_pool_tokens": 128}}
+        planned = load(folder, profile(instances=instances, decoding=decoding))
+        assert planned.loop_settings().max_pool_tokens_each == each
+    assert load(folder, profile()).loop_settings().max_pool_tokens == 0
+
+
 def test_ngrams_over_the_limit_of_a_request_are_refused(folder):
     lookup = {"prompt_lookup": {"max_matching_ngram_size": 9}}
     assert (

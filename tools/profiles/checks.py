@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tandem.bls.drafter_registry import CONTROL, DrafterKind, DrafterName
 from tandem.contract.strings import MOST_STRINGS
+from tandem.lookup.pools import LEAST_COUNTED
 from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
 from tandem.tools.profiles.engines.base import EnginePlan, KeyPath, ProfileError
 from tandem.tools.profiles.engines.emulated import EmulatedDraft, EmulatedTarget
@@ -108,6 +109,18 @@ def check_limits(profile: Profile) -> None:
             ("decoding", "prompt_lookup", "max_matching_ngram_size"),
             f"{lookup.max_matching_ngram_size} is over limits.max_ngram_size, which is "
             f"{limits.max_ngram_size}; lower the one or raise the other",
+        )
+
+
+def check_pools(profile: Profile) -> None:
+    """Refuse pools that no answer fits into."""
+    most, loops = profile.decoding.prompt_lookup.max_pool_tokens, profile.instances
+    if most and most // loops < LEAST_COUNTED:
+        raise ProfileError(
+            ("decoding", "prompt_lookup", "max_pool_tokens"),
+            f"{most} tokens for {loops} loop{'s' * (loops > 1)} hold no answer, each of which "
+            f"counts for {LEAST_COUNTED} tokens at least; say 0, or {loops * LEAST_COUNTED} or "
+            "more",
         )
 
 

@@ -29,6 +29,7 @@ from tandem.tools.profiles.checks import (
     check_languages,
     check_limits,
     check_names,
+    check_pools,
 )
 from tandem.tools.profiles.drafters import OwnDrafter, allowed_kinds, own_drafters
 from tandem.tools.profiles.engines.base import EnginePlan, ProfileError
@@ -152,6 +153,7 @@ class Deployment:
             **decoding.model_dump(exclude={"drafter", "prompt_lookup"}),
             **decoding.prompt_lookup.settings,
             hybrid_min_ngram_size=decoding.prompt_lookup.hybrid_min_ngram_size,
+            max_pool_tokens=decoding.prompt_lookup.max_pool_tokens,
             instances=profile.instances,
             **profile.admission.model_dump(),
             **self._request_limits,
@@ -270,6 +272,7 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     check_draft_lengths(profile, known, target)
     check_draft_ahead(profile, draft)
     check_limits(profile)
+    check_pools(profile)
     check_instances(profile)
     tokenizer = shared_tokenizer(profile)
     for key_path, section in sections_of(profile):

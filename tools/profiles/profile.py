@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.bls.drafter_registry import CONTROL, DrafterName
 from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
+from tandem.lookup.pools import MOST_TOKENS
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.drafters import DrafterSection
 from tandem.tools.profiles.engines.base import (
@@ -80,9 +81,12 @@ class PromptLookupSection(LookupSection):
     """What the loop looks up (see `LookupSection`).
 
     hybrid_min_ngram_size: drafter `hybrid` asks the draft model where only a shorter one matched.
+    max_pool_tokens: of earlier answers in all pools of all loops, for requests that name one; 0:
+    none may.
     """
 
     hybrid_min_ngram_size: PositiveInt = 2
+    max_pool_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = LoopSettings.max_pool_tokens
 
 
 def _draft_len(value: Any) -> Any:

@@ -8,7 +8,13 @@ from tandem.bls.statistics import Round, Statistics
 from tandem.bls.timeline import Timeline
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 
-GAUGES = {"running": 2, "waiting": 1, "kv_reserved": 0.5, "abandoned": {"target": 3}}
+GAUGES = {
+    "running": 2,
+    "waiting": 1,
+    "kv_reserved": 0.5,
+    "pool_tokens": 0,
+    "abandoned": {"target": 3},
+}
 
 
 @pytest.fixture
@@ -48,6 +54,17 @@ def test_counters_and_gauges_say_what_happened(metrics, shown):
     assert shown("spec_decode_num_accepted_tokens_total", drafter="draft_model") == 6
     assert shown("tandem_requests_running") == 2
     assert shown("tandem_abandoned_calls", engine="target") == 3
+
+
+def test_pools_have_counters_of_drafts_before_the_first_one_where_there_are_pools(pb, shown):
+    Metrics("bls_stream", "0", ["prompt_lookup"]).publish(**GAUGES)
+    with pytest.raises(KeyError):
+        shown("spec_decode_num_drafts_total", drafter="lookup_pool")
+    pooling = Metrics("bls_stream", "0", ["prompt_lookup"], has_pools=True)
+    pooling.publish(**GAUGES | {"pool_tokens": 77})
+    for name in ("drafts", "draft_tokens", "accepted_tokens"):
+        assert shown(f"spec_decode_num_{name}_total", drafter="lookup_pool") == 0
+    assert shown("tandem_lookup_pool_tokens") == 77
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), -float("inf")])
