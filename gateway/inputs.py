@@ -133,6 +133,7 @@ def _drafting(request: GenerationRequest, model: ServedModel) -> dict[Tensor, Va
         else str(request.draft_ahead).lower(),
         tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
         tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
+        tensors.LOOKUP_POOL: request.lookup_pool,
         tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
         tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
     }

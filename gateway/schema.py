@@ -65,6 +65,7 @@ class GenerationRequest(GuidedRequest):
     draft_ahead: bool | Literal["auto"] | None = None
     prompt_lookup_num_tokens: Count | None = None
     max_matching_ngram_size: Count | None = None
+    lookup_pool: str | None = None
     use_draft_logits: bool | None = None
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     return_token_details: bool = False

@@ -72,6 +72,7 @@ async def test_temperature_is_openais(post, triton, body, inputs):
         ({"draft_ahead": True}, {"draft_ahead": "true"}),
         ({"draft_ahead": "auto"}, {"draft_ahead": "auto"}),
         ({"prompt_lookup_num_tokens": 3}, {"prompt_lookup_num_tokens": 3}),
+        ({"lookup_pool": "k3Jx"}, {"lookup_pool": "k3Jx"}),
         ({"model": "ensemble"}, {"drafter": "none"}),
         ({"model": "ensemble", "drafter": "hybrid"}, {"drafter": "hybrid"}),
     ],

@@ -55,6 +55,12 @@ GROUPS: Mapping[str, Sequence[Flag]] = {
             "The longest n-gram that prompt lookup searches for.",
         ),
         Flag(
+            "--lookup-pool",
+            tensors.LOOKUP_POOL,
+            "The pool of earlier answers that prompt lookup copies from too, and that this answer "
+            "joins.",
+        ),
+        Flag(
             "--use-draft-logits",
             tensors.USE_DRAFT_LOGITS,
             "Accept draft tokens by probability instead of comparing ids.",
