@@ -61,7 +61,7 @@ class DraftInputs:
             request,
             drafter=drafter.name,
             draft_len=settings.draft_len if asked is None else asked,
-            prompt_lookup_num_tokens=self._lookup_length(looked_up, asked),
+            prompt_lookup_num_tokens=self._lookup_length(looked_up, asked, drafter),
             max_matching_ngram_size=ngram or settings.max_matching_ngram_size,
             lookup_pool=pool,
             use_draft_logits=use_logits,
@@ -69,13 +69,18 @@ class DraftInputs:
             draft_ahead=ahead,
         )
 
-    def _lookup_length(self, looked_up: int | None, asked: int | None) -> int:
-        """What was asked for lookups, or for drafts of any kind; AUTO is a matter of the model."""
+    def _lookup_length(self, looked_up: int | None, asked: int | None, drafter: DrafterKind) -> int:
+        """What was asked for lookups, or for drafts of any kind.
+
+        Beside a draft model AUTO decides on copies too, by what they earn: all that fits is copied.
+        """
         if looked_up is not None:
             return looked_up
-        if asked is None or asked == AUTO:
-            return self._settings.prompt_lookup_num_tokens
-        return asked
+        settings = self._settings
+        length = settings.draft_len if asked is None else asked
+        if drafter.looks_up and not drafter.only_looks_up and length == AUTO:
+            return settings.target.max_draft_len
+        return settings.prompt_lookup_num_tokens if asked in (None, AUTO) else asked
 
     def _drafter(self, row: int) -> DrafterKind:
         names = self._inputs.strings(tensors.DRAFTER, row)
@@ -123,13 +128,6 @@ class DraftInputs:
             )
         return ahead
 
-    def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
-        """Whether drafts come with the logits that they were drawn from."""
-        samples = drafter.samples_from_draft_model
-        self._inputs.refuse_unless(
-            samples,
-            row,
-            (tensors.USE_DRAFT_LOGITS,),
     def _lookup_pool(self, row: int) -> str | None:
         """Name the pool of earlier answers; None: nothing is shared."""
         given = self._inputs.values(tensors.LOOKUP_POOL, row)
@@ -147,6 +145,13 @@ class DraftInputs:
             )
         return self._inputs.strings(tensors.LOOKUP_POOL, row)[0]
 
+    def _uses_logits(self, row: int, drafter: DrafterKind) -> bool:
+        """Whether drafts come with the logits that they were drawn from."""
+        samples = drafter.samples_from_draft_model
+        self._inputs.refuse_unless(
+            samples,
+            row,
+            (tensors.USE_DRAFT_LOGITS,),
             f"needs '{tensors.DRAFTER}' to be {_those(lambda kind: kind.samples_from_draft_model)}"
             f": '{drafter.name}' has no logits",
         )

@@ -47,6 +47,24 @@ def test_drafts_are_the_requests_or_the_deployments(values, expected):
 
 
 @pytest.mark.parametrize(
+    ("values", "served", "copied"),
+    [
+        ({"drafter": "hybrid"}, AUTO, 16),
+        ({"drafter": "hybrid", "num_draft_tokens": AUTO}, 4, 16),
+        ({"drafter": "hybrid", "num_draft_tokens": 7}, AUTO, 7),
+        ({"drafter": "hybrid", "prompt_lookup_num_tokens": 3}, AUTO, 3),
+        ({"drafter": "prompt_lookup"}, AUTO, 5),
+        ({"drafter": "prompt_lookup", "num_draft_tokens": AUTO}, 4, 5),
+    ],
+)
+def test_auto_decides_on_copies_of_any_length_beside_a_draft_model(values, served, copied):
+    """Beside prompt lookup alone nobody weighs what they earn."""
+    settings = replace(SETTINGS, draft_len=served)
+    assert settings.target.max_draft_len == 16
+    assert request_of(settings=settings, **values).prompt_lookup_num_tokens == copied
+
+
+@pytest.mark.parametrize(
     ("values", "pool"),
     [
         ({"drafter": "prompt_lookup"}, None),
