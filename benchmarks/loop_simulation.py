@@ -205,12 +205,15 @@ class RealLoops(Loops):
 
 def engine_request(call: EngineCall, sampling: Sampling, request_id: str) -> EngineRequest:
     """Return what an engine is asked, as it is told through Triton."""
-    branching = call.branching
+    branching, draft = call.branching, call.draft
+    verified = slice(draft.logits_row, draft.logits_row + len(draft))
     return EngineRequest(
         request_id,
         call.context,
         call.max_new_tokens,
-        draft_ids=call.draft.tokens,
+        draft_ids=draft.tokens,
+        draft_logits=None if branching or draft.logits is None else draft.logits[verified],
+        return_generation_logits=call.wants_logits,
         draft_stop_probability=call.stop_probability or None,
         return_log_probs=call.wants_log_probs,
         sampling=SamplingParams(
@@ -236,10 +239,11 @@ def engine_answer(response: EngineResponse, took_ns: int, hop_ms: float) -> Engi
     branches: Iterator[BranchDraft] = iter(())
     if response.branches is not None:
         found = response.branches
+        rows = np.cumsum(found.lengths) - found.lengths
         branches = (
-            BranchDraft(int(accepted), int(token), ids[:length])
-            for (accepted, token), ids, length in zip(
-                found.outcomes, found.ids, found.lengths, strict=True
+            BranchDraft(int(accepted), int(token), ids[:length], int(row))
+            for (accepted, token), ids, length, row in zip(
+                found.outcomes, found.ids, found.lengths, rows, strict=True
             )
         )
     return EngineAnswer(
@@ -247,6 +251,7 @@ def engine_answer(response: EngineResponse, took_ns: int, hop_ms: float) -> Engi
         seconds=took_ns / 1e9,
         engine_seconds=took_ns / 1e9 - hop_ms / 1e3,
         log_probs=response.log_probs,
+        logits=response.generation_logits,
         branches=tuple(branches),
     )
 
@@ -277,6 +282,7 @@ class Bench:
             drafter="draft_model" if draft_len else "none",
             draft_len=draft_len,
             draft_ahead=draft_ahead,
+            use_draft_logits=options.use_draft_logits,
             max_draft_len=self._settings.target.max_draft_len,
             streams_text=True,
         )
@@ -320,6 +326,9 @@ def main() -> None:
         help="by which each branch makes a step of the draft longer (default: %(default)s)",
     )
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    parser.add_argument(
+        "--use-draft-logits", action="store_true", help="verify by probabilities, not by ids"
+    )
     parser.add_argument("--answers", type=int, default=10, help="of each stream")
     parser.add_argument("--answer-len", type=int, default=500, help="tokens of an answer")
     options = parser.parse_args()

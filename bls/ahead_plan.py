@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 # 1 - (F + 1) ** -RANK_EXPONENT: measured on the demo pair, greedy.
 RANK_EXPONENT = 0.67
 BUDGETS = (4, 8, 16, 32, 64, 128)  # branches in one call
+MOST_TOKENS = 2**20  # of all branches of a call: no limit
 SLACK = 0.95  # of a verification, in which a call with branches should end
 
 
@@ -114,10 +115,15 @@ class Costs(NamedTuple):
 
 
 def best_plan(
-    costs: Costs, acceptance: float, longest: int, most_branches: int
+    costs: Costs,
+    acceptance: float,
+    longest: int,
+    most_branches: int,
+    most_tokens: int = MOST_TOKENS,
 ) -> tuple[AheadPlan, float]:
     """Return the plan that promises most tokens a second, and how many times those without it.
 
+    most_tokens: of all branches together.
     Hits are verified at once; a miss waits for a draft first. Where no branch would be there in
     time, the plan is the least that can be done, and promises nothing.
     """
@@ -125,7 +131,7 @@ def best_plan(
     for budget in BUDGETS:
         if budget > max(most_branches, BUDGETS[0]):
             break
-        num_tokens = costs.fitting(longest, budget)
+        num_tokens = costs.fitting(min(longest, most_tokens // budget), budget)
         hits = hit_chance(num_tokens, budget, acceptance)
         for on_miss in range(1, num_tokens + 1):
             tokens = hits * emitted(num_tokens, acceptance)

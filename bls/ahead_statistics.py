@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.ahead_plan import FIRST_PLAN, AheadPlan, Costs, best_plan
+from tandem.bls.ahead_plan import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.load_trials import LoadTrials
@@ -43,8 +43,9 @@ class AheadStatistics:
         self._target = LatencyModel(running, through_zero=False)  # by draft tokens
         self._step = LatencyModel(running, through_zero=False)  # of the draft engine, by branches
         self._way = Mean()  # of a draft call, besides the engine
-        # By the longest draft: the round in which it was made, the plan, its advantage.
-        self._plans: dict[int, tuple[int, AheadPlan, float]] = {}
+        # By what drafts and branches may have: the round in which it was made, the plan, its
+        # advantage.
+        self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._trials = LoadTrials(decisions, first=False)
         self._rounds = 0
 
@@ -97,22 +98,24 @@ class AheadStatistics:
             if answer.branches or late:
                 self._add_call(answer, num_tokens + 1, num_branches)
 
-    def plan(self, longest: int, *, always: bool) -> AheadPlan | None:
+    def plan(self, longest: int, most: int = MOST_TOKENS, *, always: bool) -> AheadPlan | None:
         """Decide; None: it does not pay.
 
-        longest: tokens (>= 1) that a draft may have. always: only how, not whether.
+        longest: tokens (>= 1) that a draft may have. most: tokens of all branches together. always:
+        only how, not whether.
         """
         if not always and (self._shares_device or self._running() > MAX_HELPERS):
             return None
         with self._lock:
-            made, plan, advantage = self._plans.get(longest, (-PLAN_EVERY, None, 0.0))
+            limits = longest, most
+            made, plan, advantage = self._plans.get(limits, (-PLAN_EVERY, None, 0.0))
             if plan is None or self._rounds - made >= PLAN_EVERY:
                 costs = self._costs()
                 if costs is None:
                     return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
                 acceptance, share = self.acceptance(DRAFT_MODEL.name), self._share
-                plan, advantage = best_plan(costs, acceptance, longest, share)
-                self._plans[longest] = self._rounds, plan, advantage
+                plan, advantage = best_plan(costs, acceptance, longest, share, most)
+                self._plans[limits] = self._rounds, plan, advantage
         pays = advantage > ADVANTAGE and self._trials.allow(self._running())
         return plan if always or pays else None
 

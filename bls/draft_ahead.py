@@ -17,33 +17,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from tandem.bls.ahead_plan import AheadPlan, split
+from tandem.bls.ahead_plan import MOST_TOKENS, AheadPlan, split
 from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.effects import BranchDraft, Branching, Draft, StepSeconds
+from tandem.bls.effects import BranchDraft, Branching, Draft, EngineAnswer, StepSeconds
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
+from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
 
 
 @dataclass(frozen=True)
 class BranchesAhead:
     """The branches behind the outcomes of one verification.
 
-    start: length of the context that the draft was verified behind.
+    start: length of the context that the draft was verified behind. logits: of all branches, in
+    logits mode: the handle to where the draft engine shares them.
     """
 
     start: int
     draft: TokenIds  # [num_draft_tokens]
-    by_outcome: Mapping[tuple[int, int], TokenIds]
+    by_outcome: Mapping[tuple[int, int], BranchDraft]
+    logits: Any = None
 
     def __len__(self) -> int:
         return len(self.by_outcome)
 
-    def behind(self, sequence: Sequence) -> TokenIds | None:
+    def behind(self, sequence: Sequence) -> BranchDraft | None:
         """Return what was drafted behind exactly this sequence; None: nobody foresaw it.
 
         The length alone would not tell: another token may stand where the verification ended.
@@ -57,10 +61,10 @@ class BranchesAhead:
         return self.by_outcome.get((num_accepted, int(new[-1])))
 
 
-def branches_of(start: int, draft: TokenIds, branches: tuple[BranchDraft, ...]) -> BranchesAhead:
+def branches_of(start: int, draft: TokenIds, answer: EngineAnswer) -> BranchesAhead:
     """Return an engine's branches by their outcome; empty ones are none."""
-    by_outcome = {(b.num_accepted, b.next_token): b.tokens for b in branches if len(b.tokens)}
-    return BranchesAhead(start, draft, by_outcome)
+    by_outcome = {(b.num_accepted, b.next_token): b for b in answer.branches if len(b.tokens)}
+    return BranchesAhead(start, draft, by_outcome, answer.logits)
 
 
 def branching_of(
@@ -100,20 +104,26 @@ def lengths_of(
 class DraftAhead:
     """Drafting ahead for one request: whether and how, round by round.
 
-    longest: tokens of a draft. always: wherever it is possible; else where it pays.
+    longest: tokens of a draft. most: tokens of all branches together. always: wherever it is
+    possible; else where it pays.
     """
 
-    def __init__(self, statistics: AheadStatistics, longest: int, *, always: bool) -> None:
+    def __init__(
+        self, statistics: AheadStatistics, longest: int, *, most: int = MOST_TOKENS, always: bool
+    ) -> None:
         self.statistics = statistics
         self.refused = False  # by the draft engine: for this request never again
         self._longest = longest
+        self._most = most
         self._always = always
         self._rounds = 0
 
     @property
     def plan(self) -> AheadPlan | None:
         """How to draft ahead now; None: not at all."""
-        return None if self.refused else self.statistics.plan(self._longest, always=self._always)
+        if self.refused:
+            return None
+        return self.statistics.plan(self._longest, self._most, always=self._always)
 
     @property
     def timeout(self) -> float:
@@ -142,14 +152,19 @@ def draft_ahead_of(
 ) -> DraftAhead | None:
     """Return how a request's drafts are made ahead, or None where they never are.
 
-    Comparing probabilities, the target needs the logits of a draft, and no engine keeps those of
-    every branch. A text that a seed is to repeat must not depend on what is there in time. And what
-    a guide forces behind an outcome would have to be in the branch behind it.
+    Comparing probabilities, the target needs the logits of a draft: those of all branches are too
+    many to be sent, so they must be shared in memory. A text that a seed is to repeat must not
+    depend on what is there in time. And what a guide forces behind an outcome would have to be in
+    the branch behind it.
     """
-    possible = settings.draft_branches and request.draft_ahead is not False
-    if statistics is None or not possible or request.use_draft_logits or request.guide:
+    if statistics is None or not settings.draft_branches or request.draft_ahead is False:
         return None
-    if lengths_decide_text(request, settings):
+    if request.guide or lengths_decide_text(request, settings):
         return None
+    most = MOST_TOKENS
+    if request.use_draft_logits:
+        if settings.draft is None or not settings.shared_logits:
+            return None
+        most = MAX_BRANCH_LOGITS_BYTES // (4 * settings.draft.vocab_size)
     always = request.draft_ahead is True
-    return DraftAhead(statistics, request.longest_proposal, always=always)
+    return DraftAhead(statistics, request.longest_proposal, most=most, always=always)

@@ -64,6 +64,7 @@ class Draft:
 
     tokens: TokenIds = field(default_factory=lambda: NO_TOKENS)  # [num_draft_tokens]
     logits: Any = None  # the draft engine's tensor: [1, num_draft_tokens, vocab_size], or a handle
+    logits_row: int = 0  # behind the handle: the first draft token's
     drafter: DrafterName = CONTROL.name
     plain_tokens: int = 1
     num_matching: int = 0  # of a copy: the tokens that led to it
@@ -98,6 +99,7 @@ class BranchDraft(NamedTuple):
     num_accepted: int
     next_token: int
     tokens: TokenIds  # [n], n >= 0
+    logits_row: int = 0  # in the logits of all branches of the call: the first token's
 
 
 class EngineCall(NamedTuple):
@@ -113,6 +115,7 @@ class EngineCall(NamedTuple):
     stop_ids: tuple[int, ...] = ()  # end it too, and are in it
     ban_end_ids: bool = False
     wants_logits: bool = False
+    unread_logits: Any = None  # of `draft`: a handle of its own, which nobody will follow
     wants_log_probs: bool = False
     whole: bool = False  # it may take as long as the request
     stop_probability: float = 0.0  # stop where it is less probable that all so far are right

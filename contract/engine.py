@@ -157,6 +157,10 @@ DRAFT_STOP_PROBABILITY = INPUTS.declare(
 # Between our own engines: where the draft's logits lie in shared memory; see
 # `engines.shared_logits`.
 SHARED_LOGITS_HANDLE = INPUTS.declare("shared_logits_handle", "UINT64", (3,), optional=True)
+# The row there of the first draft token; left out: 0. Branches of one call share one page.
+SHARED_LOGITS_ROW = INPUTS.declare("shared_logits_row", "INT32", (1,), optional=True, scalar=True)
+# Of a draft: logits that it has shared and nobody will read, so that it may use their memory again.
+UNREAD_LOGITS_HANDLE = INPUTS.declare("unread_logits_handle", "UINT64", (3,), optional=True)
 # Of a draft whose capabilities say `branches`: a call with `branch_counts` verifies nothing. It
 # drafts on, behind each of several outcomes that a verification of `draft_input_ids` [k] may have.
 # An outcome is (accepted length j, next token x). Its branch continues input_ids, d_1..d_j, x as a
@@ -170,6 +174,9 @@ BRANCH_COUNTS = INPUTS.declare("branch_counts", "INT32", (-1,), optional=True, r
 BRANCH_OUTPUT_LEN = INPUTS.declare("branch_output_len", "INT32", (-1,), optional=True, ragged=True)
 # Per accepted length: the seed of a plain call there. Left out: `seed`, whose noise by position
 # draft and target share, so that the next tokens are chosen by it too; otherwise by probability.
+# By probability too where `return_generation_logits` asks for logits: a target that compares them
+# shares no noise. They are those of all branches' tokens, one branch behind another; none where the
+# call was stopped, because then nobody reads them.
 BRANCH_SEEDS = INPUTS.declare("branch_seeds", "UINT64", (-1,), optional=True, ragged=True)
 # Of a target whose capabilities say `masks_tokens`, [k + 1, ceil(vocab_size / 32)]: which tokens
 # may come at the place of each draft token, and behind the last one. Bit (id % 32) of word
@@ -219,3 +226,7 @@ BRANCH_LENGTHS = OUTPUTS.declare("branch_lengths", "INT32", (-1,))  # [b]
 BRANCH_LOG_PROBS = OUTPUTS.declare("branch_log_probs", "FP32", (-1, -1))
 
 LOGITS = frozenset({DRAFT_LOGITS, CONTEXT_LOGITS, GENERATION_LOGITS})  # of the deployment's type
+
+# Of 32-bit logits that the branches of one call may have; there are fewer branches where these are
+# wide. So they are written beside the target's step, not behind it.
+MAX_BRANCH_LOGITS_BYTES = 2**25

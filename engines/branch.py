@@ -6,9 +6,11 @@ Saguaro (arXiv:2603.03251) calls it speculating on the verification's outcomes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
+from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
 from tandem.engines.ending import cut
 from tandem.engines.request import Branches, EngineRequest, Floats, Ids
 
@@ -21,6 +23,7 @@ class Branch:
         token: the next one, which the target would add.
         rank: its place among the next tokens there, from 0.
         tokens: what was drafted behind it.
+        logits: what each of them was drawn from, where the call wants it: rows of the engine's own.
         steps: how many tokens were chosen; one more where the last ended the draft unsaid.
         over: whether the draft has ended.
 
@@ -32,6 +35,7 @@ class Branch:
         self.token = token
         self.rank = rank
         self.tokens: list[int] = []
+        self.logits: list[Any] = []
         self.steps = 0
         self.over = False
         self._plain = plain
@@ -44,11 +48,13 @@ class Branch:
         """The most tokens that it may have."""
         return self._plain.max_new_tokens
 
-    def take(self, token: int, probability: float | None, log_prob: float | None) -> None:
+    def take(
+        self, token: int, probability: float | None, log_prob: float | None, logits: Any = None
+    ) -> None:
         """Add a drafted token, unless it ends the draft unsaid.
 
-        probability: the model's own, where the call has a `draft_stop_probability`. log_prob: where
-        the call wants it.
+        probability: the model's own, where the call has a `draft_stop_probability`. log_prob,
+        logits: where the call wants them.
         """
         self.steps += 1
         kept, ended = [token], False
@@ -58,6 +64,8 @@ class Branch:
             self.tokens.append(token)
             if log_prob is not None:
                 self._log_probs.append(log_prob)
+            if logits is not None:
+                self.logits.append(logits)
             if probability is not None:
                 self._joint_probability *= probability
         self.over = ended or len(self.tokens) >= self.limit or self._unsure()
@@ -67,6 +75,7 @@ class Branch:
         early = Branch(self._plain, self.accepted, self.token, self.rank)
         early.steps = max(0, min(count, self.steps))
         early.tokens, early._log_probs = self.tokens[: early.steps], self._log_probs[: early.steps]
+        early.logits = self.logits[: early.steps]
         early.over = self.over and count >= self.steps
         return early
 
@@ -118,8 +127,8 @@ class Outcomes:
 def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> list[Branch]:
     """Return as many as there is room for, those of the likeliest next tokens first.
 
-    max_tokens: room for keys and values, of each branch's next token and all drafted but the last.
-    Each branch takes as much of it as the longest: they lie side by side.
+    max_tokens: room for keys and values, of each branch's next token and all drafted but the last,
+    and for logits. Each branch takes as much of it as the longest: they lie side by side.
     """
     kept: list[Branch] = []
     longest = 0
@@ -131,10 +140,21 @@ def fitting(branches: Sequence[Branch], max_branches: int, max_tokens: int) -> l
     return kept
 
 
-def joined(branches: Sequence[Branch], *, with_log_probs: bool) -> Branches:
+def logits_room(request: EngineRequest, vocab_size: int, room: int) -> int:
+    """Return for how many tokens of branches there is room, if `room` is what the cache has."""
+    if not request.return_generation_logits:
+        return room
+    return min(room, MAX_BRANCH_LOGITS_BYTES // (4 * vocab_size))
+
+
+def answered(branches: Sequence[Branch]) -> list[Branch]:
+    """Return those that have begun, in the order of an answer."""
+    begun = (branch for branch in branches if branch.tokens or branch.over)
+    return sorted(begun, key=lambda branch: (branch.accepted, branch.rank))
+
+
+def joined(rows: Sequence[Branch], *, with_log_probs: bool) -> Branches:
     """Return the answer: what has been drafted of the branches so far."""
-    rows = [branch for branch in branches if branch.tokens or branch.over]
-    rows.sort(key=lambda branch: (branch.accepted, branch.rank))
     shape = len(rows), max((len(branch.tokens) for branch in rows), default=0)
     ids = np.zeros(shape, np.int32)
     log_probs = np.zeros(shape, np.float32) if with_log_probs else None

@@ -95,6 +95,11 @@ def flag(arrays: Arrays, name: str) -> bool:
     return name in arrays and _flag(name, arrays[name])
 
 
+def count(arrays: Arrays, name: str) -> int:
+    """Return an INT32 scalar of at least 0, and 0 where it is absent. Raises RequestError."""
+    return _count(name, arrays[name]) if name in arrays and arrays[name].size else 0
+
+
 def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
     if name in _FILLED:
         if not _says_nothing(array, pad_id):

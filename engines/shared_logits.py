@@ -81,6 +81,11 @@ class _Page:
             return False
         return True
 
+    def discard(self, number: int) -> None:
+        """Free the page, if it has the logits of that number and nobody reads them."""
+        if self._header[_NUMBER] == number and self.withdraw():
+            self._header[_RETURNED] = 0  # as the number of a page that was withdrawn
+
     def take(self, number: int) -> bool:
         """Begin to read the logits of that number, once; return whether they are there."""
         if self._header[_NUMBER] != number or self._header[_TAKEN] == number:
@@ -120,6 +125,16 @@ class SharedLogitsWriter:
         with self._lock:
             self._written.append((self._clock(), descriptor, page))
         return np.array([os.getpid(), descriptor, number], np.uint64)
+
+    def take_back(self, handle: Handle) -> None:
+        """Use the memory of logits again that nobody will read. A handle of others' is ignored."""
+        if handle.size != _HANDLE_WORDS:
+            return
+        process, descriptor, number = handle.reshape(-1).tolist()
+        with self._lock:
+            for _, known, page in self._written if process == os.getpid() else ():
+                if known == descriptor:
+                    page.discard(number)
 
     def close(self) -> None:
         """Free all pages; a reader keeps the one that it reads."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tandem.contract import engine as tensors
 from tandem.contract.errors import ErrorCode, coded
-from tandem.engines.decoding import decode, flag
+from tandem.engines.decoding import count, decode, flag
 from tandem.engines.encoding import encode, nothing
 from tandem.engines.engine import Engine, Preparing, Send
 from tandem.engines.errors import EngineError, RequestError, UnsupportedError
@@ -78,8 +78,7 @@ class EngineModel:
                 self._stop(request.request_id())
                 way.send(_response(nothing(wanted)), final=True)
                 return way
-            if tensors.SHARED_LOGITS_HANDLE in arrays:
-                self._take_shared_logits(arrays, way)
+            self._take_shared_logits(arrays, way)
             call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
             self._check_streaming(call)
             respond = _Responder(self._name, call, way, wanted, self._logits_writer)
@@ -96,13 +95,19 @@ class EngineModel:
 
         If they are gone, the draft is verified by its ids, which is as exact.
         """
+        if tensors.UNREAD_LOGITS_HANDLE in arrays:
+            self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
+        row = count(arrays, tensors.SHARED_LOGITS_ROW)
+        arrays.pop(tensors.SHARED_LOGITS_ROW, None)
+        if tensors.SHARED_LOGITS_HANDLE not in arrays:
+            return
         shared = self._logits_reader.read(arrays.pop(tensors.SHARED_LOGITS_HANDLE))
         if shared is None:
             arrays.pop(tensors.DRAFT_ACCEPTANCE_THRESHOLD, None)
             return
         way.on_final(shared.give_back)
         length = arrays.get(tensors.DRAFT_INPUT_IDS, NO_IDS).shape[-1]
-        arrays[tensors.DRAFT_LOGITS] = shared.logits[np.newaxis, :length]
+        arrays[tensors.DRAFT_LOGITS] = shared.logits[np.newaxis, row : row + length]
 
     def _stop(self, request_id: str) -> None:
         if not request_id:
@@ -168,10 +173,9 @@ class _Responder(Preparing):
 
     def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
-        if tensors.SHARED_LOGITS_HANDLE in self._wanted and answer.generation_logits is not None:
-            arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(
-                answer.generation_logits
-            )[None]
+        logits = answer.generation_logits
+        if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
+            arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(logits)[None]
         return arrays
 
     def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:

@@ -71,9 +71,7 @@ class DraftModel(Drafter):
         """Ask the draft engine for the next tokens, as many as are worth it now.
 
         It is given no end id: an engine that stops there drops the token, and the target could not
-        confirm it. Stop ids stay in its answer. What was drafted behind an end of sequence all the
-        same is cut; not in logits mode, where a token that was drawn is never dropped (the target's
-        end of sequence ends it).
+        confirm it. Stop ids stay in its answer.
         """
         request = sequence.request
         limit = min(limit, self._room(sequence))
@@ -88,17 +86,15 @@ class DraftModel(Drafter):
         answer = yield self._call(sequence)._replace(
             max_new_tokens=plan.num_tokens,
             wants_logits=request.use_draft_logits,
+            unread_logits=branches.logits if branches else None,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
         )
         if request.use_draft_logits and answer.logits is None:
             raise EngineRefused(self._engine.model, "generation_logits are missing from its answer")
-        tokens, logits = self._within_vocabulary(answer.tokens), answer.logits
-        if not request.use_draft_logits:
-            tokens, logits = sequence.up_to_end(tokens), None
         return Draft(
-            tokens,
-            logits,
+            self._draft_tokens(sequence, answer.tokens),
+            answer.logits,
             drafter=DRAFT_MODEL.name,
             plan=plan,
             answer=answer,
@@ -125,7 +121,10 @@ class DraftModel(Drafter):
             return None
         self._drafts_ahead = True
         call = self._call(sequence)._replace(
-            max_new_tokens=max(branching.lengths), draft=draft, branching=branching
+            max_new_tokens=max(branching.lengths),
+            wants_logits=sequence.request.use_draft_logits,
+            draft=draft,
+            branching=branching,
         )
         return self._steps_ahead(self._ahead, call, sum(branching.counts))
 
@@ -169,7 +168,7 @@ class DraftModel(Drafter):
         """Make the call, learn what it took, and return its branches."""
         answer = yield call
         ahead.statistics.timed_branches(answer, call.max_new_tokens, num_branches)
-        return branches_of(len(call.context), call.draft.tokens, answer.branches)
+        return branches_of(len(call.context), call.draft.tokens, answer)
 
     def _settled(self) -> Generator[Settle, Any, BranchesAhead | None]:
         """Take what was drafted ahead of this round, if it is there in time.
@@ -194,14 +193,16 @@ class DraftModel(Drafter):
 
         It is cut to what may be verified now, as any draft is.
         """
-        tokens = None if branches is None else branches.behind(sequence)
-        if self._ahead is None or branches is None or tokens is None:
+        branch = None if branches is None else branches.behind(sequence)
+        if self._ahead is None or branches is None or branch is None:
             return None
-        tokens = sequence.up_to_end(self._within_vocabulary(tokens[:limit]))
+        tokens = self._draft_tokens(sequence, branch.tokens[:limit])
         if not len(tokens):
             return None
         return Draft(
             tokens,
+            branches.logits,
+            branch.logits_row,
             drafter=DRAFT_MODEL.name,
             num_branches=len(branches),
             drafted_ahead=True,
@@ -230,6 +231,15 @@ class DraftModel(Drafter):
             self._num_checked = len(sequence)
             self._can_serve &= bool((new < self._engine.vocab_size).all())
         return self._can_serve
+
+    def _draft_tokens(self, sequence: Sequence, tokens: TokenIds) -> TokenIds:
+        """Return what is verified of tokens that were drafted behind a sequence.
+
+        What was drafted behind an end of sequence is cut; not in logits mode, where a token that
+        was drawn is never dropped (the target's end of sequence ends it).
+        """
+        tokens = self._within_vocabulary(tokens)
+        return tokens if sequence.request.use_draft_logits else sequence.up_to_end(tokens)
 
     def _within_vocabulary(self, tokens: TokenIds) -> TokenIds:
         """``tokens`` up to the first id that the target does not have: the draft's own padding."""

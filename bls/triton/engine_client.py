@@ -165,9 +165,10 @@ class EngineRequests:
         outcomes, ids, lengths = (outputs[tensor].as_numpy() for tensor in BRANCHES)
         lengths = lengths.reshape(-1)
         ids = ids.reshape(len(lengths), -1) if len(lengths) else ids
+        first_rows = (np.cumsum(lengths) - lengths).tolist()
         return tuple(
-            BranchDraft(num_accepted, token, ids[row, : lengths[row]])
-            for row, (num_accepted, token) in enumerate(outcomes.reshape(-1, 2).tolist())
+            BranchDraft(num_accepted, token, ids[i, : lengths[i]], first_rows[i])
+            for i, (num_accepted, token) in enumerate(outcomes.reshape(-1, 2).tolist())
         )
 
     def _bias(self, call: EngineCall) -> list[Any]:
@@ -239,6 +240,8 @@ class EngineRequests:
             inputs.append(stop)
         if call.engine == "target":
             inputs += self._of_target(call)
+        if call.unread_logits is not None:
+            inputs.append(_renamed(call.unread_logits, tensors.UNREAD_LOGITS_HANDLE))
         if call.branching is not None:
             inputs += _branching(call.draft.tokens, call.branching)
         return inputs + (self._bad_words_and_ends if call.ban_end_ids else self._bad_words)
@@ -250,6 +253,8 @@ class EngineRequests:
             logits = self._draft_logits(call)
             if logits is not None:
                 inputs += [logits, *self._logits_threshold]
+            if call.draft.logits_row:
+                inputs.append(_scalar(tensors.SHARED_LOGITS_ROW, call.draft.logits_row))
         if call.token_masks is not None and self._engine.settings.capabilities.masks_tokens:
             inputs.append(_row(tensors.TOKEN_MASKS, call.token_masks))
         if self._wants_context_logits(call):
@@ -301,6 +306,11 @@ def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
         _row(tensors.BRANCH_COUNTS, np.array(branching.counts, np.int32)),
         _row(tensors.BRANCH_OUTPUT_LEN, np.array(branching.lengths, np.int32)),
     ]
+
+
+def _renamed(tensor: Any, name: str) -> Any:
+    """The same values under another name."""
+    return pb_utils.Tensor(name, tensor.as_numpy())
 
 
 def _optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:

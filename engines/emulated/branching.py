@@ -7,9 +7,10 @@ from itertools import islice
 
 import numpy as np
 
-from tandem.engines.branch import Branch, Outcomes, fitting, joined
+from tandem.engines.branch import Branch, Outcomes, answered, fitting, joined, logits_room
 from tandem.engines.emulated.call import EmulatedCall
 from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.row import dense
 from tandem.engines.emulated.sampler import EmulatedSampler
 from tandem.engines.engine import Respond, prepared
 from tandem.engines.errors import RequestError
@@ -38,8 +39,9 @@ class EmulatedBranchingCall(EmulatedCall):
         super().__init__(request, respond, sampler, usage, own.vocab_size, begin_ns=begin_ns)
         self._language = own
         self._target = EmulatedSampler(request, target)
-        self._max_tokens = max_tokens
+        self._max_tokens = logits_room(request, own.vocab_size, max_tokens)
         self._branches: list[Branch] = []
+        self._stopped = False
         self.over = True
 
     @property
@@ -73,6 +75,7 @@ class EmulatedBranchingCall(EmulatedCall):
 
     def stop(self, now_ns: int) -> None:
         """Leave the branches what they had by now."""
+        self._stopped = True
         missing_ns = max(0, self.due_ns - now_ns)
         missing = -(-missing_ns // self._step_ns) if self._step_ns else 0
         self._steps = max(0, self._steps - missing)
@@ -82,10 +85,16 @@ class EmulatedBranchingCall(EmulatedCall):
 
     def compose(self) -> None:
         """Make the response with the branches."""
-        branches = joined(self._branches, with_log_probs=self.request.return_log_probs)
+        rows = answered(self._branches)
+        branches = joined(rows, with_log_probs=self.request.return_log_probs)
+        logits = [] if self._stopped else [row for branch in rows for row in branch.logits]
         first_token_ns = self._wall_ns(self._begin_ns + min(self._steps, 2) * self._step_ns)
         usage = self._used(first_token_ns)._replace(draft_tokens=0)  # it verifies none
-        self._composed = EngineResponse(usage=usage, branches=branches)
+        self._composed = EngineResponse(
+            usage=usage,
+            branches=branches,
+            generation_logits=dense(logits, self._vocab_size) if logits else None,
+        )
         self._send = prepared(self._respond, self._composed)
 
     def answer(self, now_ns: int) -> None:
@@ -102,7 +111,7 @@ class EmulatedBranchingCall(EmulatedCall):
 
     def _candidates(self, count: int) -> list[int]:
         """What may come next, as the draft guesses; nothing where all is banned."""
-        by_noise = self.request.branch_seeds is None
+        by_noise = self.request.branch_seeds is None and not self.request.return_generation_logits
         try:
             first = self._sampler.peek(by_noise=by_noise)
             truth = self._target.peek(by_noise=by_noise)
@@ -120,4 +129,4 @@ def _draft(branch: Branch, sampler: EmulatedSampler) -> None:
         except RequestError:
             branch.over = True
         else:
-            branch.take(token.id, token.probability, math.log(token.probability))
+            branch.take(token.id, token.probability, math.log(token.probability), token.row)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -88,7 +89,7 @@ class Language:
 
     def row(self, text: Text, *, may_end: bool) -> Row:
         """Return all that may follow."""
-        tokens = self._low + (self._first(text) + _RANKS) % self._words
+        tokens = self._candidates(text)
         tokens[0] = self.best(text, may_end=may_end)
         return Row(tokens, self._shapes[text.easy])
 
@@ -104,14 +105,18 @@ class Language:
     def alternatives(self, text: Text, first: int, truth: int) -> Iterator[int]:
         """Yield a draft's guesses: its `first`, then more, with the target's own among them.
 
-        truth: what the target says after the text.
+        truth: what the target says after the text. Where that is `first`, the row goes on: the
+        target may draw another token of it.
         """
         yield first
-        rank = self._rank(text) if truth != first else 0
+        rank, row = self._rank(text), []
+        if truth == first:
+            rank, row = 0, self._candidates(text).tolist()
         start = _mix(text.digest << 32 | text.length) % self._words + 2 * CANDIDATES
         others = (self._low + (start + i) % self._words for i in range(self._words))
-        fillers = (token for token in others if token not in {first, truth})
-        for place, filler in enumerate(fillers, 1):
+        said = {first, truth, *row}
+        fillers = (token for token in others if token not in said)
+        for place, filler in enumerate(chain((t for t in row if t != first), fillers), 1):
             if place == rank:
                 yield truth
             yield filler
@@ -123,6 +128,10 @@ class Language:
         # The rank is at most F where 1 - u < 1 - (F + 1)^-r.
         power = -math.log(1 - u) / exponent if exponent else math.inf
         return int(math.exp(power)) if power < _FAR else 0
+
+    def _candidates(self, text: Text) -> Ids:
+        """Return what may follow, but for the text's end: [CANDIDATES], the likeliest first."""
+        return self._low + (self._first(text) + _RANKS) % self._words
 
     def _first(self, text: Text) -> int:
         """The best candidate, counted from `low_id` and round; the others follow it."""

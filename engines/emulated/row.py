@@ -61,11 +61,6 @@ class Row:
         left = np.maximum(self.probabilities - taken, 0)
         return Row(self.tokens, left / left.sum()) if left.any() else self
 
-    def write(self, logits: Floats) -> None:
-        """Put the logarithms into logits [vocab_size], which holds FLOOR."""
-        live = self.probabilities > 0
-        logits[self.tokens[live]] = np.log(self.probabilities[live])
-
 
 def read_row(logits: Floats) -> Row:
     """Return the distribution that logits [vocab_size] stand for.
@@ -83,8 +78,11 @@ def read_row(logits: Floats) -> Row:
 def dense(rows: list[Row], vocab_size: int) -> Floats:
     """Return logits [len(rows), vocab_size]."""
     logits = np.full((len(rows), vocab_size), FLOOR, np.float32)
-    for row, line in zip(rows, logits, strict=True):
-        row.write(line)
+    lines = np.repeat(np.arange(len(rows)), [len(row.tokens) for row in rows])
+    tokens = np.concatenate([row.tokens for row in rows])
+    probabilities = np.concatenate([row.probabilities for row in rows])
+    live = probabilities > 0
+    logits[lines[live], tokens[live]] = np.log(probabilities[live])
     return logits
 
 

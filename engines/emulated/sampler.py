@@ -46,7 +46,8 @@ class EmulatedSampler:
         self._bans = Bans(request, language.vocab_size)
         self._masks = TokenMasks(request, language.vocab_size)
         self._history = _token_buffer(request) if self._bans else None  # what `_text` stands for
-        self._simple = not (self._bans or self._masks or request.return_generation_logits)
+        self._simple = not (self._bans or self._masks)
+        self._wants_rows = request.return_generation_logits
         self._ranks: dict[tuple[int, bool], int] = {}  # drawn: by position and kind of text
 
     def next(self) -> Token:
@@ -127,7 +128,8 @@ class EmulatedSampler:
         if self._simple:
             rank = 0 if self._sampling.greedy else self._rank()
             probability = float(self._language.shape(self._text)[rank])
-            return Token(self._language.ranked(self._text, rank), probability, None)
+            row = self._language.row(self._text, may_end=True) if self._wants_rows else None
+            return Token(self._language.ranked(self._text, rank), probability, row)
         own, allowed = self._rows()
         if self._sampling.greedy:
             return self._token(int(allowed.tokens[0]), own, allowed)
@@ -186,8 +188,7 @@ class EmulatedSampler:
         return self._bans.behind(self._history[: self._text.length])
 
     def _token(self, token: int, own: Row, allowed: Row) -> Token:
-        wanted = self._request.return_generation_logits
-        return Token(token, own.of(token), allowed if wanted else None)
+        return Token(token, own.of(token), allowed if self._wants_rows else None)
 
     def _draw(self, row: Row, purpose: Purpose) -> int:
         noise = exponentials(self._noise_seed(), self._text.length, purpose, len(row.tokens))

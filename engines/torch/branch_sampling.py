@@ -22,7 +22,13 @@ class BranchSampler(TorchSampler):
     def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
         super().__init__(request, vocab_size, device)
         self._seeds = None if request.branch_seeds is None else request.branch_seeds.tolist()
+        self._shares_noise = self._seeds is None and not request.return_generation_logits
         self._noise_at: dict[tuple[int, int], torch.Tensor] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of logits."""
+        return self._vocab_size
 
     def rank(self, scores: Row, position: int, count: int) -> list[int]:
         """Return up to `count` tokens that may stand at `position`, the likeliest first.
@@ -34,7 +40,7 @@ class BranchSampler(TorchSampler):
             weights, least = scores, -torch.inf
         else:
             weights, least = self._probabilities(scores), 0.0
-            if self._seeds is None:
+            if self._shares_noise:
                 weights = weights / self._noise(self._seed, position)
         best = weights.topk(min(count, len(weights)))
         return best.indices[best.values > least].tolist()

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.branch import Branch, Outcomes, fitting, joined
+from tandem.engines.branch import Branch, Outcomes, answered, fitting, joined, logits_room
 from tandem.engines.engine import Respond
 from tandem.engines.errors import RequestError
-from tandem.engines.request import EngineRequest, EngineResponse
+from tandem.engines.request import EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed
 from tandem.engines.torch.branch_attention import BranchSegment
 from tandem.engines.torch.branch_sampling import BranchSampler
@@ -99,8 +99,16 @@ class BranchingSequence(TorchSequence):
 
     def answer(self, *, final: bool) -> None:
         """Send what there is of the branches."""
-        branches = joined(self._branches, with_log_probs=self.request.return_log_probs)
-        self._send(EngineResponse(final=final, usage=self._usage(), branches=branches))
+        rows = answered(self._branches)
+        logits = [] if self.stopped else [row for branch in rows for row in branch.logits]
+        self._send(
+            EngineResponse(
+                final=final,
+                usage=self._usage(),
+                branches=joined(rows, with_log_probs=self.request.return_log_probs),
+                generation_logits=_numpy(torch.stack(logits)) if logits else None,
+            )
+        )
 
     def _branch_out(self, scores: Rows) -> None:
         """Begin the branches that there is room for, by scores [k + 1, vocab_size]."""
@@ -112,6 +120,7 @@ class BranchingSequence(TorchSequence):
         assert self.entry is not None
         longest = max((branch.limit for branch in wanted), default=0)
         room = self._cache.lend(self.entry, len(wanted), longest)
+        room = logits_room(self.request, self._branch_sampler.vocab_size, room)
         self._branches = self._live = fitting(wanted, self._max_branches, room)
         if self._live:
             longest = max(branch.limit for branch in self._live)
@@ -137,14 +146,17 @@ class BranchingSequence(TorchSequence):
             )
             probabilities: Iterable[float | None] = repeat(None)
             log_probs: Iterable[float | None] = repeat(None)
+            rows: Iterable[torch.Tensor | None] = repeat(None)
             if self.request.draft_stop_probability is not None:
                 probabilities = _of(scores.float().softmax(-1), tokens)
             if self.request.return_log_probs:
                 log_probs = _of(logits[able].float().log_softmax(-1), tokens)
-            for branch, token, p, log_p in zip(
-                live, tokens, probabilities, log_probs, strict=False
+            if self.request.return_generation_logits:
+                rows = scores
+            for branch, token, p, log_p, row in zip(
+                live, tokens, probabilities, log_probs, rows, strict=False
             ):
-                branch.take(token, p, log_p)
+                branch.take(token, p, log_p, row)
         self._go_on()
 
     def _processed(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
@@ -185,6 +197,11 @@ class BranchingSequence(TorchSequence):
         """All that a branch's next token follows."""
         start = self.tokens[: self.prompt_length + branch.accepted]
         return np.concatenate((start, [branch.token, *branch.tokens]))
+
+
+def _numpy(logits: torch.Tensor) -> Floats:
+    array: Floats = logits.float().cpu().numpy()
+    return array
 
 
 def _of(rows: torch.Tensor, tokens: list[int]) -> list[float]:

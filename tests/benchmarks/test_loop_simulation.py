@@ -8,7 +8,13 @@ from benchmarks.loop_simulation import Bench
 from scale import scaled
 
 OPTIONS = Namespace(
-    answers=1, answer_len=200, hop_ms=1.2, loop_ms=0.3, branch_slope=0.003, temperature=0.0
+    answers=1,
+    answer_len=200,
+    hop_ms=1.2,
+    loop_ms=0.3,
+    branch_slope=0.003,
+    temperature=0.0,
+    use_draft_logits=False,
 )
 
 
@@ -23,6 +29,14 @@ def test_one_stream_is_faster_by_a_third(temperature):
     ahead, loops = measured.measured(1, 10, draft_ahead=None)
     assert ahead > 1.33 * turns
     assert loops.hits > 0.7 * loops.rounds
+
+
+def test_one_stream_by_probabilities_is_faster_by_a_quarter():
+    measured = bench(temperature=1.0, use_draft_logits=True)
+    turns, _ = measured.measured(1, 10, draft_ahead=False)
+    ahead, loops = measured.measured(1, 10, draft_ahead=None)
+    assert ahead > 1.25 * turns
+    assert loops.hits > 0.6 * loops.rounds
 
 
 @pytest.mark.parametrize(("streams", "gain"), scaled((4, 1.2), (20, 1.0)))

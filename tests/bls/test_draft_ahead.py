@@ -27,7 +27,13 @@ from strategies import languages, requests_of
 from tandem.bls import draft_ahead
 from tandem.bls.ahead_plan import AheadPlan
 from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_ahead import BranchesAhead, DraftAhead, branches_of, branching_of
+from tandem.bls.draft_ahead import (
+    BranchesAhead,
+    DraftAhead,
+    branches_of,
+    branching_of,
+    draft_ahead_of,
+)
 from tandem.bls.draft_length import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
@@ -36,6 +42,8 @@ from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
+SHARED = with_engines(AHEAD, target={"shares_logits": True}, draft={"shares_logits": True})
+BY_PROBABILITIES = {"use_draft_logits": True, "sampling": Sampling(top_k=0)}
 
 
 def request_of(**changes) -> Request:
@@ -50,9 +58,9 @@ fates = st.lists(
 ).map(tuple)
 
 
-def check(request, language, draft, *, beside=("in time",), verifies=10**9):
+def check(request, language, draft, *, beside=("in time",), verifies=10**9, settings_=AHEAD):
     """Decode with branches; assert that nothing but the speed is another one for it."""
-    decoding = decoding_of(request, AHEAD)
+    decoding = decoding_of(request, settings_)
     target = Target(language, request.end_ids, verifies)
     chunks = play(decoding, target, draft, beside)
     tokens, text, reason = expected(request, language)
@@ -92,6 +100,83 @@ def test_branches_that_are_longer_than_asked_for_are_cut_when_they_are_used(requ
     check(request, language, BranchingDraft(language, keeps_lengths=False))
 
 
+def drawn_from(draft):
+    """The tokens that a draft's logits say it was drawn as, if it has any."""
+    rows = draft.logits[draft.logits_row : draft.logits_row + len(draft)]
+    return rows.argmax(-1).tolist()
+
+
+@settings(max_examples=300, deadline=None)
+@given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
+def test_each_branch_is_verified_against_the_logits_that_it_was_drawn_from(
+    request, language, agrees, beside, verifies
+):
+    request = replace(request, **BY_PROBABILITIES)
+    draft, target = BranchingDraft(language, agrees), Target(language, request.end_ids, verifies)
+    decoding = decoding_of(request, SHARED)
+    play(decoding, target, draft, beside)
+    assert decoding.sequence.output.tolist() == expected(request, language)[0]
+    for call in target.calls:
+        if call.draft.drafter == "draft_model":
+            assert drawn_from(call.draft) == call.draft.tokens.tolist()
+
+
+def test_logits_that_nobody_will_read_are_given_back_with_the_next_draft():
+    request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
+    draft, target = BranchingDraft(ENDLESS, agrees=5), Target(ENDLESS, ())
+    decoding = decoding_of(request, SHARED)
+    play(decoding, target, draft)
+    assert decoding.statistics.ahead.num_hits > 5
+    made = {id(call) for call in draft.calls if call.branching}
+    assert all(call.wants_logits for call in draft.calls)
+    before = None
+    num_unread = 0
+    for call in draft.calls:
+        if call.branching is None:
+            assert (call.unread_logits is not None) == (before is not None)
+            num_unread += call.unread_logits is not None
+        else:
+            assert call.unread_logits is None
+        before = call if call.branching else None
+    hits = decoding.statistics.ahead.num_hits
+    assert num_unread + hits in {len(made), len(made) - 1}  # an answer ends with the last ones
+
+
+def test_a_variant_with_the_rows_of_another_branch_fails(monkeypatch):
+    right = DraftModel._branch
+
+    def swapped(self, branches, sequence, limit):
+        draft = right(self, branches, sequence, limit)
+        return draft and replace(draft, logits_row=max(0, draft.logits_row - 1))
+
+    monkeypatch.setattr(DraftModel, "_branch", swapped)
+    draft, target = BranchingDraft(ENDLESS), Target(ENDLESS, ())
+    request = request_of(end_ids=(), max_tokens=200, **BY_PROBABILITIES)
+    play(decoding_of(request, SHARED), target, draft)
+    ahead = [call.draft for call in target.calls if call.draft.drafted_ahead]
+    assert any(drawn_from(draft) != draft.tokens.tolist() for draft in ahead)
+
+
+def test_a_draft_by_probabilities_keeps_what_is_behind_an_end():
+    """What was drawn is never dropped: the target ends the text there itself."""
+    for salt in range(20):
+        language = Language(salt, end_every=3)
+        request = request_of(max_tokens=60, **BY_PROBABILITIES)
+        target = Target(language)
+        play(decoding_of(request, SHARED), target, BranchingDraft(language))
+        ahead = [call.draft.tokens.tolist() for call in target.calls if call.draft.drafted_ahead]
+        if any(END in tokens[:-1] or 6 in tokens[:-1] for tokens in ahead):
+            return
+    raise AssertionError("no draft had an end in it")
+
+
+@pytest.mark.parametrize(("width", "most"), [(8, 2**20), (128_256, 65), (2**21, 4)])
+def test_branches_are_as_many_as_their_logits_leave_room_for(width, most):
+    wide = with_engines(SHARED, draft={"vocab_size": width})
+    ahead = draft_ahead_of(request_of(**BY_PROBABILITIES), wide, AheadStatistics(wide))
+    assert ahead._most == min(most, 2**25 // (4 * width))
+
+
 def check_cases(**of_draft):
     for salt in range(40):
         language = Language(salt, end_every=5)
@@ -107,7 +192,7 @@ def test_the_cases_that_the_variants_fail_are_right_without_them():
 def test_a_variant_that_looks_outcomes_up_by_length_alone_fails(monkeypatch):
     def by_length(self, sequence):
         accepted = len(sequence) - self.start - 1
-        found = [tokens for (j, _), tokens in self.by_outcome.items() if j == accepted]
+        found = [branch for (j, _), branch in self.by_outcome.items() if j == accepted]
         return found[0] if found else None
 
     monkeypatch.setattr(BranchesAhead, "behind", by_length)
@@ -271,7 +356,9 @@ def test_a_branch_that_fails_lets_the_drafter_rest_and_one_that_is_refused_does_
     [
         ({"draft_ahead": False}, AHEAD),
         ({}, SETTINGS),
-        ({"use_draft_logits": True, "sampling": Sampling(top_k=0)}, AHEAD),
+        (BY_PROBABILITIES, AHEAD),
+        (BY_PROBABILITIES, with_engines(SHARED, target={"shares_logits": False})),
+        (BY_PROBABILITIES | {"seeded": True}, SHARED),
         ({"drafter": "prompt_lookup", "prompt_lookup_num_tokens": 4}, AHEAD),
         (
             {"seeded": True, "sampling": Sampling(top_k=0)},
@@ -309,9 +396,9 @@ def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
 
 def test_an_empty_branch_is_none():
     branches = (BranchDraft(0, 5, ids()), BranchDraft(1, 4, ids(2, 3)))
-    ahead = branches_of(3, ids(1), branches)
+    ahead = branches_of(3, ids(1), EngineAnswer(ids(), branches=branches))
     assert len(ahead) == 1
-    assert ahead.by_outcome[1, 4].tolist() == [2, 3]
+    assert ahead.by_outcome[1, 4].tokens.tolist() == [2, 3]
 
 
 def test_no_branch_follows_an_end_of_sequence_or_a_ban_that_ends():

@@ -174,6 +174,83 @@ def test_log_probs_are_those_of_plain_drafts(engine):
         np.testing.assert_allclose(found.log_probs[i], plain.last.log_probs, atol=1e-4)
 
 
+BY_PROBABILITIES = {"sampling": SAMPLED, "return_generation_logits": True}
+
+
+def logits_of(engine, ids, drafts, counts, output_len, **given):
+    """Branches and, of each, the logits that its tokens were drawn from."""
+    wanted = len(drafts) + 1
+    outcome = engine.call(
+        ids,
+        drafts=drafts,
+        branch_counts=np.full(wanted, counts, np.int32),
+        branch_output_len=np.full(wanted, output_len, np.int32),
+        return_generation_logits=True,
+        **given,
+    )
+    found = outcome.last.branches
+    assert len(outcome.last.generation_logits) == found.lengths.sum()
+    ends = np.cumsum(found.lengths)[:-1]
+    return found, np.split(outcome.last.generation_logits, ends)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampling": SAMPLED},
+        {"sampling": SAMPLED._replace(top_k=5)},
+        {"sampling": SAMPLED._replace(bad_words=Words.of((5,), (7, 8)))},
+        {"sampling": SAMPLED, "draft_stop_probability": 0.1},
+    ],
+)
+def test_logits_are_those_of_plain_drafts(engine, given):
+    ids, drafts = prompt(8, 20), [4, 5, 6]
+    found, logits = logits_of(engine, ids, drafts, 3, 4, **given)
+    assert len(found.lengths) > 6
+    for (accepted, token, drafted), of_branch in zip(rows(found), logits, strict=True):
+        context = [*ids, *drafts[:accepted], token]
+        plain = engine.call(context, 4, return_generation_logits=True, **given)
+        assert drafted == plain.tokens
+        np.testing.assert_allclose(of_branch, plain.last.generation_logits, atol=1e-3)
+    different = {of_branch.tobytes() for of_branch in logits}
+    assert len(different) > 3  # so that rows of another branch would be noticed
+
+
+def test_a_call_for_logits_takes_the_likeliest_next_tokens_whatever_its_noise(engine):
+    """A target that compares probabilities draws its own token by noise that nobody shares."""
+    ids, drafts = prompt(4, 20), [4, 5, 6]
+    found, _ = logits_of(engine, ids, drafts, 2, 3, sampling=SAMPLED)
+    seeds = np.full(4, SAMPLED.seed, np.uint64)
+    by_probability = branches(engine, ids, drafts, 2, 3, sampling=SAMPLED, branch_seeds=seeds)
+    assert rows(found) == rows(by_probability)
+    other, _ = logits_of(engine, ids, drafts, 2, 3, sampling=SAMPLED._replace(seed=12))
+    assert other.outcomes.tolist() == found.outcomes.tolist()
+
+
+def test_logits_of_branches_have_a_limited_number_of_bytes(engine, monkeypatch):
+    ids, drafts = prompt(8, 20), [4, 5, 6]
+    whole, _ = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
+    monkeypatch.setattr("tandem.engines.branch.MAX_BRANCH_LOGITS_BYTES", 4 * VOCAB * 21)
+    found, logits = logits_of(engine, ids, drafts, 3, 4, sampling=SAMPLED)
+    assert len(found.lengths) == 5  # of four tokens each, the likeliest next tokens first
+    assert set(map(tuple, found.outcomes.tolist())) < set(map(tuple, whole.outcomes.tolist()))
+    assert sum(map(len, logits)) == 20
+    assert len(branches(engine, ids, drafts, 3, 4, sampling=SAMPLED).lengths) == len(whole.lengths)
+
+
+def test_a_call_for_logits_with_no_branch_has_none(engine):
+    outcome = engine.call(
+        prompt(7, 12),
+        drafts=[4, 5],
+        branch_counts=np.zeros(3, np.int32),
+        branch_output_len=np.full(3, 2, np.int32),
+        return_generation_logits=True,
+    )
+    found, logits = outcome.last.branches, outcome.last.generation_logits
+    assert len(found.lengths) == 0
+    assert logits is None
+
+
 def test_a_branch_ends_where_it_is_unsure(engine):
     ids, drafts = prompt(9, 20), [4, 5, 6]
     limit = 0.3
@@ -264,7 +341,6 @@ def test_many_branching_calls_at_once_beside_others(engine):
         ({"branch_counts": [2**31 - 1] * 3}, "asks for 6442450941 branches"),
         ({"branch_output_len": [1, 300, 1]}, "max_seq_len is 256"),
         ({"streaming": True}, "streaming is not supported with branch_counts"),
-        ({"return_generation_logits": True}, "return_generation_logits is not supported"),
         ({"branch_counts": None}, "branch_counts is missing"),
     ],
 )

@@ -131,11 +131,13 @@ def test_stop_ends_the_branches_with_what_they_have(make_harness, kind):
     branching: list[Pending] = []
 
     def start():
-        given = asked([4, 5], 4, 40)
+        given = asked([4, 5], 4, 40) | {"return_generation_logits": True}
         branching.append(engine.start(prompt(5, 40), request_id="b", **given))
 
     Conducted(engine, prompt(6, 20), 20, {1: start, 6: lambda: engine.engine.stop("b")}).wait()
-    found = branching[0].wait().last.branches
+    last = branching[0].wait().last
+    assert last.generation_logits is None  # nobody would read them
+    found = last.branches
     assert set(found.lengths.tolist()) == {4}  # a step for the draft, and four
     assert len(found.lengths) == 12
 

@@ -113,12 +113,14 @@ def test_stop_leaves_the_branches_what_had_its_time(passed_ms, tokens):
     timer = VirtualTimer()
     draft = emulated(timer, role="draft", step_ms=10.0)
     whole = emulated(role="draft").call(prompt(1, 9), **asked([4, 5], 3, 6)).last.branches
-    pending = draft.start(prompt(1, 9), request_id="x", **asked([4, 5], 3, 6))
+    logits = {"return_generation_logits": True}
+    pending = draft.start(prompt(1, 9), request_id="x", **logits, **asked([4, 5], 3, 6))
     timer.pass_ns(passed_ms * MS)
     draft.engine.stop("x")
     outcome = pending.wait()
     assert timer.now_ns() == passed_ms * MS
     assert outcome.error is None
+    assert outcome.last.generation_logits is None  # nobody would read them
     found = outcome.last.branches
     assert found.lengths.tolist() == ([tokens] * 9 if tokens else [])
     if tokens:

@@ -38,6 +38,16 @@ def test_next_one_and_two_tokens_have_the_targets_distribution(warp, use_draft_l
     assert 0.3 < said.acceptance < 0.9  # drafts were both kept and corrected
 
 
+@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+@pytest.mark.parametrize("warp", [Warp(1.0), pytest.param(Warp(0.7, 20), marks=pytest.mark.heavy)])
+def test_drafts_made_ahead_change_no_distribution(warp, use_draft_logits):
+    said = speak(DRAWS, Target(warp), Draft(warp), use_draft_logits=use_draft_logits, ahead=True)
+    assert said.hits > DRAWS / 10
+    assert fits(said.counts.sum(1), exact(warp).sum(1))
+    assert fits(said.counts, exact(warp))
+    assert 0.3 < said.acceptance < 0.9
+
+
 class LogitsRule:
     """The rule of logits mode, for others to get one part of it wrong."""
 
@@ -127,9 +137,10 @@ FEWER = 8_000  # draws that are enough to see what is wrong
 WARP = Warp(0.7, top_k=20)
 
 
-def passes(*, target=Target, draft=Draft, use_draft_logits=True) -> bool:
+def passes(*, target=Target, draft=Draft, use_draft_logits=True, ahead=False) -> bool:
     """Whether the words that are said have the target's distribution."""
-    said = speak(FEWER, target(WARP), draft(WARP), use_draft_logits=use_draft_logits)
+    asked = {"use_draft_logits": use_draft_logits, "ahead": ahead}
+    said = speak(FEWER, target(WARP), draft(WARP), **asked)
     expected = exact(WARP)
     return fits(said.counts.sum(1), expected.sum(1)) and fits(said.counts, expected)
 
@@ -159,6 +170,22 @@ def test_a_wrong_step_of_logits_mode_is_noticed(monkeypatch, wrong):
 
 def test_a_draft_may_stop_behind_an_unlikely_token():
     assert passes(draft=StopsBehindUnlikelyTokens)
+
+
+class SwapsRows(Draft):
+    """Each branch comes with the logits of the one before."""
+
+    def answers(self, call):
+        (answer,) = super().answers(call)
+        rows = [0, *(branch.logits_row for branch in answer.branches)]
+        swapped = zip(answer.branches, rows, strict=False)
+        branches = tuple(branch._replace(logits_row=row) for branch, row in swapped)
+        yield answer._replace(branches=branches)
+
+
+def test_rows_of_other_branches_are_noticed():
+    assert passes(ahead=True)
+    assert not passes(draft=SwapsRows, ahead=True)
 
 
 @pytest.mark.parametrize("wrong", [DropsUnlikelyTokens, ForgetsTheTemperature])

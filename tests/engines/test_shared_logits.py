@@ -101,6 +101,31 @@ def test_a_page_that_nobody_reads_is_reused_in_the_end(writer, clock):
     assert SharedLogitsReader().read(old) is None
 
 
+def test_a_page_that_nobody_will_read_is_used_again_at_once(writer):
+    reader = SharedLogitsReader()
+    old = writer.write(rows(1))
+    other = writer.write(rows(2))
+    writer.take_back(old)
+    assert reader.read(old) is None
+    new = writer.write(rows(3))
+    assert writer.num_pages == 2
+    assert new[1] == old[1]
+    writer.take_back(old)  # once more: its page is another's by now
+    assert reader.read(new).logits.tolist() == rows(3).tolist()
+    assert reader.read(other).logits.tolist() == rows(2).tolist()
+
+
+def test_a_page_that_is_read_or_unknown_is_not_taken_back(writer):
+    reader = SharedLogitsReader()
+    handle = writer.write(rows(1))
+    shared = reader.read(handle)
+    for odd in (handle, handle + np.array([1, 0, 0], np.uint64), handle[:2], handle * 0):
+        writer.take_back(odd)
+    writer.write(rows(2))
+    assert writer.num_pages == 2
+    assert shared.logits.tolist() == rows(1).tolist()
+
+
 def test_logits_that_nobody_reads_fill_a_limited_number_of_pages(writer):
     handles = [writer.write(rows(n)) for n in range(3 * MOST_PAGES)]
     assert writer.num_pages == MOST_PAGES

@@ -259,6 +259,43 @@ def test_shared_logits_are_given_back_however_the_call_ends(
     writer.close()
 
 
+def test_a_draft_may_have_its_logits_further_down_a_page(begin):
+    writer, engine = SharedLogitsWriter(), Scripted()
+    logits = np.arange(5 * 131, dtype=np.float32).reshape(5, 131)
+    given = {"draft_input_ids": [7, 8], "shared_logits_handle": writer.write(logits)}
+    ask(begin(engine), shared_logits_row=[2], **given)
+    assert engine.calls[0][0].draft_logits.tolist() == logits[2:4].tolist()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (-1, "shared_logits_row is -1; it must be at least 0"),
+        (4, "draft_logits has shape [1, 131]"),
+    ],
+)
+def test_rows_beyond_a_page_are_refused(begin, row, message):
+    writer = SharedLogitsWriter()
+    handle = writer.write(np.zeros((5, 131), np.float32))
+    given = {"draft_input_ids": [7, 8], "shared_logits_handle": handle, "shared_logits_row": [row]}
+    response, _ = ask(begin(), temperature=[1.0], **given)
+    assert message in told(response)[0]
+    writer.close()
+
+
+def test_a_page_that_nobody_will_read_is_given_back_with_a_call(begin):
+    engine = Scripted()
+    model = begin(engine)
+    _, sender = ask(model, wanted=[*PLAIN, "shared_logits_handle"])
+    engine.calls[0][1](answer(generation_logits=np.zeros((2, 131), np.float32)))
+    handle = sender.sent[0][0].arrays["shared_logits_handle"][0]
+    assert not model._logits_writer._written[0][2].returned
+    ask(model, unread_logits_handle=handle)
+    assert model._logits_writer._written[0][2].returned
+    assert len(engine.calls) == 2
+
+
 def test_masks_go_with_logits_that_are_shared(begin):
     writer = SharedLogitsWriter()
     handle = writer.write(np.zeros((2, 131), np.float32))

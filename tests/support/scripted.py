@@ -186,7 +186,7 @@ class BranchingDraft:
 
     agrees: of 8 tokens so many are the target's. unsure_every: at so many-th position, the target's
     token is its last guess of an outcome's, elsewhere the first. keeps_lengths: else its branches
-    are longer than they should be.
+    are longer than they should be. Its logits have a 1 at the token that was drawn from them.
     """
 
     language: Language
@@ -197,10 +197,17 @@ class BranchingDraft:
 
     def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
         self.calls.append(call)
+        branches: tuple[BranchDraft, ...] = ()
         if call.branching is None:
-            yield EngineAnswer(ids(*self.drafted(call.context, call.max_new_tokens, call)))
+            drafted = said = self.drafted(call.context, call.max_new_tokens, call)
         else:
-            yield EngineAnswer(ids(), branches=tuple(self.branches(call)))
+            drafted, said, rows = [], [], 0
+            for branch in self.branches(call):
+                branches += (branch._replace(logits_row=rows),)
+                said += branch.tokens.tolist()
+                rows = len(said)
+        logits = np.eye(VOCAB, dtype=np.float32)[said] if call.wants_logits else None
+        yield EngineAnswer(ids(*drafted), branches=branches, logits=logits)
 
     def next(self, context, banned=()) -> int:
         token = self.language.next(context, banned)

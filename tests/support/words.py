@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from distributions import Warp
-from scripted import decoding_of, play
+from scripted import SETTINGS, decoding_of, play, with_engines
 
-from tandem.bls.effects import EngineAnswer, EngineCall
+from tandem.bls.effects import BranchDraft, EngineAnswer, EngineCall
 from tandem.bls.request import Request, Sampling
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, SamplingParams
@@ -32,6 +32,12 @@ DRAFT = (0.96 * TARGET + _random.normal(0, 0.28, TARGET.shape)).astype(np.float3
 PROMPT = np.array([3, 4], np.int32)  # one word
 TEXTS = 20
 DRAFT_LENS = (3, 2, 4, 1, 3)
+SHARED = with_engines(
+    SETTINGS,
+    target={"shares_logits": True, "vocab_size": VOCAB},
+    draft={"shares_logits": True, "branches": True, "vocab_size": VOCAB},
+)
+IN_TIME = ("in time", "in time", "late")  # what becomes of drafts ahead, in turn
 
 
 def rows(first: int, before: list[int]) -> list[int]:
@@ -56,12 +62,14 @@ class Target:
         self._logits = torch.from_numpy(TARGET)
 
     def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
+        draft = call.draft
+        logits = draft.logits
         request = EngineRequest(
             request_id="",
             input_ids=call.context,
             max_new_tokens=call.max_new_tokens,
-            draft_ids=call.draft.tokens,
-            draft_logits=call.draft.logits,
+            draft_ids=draft.tokens,
+            draft_logits=None if logits is None else logits[draft.logits_row :][: len(draft)],
             sampling=SamplingParams(
                 self._warp.temperature, self._warp.top_k, self._warp.top_p, seed=call.seed
             ),
@@ -84,29 +92,64 @@ class Draft:
         self._probabilities = warp.of(DRAFT)
 
     def answers(self, call: EngineCall) -> Iterator[EngineAnswer]:
-        first = len(call.context)
-        text, used = [int(call.context[-1])], []
-        for position in range(first, first + call.max_new_tokens):
-            used += rows(position, text[-1:])
-            noise = exponentials(call.seed, position, Purpose.SAMPLE, VOCAB)
-            text.append(int((self._probabilities[used[-1]] / noise).argmax()))
+        first, last = len(call.context), int(call.context[-1])
+        branches: tuple[BranchDraft, ...] = ()
+        if call.branching is None:
+            tokens, used = self._drafted(call.seed, first, last, call.max_new_tokens)
+        else:
+            tokens, used = [], []
+            for accepted, token, length in self._outcomes(call):
+                position = first + accepted + 1
+                behind, more = self._drafted(call.seed, position, token, length)
+                ids = np.array(behind, np.int32)
+                branches += (BranchDraft(accepted, token, ids, len(used)),)
+                used += more
         yield EngineAnswer(
-            np.array(text[1:], np.int32), logits=DRAFT[used] if call.wants_logits else None
+            np.array(tokens, np.int32),
+            logits=DRAFT[used] if call.wants_logits else None,
+            branches=branches,
         )
+
+    def _drafted(
+        self, seed: int, first: int, last: int, length: int
+    ) -> tuple[list[int], list[int]]:
+        """Tokens from position `first` on, behind token `last`; and which rows they came from."""
+        text, used = [last], []
+        for position in range(first, first + length):
+            used += rows(position, text[-1:])
+            noise = exponentials(seed, position, Purpose.SAMPLE, VOCAB)
+            text.append(int((self._probabilities[used[-1]] / noise).argmax()))
+        return text[1:], used
+
+    def _outcomes(self, call: EngineCall) -> Iterator[tuple[int, int, int]]:
+        """Accepted length, next token, and tokens behind it; the likeliest next tokens."""
+        assert call.branching is not None
+        text = [int(call.context[-1]), *call.draft.tokens.tolist()]
+        places = rows(len(call.context), text)
+        for accepted, (count, length) in enumerate(zip(*call.branching, strict=True)):
+            likely = self._probabilities[places[accepted]].argsort()[::-1].tolist()
+            others = [token for token in likely if [token] != text[accepted + 1 : accepted + 2]]
+            yield from ((accepted, token, length) for token in others[:count])
 
 
 @dataclass
 class Spoken:
-    """Words that were said, counted [first token, second token]; and the share of right drafts."""
+    """Words that were said, counted [first token, second token]; and the share of right drafts.
+
+    hits: rounds whose draft was made ahead.
+    """
 
     counts: np.ndarray
     acceptance: float
+    hits: int
 
 
-def speak(words: int, target: Target, draft: Draft, *, use_draft_logits: bool) -> Spoken:
+def speak(
+    words: int, target: Target, draft: Draft, *, use_draft_logits: bool, ahead: bool = False
+) -> Spoken:
     """Have the loop say so many words: texts with a seed and a draft length of their own."""
     counts = np.zeros((VOCAB, VOCAB))
-    drafted = accepted = 0
+    drafted = accepted = hits = 0
     for seed in range(TEXTS):
         request = Request(
             prompt_ids=PROMPT,
@@ -115,13 +158,15 @@ def speak(words: int, target: Target, draft: Draft, *, use_draft_logits: bool) -
             drafter="draft_model",
             draft_len=DRAFT_LENS[seed % len(DRAFT_LENS)],
             use_draft_logits=use_draft_logits,
+            draft_ahead=ahead,
         )
-        decoding = decoding_of(request)
-        play(decoding, target, draft)
+        decoding = decoding_of(request, SHARED if ahead else SETTINGS)
+        play(decoding, target, draft, IN_TIME)
         count(decoding.sequence.output, counts)
         drafted += decoding.statistics.num_draft_tokens
         accepted += decoding.statistics.num_accepted_draft_tokens
-    return Spoken(counts, accepted / drafted)
+        hits += decoding.statistics.ahead.num_hits
+    return Spoken(counts, accepted / drafted, hits)
 
 
 def count(tokens, counts: np.ndarray) -> None:
