@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import threading
 from array import array
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -20,7 +20,10 @@ LONGEST_MATCH: Final = 24  # that are compared
 MOST_OCCURRENCES: Final = 16  # that a lookup compares, the newest first
 # Tokens that an answer counts for, however short: so much its objects and a pool's take.
 LEAST_COUNTED: Final = 64
-OFFSET_BITS: Final = 24  # of a position
+# What may go to the end of the line for an answer that joins, in tokens: it takes about 1 ms.
+MOST_MOVED: Final = 8192
+MOVE: Final = 512  # what one answer costs beside its tokens
+OFFSET_BITS: Final = 24  # of a position, which is an answer's number and an offset in it
 MOST_TOKENS: Final = 2**OFFSET_BITS  # in all pools
 
 FACTOR: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: its high bits mix best (Knuth)
@@ -30,11 +33,13 @@ WORD: Final = 2**64 - 1
 class PooledAnswer(NamedTuple):
     """One answer, which never changes.
 
-    pool: the key of the pool that it belongs to. earlier: for each position behind `LEAST_MATCH`
-    tokens or more, the position before it whose tokens have the same slot; 0: there was none.
+    pool: the key of the pool that it belongs to. joined: after how many uses of pools. earlier: for
+    each position behind `LEAST_MATCH` tokens or more, the position before it whose tokens have the
+    same slot; 0: there was none.
     """
 
     pool: bytes
+    joined: int
     tokens: array[int]  # [n]
     earlier: array[int]  # [n - LEAST_MATCH]
 
@@ -44,18 +49,41 @@ class PooledAnswer(NamedTuple):
         return _counted(len(self.tokens))
 
 
+class Links(NamedTuple):
+    """The slots of an answer's positions, [n - LEAST_MATCH].
+
+    again: which of them came before in this answer, and before: where they last did.
+    """
+
+    slots: NDArray[np.int64]
+    again: NDArray[np.int64]
+    before: NDArray[np.int64]
+
+
+class PoolUse:
+    """How many answers a pool has, and when it was last used, in uses of all pools."""
+
+    __slots__ = ("last", "num_answers")
+
+    def __init__(self) -> None:
+        self.num_answers = 0
+        self.last = 0
+
+
 class LookupPools:
     """Finds in a pool's answers what followed a text's last tokens. Thread-safe.
 
     An answer is found in its own pool alone, and only what is in one answer is ever copied. All
-    pools together hold ``max_tokens``; the oldest answers of the least recently used pool make
-    room. About 45 bytes a token is the most that they take, whatever is put into them: names are
-    kept as digests, and an answer counts for `LEAST_COUNTED` tokens at least.
+    pools together hold ``max_tokens``. The oldest answers make room; one whose pool was used since
+    goes to the end of the line instead, but not for an answer of that very pool (the second chance
+    of CLOCK, which is nearly least recently used). About 45 bytes a token is the most that all
+    take, whatever is put into them: names are kept as digests, and an answer counts for
+    `LEAST_COUNTED` tokens at least.
 
     The structure is that of LZ77 in zlib: a table says for each `LEAST_MATCH` tokens where they
     were last, and each position where they were before. A lookup goes back through
-    `MOST_OCCURRENCES` of them and keeps the one that the longest match leads to. An answer that has
-    gone ends such a chain, so removing one costs nothing but its own memory.
+    `MOST_OCCURRENCES` of them and keeps the one that the longest match leads to. Answers go in the
+    order in which they came, so one that has gone ends such a chain, and costs nothing to remove.
 
     Sources: Deutsch, RFC 1951, section 4; that finished answers are worth looking up, and the
     longest suffix first: Oliaro et al., "SuffixDecoding", arXiv:2411.04975.
@@ -74,9 +102,10 @@ class LookupPools:
         bits = max(1, (max_tokens - 1).bit_length())
         self._shift = 64 - bits
         self._newest = np.zeros(2**bits, np.int64)  # slot -> position, 0: none
-        self._answers: dict[int, PooledAnswer] = {}  # number, from 1 -> answer
-        self._pools: OrderedDict[bytes, deque[int]] = OrderedDict()  # the last used is the last
-        self._num_answers = 0  # that ever joined
+        self._answers: OrderedDict[int, PooledAnswer] = OrderedDict()  # by number, the oldest first
+        self._pools: dict[bytes, PoolUse] = {}  # those that have answers
+        self._last_number = 0
+        self._num_uses = 0
         self._num_tokens = 0
         self._secret = secrets.token_bytes(16)  # nobody can choose what shares a slot
         self._lock = threading.Lock()
@@ -91,29 +120,19 @@ class LookupPools:
 
         name: valid UTF-8. What takes long, for a long answer, is done by NumPy before the lock.
         """
-        row = np.array(answer, np.int32)
+        row = np.asarray(answer, np.int32)
         counted = _counted(len(row))
         if len(row) <= LEAST_MATCH or counted > self.max_tokens:
             return
         key = self._key(name)
-        slots = self._slots(key, row)
-        again, before = _repeated(slots)
-        tokens = array("i", row.tobytes())
+        tokens, links = array("i", row.tobytes()), self._links(key, row)
         with self._lock:
-            if key in self._pools:
-                self._pools.move_to_end(key)
-            while self._num_tokens + counted > self.max_tokens:
-                self._drop_one()
-            self._num_answers += 1
-            first = (self._num_answers << OFFSET_BITS) + LEAST_MATCH
-            positions = np.arange(first, first + len(slots))
-            earlier = self._newest[slots]
-            earlier[again] = positions[before]
-            self._newest[slots] = positions  # of those with the same slot the last one stays
-            found = PooledAnswer(key, tokens, array("q", earlier.tobytes()))
-            self._answers[self._num_answers] = found
-            self._pools.setdefault(key, deque()).append(self._num_answers)
+            self._make_room(key, counted)
+            pool = self._pools.setdefault(key, PoolUse())
+            pool.num_answers += 1
             self._num_tokens += counted
+            self._use(pool)
+            self._append(key, tokens, links)
 
     def lookup(self, name: str, tail: Sequence[int], limit: int) -> Match | None:
         """Return at most ``limit`` tokens that followed a text's last ones in the pool's answers.
@@ -125,9 +144,10 @@ class LookupPools:
         best, longest = None, LEAST_MATCH - 1
         key = self._key(name)
         with self._lock:
-            if key not in self._pools:
+            pool = self._pools.get(key)
+            if pool is None:
                 return None
-            self._pools.move_to_end(key)
+            self._use(pool)
             for answer, end in self._occurrences(key, tail):
                 size = _matching(answer.tokens, end, tail)
                 if size > longest:
@@ -146,12 +166,41 @@ class LookupPools:
                 yield answer, end
             position = answer.earlier[end - LEAST_MATCH]
 
-    def _drop_one(self) -> None:
-        """Remove the oldest answer of the pool that was not used for longest."""
-        key, numbers = next(iter(self._pools.items()))
-        self._num_tokens -= self._answers.pop(numbers.popleft()).counted
-        if not numbers:
-            del self._pools[key]
+    def _use(self, pool: PoolUse) -> None:
+        self._num_uses += 1
+        pool.last = self._num_uses
+
+    def _make_room(self, key: bytes, counted: int) -> None:
+        """Let the oldest answers go, or to the end of the line, until there is room for another.
+
+        key: of the pool that wants it.
+        """
+        left = MOST_MOVED
+        while self._num_tokens + counted > self.max_tokens:
+            _, answer = self._answers.popitem(last=False)
+            pool = self._pools[answer.pool]
+            cost = MOVE + len(answer.tokens)
+            if pool.last > answer.joined and answer.pool != key and cost <= left:
+                left -= cost
+                row = np.frombuffer(answer.tokens, np.int32)
+                self._append(answer.pool, answer.tokens, self._links(answer.pool, row))
+                continue
+            self._num_tokens -= answer.counted
+            pool.num_answers -= 1
+            if not pool.num_answers:
+                del self._pools[answer.pool]
+
+    def _append(self, key: bytes, tokens: array[int], links: Links) -> None:
+        """Put an answer at the end of the line, and its positions before those of their slots."""
+        self._last_number += 1
+        first = (self._last_number << OFFSET_BITS) + LEAST_MATCH
+        positions = np.arange(first, first + len(links.slots))
+        earlier = self._newest[links.slots]
+        earlier[links.again] = positions[links.before]
+        self._newest[links.slots] = positions  # of those with the same slot the last one stays
+        self._answers[self._last_number] = PooledAnswer(
+            key, self._num_uses, tokens, array("q", earlier.tobytes())
+        )
 
     def _key(self, name: str) -> bytes:
         return hashlib.blake2b(name.encode(), digest_size=16, key=self._secret).digest()
@@ -163,27 +212,20 @@ class LookupPools:
             mixed = (mixed ^ token) * FACTOR & WORD
         return mixed >> self._shift
 
-    def _slots(self, key: bytes, row: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the slots of the tokens before each position that a token follows.
-
-        row: [n]; slots: [n - LEAST_MATCH].
-        """
+    def _links(self, key: bytes, row: NDArray[np.int32]) -> Links:
+        """Return where the tokens before each position belong that a token follows. row: [n]."""
         count = len(row) - LEAST_MATCH
         mixed = np.full(count, int.from_bytes(key[:8], "little"), np.uint64)
         for at in range(LEAST_MATCH):
             mixed = (mixed ^ row[at : at + count].astype(np.uint64)) * np.uint64(FACTOR)
-        return (mixed >> np.uint64(self._shift)).astype(np.int64)
+        slots = (mixed >> np.uint64(self._shift)).astype(np.int64)
+        order = np.argsort(slots, kind="stable")
+        same = slots[order[1:]] == slots[order[:-1]]
+        return Links(slots, order[1:][same], order[:-1][same])
 
 
 def _counted(length: int) -> int:
     return max(length, LEAST_COUNTED)
-
-
-def _repeated(slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which slots came before in the row, and where they last did."""
-    order = np.argsort(slots, kind="stable")
-    same = slots[order[1:]] == slots[order[:-1]]
-    return order[1:][same], order[:-1][same]
 
 
 def _matching(tokens: array[int], end: int, tail: Sequence[int]) -> int:

@@ -2,7 +2,7 @@
 
 import threading
 import tracemalloc
-from collections import OrderedDict
+from collections import Counter
 from unittest.mock import patch
 
 import numpy as np
@@ -15,8 +15,10 @@ from tandem.lookup.pools import (
     LEAST_COUNTED,
     LEAST_MATCH,
     LONGEST_MATCH,
+    MOST_MOVED,
     MOST_OCCURRENCES,
     MOST_TOKENS,
+    MOVE,
     LookupPools,
 )
 
@@ -63,6 +65,13 @@ def test_the_longest_match_wins_and_the_newest_among_equals():
     assert pools.lookup("ours", [1, 2, 3, 4], 1) == ([50], 4)
     assert pools.lookup("ours", [9, 2, 3, 4], 1) == ([60], 4)
     assert pools.lookup("ours", [7, 2, 3, 4], 1) == ([70], 3)
+
+
+def test_within_an_answer_the_longest_match_wins_too():
+    answer = [1, 2, 3, 4, 50, 9, 2, 3, 4, 60, 8, 2, 3, 4, 70]
+    for first, followed in ((1, 50), (9, 60), (8, 70)):
+        assert pools_of(answer).lookup("ours", [first, 2, 3, 4], 1) == ([followed], 4)
+    assert pools_of(answer).lookup("ours", [7, 2, 3, 4], 1) == ([70], 3)
 
 
 def test_within_an_answer_the_newest_occurrence_is_taken_too():
@@ -113,7 +122,9 @@ def test_a_bound_that_cannot_be_kept_is_refused(max_tokens):
 
 # Few tokens, so that most n-grams occur in several pools.
 NAMES = ("a", "b", "c")
-answers = st.lists(st.integers(0, 2), max_size=100)
+answers = st.one_of(
+    st.lists(st.integers(0, 2), max_size=100), st.lists(st.integers(0, 1), min_size=10, max_size=70)
+)
 operations = st.lists(
     st.tuples(st.sampled_from(("join", "lookup")), st.sampled_from(NAMES), answers), max_size=40
 )
@@ -121,37 +132,43 @@ bounds = st.sampled_from([1, 63, 64, 100, 128, 200, 1000])
 
 
 class Model:
-    """What pools hold, said plainly."""
+    """What pools hold, said plainly: the oldest answer first."""
 
     def __init__(self, max_tokens):
         self.max_tokens = max_tokens
-        self.pools = OrderedDict()
+        self.line = []  # name, answer, uses of pools when it joined
+        self.last_use = {}
+        self.uses = 0
 
     @property
     def num_tokens(self):
-        held = [answer for pool in self.pools.values() for answer in pool]
-        return sum(max(len(answer), LEAST_COUNTED) for answer in held)
+        return sum(max(len(answer), LEAST_COUNTED) for _, answer, _ in self.line)
+
+    def has(self, name):
+        return name in {other for other, _, _ in self.line}
 
     def join(self, name, answer):
         size = max(len(answer), LEAST_COUNTED)
         if len(answer) <= LEAST_MATCH or size > self.max_tokens:
             return
-        self.touch(name)
+        left = MOST_MOVED
         while self.num_tokens + size > self.max_tokens:
-            oldest = next(iter(self.pools))
-            self.pools[oldest].pop(0)
-            if not self.pools[oldest]:
-                del self.pools[oldest]
-        self.pools.setdefault(name, []).append(answer)
+            theirs, oldest, joined = self.line.pop(0)
+            cost = MOVE + len(oldest)
+            if theirs != name and self.last_use[theirs] > joined and cost <= left:
+                left -= cost
+                self.line.append((theirs, oldest, self.uses))
+        self.use(name)
+        self.line.append((name, answer, self.uses))
 
-    def touch(self, name):
-        if name in self.pools:
-            self.pools.move_to_end(name)
+    def use(self, name):
+        self.uses += 1
+        self.last_use[name] = self.uses
 
     def best(self, name, tail, limit):
         """The longest match, the newest among equals."""
         best = (None, LEAST_MATCH - 1)
-        for answer in reversed(self.pools.get(name, [])):
+        for answer in [answer for theirs, answer, _ in reversed(self.line) if theirs == name]:
             for end in range(len(answer) - 1, LEAST_MATCH - 1, -1):
                 most = min(end, len(tail), LONGEST_MATCH)
                 sizes = [n for n in range(1, most + 1) if answer[end - n : end] == tail[-n:]]
@@ -160,18 +177,25 @@ class Model:
         return None if best[0] is None else best
 
 
-def held(pools):
-    """Answers by key of their pool, as they are held."""
-    return [
-        (key, [list(pools._answers[number].tokens) for number in numbers])
-        for key, numbers in pools._pools.items()
-    ]
+def sizes(pools):
+    """How many answers each pool says that it has."""
+    return Counter({key: pool.num_answers for key, pool in pools._pools.items()})
+
+
+def made(max_tokens, crowded):
+    """Pools; crowded: with two slots, which all tokens of all pools share."""
+    pools = LookupPools(max_tokens)
+    if crowded:
+        pools._shift = 63
+    return pools
 
 
 @settings(max_examples=400, deadline=None)
-@given(bounds, operations, st.integers(1, 6))
-def test_pools_hold_and_find_what_they_should_after_any_operations(max_tokens, operations, limit):
-    pools, model = LookupPools(max_tokens), Model(max_tokens)
+@given(bounds, st.booleans(), operations, st.integers(1, 6))
+def test_pools_hold_and_find_what_they_should_after_any_operations(
+    max_tokens, crowded, operations, limit
+):
+    pools, model = made(max_tokens, crowded), Model(max_tokens)
     with patch.object(module, "MOST_OCCURRENCES", 10**6):
         for what, name, tokens in operations:
             if what == "join":
@@ -180,21 +204,21 @@ def test_pools_hold_and_find_what_they_should_after_any_operations(max_tokens, o
             else:
                 found = pools.lookup(name, tokens, limit)
                 assert found == model.best(name, tokens, limit)
-                if len(tokens) >= LEAST_MATCH:
-                    model.touch(name)
+                if len(tokens) >= LEAST_MATCH and model.has(name):
+                    model.use(name)
             assert pools.num_tokens == model.num_tokens <= max_tokens
-            named = [(pools._key(name), answers) for name, answers in model.pools.items()]
-            assert held(pools) == named
-            assert len(pools._answers) == sum(len(answers) for _, answers in named)
+            held = [(answer.pool, list(answer.tokens)) for answer in pools._answers.values()]
+            assert held == [(pools._key(name), answer) for name, answer, _ in model.line]
+            assert sizes(pools) == Counter(key for key, _ in held)
 
 
 @settings(max_examples=400, deadline=None)
-@given(bounds, operations, st.integers(1, 6))
+@given(bounds, st.booleans(), operations, st.integers(1, 6))
 def test_a_copy_always_followed_its_ngram_in_an_answer_of_that_very_pool(
-    max_tokens, operations, limit
+    max_tokens, crowded, operations, limit
 ):
-    """With all that is real: few occurrences compared, and slots that tokens share."""
-    pools, joined = LookupPools(max_tokens), {name: [] for name in NAMES}
+    """As few occurrences are compared as really are."""
+    pools, joined = made(max_tokens, crowded), {name: [] for name in NAMES}
     for what, name, tokens in operations:
         if what == "join":
             pools.join(name, tokens)
@@ -226,6 +250,28 @@ def test_a_pool_in_use_loses_its_oldest_answers():
     for at in range(5):
         pools.join("a", [at, at, at, 9])
     assert [bool(pools.lookup("a", [at] * 3, 1)) for at in range(5)] == [False] * 3 + [True] * 2
+
+
+def test_a_pool_in_use_outlives_any_number_of_others():
+    pools = LookupPools(20 * LEAST_COUNTED)
+    pools.join("ours", ANSWER)
+    for at in range(1000):
+        assert pools.lookup("ours", ANSWER[:3], 1) == ([13], 3)
+        pools.join(f"theirs {at}", ANSWER)
+    assert pools.num_tokens == 20 * LEAST_COUNTED
+
+
+def test_for_an_answer_that_joins_only_so_much_is_moved():
+    """What moving costs is bounded, so a pool in use may lose its oldest answers after all."""
+    most = MOST_MOVED // (MOVE + len(ANSWER))
+    pools = LookupPools(2 * most * LEAST_COUNTED)
+    for at in range(2 * most):
+        pools.join(str(at), ANSWER)
+    for at in range(2 * most):
+        assert pools.lookup(str(at), ANSWER[:3], 1)
+    pools.join("theirs", ANSWER)
+    found = [at for at in range(2 * most) if pools.lookup(str(at), ANSWER[:3], 1)]
+    assert found == [at for at in range(2 * most) if at != most]
 
 
 def test_an_answer_over_the_bound_is_left_out_and_costs_nobody_anything():
@@ -301,5 +347,4 @@ def test_many_at_once_leave_all_in_order():
         thread.join()
     assert not wrong
     assert pools.num_tokens == 80 * len(pools._answers) <= max_tokens
-    numbers = [number for pool in pools._pools.values() for number in pool]
-    assert sorted(numbers) == sorted(pools._answers)
+    assert sizes(pools) == Counter(answer.pool for answer in pools._answers.values())
