@@ -1,13 +1,14 @@
 """What other ways to look drafts up would be worth: greedy answers, replayed.
 
     python -m benchmarks.lookups
-    python -m benchmarks.lookups --model .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
+    python -m benchmarks.lookups --model .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf --again
 
 A model answers prompts once, without drafts. Then each way drafts along these answers, as it would
 have: a greedy answer does not depend on drafts, so the calls of the target can be counted without a
-server. The ways are Tandem's prompt lookup, with longer n-grams and with the newest occurrence
-instead of the oldest, and a drafter by suffix counts, alone and with the answers before. The demo's
-model gets the demo's prompts; a chat model gets conversations of the kind that repeats itself.
+server. The ways are Tandem's prompt lookup, with longer n-grams, with the newest occurrence instead
+of the oldest, and with a pool that the answers before have joined; and a drafter by suffix counts,
+alone and with the texts before. The demo's model gets the demo's prompts; a chat model gets
+conversations of the kind that repeats itself.
 
 Source: Oliaro et al., "SuffixDecoding", arXiv:2411.04975.
 """
@@ -19,16 +20,22 @@ import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tandem.lookup.index import NgramIndex
+from benchmarks.closed_loop import SETTINGS
+from tandem.bls.drafters.prompt_lookup import PromptLookup
+from tandem.bls.request import Request
+from tandem.bls.sequence import Sequence as Text
+from tandem.lookup.pools import LookupPools
 from tandem.tools.models.named import model_named
 
 DEMO = Path(__file__).resolve().parents[1] / "demo"
@@ -36,6 +43,8 @@ LONGEST = 16  # tokens of a draft
 DEPTH = 24  # of the suffixes that are counted
 LEAST_PROBABILITY = 0.1  # of a draft by counts, up to any of its tokens
 LEAST_TOKENS = 4  # of such a draft, however short the suffix that matched
+POOL_TOKENS = 100_000
+POOL = "the answers before"
 
 SOURCE = """class Basket:
     def __init__(self, owner):
@@ -82,29 +91,55 @@ class GreedyAnswer(NamedTuple):
 
 
 class Lookup(Protocol):
-    """Drafts what may follow a growing row of tokens."""
+    """Drafts what may follow a text that grows."""
+
+    def begin(self, text: GreedyAnswer) -> None:
+        """Take the prompt in."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the row."""
+        """Append tokens of the answer."""
 
     def draft(self, limit: int) -> list[int]:
         """Return at most so many tokens."""
 
+    def end(self) -> None:
+        """Note that the answer is complete."""
+
 
 class Ngrams:
-    """Tandem's own index."""
+    """Tandem's own drafter. pools: its answers join one of them, and it copies from there."""
 
-    def __init__(self, max_ngram_size: int, *, use_oldest: bool = True) -> None:
-        self._index = NgramIndex(max_ngram_size, use_oldest=use_oldest)
+    def __init__(
+        self, max_ngram_size: int, *, use_oldest: bool = True, pools: LookupPools | None = None
+    ) -> None:
+        self._max_ngram_size = max_ngram_size
+        self._settings = replace(SETTINGS, lookup_uses_oldest=use_oldest)
+        self._pools = pools
+
+    def begin(self, text: GreedyAnswer) -> None:
+        """Take the prompt in."""
+        request = Request(
+            np.array(text.prompt, np.int32),
+            len(text.answer),
+            prompt_lookup_num_tokens=LONGEST,
+            max_matching_ngram_size=self._max_ngram_size,
+            lookup_pool=POOL,
+        )
+        self._drafter = PromptLookup(request, self._settings, self._pools)
+        self._text = Text(request)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the row."""
-        self._index.extend(tokens)
+        """Append tokens of the answer."""
+        self._text.append(np.array(tokens, np.int32))
 
     def draft(self, limit: int) -> list[int]:
         """Return what followed the longest n-gram."""
-        match = self._index.lookup(limit)
-        return match.tokens if match else []
+        drafted: list[int] = self._drafter.look_up(self._text, limit).tokens.tolist()
+        return drafted
+
+    def end(self) -> None:
+        """Let the answer join its pool."""
+        self._drafter.completed(self._text)
 
 
 Counts = defaultdict[tuple[int, ...], Counter[int]]
@@ -121,8 +156,12 @@ class SuffixCounts:
         self._counts: Counts = defaultdict(Counter) if earlier is None else earlier
         self._row: list[int] = []
 
+    def begin(self, text: GreedyAnswer) -> None:
+        """Count the prompt."""
+        self.extend(text.prompt)
+
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the row."""
+        """Append tokens of the answer."""
         for token in tokens:
             for suffix in self._suffixes(self._row):
                 self._counts[suffix][token] += 1
@@ -144,6 +183,9 @@ class SuffixCounts:
             drafted.append(token)
             row.append(token)
         return drafted
+
+    def end(self) -> None:
+        """All is counted already."""
 
     def _longest(self, row: list[int]) -> tuple[int, ...]:
         return next((s for s in self._suffixes(row) if s in self._counts), ())
@@ -168,9 +210,12 @@ def main() -> None:
     parser.add_argument("--model", help="a chat model that `tandem up` takes; the demo's without")
     parser.add_argument("--prompts", type=int, default=8, help="of each kind")
     parser.add_argument("--max-tokens", type=int, default=96, help="of each answer")
+    parser.add_argument(
+        "--again", action="store_true", help="ask all prompts twice; figures are of the second time"
+    )
     options = parser.parse_args()
     for kind, texts in _texts(options).items():
-        _print(kind, texts)
+        _print(kind, texts, before=texts if options.again else [])
 
 
 def _texts(options: argparse.Namespace) -> dict[str, list[GreedyAnswer]]:
@@ -210,21 +255,27 @@ def _prompts(model: str | None, tokenizer: AutoTokenizer) -> Iterator[tuple[str,
 
 def _ways() -> dict[str, Callable[[], Lookup]]:
     earlier: Counts = defaultdict(Counter)
+    pools = [LookupPools(POOL_TOKENS) for _ in range(2)]
     return {
         "prompt lookup, n-grams of 2 (default)": lambda: Ngrams(2),
         "n-grams of up to 4": lambda: Ngrams(4),
         "n-grams of up to 24": lambda: Ngrams(24),
         "n-grams of up to 24, newest first": lambda: Ngrams(24, use_oldest=False),
+        "n-grams of 2, and a pool": lambda: Ngrams(2, pools=pools[0]),
+        "n-grams of up to 24, newest first, and a pool": lambda: Ngrams(
+            24, use_oldest=False, pools=pools[1]
+        ),
         "suffix counts": SuffixCounts,
-        "suffix counts, answers before too": lambda: SuffixCounts(earlier),
+        "suffix counts, texts before too": lambda: SuffixCounts(earlier),
     }
 
 
-def _print(kind: str, texts: list[GreedyAnswer]) -> None:
+def _print(kind: str, texts: list[GreedyAnswer], before: list[GreedyAnswer]) -> None:
+    """Print what each way earns along texts, behind others of which nothing is told."""
     table = Table("way", "tokens per call", "of default", "drafted per call", title=kind)
     base = 0.0
     for name, make in _ways().items():
-        outcomes = [_replayed(make(), text) for text in texts]
+        outcomes = [_replayed(make(), text) for text in [*before, *texts]][len(before) :]
         tokens = statistics.fmean(outcome.tokens for outcome in outcomes)
         base = base or tokens
         drafted = statistics.fmean(outcome.drafted for outcome in outcomes)
@@ -234,7 +285,7 @@ def _print(kind: str, texts: list[GreedyAnswer]) -> None:
 
 def _replayed(lookup: Lookup, text: GreedyAnswer) -> Outcome:
     """Draft along an answer that is known."""
-    lookup.extend(text.prompt)
+    lookup.begin(text)
     left, calls, drafted = text.answer, 0, 0
     while left:
         draft = lookup.draft(min(LONGEST, len(left) - 1))
@@ -242,6 +293,7 @@ def _replayed(lookup: Lookup, text: GreedyAnswer) -> Outcome:
         calls, drafted = calls + 1, drafted + len(draft)
         lookup.extend(left[: accepted + 1])
         left = left[accepted + 1 :]
+    lookup.end()
     return Outcome(len(text.answer) / calls, drafted / calls)
 
 
