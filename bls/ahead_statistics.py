@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ ALL_BRANCHES = 128  # of all sequences together; each has `ahead_plan.BUDGETS[0]
 ADVANTAGE = 1.02  # of drafting ahead in tokens a second, before it is worth it
 PLAN_EVERY = 16  # rounds of all requests: costs change slowly
 MEMORY = 0.998  # how much of what was learned about acceptance outlives a round
+MOST_UNREAD = 64  # handles of logits; what is forgotten is used again a minute later
 PRIOR = (7.0, 10.0)  # tokens accepted, and verified, before the first round
 
 
@@ -48,6 +51,8 @@ class AheadStatistics:
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._trials = LoadTrials(decisions, first=False)
         self._rounds = 0
+        # Handles of branches' logits that nobody will read; see `draft_ahead.BranchLogits`.
+        self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
         """Return how probable it is that the next draft token is accepted, if all before were."""
@@ -59,6 +64,13 @@ class AheadStatistics:
         with self._lock:
             costs = self._costs()
         return costs.draft(num_tokens) if costs else 0.0
+
+    def next_unread_logits(self) -> Any:
+        """Return a handle to give back with a draft call; None where there is none."""
+        try:
+            return self.unread_logits.popleft()
+        except IndexError:
+            return None
 
     def verified(self, draft: Draft, num_accepted: int) -> None:
         """Learn from a draft that was verified.

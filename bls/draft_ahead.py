@@ -15,6 +15,7 @@ arXiv:2408.11850.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -99,6 +100,33 @@ def lengths_of(
         beyond_end = end is not None and num_accepted > end
         lengths.append(0 if beyond_ban or beyond_end else max(0, length))
     return tuple(lengths)
+
+
+class BranchLogits:
+    """The logits of one call's branches, which the draft engine shares until somebody reads them.
+
+    unread: handles of such that nobody will read, of all requests; the next draft call gives one
+    back. Another thread than the one that gives them up may bring them.
+    """
+
+    def __init__(self, unread: deque[Any]) -> None:
+        self._unread = unread
+        self._handle: Any = None
+        self._given_up = False
+
+    def came(self, handle: Any) -> None:
+        """Note where they are; None: there are none."""
+        self._handle = handle
+        self._hand_over()
+
+    def give_up(self) -> None:
+        """Note that nobody will read them."""
+        self._given_up = True
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._given_up and self._handle is not None:
+            self._unread.append(self._handle)
 
 
 class DraftAhead:

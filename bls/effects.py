@@ -115,7 +115,7 @@ class EngineCall(NamedTuple):
     stop_ids: tuple[int, ...] = ()  # end it too, and are in it
     ban_end_ids: bool = False
     wants_logits: bool = False
-    unread_logits: Any = None  # of `draft`: a handle of its own, which nobody will follow
+    unread_logits: Any = None  # of `draft`: a handle to logits of its own that nobody will read
     wants_log_probs: bool = False
     whole: bool = False  # it may take as long as the request
     stop_probability: float = 0.0  # stop where it is less probable that all so far are right

@@ -7,6 +7,7 @@ from typing import Any
 
 from tandem.bls.draft_ahead import (
     BranchesAhead,
+    BranchLogits,
     DraftAhead,
     branches_of,
     branching_of,
@@ -50,6 +51,7 @@ class DraftModel(Drafter):
         self._ahead = ahead
         self._asked_ahead = False  # whoever calls this drafter has drafts made ahead
         self._drafts_ahead = False  # steps beside the last round's verification, not settled yet
+        self._branch_logits: BranchLogits | None = None  # theirs, until they are read or given up
         self._can_serve = True  # this request: what it cannot take once it never can
         self._num_checked = 0  # tokens of the context that the draft engine is known to have
 
@@ -79,14 +81,15 @@ class DraftModel(Drafter):
         branches = yield from self._settled()
         branch = self._branch(branches, sequence, limit)
         if branch is not None:
+            self._branch_logits = None
             return branch
+        self._give_up_logits()
         plan = self._planned(limit)
         if not plan.num_tokens:
             return Draft(plain_tokens=plan.plain_tokens)
         answer = yield self._call(sequence)._replace(
             max_new_tokens=plan.num_tokens,
             wants_logits=request.use_draft_logits,
-            unread_logits=branches.logits if branches else None,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
         )
@@ -108,6 +111,7 @@ class DraftModel(Drafter):
         The draft may be anybody's: prompt lookup's too.
         """
         self._asked_ahead, self._drafts_ahead = True, False
+        self._give_up_logits()
         plan = None if self._ahead is None else self._ahead.plan
         if self._ahead is None or plan is None or not self.can_draft(sequence):
             return None
@@ -120,13 +124,14 @@ class DraftModel(Drafter):
         if branching is None:
             return None
         self._drafts_ahead = True
+        self._branch_logits = BranchLogits(self._ahead.statistics.unread_logits)
         call = self._call(sequence)._replace(
             max_new_tokens=max(branching.lengths),
             wants_logits=sequence.request.use_draft_logits,
             draft=draft,
             branching=branching,
         )
-        return self._steps_ahead(self._ahead, call, sum(branching.counts))
+        return self._steps_ahead(self._ahead, call, sum(branching.counts), self._branch_logits)
 
     def allows_drafts(self) -> bool:
         """Whether any draft is worth being made now, also a copy."""
@@ -161,12 +166,25 @@ class DraftModel(Drafter):
             ),
             stop_ids=self._stop_ids(sequence),
             ban_end_ids=sequence.min_tokens_left > 0,
+            unread_logits=self._ahead.statistics.next_unread_logits() if self._ahead else None,
         )
 
+    def completed(self, sequence: Sequence) -> None:  # noqa: ARG002
+        """Give up what was drafted behind the end."""
+        self._give_up_logits()
+
+    def _give_up_logits(self) -> None:
+        if self._branch_logits is not None:
+            self._branch_logits.give_up()
+        self._branch_logits = None
+
     @staticmethod
-    def _steps_ahead(ahead: DraftAhead, call: EngineCall, num_branches: int) -> StepsAhead:
+    def _steps_ahead(
+        ahead: DraftAhead, call: EngineCall, num_branches: int, logits: BranchLogits
+    ) -> StepsAhead:
         """Make the call, learn what it took, and return its branches."""
         answer = yield call
+        logits.came(answer.logits)
         ahead.statistics.timed_branches(answer, call.max_new_tokens, num_branches)
         return branches_of(len(call.context), call.draft.tokens, answer)
 

@@ -63,8 +63,9 @@ class Hybrid(Drafter):
         self._draft_model.failed(error)
 
     def completed(self, sequence: Sequence) -> None:
-        """Let the answer join its pool."""
+        """Let the answer join its pool, and end what was drafted behind it."""
         self._prompt_lookup.completed(sequence)
+        self._draft_model.completed(sequence)
 
 
 def make(request: Request, context: DrafterContext) -> Hybrid:

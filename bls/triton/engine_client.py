@@ -183,8 +183,13 @@ class EngineRequests:
         return [_row(tensors.EMBEDDING_BIAS, bias)]
 
     def _logits(self, outputs: dict[str, Any]) -> Any:
-        """Of a draft: the tensor itself, to be passed on. Of the target: [n, vocab_size]."""
+        """Of a draft: the tensor itself, to be passed on. Of the target: [n, vocab_size].
+
+        A handle is copied: that of branches may outlive the response.
+        """
         logits = outputs.get(self._logits_output)
+        if logits is not None and self._logits_output == tensors.SHARED_LOGITS_HANDLE:
+            return logits.as_numpy().copy()
         return logits if self._engine.is_draft else _rows(logits)
 
     def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
@@ -241,7 +246,7 @@ class EngineRequests:
         if call.engine == "target":
             inputs += self._of_target(call)
         if call.unread_logits is not None:
-            inputs.append(_renamed(call.unread_logits, tensors.UNREAD_LOGITS_HANDLE))
+            inputs.append(pb_utils.Tensor(tensors.UNREAD_LOGITS_HANDLE, call.unread_logits))
         if call.branching is not None:
             inputs += _branching(call.draft.tokens, call.branching)
         return inputs + (self._bad_words_and_ends if call.ban_end_ids else self._bad_words)
@@ -269,7 +274,10 @@ class EngineRequests:
         """The tensor that the target verifies the draft against; None: ids alone."""
         settings = self._engine.loop
         if settings.shared_logits:
-            return call.draft.logits
+            handle = call.draft.logits
+            if handle is None:
+                return None
+            return pb_utils.Tensor(tensors.SHARED_LOGITS_HANDLE, handle)
         logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)
         return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)
 
@@ -306,11 +314,6 @@ def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
         _row(tensors.BRANCH_COUNTS, np.array(branching.counts, np.int32)),
         _row(tensors.BRANCH_OUTPUT_LEN, np.array(branching.lengths, np.int32)),
     ]
-
-
-def _renamed(tensor: Any, name: str) -> Any:
-    """The same values under another name."""
-    return pb_utils.Tensor(name, tensor.as_numpy())
 
 
 def _optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:

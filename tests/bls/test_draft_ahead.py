@@ -1,5 +1,6 @@
 """Drafting ahead with scripted engines: the same text, by the drafts of plain calls."""
 
+from collections import deque
 from dataclasses import replace
 from itertools import pairwise
 
@@ -29,6 +30,7 @@ from tandem.bls.ahead_plan import AheadPlan
 from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.draft_ahead import (
     BranchesAhead,
+    BranchLogits,
     DraftAhead,
     branches_of,
     branching_of,
@@ -121,25 +123,48 @@ def test_each_branch_is_verified_against_the_logits_that_it_was_drawn_from(
             assert drawn_from(call.draft) == call.draft.tokens.tolist()
 
 
-def test_logits_that_nobody_will_read_are_given_back_with_the_next_draft():
+class Answered(BranchingDraft):
+    """Keeps the logits that it answered with, by call."""
+
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        self.shared = []
+
+    def answers(self, call):
+        answer = next(super().answers(call))
+        if call.branching is not None and answer.logits is not None:
+            self.shared.append(answer.logits)
+        yield answer
+
+
+@pytest.mark.parametrize("beside", [("in time",), ("in time", "late"), ("late",)])
+def test_logits_that_nobody_will_read_are_given_back_with_a_later_draft(beside):
     request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
-    draft, target = BranchingDraft(ENDLESS, agrees=5), Target(ENDLESS, ())
-    decoding = decoding_of(request, SHARED)
-    play(decoding, target, draft)
-    assert decoding.statistics.ahead.num_hits > 5
-    made = {id(call) for call in draft.calls if call.branching}
+    statistics, draft = AheadStatistics(SHARED), Answered(ENDLESS, agrees=5)
+    read = []
+    for _ in range(2):
+        target = Target(ENDLESS, ())
+        decoding = decoding_of(request, SHARED, ahead_statistics=statistics)
+        play(decoding, target, draft, beside)
+        read += [call.draft.logits for call in target.calls if call.draft.drafted_ahead]
+    back = [call.unread_logits for call in draft.calls if call.unread_logits is not None]
+    back += statistics.unread_logits  # the last ones, for whoever drafts next
     assert all(call.wants_logits for call in draft.calls)
-    before = None
-    num_unread = 0
-    for call in draft.calls:
-        if call.branching is None:
-            assert (call.unread_logits is not None) == (before is not None)
-            num_unread += call.unread_logits is not None
-        else:
-            assert call.unread_logits is None
-        before = call if call.branching else None
-    hits = decoding.statistics.ahead.num_hits
-    assert num_unread + hits in {len(made), len(made) - 1}  # an answer ends with the last ones
+    assert {*map(id, read), *map(id, back)} == set(map(id, draft.shared))
+    assert len(read) + len(back) == len(draft.shared)
+    assert len(back) > 5 or beside == ("late",)
+    assert len(statistics.unread_logits) <= 2
+
+
+def test_logits_that_come_when_nobody_waits_any_more_are_given_back():
+    unread = deque()
+    logits = BranchLogits(unread)
+    logits.give_up()
+    assert not unread
+    logits.came(None)
+    assert not unread
+    logits.came("handle")
+    assert list(unread) == ["handle"]
 
 
 def test_a_variant_with_the_rows_of_another_branch_fails(monkeypatch):

@@ -11,6 +11,7 @@ from metrics import Change, computed
 from tandem.tools.profiles import deployment
 
 from .conftest import serving
+from .test_engines import pages_of_logits
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles" / "emulated-zero.yaml"
 ALPHA = 0.8
@@ -49,14 +50,14 @@ def test_prompts_have_different_texts_that_never_end(control):
 
 
 def test_sampled_text_is_the_controls_by_ids_and_alpha_is_accepted(server):
-    values = {"max_tokens": LENGTH, "temperature": 1.0, "seed": 3}
+    values = {"max_tokens": LENGTH, "temperature": 1.0, "top_p": 1.0, "seed": 3}
     expected = ask(server, "ensemble", PROMPTS, **values)
     answers = ask(server, "bls", PROMPTS, num_draft_tokens=4, **values)
     assert [a.ids for a in answers] == [a.ids for a in expected]
     assert rate(answers) == pytest.approx(acceptance(4), rel=0.1)
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "top_p": 1.0, "seed": 3}])
 @pytest.mark.parametrize("drafter", ["draft_model", "hybrid"])
 def test_text_is_the_controls_when_drafted_ahead(server, drafter, sampling):
     values = {"max_tokens": LENGTH, "min_tokens": 9, **sampling}
@@ -90,6 +91,37 @@ def test_branches_are_there_when_the_target_answers(in_time):
     assert change.of("tandem_draft_ahead_saved_seconds_total") > 0
 
 
+def test_branches_are_verified_by_probability_and_their_logits_take_few_pages(in_time):
+    """For a round's branches, for a draft behind a miss, and for what is given back next."""
+    values = {
+        "max_tokens": LENGTH,
+        "num_draft_tokens": 4,
+        "draft_ahead": "true",
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "use_draft_logits": True,
+    }
+    outputs = (*OUTPUTS, "spec_decode_statistics")
+    answers = [ask_one(in_time, "bls", text, outputs=outputs, **values) for text in PROMPTS[:8]]
+    told = [json.loads(answer.number("spec_decode_statistics")) for answer in answers]
+    assert all(statistics["draft_ahead"]["num_hits"] > 10 for statistics in told)
+    assert all(statistics["draft_ahead"]["num_wasted_branches"] > 10 for statistics in told)
+    assert sum(statistics["num_drafter_failures"] for statistics in told) == 0
+    accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in told)
+    drafted = sum(statistics["num_draft_tokens"] for statistics in told)
+    assert accepted / drafted == pytest.approx(acceptance(4), rel=0.2)
+    assert 0 < pages_of_logits(in_time) <= 3
+
+
+def test_a_seed_repeats_a_text_by_probability_drafted_ahead_or_not(in_time):
+    values = {"max_tokens": 60, "temperature": 0.9, "use_draft_logits": True, "seed": 5}
+    texts = {
+        tuple(ask_one(in_time, "bls", PROMPTS[0], draft_ahead=ahead, **values).ids)
+        for ahead in ("true", "false", "true", "auto")
+    }
+    assert len(texts) == 1
+
+
 @pytest.fixture(scope="module")
 def in_time(tmp_path_factory):
     """A server whose draft engine has drafted long before the target has verified."""
@@ -100,7 +132,13 @@ def in_time(tmp_path_factory):
 
 
 def test_alpha_is_accepted_by_logits(server):
-    values = {"max_tokens": LENGTH, "temperature": 1.0, "seed": 3, "use_draft_logits": True}
+    values = {
+        "max_tokens": LENGTH,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "seed": 3,
+        "use_draft_logits": True,
+    }
     answers = ask(server, "bls", PROMPTS, num_draft_tokens=4, **values)
     assert rate(answers) == pytest.approx(acceptance(4), rel=0.1)
 

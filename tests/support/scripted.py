@@ -265,12 +265,16 @@ class Health:
 
 
 def decoding_of(
-    request: Request, settings: LoopSettings = SETTINGS, health=None, pools=None
+    request: Request,
+    settings: LoopSettings = SETTINGS,
+    health=None,
+    pools=None,
+    ahead_statistics=None,
 ) -> Decoding:
     draft_statistics = DraftStatistics(
         settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
     )
-    ahead_statistics = AheadStatistics(settings)
+    ahead_statistics = ahead_statistics or AheadStatistics(settings)
     drafter = drafter_of(
         request,
         settings,
