@@ -98,9 +98,9 @@ def add_measuring(
     sampling.add_argument(
         "--seed",
         type=at_least_none,
-        default=1,
         metavar="N",
-        help="The seed of sampled answers (default: %(default)s).",
+        help="The seed of sampled answers (default: 1; with --use-draft-logits none, because "
+        "a text that a seed repeats there is not drafted ahead).",
     )
     sampling.add_argument(
         "--use-draft-logits",
@@ -249,11 +249,9 @@ def measure(
     more: dict[Tensor, Value] = {}
     if options.temperature is not None:
         # A temperature of 1 alone asks for no sampling: NVIDIA's clients send it always.
-        more = {
-            tensors.TEMPERATURE: options.temperature,
-            tensors.TOP_P: 1.0,
-            tensors.SEED: options.seed,
-        }
+        more = {tensors.TEMPERATURE: options.temperature, tensors.TOP_P: 1.0}
+        if options.seed is not None or not options.use_draft_logits:
+            more[tensors.SEED] = 1 if options.seed is None else options.seed
     with target_server(target) as server, _progress() as progress:
         plan = LoadPlan(
             scenarios=scenarios,
