@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from tandem.engines.request import Floats
 
 _MASK = 2**64 - 1
-_STEP = 0x9E3779B97F4A7C15  # SplitMix64's own constants, from here on
-_FIRST_FACTOR = 0xBF58476D1CE4E5B9
-_SECOND_FACTOR = 0x94D049BB133111EB
-_SHIFTS = (30, 27, 31)
+STEP = 0x9E3779B97F4A7C15  # SplitMix64's own constants, from here on
+FIRST_FACTOR = 0xBF58476D1CE4E5B9
+SECOND_FACTOR = 0x94D049BB133111EB
+SHIFTS = (30, 27, 31)
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
@@ -43,7 +43,7 @@ def exponentials_at(
     seed: int, position: int, purpose: Purpose, indices: NDArray[np.int64]
 ) -> Floats:
     """Return what `exponentials` has at these indices [n]."""
-    bits = _bits(_key(seed, position, purpose), indices)
+    bits = _bits(key_of(seed, position, purpose), indices)
     draws = (bits >> np.uint64(11)).astype(np.float64)
     draws += 0.5  # 0 has no logarithm
     draws *= 2.0**-53
@@ -53,35 +53,35 @@ def exponentials_at(
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:
     """Return one draw from [0, 1)."""
-    return (_mixed(_key(seed, position, purpose) + _STEP) >> 11) * 2.0**-53
+    return (_mixed(key_of(seed, position, purpose) + STEP) >> 11) * 2.0**-53
 
 
-def _key(seed: int, position: int, purpose: Purpose) -> int:
+def key_of(seed: int, position: int, purpose: Purpose) -> int:
     """Return 64 bits that differ wholly where the key differs a little."""
-    key = _mixed(seed + _STEP)
+    key = _mixed(seed + STEP)
     for part in (position, purpose):
-        key = _mixed(key + (part + 1) * _STEP)
+        key = _mixed(key + (part + 1) * STEP)
     return key
 
 
 def _mixed(bits: int) -> int:
     """Return SplitMix64's finalizer of one number."""
     bits &= _MASK
-    bits = (bits ^ (bits >> _SHIFTS[0])) * _FIRST_FACTOR & _MASK
-    bits = (bits ^ (bits >> _SHIFTS[1])) * _SECOND_FACTOR & _MASK
-    return bits ^ (bits >> _SHIFTS[2])
+    bits = (bits ^ (bits >> SHIFTS[0])) * FIRST_FACTOR & _MASK
+    bits = (bits ^ (bits >> SHIFTS[1])) * SECOND_FACTOR & _MASK
+    return bits ^ (bits >> SHIFTS[2])
 
 
 def _bits(key: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return the outputs [n] of SplitMix64, begun at ``key``, at these indices [n]."""
     bits = indices.astype(np.uint64)
     bits += np.uint64(1)
-    bits *= np.uint64(_STEP)
+    bits *= np.uint64(STEP)
     bits += np.uint64(key)
-    for shift, factor in zip(_SHIFTS, (_FIRST_FACTOR, _SECOND_FACTOR), strict=False):
+    for shift, factor in zip(SHIFTS, (FIRST_FACTOR, SECOND_FACTOR), strict=False):
         bits ^= bits >> np.uint64(shift)
         bits *= np.uint64(factor)
-    bits ^= bits >> np.uint64(_SHIFTS[2])
+    bits ^= bits >> np.uint64(SHIFTS[2])
     return bits
 
 

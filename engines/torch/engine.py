@@ -156,6 +156,7 @@ class TorchEngine:
             self._scheduler.add(sequence)
         for sequence in self._scheduler.calls if stops else ():
             if sequence.request.request_id in stops:
+                sequence.stopped = True
                 self._finish(sequence)
         return not closing
 
@@ -169,25 +170,48 @@ class TorchEngine:
             return
         segments = [sequence.segment(count) for sequence, count in chosen]
         try:
-            step = self._forward(chosen, segments)
+            steps = self._forward(chosen, segments)
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
                 self._end(sequence, f"the model failed: {_line(error)}")
             return
-        parts = step.split([segment.rows for segment in segments])
-        for (sequence, count), part in zip(chosen, parts, strict=True):
-            sequence.schedule(count)
-            self._advance(sequence, count, part)
+        rows = [segment.rows for segment in segments]
+        self._take(chosen, list(steps[0].split(rows)))
+        for step in steps[1:]:
+            self._take([(sequence, 1) for sequence, _ in chosen], list(step.split(rows)))
 
     def _forward(
         self, chosen: list[tuple[TorchSequence, int]], segments: list[Packed]
-    ) -> StepLogits:
+    ) -> list[StepLogits]:
+        """Run a step; or several, if nobody needs to look at a token in between."""
         parts = [sequence.next_tokens(count) for sequence, count in chosen]
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        step = self._model.step(ids, segments)
-        self.computed_tokens += len(ids)
-        return step
+        if not self._model.chooses:
+            step = self._model.step(ids, segments)
+            self.computed_tokens += len(ids)
+            return [step]
+        choices = [
+            sequence.choice if count == sequence.pending else None for sequence, count in chosen
+        ]
+        steps = self._model.run(ids, segments, choices, self._steps_ahead(chosen))
+        self.computed_tokens += len(ids) + (len(steps) - 1) * len(chosen)
+        return steps
+
+    def _steps_ahead(self, chosen: list[tuple[TorchSequence, int]]) -> int:
+        """How many steps may run before anybody looks: none of the calls may have to wait."""
+        if len(chosen) < self._scheduler.num_running:
+            return 1
+        return min(
+            sequence.steps_ahead if count == sequence.pending else 1 for sequence, count in chosen
+        )
+
+    def _take(self, chosen: list[tuple[TorchSequence, int]], parts: list[StepLogits]) -> None:
+        """Let every call that still runs take its part of a step."""
+        for (sequence, count), part in zip(chosen, parts, strict=True):
+            if not sequence.over:
+                sequence.schedule(count)
+                self._advance(sequence, count, part)
 
     def _advance(self, sequence: TorchSequence, count: int, step: StepLogits) -> None:
         try:

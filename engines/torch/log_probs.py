@@ -36,6 +36,10 @@ class LogProbRecorder:
                 self._top_values.append(values.cpu())
                 self._top_ids.append(ids.int().cpu())
 
+    def note(self, values: Sequence[float]) -> None:
+        """Take in tokens whose log-probabilities are known; not where the likeliest are wanted."""
+        self._values += values
+
     def skip(self, count: int) -> None:
         """Take in tokens that nothing precedes: their rows are zeros."""
         self._values += [0.0] * count

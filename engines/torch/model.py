@@ -18,6 +18,8 @@ from tandem.engines.torch.fused_llama import FusedLlama, supports
 from tandem.engines.torch.kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.paged.cache import PagedKVCache
+from tandem.engines.torch.paged.choosing import TokenChoice
+from tandem.engines.torch.paged.run import run_steps
 from tandem.engines.torch.paged.runner import PagedRunner
 from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
@@ -61,11 +63,27 @@ class PackedModel:
         if self._paged:
             self._paged.capture()
 
+    @property
+    def chooses(self) -> bool:
+        """Whether `run` is there."""
+        return self._paged is not None
+
     def step(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> StepLogits:
         """Run the segments' tokens, ids [all tokens]; return the logits of all rows."""
         if self._paged:
-            return self._paged.step(ids, segments)
+            return StepLogits(self._paged.step(ids, segments)[0])
         return StepLogits(self.forward(ids, segments))
+
+    def run(
+        self,
+        ids: NDArray[np.int64],
+        segments: Sequence[Packed],
+        choices: Sequence[TokenChoice | None],
+        steps: int,
+    ) -> list[StepLogits]:
+        """Run a step, and up to so many in all where each goes on with what the last one chose."""
+        assert self._paged is not None
+        return run_steps(self._paged, ids, segments, choices, steps)
 
     @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:

@@ -11,12 +11,18 @@ from numpy.typing import NDArray
 
 from tandem.engines.bans import Bans
 from tandem.engines.errors import RequestError
-from tandem.engines.noise import Purpose
+from tandem.engines.noise import Purpose, key_of, uniform
 from tandem.engines.request import EngineRequest
 from tandem.engines.token_masks import TokenMasks
+from tandem.engines.torch.paged.noise import exponentials_of, keys_on
 from tandem.engines.torch.processors import history_processors, warpers
 from tandem.engines.torch.scores import LazyRows, Row, Rows
-from tandem.engines.torch.verification import draw, verify_ids, verify_probabilities
+from tandem.engines.torch.verification import (
+    draw,
+    verify_at_once,
+    verify_ids,
+    verify_probabilities,
+)
 
 # By octet of a mask, of its 8 ids: [256, 8]. Looking them up beats a conditional fill by far.
 _CEILINGS = torch.tensor(
@@ -40,6 +46,8 @@ class TorchSampler:
         self._bias = _on_device(sampling.embedding_bias, device)
         self._greedy = sampling.greedy
         self._warpers = [] if self._greedy else warpers(sampling, vocab_size)
+        warped_by = sampling.temperature, sampling.top_k, sampling.top_p
+        self._warping = None if self._greedy else warped_by
         self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._draft_logits = request.draft_logits
         self._threshold = request.draft_acceptance_threshold
@@ -48,6 +56,21 @@ class TorchSampler:
     def looks_at_text(self) -> bool:
         """Whether logits need bias, penalties, bans or masks before a token is chosen from them."""
         return self._bias is not None or any((self._history, self._bans, self._masks))
+
+    @property
+    def warping(self) -> tuple[object, ...] | None:
+        """What shapes the distribution that tokens are drawn from; None: the best are taken."""
+        return self._warping
+
+    @property
+    def seed(self) -> int:
+        """Of the noise that tokens are drawn with."""
+        return self._seed
+
+    @property
+    def verifies_by_logits(self) -> bool:
+        """Whether drafts are verified by what they were drawn from."""
+        return self._draft_logits is not None and not self._greedy
 
     def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
         """Return logits [rows, vocab_size] after bias, penalties, bans and masks.
@@ -59,21 +82,46 @@ class TorchSampler:
             return logits
         return LazyRows(len(logits), lambda i: self._processed(logits[i], tokens[: first + i]))
 
-    def choose(self, scores: Rows, first: int, best: list[int] | None = None) -> list[int]:
-        """Return a token per row of scores [rows, vocab_size], the first at position `first`.
-
-        best: [rows], the best by the model's own logits, if somebody knows them.
-        """
+    def choose(self, scores: Rows, first: int) -> list[int]:
+        """Return a token per row of scores [rows, vocab_size], the first at position `first`."""
         if self._greedy and isinstance(scores, torch.Tensor):
-            return scores.argmax(-1).tolist() if best is None else best
+            tokens: list[int] = scores.argmax(-1).tolist()
+            return tokens
         return [self._token(scores[i], first + i) for i in range(len(scores))]
 
-    def verify(
-        self, scores: Rows, drafts: Sequence[int], first: int, best: list[int] | None = None
-    ) -> list[int]:
+    def draw_each(self, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Return a token [rows] of each row of logits [rows, vocab_size], by noise of keys [rows].
+
+        It is what `choose` returns where nothing looks at the text; nothing comes to the host.
+        """
+        return (self._warped(logits) / exponentials_of(keys, self._vocab_size)).argmax(-1)
+
+    def verify_by_logits(
+        self, logits: torch.Tensor, drafts: Sequence[int], first: int
+    ) -> torch.Tensor:
+        """Return what `verify` does, [len(drafts) + 1] on the device; -1 behind it."""
+        assert self._draft_logits is not None
+        count, seed = len(drafts), self._seed
+        purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]
+        keys = [key_of(seed, first + i, purpose) for i, purpose in enumerate(purposes)]
+        constant = self._threshold
+        u = [
+            uniform(seed, first + i, Purpose.ACCEPT) if constant is None else constant
+            for i in range(count)
+        ]
+        proposed = self._proposed(torch.from_numpy(self._draft_logits))
+        return verify_at_once(
+            torch.tensor(drafts, device=self._device),
+            self._warped(logits),
+            proposed,
+            u=torch.tensor(u, dtype=torch.float64, device=self._device),
+            keys=keys_on(self._device, keys),
+        )
+
+    def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
         """Return what a verification emits: scores [len(drafts) + 1, vocab_size]."""
         if self._greedy and isinstance(scores, torch.Tensor):
-            return verify_ids(drafts, self.choose(scores, first, best))
+            return verify_ids(drafts, self.choose(scores, first))
         if self._greedy or self._draft_logits is None:
             own = (self._token(scores[i], first + i) for i in range(len(scores)))
             return verify_ids(drafts, own)
@@ -81,7 +129,7 @@ class TorchSampler:
         return verify_probabilities(
             drafts,
             LazyRows(len(scores), lambda i: self._probabilities(scores[i])),
-            LazyRows(len(drafts), lambda i: self._proposed(draft_logits[i])),
+            LazyRows(len(drafts), lambda i: self._proposed(draft_logits[i : i + 1])[0]),
             seed=self._seed,
             position=first,
             threshold=self._threshold,
@@ -92,9 +140,9 @@ class TorchSampler:
             return int(row.argmax())
         return draw(self._probabilities(row), self._seed, position, Purpose.SAMPLE)
 
-    def _proposed(self, draft_logits: Row) -> Row:
-        """Return the probabilities [vocab_size] that a draft token was drawn from."""
-        return _at_width(self._probabilities(draft_logits.to(self._device)), self._vocab_size)
+    def _proposed(self, draft_logits: torch.Tensor) -> torch.Tensor:
+        """Return the probabilities [rows, vocab_size] that draft tokens were drawn from."""
+        return _at_width(self._warped(draft_logits.to(self._device)), self._vocab_size)
 
     def _probabilities(self, row: Row) -> Row:
         return self._warped(row[None])[0]
@@ -133,8 +181,8 @@ class TorchSampler:
         return rows.view(1, -1)[:, : self._vocab_size]
 
 
-def _at_width(q: Row, vocab_size: int) -> Row:
-    """Probabilities [vocab_size] from those of a draft that is padded differently.
+def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Probabilities [rows, vocab_size] from those of a draft that is padded differently.
 
     They are warped as the draft warped them, padding included. A token that it drew lies in what
     both have; what it gives to padding of its own is shared out among the others.
@@ -142,8 +190,8 @@ def _at_width(q: Row, vocab_size: int) -> Row:
     missing = vocab_size - q.shape[-1]
     if missing >= 0:
         return torch.nn.functional.pad(q, (0, missing)) if missing else q
-    q = q[:vocab_size]
-    return q / q.sum()
+    q = q[:, :vocab_size]
+    return q / q.sum(-1, keepdim=True)
 
 
 def _on_device(array: NDArray[np.float32] | None, device: torch.device) -> torch.Tensor | None:

@@ -28,6 +28,11 @@ class Scheduler:
         return len(self._waiting) + len(self._running)
 
     @property
+    def num_running(self) -> int:
+        """Calls that have been admitted."""
+        return len(self._running)
+
+    @property
     def calls(self) -> list[TorchSequence]:
         """All calls, running and waiting."""
         return [*self._running, *self._waiting]
@@ -72,7 +77,8 @@ class Scheduler:
         return chosen
 
     def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
-        """Forget a call; `keep` leaves its keys and values for reuse."""
+        """Forget a call, which is over; `keep` leaves its keys and values for reuse."""
+        sequence.over = True
         if sequence.entry is None:
             self._waiting.remove(sequence)
             return

@@ -21,23 +21,31 @@ class Rows(Protocol):
 class StepLogits(NamedTuple):
     """What a forward pass computed: logits [rows, vocab_size], on the model's device.
 
-    best: [rows], each row's best token, on the host; None where nobody has looked yet.
+    tokens: [rows], what each row chooses if nothing but its logits decides, on the host; -1 behind
+        a draft token that is rejected by its logits. None where nobody has chosen yet.
+    log_probs: [rows], log-softmax of the logits at these; None where nobody has looked.
     """
 
     logits: torch.Tensor
-    best: list[int] | None = None
+    tokens: list[int] | None = None
+    log_probs: list[float] | None = None
 
     def split(self, counts: list[int]) -> Iterator[StepLogits]:
         """Yield parts of so many rows each."""
         at = 0
-        for count, rows in zip(counts, torch.split(self.logits, counts), strict=True):
-            yield StepLogits(rows, self.best and self.best[at : at + count])
+        for count in counts:
+            yield self._rows(at, at + count)
             at += count
 
     def last(self, count: int) -> StepLogits:
         """Return the last rows."""
-        first = len(self.logits) - count
-        return StepLogits(self.logits[first:], self.best and self.best[first:])
+        return self._rows(len(self.logits) - count, len(self.logits))
+
+    def _rows(self, start: int, end: int) -> StepLogits:
+        tokens, log_probs = self.tokens, self.log_probs
+        return StepLogits(
+            self.logits[start:end], tokens and tokens[start:end], log_probs and log_probs[start:end]
+        )
 
 
 class LazyRows(Sequence[Row]):

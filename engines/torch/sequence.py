@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 import numpy as np
@@ -17,10 +18,15 @@ from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
 from tandem.engines.torch.log_probs import LogProbRecorder
+from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scores import Rows, StepLogits, first_rows
+from tandem.engines.torch.verification import verify_ids
 
 log = logging.getLogger(__name__)
+
+# Steps ahead of a draft that ends where it is unsure: the most that are in vain, and one.
+UNSURE_STEPS = 2
 
 
 class TorchSequence:
@@ -33,6 +39,8 @@ class TorchSequence:
         entry: keys and values of the first `entry.length`; None while the call waits.
         drafter: proposes after every step what to verify in the next; None: nobody does.
         abandoned: whether an answer could not be delivered.
+        over: whether it has ended.
+        stopped: whether its caller has stopped the call.
 
     """
 
@@ -53,7 +61,8 @@ class TorchSequence:
         self.tokens[: self.length] = np.concatenate((context, drafts))
         self.entry: KVEntry | None = None
         self.drafter = drafter
-        self.abandoned = False
+        self.abandoned = self.stopped = False
+        self.over = False
         self._respond = respond
         self._generated: list[int] = []
         self._log_probs = LogProbRecorder(request.num_top_log_probs)
@@ -107,6 +116,29 @@ class TorchSequence:
         return len(self.drafts) + 1
 
     @property
+    def choice(self) -> TokenChoice | None:
+        """What the device may choose from the rows of the call's tail; None: the call does it."""
+        request = self.request
+        if request.branches or self.sampler.looks_at_text:
+            return None
+        rated = request.return_log_probs and not request.num_top_log_probs
+        rates = rated or request.draft_stop_probability is not None
+        return TokenChoice(self.sampler, self.length - len(self.drafts), self.drafts, rates)
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps may bring a token each before anybody looks at one of them.
+
+        A call that ends sooner drops the others.
+        """
+        request = self.request
+        seen = request.streaming or request.num_top_log_probs or self.wants_all_rows
+        if self.choice is None or self.drafts or self.drafter or seen:
+            return 1
+        left = request.max_new_tokens - self.num_generated
+        return left if request.draft_stop_probability is None else min(left, UNSURE_STEPS)
+
+    @property
     def num_generated(self) -> int:
         """New tokens of the call so far."""
         return len(self._generated)
@@ -151,10 +183,12 @@ class TorchSequence:
         """
         first = self.length - len(self.drafts)  # position of the first new token
         scores = self.sampler.process(step.logits, self.tokens, first)
-        tokens, ended = self._choose(scores, first, step.best)
-        self._keep(tokens, step.logits, scores, first)
+        if self.sampler.looks_at_text:
+            step = StepLogits(step.logits)  # what was chosen beside it is not for this call
+        tokens, ended = self._choose(scores, first, step.tokens)
+        self._keep(tokens, step, scores, first)
         over = ended or self.num_generated >= self.request.max_new_tokens
-        over = over or self._unsure(scores, tokens) or len(self.request.draft_ids) > 0
+        over = over or self._unsure(scores, tokens, step) or len(self.request.draft_ids) > 0
         self._truncate(first)
         if over or self.request.streaming:
             self.answer(final=over)
@@ -198,15 +232,20 @@ class TorchSequence:
             log.exception("an answer could not be delivered")
             self.abandoned = True
 
-    def _choose(self, scores: Rows, first: int, best: list[int] | None) -> tuple[list[int], bool]:
+    def _choose(self, scores: Rows, first: int, chosen: list[int] | None) -> tuple[list[int], bool]:
         """Return the accepted drafts, if any, and the model's own token behind them.
 
-        As far as the answer goes; and whether it ends there.
+        As far as the answer goes; and whether it ends there. chosen: what the device has chosen.
         """
         if not self.drafts:
-            chosen = self.sampler.choose(scores, first, best)
-            return cut(self.request, self._generated, chosen)[:2]
-        emitted = self.sampler.verify(scores, self.drafts, first, best)
+            tokens = self.sampler.choose(scores, first) if chosen is None else chosen
+            return cut(self.request, self._generated, tokens)[:2]
+        if chosen is None:
+            emitted = self.sampler.verify(scores, self.drafts, first)
+        elif self.sampler.verifies_by_logits:
+            emitted = [token for token in chosen if token >= 0]
+        else:
+            emitted = verify_ids(self.drafts, chosen)
         kept = cut(self.request, self._generated, emitted)
         self._drafted += len(self.drafts)
         self._accepted += len(emitted) - 1 - kept.behind
@@ -222,7 +261,7 @@ class TorchSequence:
         self.tokens[self.length : self.length + len(self.drafts)] = self.drafts
         self.length += len(self.drafts)
 
-    def _keep(self, tokens: list[int], logits: torch.Tensor, scores: Rows, first: int) -> None:
+    def _keep(self, tokens: list[int], step: StepLogits, scores: Rows, first: int) -> None:
         """Take `tokens` into the text, with what the caller wants to know about them."""
         if not tokens:
             return
@@ -231,7 +270,11 @@ class TorchSequence:
         self._last_token_ns = time.time_ns()
         self._first_token_ns = self._first_token_ns or self._last_token_ns
         if self.request.return_log_probs:
-            self._log_probs.add(logits, tokens)
+            known = None if self.request.num_top_log_probs else step.log_probs
+            if known is None:
+                self._log_probs.add(step.logits, tokens)
+            else:
+                self._log_probs.note(known[: len(tokens)])
         if self.request.return_generation_logits:
             self._generation_logits.append(first_rows(scores, len(tokens)))
 
@@ -242,13 +285,16 @@ class TorchSequence:
         self.length = self.prompt_length + self.num_generated
         self.entry.length = max(first, min(self.entry.length, self.length - 1))
 
-    def _unsure(self, scores: Rows, tokens: list[int]) -> bool:
+    def _unsure(self, scores: Rows, tokens: list[int], step: StepLogits) -> bool:
         """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
         limit = self.request.draft_stop_probability
         if limit is None or not tokens:
             return False
-        rows = first_rows(scores, len(tokens)).float().softmax(-1)
-        self._sureness *= float(rows[range(len(tokens)), tokens].prod())
+        if step.log_probs is None:
+            rows = first_rows(scores, len(tokens)).float().softmax(-1)
+            self._sureness *= float(rows[range(len(tokens)), tokens].prod())
+        else:
+            self._sureness *= math.exp(sum(step.log_probs[: len(tokens)]))
         return self._sureness < limit
 
     def _take_prompt_log_probs(self) -> tuple[Floats | None, LikeliestTokens | None]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
+import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
 from tandem.engines.noise import Purpose, exponentials, exponentials_at, uniform
+from tandem.engines.torch.paged.noise import exponentials_of
 from tandem.engines.torch.scores import Row, Rows
 
 
@@ -52,6 +54,32 @@ def verify_probabilities(
             source = residual if float(residual.sum()) > 0 else p[i]  # rounding left nothing
             return [*drafts[:i], draw(source, seed, position + i, Purpose.RESIDUAL)]
     return [*drafts, draw(p[len(drafts)], seed, position + len(drafts), Purpose.SAMPLE)]
+
+
+def verify_at_once(
+    drafts: torch.Tensor,
+    p: torch.Tensor,
+    q: torch.Tensor,
+    *,
+    u: torch.Tensor,
+    keys: torch.Tensor,
+) -> torch.Tensor:
+    """Do what `verify_probabilities` does, all on the device: [k + 1] tokens, -1 behind the last.
+
+    drafts: [k]. p: [k + 1, vocab_size]. q: [k, vocab_size]. u: [k] in float64, random in [0, 1), or
+    constant. keys: [k + 1], of the noise for a correction at each draft token, and for the bonus.
+    """
+    place = torch.arange(len(p), device=p.device)
+    p_of, q_of = (part[place[:-1], drafts].double() for part in (p[:-1], q))
+    accepted = ((p_of > 0) & (u * q_of <= p_of)).long().cumprod(0).sum()[None]
+    source = p.index_select(0, accepted)
+    # Behind all drafts nothing was proposed: what is left over of p is p itself.
+    residual = (source - F.pad(q, (0, 0, 0, 1)).index_select(0, accepted)).clamp_(min=0)
+    source = torch.where(residual.sum() > 0, residual, source)  # rounding may leave nothing
+    noise = exponentials_of(keys.index_select(0, accepted), p.shape[-1])
+    added = (source / noise).argmax(-1)
+    kept = torch.where(place < accepted, F.pad(drafts, (0, 1)), -1)
+    return torch.where(place == accepted, added, kept)
 
 
 def accepts(p: float, q: float, u: float) -> bool:

@@ -15,7 +15,7 @@ KEYS = [(seed, position) for seed in range(40) for position in range(50)]
 def test_the_bits_are_splitmix64s():
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert noise._bits(1234567, np.arange(3)).tolist() == published
-    assert [noise._mixed(1234567 + n * noise._STEP) for n in (1, 2, 3)] == published
+    assert [noise._mixed(1234567 + n * noise.STEP) for n in (1, 2, 3)] == published
 
 
 @given(
@@ -60,7 +60,7 @@ def test_neighbours_know_nothing_of_each_other(neighbour):
 
 def test_the_smallest_number_has_a_logarithm(monkeypatch):
     """SplitMix64 makes 0 of 0, to which this key counts up."""
-    monkeypatch.setattr(noise, "_key", lambda *_: 2**64 - noise._STEP)
+    monkeypatch.setattr(noise, "key_of", lambda *_: 2**64 - noise.STEP)
     draws = noise.exponentials(1, 2, noise.Purpose.SAMPLE, 2)
     assert draws[0] == np.float32(-np.log(2.0**-54))
     assert np.isfinite(draws).all()

@@ -54,8 +54,8 @@ class Watched(Played):
 
 @pytest.fixture
 def ledger(monkeypatch):
-    made = Ledger(noise._key)
-    monkeypatch.setattr(noise, "_key", made)
+    made = Ledger(noise.key_of)
+    monkeypatch.setattr(noise, "key_of", made)
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,6 @@ from tandem.engines.torch.paged.batch import (
     write,
 )
 from tandem.engines.torch.paged.cache import PagedKVCache
-from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,24 @@ MAX_ROWS = 64
 MAX_TOKENS = 256
 # Of an engine that verifies nothing: a draft's next call brings one or two new tokens.
 MIN_WIDTH = 2
+# That run without a look at their tokens: so long does a call that arrives wait at most.
+RUN_STEPS = 8
+
+
+class PreparedSteps(NamedTuple):
+    """Steps of one token each behind one another, whose numbers are on the device but for the ids.
+
+    numbers: [steps, size of a batch]. rows: how many texts there are; the others are padding.
+    """
+
+    bucket: Bucket
+    numbers: torch.Tensor
+    rows: int
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return len(self.numbers)
 
 
 class PagedRunner:
@@ -55,7 +73,7 @@ class PagedRunner:
             for bucket in buckets(MAX_ROWS, max_width, longest, self._max_tokens(settings))
             if self._attention is gathered or bucket.pages == longest  # others skip what is unused
         ]
-        size = max(PagedBatch.size_of(b.tokens, b.rows, b.pages) for b in self.buckets)
+        size = max(_size(bucket) for bucket in self.buckets)
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self._device)
         self._staging = torch.zeros(size, dtype=torch.int32, pin_memory=self._on_cuda)
         tokens = max(bucket.tokens for bucket in self.buckets)
@@ -63,6 +81,15 @@ class PagedRunner:
         self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self._device)
         self._best = torch.zeros(tokens, dtype=torch.int64, device=self._device)
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
+        sizes = [_size(bucket) for bucket in self.buckets if bucket.width == 1]
+        self._prepared = torch.zeros(
+            (RUN_STEPS - 1) * max(sizes), dtype=torch.int32, pin_memory=self._on_cuda
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self._device
 
     @property
     def _on_cuda(self) -> bool:
@@ -90,14 +117,48 @@ class PagedRunner:
         seconds = time.monotonic() - began
         log.info("%d CUDA graphs in %.1f s, %d MiB", len(self._graphs), seconds, taken >> 20)
 
-    def step(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> StepLogits:
-        """Run the segments' tokens, ids [all tokens]; return logits of all rows wanted."""
+    def step(
+        self, ids: NDArray[np.int64], segments: Sequence[Packed]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the segments' tokens, ids [all tokens].
+
+        Return logits [rows wanted, vocab_size] and the best token [rows wanted] of each. Whoever
+        copies something of them to the host waits until all of it has run.
+        """
         rows = rows_of(segments)
         wanted = wanted_rows(segments)
         bucket = self._bucket(rows)
         if bucket is None or not len(wanted):
             return self._exact(ids, rows, wanted)
         return self._padded(bucket, ids, rows, wanted)
+
+    def prepare(self, rows: Sequence[PagedRow], steps: int) -> PreparedSteps | None:
+        """Send ahead what is known of the steps behind this one, which bring each text one token.
+
+        None: these texts fit into no padded step.
+        """
+        count = min(steps, RUN_STEPS - 1)
+        last = [PagedRow(row.start + row.new + count - 1, 1, row.pages) for row in rows]
+        bucket = self._bucket(last)
+        if bucket is None:
+            return None
+        numbers = self._prepared[: count * _size(bucket)].view(count, -1)
+        unknown = np.zeros(len(rows), np.int64)
+        for step, memory in enumerate(numbers):
+            behind = [PagedRow(row.start + row.new + step, 1, row.pages) for row in rows]
+            write(_batch(memory, bucket), unknown, behind, self._pool.page_tokens)
+        sent = numbers.to(self._device, non_blocking=True)
+        return PreparedSteps(bucket, sent, len(rows))
+
+    def step_ahead(
+        self, prepared: PreparedSteps, step: int, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run a prepared step on tokens [texts]; return as `step` does."""
+        bucket, numbers, count = prepared
+        self._numbers[: numbers.shape[1]].copy_(numbers[step])
+        _batch(self._numbers, bucket).ids[:count].copy_(tokens)
+        self._replay(bucket)
+        return self._logits[:count].clone(), self._best[:count].clone()
 
     def _bucket(self, rows: Sequence[PagedRow]) -> Bucket | None:
         """Return the cheapest size that these texts fit into; None: they are too many or long."""
@@ -110,31 +171,33 @@ class PagedRunner:
         ids: NDArray[np.int64],
         rows: Sequence[PagedRow],
         wanted: NDArray[np.int64],
-    ) -> StepLogits:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         staged = _batch(self._staging, bucket)
         write(staged, ids, rows, self._pool.page_tokens)
         at = places(rows, bucket.width)[wanted]
         staged.wanted[: len(at)] = torch.from_numpy(at)
-        size = PagedBatch.size_of(bucket.tokens, bucket.rows, bucket.pages)
+        size = _size(bucket)
         self._numbers[:size].copy_(self._staging[:size], non_blocking=True)
+        self._replay(bucket)
+        chosen = _batch(self._numbers, bucket).wanted[: len(at)]
+        return self._logits.index_select(0, chosen), self._best.index_select(0, chosen)
+
+    def _replay(self, bucket: Bucket) -> None:
+        """Compute what `_numbers` says into `_logits` and `_best`."""
         if bucket in self._graphs:
             self._graphs[bucket].replay()
         else:
             self._run_padded(bucket)
-        chosen = _batch(self._numbers, bucket).wanted[: len(at)]
-        logits = self._logits.index_select(0, chosen)
-        best = self._best[: bucket.tokens].cpu().numpy()  # and waits until all of it has run
-        return StepLogits(logits, best[at].tolist())
 
     def _run_padded(self, bucket: Bucket) -> None:
-        """Compute what `_numbers` says into `_logits` and `_best`: what a graph holds."""
+        """Do it kernel by kernel: what a graph holds."""
         logits = self._run(_batch(self._numbers, bucket), None)
         self._logits[: bucket.tokens].copy_(logits)
         torch.argmax(logits, -1, out=self._best[: bucket.tokens])
 
     def _exact(
         self, ids: NDArray[np.int64], rows: Sequence[PagedRow], wanted: NDArray[np.int64]
-    ) -> StepLogits:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run a step of any size, such as a prompt's."""
         pages = max(len(row.pages) for row in rows)
         sizes = (len(ids), len(rows), pages, max(row.new for row in rows))
@@ -142,7 +205,7 @@ class PagedRunner:
         write(PagedBatch(memory, *sizes), ids, rows, self._pool.page_tokens)
         chosen = torch.from_numpy(wanted).to(self._device)
         logits = self._run(PagedBatch(memory.to(self._device), *sizes), chosen)
-        return StepLogits(logits, logits.argmax(-1).tolist())
+        return logits, logits.argmax(-1)
 
     def _run(self, batch: PagedBatch, rows: torch.Tensor | None) -> torch.Tensor:
         step = PagedStep(batch, self._pool, self._attention)
@@ -151,6 +214,10 @@ class PagedRunner:
     @staticmethod
     def _max_tokens(settings: TorchSettings) -> int:
         return min(MAX_TOKENS, settings.max_batch_tokens)
+
+
+def _size(bucket: Bucket) -> int:
+    return PagedBatch.size_of(bucket.tokens, bucket.rows, bucket.pages)
 
 
 def _batch(numbers: torch.Tensor, bucket: Bucket) -> PagedBatch:

@@ -1,0 +1,39 @@
+"""The noise of `engines.noise`, made on the device: nothing of a vocabulary's width travels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tandem.engines.noise import FIRST_FACTOR, SECOND_FACTOR, SHIFTS, STEP
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+def keys_on(device: torch.device, keys: Sequence[int]) -> torch.Tensor:
+    """Return what `key_of` made, [n], as the int64 of the same bits."""
+    return torch.tensor([_signed(key) for key in keys], dtype=torch.int64, device=device)
+
+
+def exponentials_of(keys: torch.Tensor, width: int) -> torch.Tensor:
+    """Return [n, width] draws from Exp(1): what `exponentials` returns for the keys [n].
+
+    But for the last bit of the logarithm, which devices round in their own ways.
+    """
+    bits = torch.arange(1, width + 1, device=keys.device) * _signed(STEP) + keys[:, None]
+    for shift, factor in zip(SHIFTS, (FIRST_FACTOR, SECOND_FACTOR), strict=False):
+        bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
+    bits = bits ^ _shifted(bits, SHIFTS[2])
+    draws = _shifted(bits, 11).double().add_(0.5).mul_(2.0**-53)
+    return draws.log_().neg_().float().clamp_(min=_TINY)
+
+
+def _shifted(bits: torch.Tensor, count: int) -> torch.Tensor:
+    """Shift to the right; zeros come in from the left, whatever the sign."""
+    return (bits >> count) & ((1 << (64 - count)) - 1)
+
+
+def _signed(number: int) -> int:
+    """The same 64 bits as PyTorch's integers have them."""
+    return number - (number >> 63 << 64)
