@@ -77,7 +77,7 @@ def answer_to(server, seed, **values):
         **by_schema(schema_of(seed)),
         "drafter": drafter,
         "use_draft_logits": drafter in ("draft_model", "hybrid") and seed // 8 % 4 == 0,
-        "temperature": 1.0,
+        "top_p": 1.0,
         "seed": seed,
         **values,
     }
@@ -177,7 +177,7 @@ def test_many_guided_texts_are_those_without_drafts(server, count):
     seeds = range(80_000, 80_000 + count)
 
     def answers_of(seed):
-        sampling = {"seed": seed, "temperature": 1.0} if seed % 2 else {}
+        sampling = {"seed": seed, "top_p": 1.0} if seed % 2 else {}
         asked = {**by_schema(schema_of(seed)), "max_tokens": 60, **sampling}
         return [
             said([ask_one(server, "bls", prompt_of(seed), drafter=drafter, **asked)])
