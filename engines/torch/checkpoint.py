@@ -35,16 +35,27 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     return model
 
 
-def device_of(name: str) -> torch.device:
-    """Return the device that a setting names. Raises LoadError."""
+def device_of(name: str, gpus: int | None = None) -> torch.device:
+    """Return the device that a setting names. Raises LoadError.
+
+    gpus: how many there are; None: as many as PyTorch sees.
+    """
+    found = torch.cuda.device_count() if gpus is None else gpus
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if found else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise LoadError(f"device '{name}' is unknown; use cpu, cuda or auto") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
+        raise LoadError(f"device '{name}' is unknown; use cpu, cuda, cuda:N or auto") from error
+    if device.type not in {"cpu", "cuda"}:
+        raise LoadError(f"device '{name}' is none for this engine; use cpu, cuda, cuda:N or auto")
+    if device.type == "cuda" and not found:
         raise LoadError(f"device '{name}': PyTorch sees no CUDA device here; use cpu or auto")
+    if device.type == "cuda" and (device.index or 0) >= found:
+        raise LoadError(
+            f"device '{name}': PyTorch sees {found} CUDA device{'s' * (found > 1)} here, "
+            f"{', '.join(f'cuda:{n}' for n in range(found))}"
+        )
     return device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,16 +15,22 @@ GIB = 2**30
 
 
 def require_memory(
-    config: Any, settings: TorchSettings, device: torch.device, dtype: torch.dtype
+    config: Any,
+    settings: TorchSettings,
+    device: torch.device,
+    dtype: torch.dtype,
+    read: Callable[[torch.device], tuple[int, int]] = torch.cuda.mem_get_info,
 ) -> None:
     """Raise LoadError where the checkpoint of this config would not fit; a CPU has no limit.
 
     Weights and KV cache count. Room for the steps themselves is what `gpu_memory_fraction` leaves.
+
+    read: tells how many bytes of a device are free, and how many there are.
     """
     if device.type != "cuda":
         return
     weights, cache = weight_bytes(config, dtype), cache_bytes(config, settings, dtype)
-    free, total = torch.cuda.mem_get_info(device)
+    free, total = read(device)
     check_fit(weights, cache, free=free, total=total, fraction=settings.gpu_memory_fraction)
 
 

@@ -6,6 +6,7 @@ from engine_harness import VOCAB
 from transformers import LlamaConfig
 
 from tandem.engines.errors import LoadError
+from tandem.engines.torch.checkpoint import device_of
 from tandem.engines.torch.memory import (
     GIB,
     cache_bytes,
@@ -43,6 +44,59 @@ def test_what_others_hold_counts():
         check_fit(60 * GIB, 9 * GIB, free=70 * GIB, total=80 * GIB, fraction=0.9)
     with pytest.raises(LoadError, match=r"the 0\.0 GiB"):
         check_fit(1, 1, free=0, total=80 * GIB, fraction=0.9)
+
+
+def test_each_engine_is_measured_by_the_gpu_that_it_is_put_on():
+    weights, cache = (
+        weight_bytes(CONFIG, torch.bfloat16),
+        cache_bytes(CONFIG, SETTINGS, torch.bfloat16),
+    )
+    needed = weights + cache
+    free = {0: needed - 1, 1: needed}
+    asked = []
+
+    def read(device):
+        asked.append(device.index)
+        return free[device.index], needed
+
+    whole = TorchSettings("x", max_seq_len=100, kv_cache_tokens=1000, gpu_memory_fraction=1.0)
+    require_memory(CONFIG, whole, torch.device("cuda:1"), torch.bfloat16, read)
+    with pytest.raises(LoadError, match="do not fit into the"):
+        require_memory(CONFIG, whole, torch.device("cuda:0"), torch.bfloat16, read)
+    with pytest.raises(LoadError, match=r"gpu_memory_fraction 0\.9 leaves"):
+        require_memory(CONFIG, SETTINGS, torch.device("cuda:1"), torch.bfloat16, read)
+    assert asked == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "found"),
+    [
+        ("auto", 0, "cpu"),
+        ("auto", 2, "cuda"),
+        ("cpu", 2, "cpu"),
+        ("cuda", 1, "cuda"),
+        ("cuda:0", 1, "cuda:0"),
+        ("cuda:1", 2, "cuda:1"),
+    ],
+)
+def test_a_device_is_one_that_is_there(name, gpus, found):
+    assert device_of(name, gpus) == torch.device(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "message"),
+    [
+        ("cuda", 0, "'cuda': PyTorch sees no CUDA device here; use cpu or auto"),
+        ("cuda:1", 0, "'cuda:1': PyTorch sees no CUDA device here"),
+        ("cuda:1", 1, "'cuda:1': PyTorch sees 1 CUDA device here, cuda:0$"),
+        ("cuda:2", 2, "'cuda:2': PyTorch sees 2 CUDA devices here, cuda:0, cuda:1$"),
+        ("gpu", 2, "'gpu' is unknown; use cpu, cuda, cuda:N or auto"),
+        ("meta", 2, "'meta' is none for this engine; use cpu, cuda, cuda:N or auto"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_by_name(name, gpus, message):
+    with pytest.raises(LoadError, match=message):
+        device_of(name, gpus)
 
 
 def test_a_cpu_has_no_limit():
