@@ -1,7 +1,7 @@
 """Whether `draft_len: auto` ever loses: beside no drafts and fixed lengths, cell by cell.
 
     python -m benchmarks.auto --virtual
-    python -m benchmarks.auto
+    python -m benchmarks.auto --minutes 90
     python -m benchmarks.auto --text edits --drafter hybrid --at-once 1,16
     python -m benchmarks.auto --text two-state --at-once 64 --batch-slope 0,0.03
     python -m benchmarks.auto --text 70b-1b --at-once 16 --draft-ahead auto,true,false --slower 4
@@ -9,16 +9,20 @@
 A cell is a text, a number of requests at once, and by how much each other call slows a step of the
 emulated engines. Live, the variants take turns on one server. The ratio is the median over the
 turns; in each of them `auto` stands beside what was best in all the others, because the best of
-several noisy figures is better than any of them would be again. With --slower the emulated engines
-take longer, and so the machine's part of a round is less. With --virtual the same cells of the
-emulated engines are simulated: the real loop and the real controller, no server, no noise.
+several noisy figures is better than any of them would be again. With --minutes each cell has an
+equal part of the time, and fewer turns where it ends before them. With --slower the emulated
+engines take longer, and so the machine's part of a round is less. With --virtual the same cells of
+the emulated engines are simulated: the real loop and the real controller, no server, no noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -31,7 +35,7 @@ from benchmarks.slowed import slowed
 from tandem.bls.settings import AUTO, DrafterName
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
-from tandem.tools.benchmark.statistics import Cell, Spread
+from tandem.tools.benchmark.statistics import Spread
 from tandem.tools.benchmark.variant import CONTROL, Variant
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.profiles import deployment
@@ -166,7 +170,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--instances", type=int, help="loops (default: as served)")
     parser.add_argument("--prompts", type=int, default=2, help="that each request at once asks")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
-    parser.add_argument("--turns", type=int, default=3, help="of all variants")
+    parser.add_argument("--turns", type=int, default=3, help="of all variants, at most")
+    parser.add_argument("--minutes", type=float, help="for all cells, whatever --turns says")
     parser.add_argument("--virtual", action="store_true", help="simulate instead of measuring")
     options = parser.parse_args()
     if unknown := [name for name in options.text if name not in TEXTS]:
@@ -180,7 +185,30 @@ def _several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
     return lambda text: tuple(read(part) for part in text.split(","))
 
 
+class TimeLeft:
+    """Shares the time out among the cells that are still to be measured; None: there is no end."""
+
+    def __init__(self, minutes: float | None, num_cells: int) -> None:
+        self._ends = None if minutes is None else time.monotonic() + 60 * minutes
+        self._num_cells = num_cells
+
+    def of_next_cell(self) -> float | None:
+        """Return when the next cell has to end."""
+        if self._ends is None:
+            return None
+        now, left = time.monotonic(), max(1, self._num_cells)
+        self._num_cells -= 1
+        return now + (self._ends - now) / left
+
+
+def _num_cells(options: argparse.Namespace) -> int:
+    emulated = sum(TEXTS[name].kind is None for name in options.text)
+    slopes = len(options.text) - emulated + emulated * len(options.batch_slope)
+    return slopes * len(options.at_once)
+
+
 def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
+    time_left = TimeLeft(options.minutes, _num_cells(options))
     for name in options.text:
         text = TEXTS[name]
         profile, _ = read_profile(text.profile)
@@ -196,7 +224,10 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
                 for at_once in options.at_once:
                     yield simulated(name, slower, variants, at_once, slope)
             else:
-                yield from _measured(name, deployment.check(slower), variants, slope, options)
+                planned = deployment.check(slower)
+                yield from _measured(
+                    name, planned, variants, slope, options=options, time_left=time_left
+                )
 
 
 def _variants(
@@ -248,28 +279,39 @@ def _measured(
     planned: Deployment,
     variants: Sequence[Variant],
     slope: float,
+    *,
     options: argparse.Namespace,
+    time_left: TimeLeft,
 ) -> Iterator[CellRates]:
     """Measure the cells of one server, one number of requests at once after the other."""
-    scenario = _scenario(TEXTS[name], options.prompts)
+    plan = LoadPlan(
+        scenarios=[_scenario(TEXTS[name], options.prompts)],
+        variants=variants,
+        nums_streams=[1],
+        max_tokens=options.max_tokens,
+        repetitions=1,
+        streamed=0,
+        more={},
+    )
     with serving(planned) as server:
         for at_once in options.at_once:
-            plan = LoadPlan(
-                scenarios=[scenario],
-                variants=variants,
-                nums_streams=[at_once],
-                max_tokens=options.max_tokens,
-                repetitions=TURNS_WARMING_UP + options.turns,
-                streamed=0,
-                more={},
-            )
-            with LoadGenerator(server.grpc_url, planned.stream_entry.name, plan) as load:
-                cells = load.cells()
-            yield CellRates(name, at_once, slope, {c.variant: _rates(c) for c in cells})
+            ends, rates = time_left.of_next_cell(), defaultdict[Variant, list[float]](list)
+            for number in range(TURNS_WARMING_UP + options.turns):
+                if ends is not None and number > TURNS_WARMING_UP and time.monotonic() > ends:
+                    break
+                turn = _turn(plan, at_once, number)
+                with LoadGenerator(server.grpc_url, planned.stream_entry.name, turn) as load:
+                    for cell in load.cells():
+                        rates[cell.variant].append(cell.whole[0].tokens_per_second)
+            measured = {variant: r[TURNS_WARMING_UP:] for variant, r in rates.items()}
+            yield CellRates(name, at_once, slope, measured)
 
 
-def _rates(cell: Cell) -> list[float]:
-    return [turn.tokens_per_second for turn in cell.whole[TURNS_WARMING_UP:]]
+def _turn(plan: LoadPlan, at_once: int, number: int) -> LoadPlan:
+    """Return one turn of all variants, each time beginning with another one."""
+    first = number % len(plan.variants)
+    variants = [*plan.variants[first:], *plan.variants[:first]]
+    return replace(plan, variants=variants, nums_streams=[at_once])
 
 
 def _scenario(text: ProfileText, num_prompts: int) -> Scenario:
