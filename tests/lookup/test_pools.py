@@ -179,7 +179,7 @@ class Model:
 
 def sizes(pools):
     """How many answers each pool says that it has."""
-    return Counter({key: pool.num_answers for key, pool in pools._pools.items()})
+    return {key: pool.num_answers for key, pool in pools._pools.items()}
 
 
 def made(max_tokens, crowded):
@@ -209,7 +209,7 @@ def test_pools_hold_and_find_what_they_should_after_any_operations(
             assert pools.num_tokens == model.num_tokens <= max_tokens
             held = [(answer.pool, list(answer.tokens)) for answer in pools._answers.values()]
             assert held == [(pools._key(name), answer) for name, answer, _ in model.line]
-            assert sizes(pools) == Counter(key for key, _ in held)
+            assert sizes(pools) == dict(Counter(key for key, _ in held))
 
 
 @settings(max_examples=400, deadline=None)
@@ -272,6 +272,16 @@ def test_for_an_answer_that_joins_only_so_much_is_moved():
     pools.join("theirs", ANSWER)
     found = [at for at in range(2 * most) if pools.lookup(str(at), ANSWER[:3], 1)]
     assert found == [at for at in range(2 * most) if at != most]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_answer_that_takes_too_long_to_move_is_not_moved(more):
+    long = range(MOST_MOVED - MOVE + more)
+    pools = pools_of(long, max_tokens=len(long) + LEAST_COUNTED)
+    pools.join("theirs", ANSWER)
+    assert pools.lookup("ours", [0, 1, 2], 1)
+    pools.join("others", ANSWER)
+    assert bool(pools.lookup("ours", [0, 1, 2], 1)) == (not more)
 
 
 def test_an_answer_over_the_bound_is_left_out_and_costs_nobody_anything():
@@ -347,4 +357,4 @@ def test_many_at_once_leave_all_in_order():
         thread.join()
     assert not wrong
     assert pools.num_tokens == 80 * len(pools._answers) <= max_tokens
-    assert sizes(pools) == Counter(answer.pool for answer in pools._answers.values())
+    assert sizes(pools) == dict(Counter(answer.pool for answer in pools._answers.values()))
