@@ -29,19 +29,15 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.loops import entry_of, planned_loops, processor_seconds, render_loops
 from benchmarks.rounds import play
-from benchmarks.soak.processes import name_of, read_metrics
+from benchmarks.soak.processes import read_metrics
 from tandem.tools.client.client import Client
-from tandem.tools.profiles import deployment
-from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.profiles.profile import EntrySection
-from tandem.tools.triton import repository
 from tandem.tools.triton.server import TritonServer
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
 CONTEXT, TOKENS_A_ROUND = 64, 4
 MS = 1e3
-TICKS = os.sysconf("SC_CLK_TCK")
 ENDED = re.compile(r'tandem_round_seconds_count\{.*loop="(\d+)".*model="(\w+)"')  # a sequence
 
 
@@ -56,10 +52,10 @@ class LoopsTurn(NamedTuple):
 def main() -> None:
     """Measure in turns and print medians."""
     options = _options()
-    planned = {n: _planned(options.profile, n) for n in options.instances}
+    planned = {n: planned_loops(options.profile, n) for n in options.instances}
     turns: dict[tuple[int, int], list[LoopsTurn]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        models = _render(planned, Path(folder))
+        models = render_loops(planned, Path(folder))
         threads = max(plan.thread_pool_size for plan in planned.values())
         server = stack.enter_context(TritonServer(models, thread_pool_size=threads))
         most = max(options.at_once)
@@ -85,31 +81,6 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _planned(profile: Path, instances: int) -> Deployment:
-    """Return the deployment with so many loops; its stream entry is named after their number."""
-    plan = deployment.load(profile).profile
-    entry = EntrySection(name=_entry(instances), kind="stream")
-    changes = {"instances": instances, "entries": (entry,)}
-    return deployment.check(plan.model_copy(update=changes))
-
-
-def _entry(instances: int) -> str:
-    return f"loops_{instances}"
-
-
-def _render(planned: Mapping[int, Deployment], folder: Path) -> Path:
-    """Write one repository with the engines, and every stream entry."""
-    models = folder / "repository"
-    for number, plan in planned.items():
-        rendered = folder / str(number)
-        repository.render(plan, rendered, link=True)
-        if models.exists():
-            (rendered / _entry(number)).rename(models / _entry(number))
-        else:
-            rendered.rename(models)
-    return models
-
-
 def _turn(
     server: TritonServer,
     clients: Sequence[Client],
@@ -118,19 +89,19 @@ def _turn(
     turn: int,
 ) -> LoopsTurn:
     """Let every client have its answers, one after the other."""
-    entry, shape = _entry(instances), (len(clients), options.answers, CONTEXT)
+    entry, shape = entry_of(instances), (len(clients), options.answers, CONTEXT)
     prompts = np.random.default_rng(turn).integers(2, 3000, shape, np.int32)
     tokens = TOKENS_A_ROUND * options.rounds
 
     def ask(client: Client, texts: NDArray[np.int32]) -> int:
         return sum(play(client, ids, tokens, model=entry).number for ids in texts)
 
-    counted, spent = _sequences(server, entry), _processor_seconds(server, entry)
+    counted, spent = _sequences(server, entry), processor_seconds(server, entry)
     began = time.perf_counter()
     with ThreadPoolExecutor(len(clients)) as threads:
         made = sum(threads.map(ask, clients, prompts))
     seconds = time.perf_counter() - began
-    spent = _processor_seconds(server, entry) - spent
+    spent = processor_seconds(server, entry) - spent
     while sum(_sequences(server, entry).values()) < sum(counted.values()) + prompts[..., 0].size:
         time.sleep(0.05)  # they are published a moment later
     now = _sequences(server, entry)
@@ -146,16 +117,6 @@ def _sequences(server: TritonServer, entry: str) -> dict[str, int]:
         if found and found[2] == entry:
             ended[found[1]] += int(value)
     return ended
-
-
-def _processor_seconds(server: TritonServer, entry: str) -> float:
-    """Processor time so far of all loops of an entry."""
-    fields = [
-        Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        for process in server.processes
-        if name_of(process) == entry
-    ]
-    return sum(int(times[11]) + int(times[12]) for times in fields) / TICKS
 
 
 def _print(

@@ -1,26 +1,32 @@
 """Measure the torch engine on a GPU, on the demo pair in the shapes of large models.
 
-    python -m benchmarks.gpu --engine-only
-    python -m benchmarks.gpu --output figures.jsonl
-    python -m benchmarks.gpu --engine-only --like small-target --draft small-draft --device cpu
+    python -m benchmarks.gpu --engine-only --minutes 4
+    python -m benchmarks.gpu --like llama-3.1-8b 32b --output figures.jsonl
+    python -m benchmarks.gpu --like small-target --draft small-draft --device cpu
 
 Engines alone: a step beside reading the weights once, verification, many texts, the barest loop,
 and transformers' own `generate`; each of these texts is checked against the demo pair's own. Behind
-Triton: each drafter, and requests at once. Figures are written as they come.
+Triton: each drafter, draft logits beside ids, and requests at once with one loop process and with
+several; texts are compared with the control's too. Figures are written as they come. What does not
+fit into --minutes is left out by name; what fails is told, and the exit status is 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import torch
 from transformers import LlamaConfig
 
 from benchmarks.gpu import engine_alone
+from benchmarks.gpu.budget import TimeBudget
 from benchmarks.gpu.figures import FigureLog
 from benchmarks.gpu.served import measure_served
 from benchmarks.inflated.checkpoint import load_inflated, write_folder
@@ -35,38 +41,72 @@ from tandem.engines.torch.settings import TorchSettings
 MS = 1e3
 
 
-def main() -> None:
-    """Measure what the options say."""
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what the arguments say; return the exit status."""
+    options = _options(arguments)
     figures = FigureLog(options.output)
-    device = device_of(options.device)
+    budget = TimeBudget(figures, 60 * options.minutes)
+    figures.head(device_of(options.device), minutes=options.minutes, paged=not options.contiguous)
+    texts = expected_texts(options.prompts, options.tokens)
+    for i, shape in enumerate(options.like):
+        part = budget.part(1 / (len(options.like) - i))
+        figures.add("pair", target=shape, draft=options.draft)
+        part.run("pair", shape, partial(_measure_pair, figures, part, shape, texts, options))
+    return int(figures.num_failed > 0)
+
+
+def _measure_pair(
+    figures: FigureLog,
+    budget: TimeBudget,
+    shape: str,
+    texts: list[Expected],
+    options: argparse.Namespace,
+) -> None:
+    """Measure the draft with a target of this shape: the engines alone, then behind Triton."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
-            role: _settings(role, shape, Path(folder), options)
-            for role, shape in (("target", options.like), ("draft", options.draft))
+            role: _settings(role, own, Path(folder), options)
+            for role, own in (("target", shape), ("draft", options.draft))
         }
-        figures.head(device, target=options.like, draft=options.draft, paged=not options.contiguous)
-        texts = expected_texts(options.prompts, options.tokens)
-        _measure_alone(figures, settings, texts, device, transformers=not options.no_transformers)
+        alone = budget if options.engine_only else budget.part(0.4)
+        alone.run(
+            "engines", "engines", partial(_measure_alone, figures, alone, settings, texts, options)
+        )
+        _give_back(device_of(options.device))
         if not options.engine_only:
-            measure_served(figures, settings, texts, options.at_once)
+            served = partial(
+                measure_served,
+                figures,
+                budget,
+                settings,
+                texts,
+                options.at_once,
+                options.instances,
+                options.turns,
+            )
+            budget.run("served", "Triton", served)
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--engine-only", action="store_true", help="without Triton")
-    parser.add_argument("--like", choices=SHAPES, default="llama-3.1-8b", help="of the target")
+    parser.add_argument("--minutes", type=float, default=8.5, help="what takes longer is left out")
+    parser.add_argument(
+        "--like", choices=SHAPES, nargs="+", default=["llama-3.1-8b"], help="of the target"
+    )
     parser.add_argument("--draft", choices=SHAPES, default="llama-3.2-1b", help="of the draft")
     parser.add_argument("--prompts", type=int, default=6, help="how many of the demo's")
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
+    parser.add_argument("--turns", type=int, default=5, help="of what is measured in turns")
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 16, 64], help="of Triton")
+    parser.add_argument("--instances", type=int, nargs="+", default=[1, 4], help="loop processes")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch")
     parser.add_argument("--contiguous", action="store_true", help="no paged_kv_cache")
     parser.add_argument("--no-transformers", action="store_true", help="spare its memory and time")
     parser.add_argument("--output", type=Path, help="a file for the figures, a line of JSON each")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def _settings(role: str, shape: str, folder: Path, options: argparse.Namespace) -> TorchSettings:
@@ -83,13 +123,13 @@ def _settings(role: str, shape: str, folder: Path, options: argparse.Namespace) 
 
 def _measure_alone(
     figures: FigureLog,
+    budget: TimeBudget,
     settings: dict[str, TorchSettings],
     texts: list[Expected],
-    device: torch.device,
-    *,
-    transformers: bool,
+    options: argparse.Namespace,
 ) -> None:
     """Measure engines in this process; they are gone afterwards."""
+    device = device_of(options.device)
     rate = engine_alone.copy_bytes_a_second(device)
     figures.add("copy within the device", gigabytes_a_second=rate / 1e9)
     with ExitStack() as stack:
@@ -99,13 +139,23 @@ def _measure_alone(
         }
         for role, engine in engines.items():
             read_ms = MS * _bytes(settings[role], device) / rate
-            engine_alone.measure_steps(figures, role, engine, texts, read_ms)
-        engine_alone.measure_texts(figures, engines["target"], engines["draft"], texts)
-    del engines, engine
+            steps = engine_alone.StepTimes(figures, role, engine, texts[0], options.turns)
+            budget.run("steps", f"{role} steps", partial(steps.measure, read_ms))
+        for length in engine_alone.DRAFT_LENGTHS:
+            way = partial(
+                engine_alone.measure_texts,
+                figures,
+                engines["target"],
+                engines["draft"],
+                texts,
+                length,
+            )
+            budget.run("texts", engine_alone.way_of(length), way)
+    del engines, engine, steps, way
     _give_back(device)
-    if transformers:
-        engine_alone.measure_transformers(figures, settings, texts)
-        _give_back(device)
+    if not options.no_transformers:
+        plain = partial(engine_alone.measure_transformers, figures, settings, texts)
+        budget.run("transformers", "transformers", plain)
 
 
 def _give_back(device: torch.device) -> None:
@@ -125,4 +175,4 @@ def _bytes(settings: TorchSettings, device: torch.device) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

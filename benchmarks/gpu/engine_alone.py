@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.settings import TorchSettings
 
 STEPS, TURNS, AT_ONCE, DRAFT_LEN = 32, 5, 16, 10
+DRAFT_LENGTHS = (0, 4, 8)  # of loops; 0: the target alone
 COPIED_BYTES = 2**30
 MS = 1e3
 
@@ -30,41 +32,70 @@ def copy_bytes_a_second(device: torch.device) -> float:
     return 2 * size / _median_seconds(lambda: _finished(target.copy_(source)))
 
 
-def measure_steps(
-    figures: FigureLog, name: str, engine: TorchEngine, texts: Sequence[Expected], read_ms: float
-) -> None:
-    """Measure a step of one text, one that verifies, and one of many texts."""
-    prompt = [*texts[0].prompt, *texts[0].text[:1]]
-    say(engine, prompt, STEPS)
-    step = MS * _median_seconds(lambda: say(engine, prompt, STEPS)) / STEPS
-    figures.add(f"{name} step", ms=step, reading_ms=read_ms, of_reading=step / read_ms)
-    drafts = [(token + 1) % 3000 for token in texts[0].text[1 : DRAFT_LEN + 1]]
-    verify = MS * _median_seconds(
-        lambda: GreedyCall(engine, prompt, len(drafts) + 1, drafts).answer()
-    )
-    figures.add(f"{name} verifies {len(drafts)}", ms=verify, of_a_step=verify / step)
-    many = [[*prompt, 5 + i] for i in range(AT_ONCE)]
-    _all(engine, many)
-    crowd = MS * _median_seconds(lambda: _all(engine, many)) / STEPS
-    figures.add(f"{name} step of {AT_ONCE} texts", ms=crowd, of_a_step=crowd / step)
+class StepTimes:
+    """What forward passes of an engine take, by calls behind a prompt."""
+
+    def __init__(
+        self, figures: FigureLog, name: str, engine: TorchEngine, text: Expected, turns: int
+    ) -> None:
+        self._figures = figures
+        self._name = name
+        self._engine = engine
+        self._text = text
+        self._prompt = [*text.prompt, *text.text[:1]]
+        self._turns = turns
+
+    def measure(self, read_ms: float) -> None:
+        """Measure a step of one text, a draft, a verification, and a step of many texts.
+
+        read_ms: what reading the weights once takes.
+        """
+        say(self._engine, self._prompt, STEPS)
+        step = self._ms(lambda: say(self._engine, self._prompt, STEPS)) / STEPS
+        self._add("step", ms=step, reading_ms=read_ms, of_reading=step / read_ms)
+        for length in filter(None, DRAFT_LENGTHS):
+            draft = self._ms(partial(say, self._engine, self._prompt, length))
+            self._add(f"drafts {length}", ms=draft, of_its_steps=draft / step / length)
+        drafts = [(token + 1) % 3000 for token in self._text.text[1 : DRAFT_LEN + 1]]
+        call = partial(GreedyCall, self._engine, self._prompt, len(drafts) + 1, drafts)
+        verify = self._ms(lambda: call().answer())
+        self._add(f"verifies {len(drafts)}", ms=verify, of_a_step=verify / step)
+        many = [[*self._prompt, 5 + i] for i in range(AT_ONCE)]
+        _all(self._engine, many)
+        crowd = self._ms(lambda: _all(self._engine, many)) / STEPS
+        self._add(f"step of {AT_ONCE} texts", ms=crowd, of_a_step=crowd / step)
+
+    def _ms(self, run: Callable[[], object]) -> float:
+        return MS * _median_seconds(run, self._turns)
+
+    def _add(self, what: str, **figures: float) -> None:
+        self._figures.add(f"{self._name} {what}", **figures)
+
+
+def way_of(draft_len: int) -> str:
+    """Return what a loop with drafts of this length is called."""
+    return f"loop, draft_len {draft_len}" if draft_len else "target alone"
 
 
 def measure_texts(
-    figures: FigureLog, target: TorchEngine, draft: TorchEngine, texts: Sequence[Expected]
+    figures: FigureLog,
+    target: TorchEngine,
+    draft: TorchEngine,
+    texts: Sequence[Expected],
+    draft_len: int,
 ) -> None:
-    """Say texts by the target alone and with drafts, and check each of them."""
-    for length in (0, 4, 8):
-        began = time.perf_counter()
-        said = [_said(target, draft, text, length) for text in texts]
-        seconds = time.perf_counter() - began
-        rounds = sum(text.rounds for text in said)
-        tokens = sum(len(text.tokens) for text in said)
-        figures.add(
-            f"loop, draft_len {length}" if length else "target alone",
-            tokens_a_second=tokens / seconds,
-            tokens_a_round=tokens / rounds if rounds else 1.0,
-            **checked(texts, [text.tokens for text in said]),
-        )
+    """Say texts with drafts of this length (0: none), and check each of them."""
+    began = time.perf_counter()
+    said = [_said(target, draft, text, draft_len) for text in texts]
+    seconds = time.perf_counter() - began
+    rounds = sum(text.rounds for text in said)
+    tokens = sum(len(text.tokens) for text in said)
+    figures.add(
+        way_of(draft_len),
+        tokens_a_second=tokens / seconds,
+        tokens_a_round=tokens / rounds if rounds else 1.0,
+        **checked(texts, [text.tokens for text in said]),
+    )
 
 
 def measure_transformers(
@@ -128,10 +159,10 @@ def _generate(model: Any, text: Expected, options: dict[str, Any]) -> list[int]:
     return tokens
 
 
-def _median_seconds(run: Callable[[], object]) -> float:
+def _median_seconds(run: Callable[[], object], turns: int = TURNS) -> float:
     run()
     times = []
-    for _ in range(TURNS):
+    for _ in range(turns):
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)

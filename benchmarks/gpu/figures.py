@@ -15,6 +15,7 @@ class FigureLog:
     """Says every figure at once, so that a run that is cut off leaves what it had."""
 
     def __init__(self, file: Path | None) -> None:
+        self.num_failed = 0
         self._file = file
         self._console = Console(highlight=False, soft_wrap=True)
         if file:
@@ -31,6 +32,12 @@ class FigureLog:
             torch=torch.__version__,
             **facts,
         )
+
+    def fail(self, name: str, error: Exception) -> None:
+        """Say that something could not be measured."""
+        self.num_failed += 1
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        self.add(f"failed: {name}", error=line)
 
     def add(self, name: str, **figures: object) -> None:
         """Say figures under a name."""
