@@ -77,7 +77,9 @@ def test_greedy_text_is_the_controls(engine_of, reference, plain, num_tokens, ng
         assert_same(reference("llama"), ids, outcome.tokens, want)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "qwen2", "mistral", "cycles"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "qwen2", "mistral", "cycles", "paged qwen2", "paged cycles"]
+)
 def test_greedy_text_is_the_controls_on_every_architecture(
     engine_of, make_harness, reference, name
 ):
@@ -96,7 +98,7 @@ def test_text_does_not_depend_on_what_the_index_keeps(engine_of, plain, keeps_al
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("name", ["llama", "cycles"])
+@pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
 def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name, seed):
     sampling = SamplingParams(**SAMPLED, seed=seed)
     looker, control = engine_of(name=name), make_harness(name)
@@ -116,7 +118,7 @@ def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name
     ],
     ids=lambda asked: next(iter(asked)),
 )
-@pytest.mark.parametrize("name", ["llama", "cycles"])
+@pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
 def test_what_the_user_asked_for_holds_at_every_draft_position(
     engine_of, make_harness, asked, name
 ):
@@ -215,7 +217,7 @@ def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[in
     return text, drafted, accepted
 
 
-@pytest.mark.parametrize("name", ["llama", "cycles"])
+@pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
 def test_drafts_and_text_are_those_of_rounds_from_outside(engine_of, make_harness, name):
     looker, target = engine_of(name=name), make_harness(name)
     for ids in [*PROMPTS[::3], CYCLE]:

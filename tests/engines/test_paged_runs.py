@@ -329,6 +329,21 @@ def test_verification_by_logits_keeps_what_the_host_would(
     assert runs.copies == [[2 * 5]] * 25  # tokens and log-probabilities of five rows
 
 
+@pytest.mark.parametrize("width", [VOCAB - 3, VOCAB + 5])
+def test_logits_of_a_draft_that_is_padded_differently_are_verified_as_on_the_host(
+    make_harness, width
+):
+    engines = [make_harness(name, draft_vocab_size=width) for name in ("paged llama", "llama")]
+    random = np.random.default_rng(3)
+    for seed in range(12):
+        logits = random.normal(0, 1, (3, width)).astype(np.float32)
+        drafts = random.integers(2, VOCAB - 3, 3).tolist()
+        logits[range(3), drafts] += 4  # likely, so that some are kept
+        asked = {"drafts": drafts, "draft_logits": logits, "sampling": SAMPLED._replace(seed=seed)}
+        one, other = (engine.tokens(prompt(seed, 6), 4, **asked) for engine in engines)
+        assert one == other
+
+
 def test_every_step_of_many_kinds_of_calls_copies_once(paged, runs, llama):
     calls = []
     for seed in range(3):
@@ -387,6 +402,10 @@ def test_verifying_at_once_is_verifying_token_by_token(threshold):
         if seed % 4 == 0:
             q = p[:3].clone()  # all are accepted: a residual would be nothing
         drafts = q.multinomial(1, generator=generator)[:, 0]
+        if seed % 9 == 0:
+            q[1] = torch.nan  # of a broken draft model
+        if seed % 7 == 0:
+            drafts[0] = int(q[0].argmin())  # often one that q has none of
         purposes = [Purpose.RESIDUAL] * 3 + [Purpose.SAMPLE]
         keys = [key_of(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
         u = [uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
