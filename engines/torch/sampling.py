@@ -18,6 +18,7 @@ from tandem.engines.torch.paged.noise import exponentials_of, keys_on
 from tandem.engines.torch.processors import history_processors, warpers
 from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import (
+    SentDrafts,
     draw,
     verify_at_once,
     verify_ids,
@@ -70,7 +71,8 @@ class TorchSampler:
     @property
     def verifies_by_logits(self) -> bool:
         """Whether drafts are verified by what they were drawn from."""
-        return self._draft_logits is not None and not self._greedy
+        logits = self._draft_logits
+        return logits is not None and len(logits) > 0 and not self._greedy
 
     def process(self, logits: torch.Tensor, tokens: NDArray[np.int64], first: int) -> Rows:
         """Return logits [rows, vocab_size] after bias, penalties, bans and masks.
@@ -96,27 +98,26 @@ class TorchSampler:
         """
         return (self._warped(logits) / exponentials_of(keys, self._vocab_size)).argmax(-1)
 
-    def verify_by_logits(
-        self, logits: torch.Tensor, drafts: Sequence[int], first: int
-    ) -> torch.Tensor:
-        """Return what `verify` does, [len(drafts) + 1] on the device; -1 behind it."""
+    def send_drafts(self, drafts: Sequence[int], first: int) -> SentDrafts:
+        """Send to the device what drafts are verified with, if not by their ids."""
         assert self._draft_logits is not None
-        count, seed = len(drafts), self._seed
+        count, seed, constant = len(drafts), self._seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]
         keys = [key_of(seed, first + i, purpose) for i, purpose in enumerate(purposes)]
-        constant = self._threshold
         u = [
             uniform(seed, first + i, Purpose.ACCEPT) if constant is None else constant
             for i in range(count)
         ]
-        proposed = self._proposed(torch.from_numpy(self._draft_logits))
-        return verify_at_once(
+        return SentDrafts(
             torch.tensor(drafts, device=self._device),
-            self._warped(logits),
-            proposed,
-            u=torch.tensor(u, dtype=torch.float64, device=self._device),
-            keys=keys_on(self._device, keys),
+            self._proposed(torch.from_numpy(self._draft_logits)),
+            torch.tensor(u, dtype=torch.float64, device=self._device),
+            keys_on(self._device, keys),
         )
+
+    def verify_by_logits(self, logits: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
+        """Return what `verify` does, [drafts + 1] on the device; -1 behind it."""
+        return verify_at_once(self._warped(logits), sent)
 
     def verify(self, scores: Rows, drafts: Sequence[int], first: int) -> list[int]:
         """Return what a verification emits: scores [len(drafts) + 1, vocab_size]."""

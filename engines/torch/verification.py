@@ -7,6 +7,7 @@ Chen et al. 2023 (arXiv:2302.01318). The number of accepted tokens is `len(emitt
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
@@ -56,19 +57,26 @@ def verify_probabilities(
     return [*drafts, draw(p[len(drafts)], seed, position + len(drafts), Purpose.SAMPLE)]
 
 
-def verify_at_once(
-    drafts: torch.Tensor,
-    p: torch.Tensor,
-    q: torch.Tensor,
-    *,
-    u: torch.Tensor,
-    keys: torch.Tensor,
-) -> torch.Tensor:
+class SentDrafts(NamedTuple):
+    """What drafts are verified with, on the device.
+
+    drafts: [k]. q: [k, vocab_size], the probabilities that they were drawn from. u: [k] in float64,
+    random in [0, 1), or constant. keys: [k + 1], of the noise for a correction at each draft token,
+    and for the bonus.
+    """
+
+    drafts: torch.Tensor
+    q: torch.Tensor
+    u: torch.Tensor
+    keys: torch.Tensor
+
+
+def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
     """Do what `verify_probabilities` does, all on the device: [k + 1] tokens, -1 behind the last.
 
-    drafts: [k]. p: [k + 1, vocab_size]. q: [k, vocab_size]. u: [k] in float64, random in [0, 1), or
-    constant. keys: [k + 1], of the noise for a correction at each draft token, and for the bonus.
+    p: [k + 1, vocab_size].
     """
+    drafts, q, u, keys = sent
     place = torch.arange(len(p), device=p.device)
     p_of, q_of = (part[place[:-1], drafts].double() for part in (p[:-1], q))
     accepted = ((p_of > 0) & (u * q_of <= p_of)).long().cumprod(0).sum()[None]

@@ -15,23 +15,31 @@ from tandem.engines.request import SamplingParams
 from tandem.engines.torch.paged.noise import exponentials_of, keys_on
 from tandem.engines.torch.paged.runner import RUN_STEPS
 from tandem.engines.torch.sequence import UNSURE_STEPS
-from tandem.engines.torch.verification import verify_at_once, verify_probabilities
+from tandem.engines.torch.verification import SentDrafts, verify_at_once, verify_probabilities
 from tandem.engines.words import Words
 
 SAMPLED = SamplingParams(temperature=1.0, seed=11)
 WARPED = SamplingParams(temperature=1.3, top_k=20, top_p=0.9, seed=2**64 - 5)
 TO_HOST = {"cpu", "tolist", "item", "nonzero", "__int__", "__float__", "__bool__", "__index__"}
+TO_DEVICE = {"tensor", "from_numpy", "as_tensor", "to"}
 
 
 class HostCopies(TorchFunctionMode):
-    """Notes what is copied from the device to the host: how many numbers each time."""
+    """Notes what is copied from the device to the host: how many numbers each time.
+
+    late: what is sent to the device between a step's start and the copy; that would wait for it.
+    """
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
+        self.runs = False
+        self.late: list[str] = []
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function.__name__ in TO_HOST:
             self.sizes.append(args[0].numel())
+        if function.__name__ in TO_DEVICE and self.runs and not self.sizes:
+            self.late.append(function.__name__)
         return function(*args, **(kwargs or {}))
 
 
@@ -42,8 +50,10 @@ class Runs:
         self.made: list[tuple[int, int]] = []
         self.copies: list[list[int]] = []
         self.before = lambda: None
-        self._run, self._step = engine._model.run, engine._step
-        engine._model.run, engine._step = self.run, self.step
+        self.late: list[str] = []
+        runner = engine._model._paged
+        self._run, self._step, self._first = engine._model.run, engine._step, runner.step
+        engine._model.run, engine._step, runner.step = self.run, self.step, self.first
 
     def run(self, ids, segments, choices, steps):
         self.before()
@@ -52,9 +62,15 @@ class Runs:
         return found
 
     def step(self):
-        with HostCopies() as copies:
-            self.copies.append(copies.sizes)  # before somebody has an answer
+        with HostCopies() as self.now:
+            self.copies.append(self.now.sizes)  # before somebody has an answer
             self._step()
+
+    def first(self, *given):
+        found = self._first(*given)
+        self.now.runs = True
+        self.now.late = self.late
+        return found
 
 
 @pytest.fixture
@@ -183,6 +199,7 @@ def test_a_run_is_bounded_and_its_tokens_come_in_one_copy(paged, runs):
     paged.tokens(prompt(3, 9), 20)
     assert runs.made == [(1, RUN_STEPS), (1, RUN_STEPS), (1, 20 - 2 * RUN_STEPS)]
     assert runs.copies == [[RUN_STEPS], [RUN_STEPS], [4]]
+    assert runs.late == []
 
 
 def test_a_run_is_as_long_as_the_shortest_of_its_calls(paged, runs):
@@ -344,6 +361,12 @@ def test_logits_of_a_draft_that_is_padded_differently_are_verified_as_on_the_hos
         assert one == other
 
 
+def test_logits_of_no_draft_change_nothing(paged, llama):
+    nothing = np.zeros((0, VOCAB), np.float32)
+    got = paged.tokens(prompt(2, 6), 9, sampling=WARPED, draft_logits=nothing)
+    assert got == llama.tokens(prompt(2, 6), 9, sampling=WARPED)
+
+
 def test_every_step_of_many_kinds_of_calls_copies_once(paged, runs, llama):
     calls = []
     for seed in range(3):
@@ -363,6 +386,7 @@ def test_every_step_of_many_kinds_of_calls_copies_once(paged, runs, llama):
     found = answers(paged, calls)
     assert runs.made == [(18, 1)]
     assert runs.copies == [[2 * 3 * (5 + 5 + 3 + 5 + 1 + 1)]]
+    assert runs.late == []
     assert [one["tokens"] for one in found] == [[call.last.tokens] for call in want]
     accepted = [call.last.usage.accepted_tokens for call in want]
     assert [one["counts"][2] for one in found] == accepted
@@ -409,13 +433,8 @@ def test_verifying_at_once_is_verifying_token_by_token(threshold):
         purposes = [Purpose.RESIDUAL] * 3 + [Purpose.SAMPLE]
         keys = [key_of(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
         u = [uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
-        found = verify_at_once(
-            drafts,
-            p,
-            q,
-            u=torch.tensor([threshold] * 3 if threshold else u, dtype=torch.float64),
-            keys=keys_on(p.device, keys),
-        ).tolist()
+        u = torch.tensor([threshold] * 3 if threshold else u, dtype=torch.float64)
+        found = verify_at_once(p, SentDrafts(drafts, q, u, keys_on(p.device, keys))).tolist()
         want = verify_probabilities(
             drafts.tolist(), p, q, seed=seed, position=20, threshold=threshold
         )
@@ -429,6 +448,6 @@ def test_a_rejected_token_of_which_rounding_leaves_nothing_is_corrected_from_p()
     q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as rounding may have it
     keys = keys_on(p.device, [key_of(5, i, Purpose.RESIDUAL) for i in range(2)])
     u = torch.tensor([0.5], dtype=torch.float64)
-    found = verify_at_once(torch.tensor([0]), p, q, u=u, keys=keys).tolist()
+    found = verify_at_once(p, SentDrafts(torch.tensor([0]), q, u, keys)).tolist()
     assert found[0] in {1, 2}
     assert found[1] == -1

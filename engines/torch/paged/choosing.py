@@ -62,7 +62,7 @@ class TokenChooser:
         steps: int,
         device: torch.device,
     ) -> None:
-        """Send to the device what the steps need.
+        """Send to the device what the steps need: once they run, that would wait for them.
 
         choices: of each call in the step, or None: it chooses for itself. counts: its rows.
         """
@@ -74,6 +74,11 @@ class TokenChooser:
         ]
         self._rates = any(choice.rates for choice, _ in self._placed)
         self._draws = self._grouped(ends[-1], steps, device)
+        self._sent = [
+            (choice.sampler, start, choice.sampler.send_drafts(choice.drafts, choice.first))
+            for choice, start in self._placed
+            if choice.sampler.verifies_by_logits
+        ]
 
     def choose(self, step: int, logits: torch.Tensor, best: torch.Tensor) -> Chosen:
         """Choose from logits [rows, vocab_size] of the step of that number; best: [rows]."""
@@ -84,11 +89,10 @@ class TokenChooser:
             else:
                 drawn = sampler.draw_each(logits.index_select(0, rows), keys[step])
                 tokens = tokens.index_copy(0, rows, drawn)
-        for choice, start in self._placed:
-            if choice.sampler.verifies_by_logits:
-                own = slice(start, start + choice.rows)
-                emitted = choice.sampler.verify_by_logits(logits[own], choice.drafts, choice.first)
-                tokens = torch.cat((tokens[:start], emitted, tokens[own.stop :]))
+        for sampler, start, sent in self._sent:
+            end = start + len(sent.keys)
+            emitted = sampler.verify_by_logits(logits[start:end], sent)
+            tokens = torch.cat((tokens[:start], emitted, tokens[end:]))
         return Chosen(tokens, _log_probs(logits, tokens) if self._rates else None)
 
     def _grouped(self, num_rows: int, steps: int, device: torch.device) -> list[_Draw]:
