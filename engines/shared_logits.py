@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 _NAME = "tandem-logits"
 _HANDLE_WORDS = 3
 _HEADER_BYTES = 64
-_NUMBER, _TAKEN, _RETURNED, _ROWS, _WIDTH = range(5)  # words of a header
+# Words of a header. Number 0 stands for a page that nobody may read.
+_NUMBER, _TAKEN, _RETURNED, _ROWS, _WIDTH, _READER, _CLOSED = range(7)
 
 
 class _Page:
@@ -72,6 +73,25 @@ class _Page:
         """Whether the reader gave the page back."""
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
+    @property
+    def free(self) -> bool:
+        """Whether nobody reads the page, or will; one that nobody has read yet is withdrawn."""
+        return self.returned or self.withdraw() or not os.path.exists(f"/proc/{self._reader}")
+
+    @property
+    def closed(self) -> bool:
+        """Whether its writer has done with it for good."""
+        return bool(self._header[_CLOSED])
+
+    @property
+    def _reader(self) -> int:
+        """The process that reads it, or did last."""
+        return int(self._header[_READER])
+
+    def close(self) -> None:
+        """Tell readers to forget it; whoever reads it now reads on."""
+        self._header[_CLOSED] = 1
+
     def withdraw(self) -> bool:
         """Take back a page that nobody has read; return whether that was so."""
         number = int(self._header[_NUMBER])
@@ -88,8 +108,9 @@ class _Page:
 
     def take(self, number: int) -> bool:
         """Begin to read the logits of that number, once; return whether they are there."""
-        if self._header[_NUMBER] != number or self._header[_TAKEN] == number:
+        if not number or self._header[_NUMBER] != number or self._header[_TAKEN] == number:
             return False
+        self._header[_READER] = os.getpid()
         self._header[_TAKEN] = number
         if self._header[_NUMBER] == number:
             return True
@@ -140,7 +161,7 @@ class SharedLogitsWriter:
         """Free all pages; a reader keeps the one that it reads."""
         with self._lock:
             while self._written:
-                os.close(self._written.popleft()[1])
+                _close(*self._written.popleft()[1:])
 
     def _free_page(self, num_bytes: int) -> tuple[int, _Page]:
         """Take a page that nobody reads out of those in use, or make one."""
@@ -150,7 +171,7 @@ class SharedLogitsWriter:
             del self._written[place]
             if page.capacity >= num_bytes:
                 return descriptor, page
-            os.close(descriptor)
+            _close(descriptor, page)
         # Pages that are not written take no memory: capacity for longer drafts costs nothing.
         capacity = 1 << (num_bytes - 1).bit_length()
         self._make_room(capacity)
@@ -163,9 +184,9 @@ class SharedLogitsWriter:
         excess = num_bytes + sum(page.capacity for _, _, page in self._written) - MOST_BYTES
         for place in list(self._written) if num_bytes <= MOST_BYTES else ():
             _, descriptor, page = place
-            if excess > 0 and (page.returned or page.withdraw()):
+            if excess > 0 and page.free:
                 self._written.remove(place)
-                os.close(descriptor)
+                _close(descriptor, page)
                 excess -= page.capacity
         if excess > 0:
             raise ResponseError(
@@ -181,9 +202,14 @@ class SharedLogitsWriter:
         for place, (since, _, page) in enumerate(self._written):
             if self._clock() - since < patience:
                 return None
-            if page.withdraw():
+            if page.free:
                 return place
         return None
+
+
+def _close(descriptor: int, page: _Page) -> None:
+    page.close()
+    os.close(descriptor)
 
 
 class SharedLogits:
@@ -224,12 +250,25 @@ class SharedLogitsReader:
         page = self._pages.get((process, descriptor))
         if page is not None and page.take(number):
             return page
-        # Not seen yet, or the descriptor has become another page's.
+        # Not seen yet, or the descriptor has become another page's. Who does not know its number
+        # leaves nothing behind.
         page = self._open(process, descriptor)
-        return page if page is not None and page.take(number) else None
+        if page is None or not page.take(number):
+            return None
+        self._forget_closed()
+        self._pages[process, descriptor] = page
+        return page
+
+    def _forget_closed(self) -> None:
+        """Unmap the pages that their writers have closed, and those of processes that ended."""
+        self._pages = {
+            place: page
+            for place, page in self._pages.items()
+            if not page.closed and os.path.exists(f"/proc/{place[0]}")
+        }
 
     def _open(self, process: int, descriptor: int) -> _Page | None:
-        """Map a page; None where there is none of ours. Forget those of processes that ended."""
+        """Map a page; None where there is none of ours."""
         path = f"/proc/{process}/fd/{descriptor}"
         try:
             if os.readlink(path) != f"/memfd:{_NAME} (deleted)":
@@ -238,10 +277,8 @@ class SharedLogitsReader:
         except OSError:
             return None
         try:
-            page = _Page(opened)
+            return _Page(opened)
+        except (OSError, ValueError):  # no room for it, or it is only being made
+            return None
         finally:
             os.close(opened)
-        known = self._pages.items()
-        self._pages = {place: p for place, p in known if os.path.exists(f"/proc/{place[0]}")}
-        self._pages[process, descriptor] = page
-        return page

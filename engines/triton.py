@@ -140,6 +140,7 @@ class _Responder(Preparing):
         self._way = way
         self._wanted = wanted
         self._logits_writer = writer
+        self._handle: NDArray[Any] | None = None  # to logits of a response that was not sent yet
 
     def __call__(self, answer: EngineResponse) -> None:
         self.prepare(answer)(answer.usage.last_token_time_ns)
@@ -167,6 +168,7 @@ class _Responder(Preparing):
         def send(last_token_ns: int) -> None:
             if last_token is not None:
                 last_token[...] = last_token_ns  # a tensor refers to its array until it is sent
+            self._handle = None
             self._way.send(response, final=answer.final)
 
         return send
@@ -174,8 +176,12 @@ class _Responder(Preparing):
     def _arrays(self, answer: EngineResponse) -> dict[str, NDArray[Any]]:
         arrays = dict(encode(self._call, answer, self._wanted))
         logits = answer.generation_logits
+        if self._handle is not None:  # the call was stopped: this is in its place
+            self._logits_writer.take_back(self._handle)
+            self._handle = None
         if tensors.SHARED_LOGITS_HANDLE in self._wanted and logits is not None and len(logits):
-            arrays[tensors.SHARED_LOGITS_HANDLE] = self._logits_writer.write(logits)[None]
+            self._handle = self._logits_writer.write(logits)
+            arrays[tensors.SHARED_LOGITS_HANDLE] = self._handle[None]
         return arrays
 
     def _sends_error(self, message: str, code: ErrorCode, *, final: bool) -> Send:

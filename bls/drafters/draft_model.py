@@ -92,6 +92,7 @@ class DraftModel(Drafter):
             wants_logits=request.use_draft_logits,
             wants_log_probs=plan.wants_log_probs,
             stop_probability=plan.stop_probability,
+            unread_logits=self._ahead.statistics.next_unread_logits() if self._ahead else None,
         )
         if request.use_draft_logits and answer.logits is None:
             raise EngineRefused(self._engine.model, "generation_logits are missing from its answer")
@@ -166,7 +167,6 @@ class DraftModel(Drafter):
             ),
             stop_ids=self._stop_ids(sequence),
             ban_end_ids=sequence.min_tokens_left > 0,
-            unread_logits=self._ahead.statistics.next_unread_logits() if self._ahead else None,
         )
 
     def completed(self, sequence: Sequence) -> None:  # noqa: ARG002
@@ -183,7 +183,8 @@ class DraftModel(Drafter):
         ahead: DraftAhead, call: EngineCall, num_branches: int, logits: BranchLogits
     ) -> StepsAhead:
         """Make the call, learn what it took, and return its branches."""
-        answer = yield call
+        unread = ahead.statistics.next_unread_logits()
+        answer = yield call._replace(unread_logits=unread)
         logits.came(answer.logits)
         ahead.statistics.timed_branches(answer, call.max_new_tokens, num_branches)
         return branches_of(len(call.context), call.draft.tokens, answer)

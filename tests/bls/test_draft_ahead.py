@@ -152,7 +152,7 @@ def test_logits_that_nobody_will_read_are_given_back_with_a_later_draft(beside):
     assert all(call.wants_logits for call in draft.calls)
     assert {*map(id, read), *map(id, back)} == set(map(id, draft.shared))
     assert len(read) + len(back) == len(draft.shared)
-    assert len(back) > 5 or beside == ("late",)
+    assert back or beside == ("late",)
     assert len(statistics.unread_logits) <= 2
 
 

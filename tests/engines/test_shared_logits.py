@@ -31,6 +31,16 @@ if shared is not None:
 """
 
 
+KILLED = """
+import os, signal, sys
+import numpy as np
+from tandem.engines.shared_logits import SharedLogitsReader
+shared = SharedLogitsReader().read(np.array(sys.argv[1:], np.uint64))
+assert shared is not None
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
@@ -124,6 +134,51 @@ def test_a_page_that_is_read_or_unknown_is_not_taken_back(writer):
     writer.write(rows(2))
     assert writer.num_pages == 2
     assert shared.logits.tolist() == rows(1).tolist()
+
+
+def test_no_number_opens_a_page_that_is_free(writer):
+    reader = SharedLogitsReader()
+    handle = writer.write(rows(1))
+    reader.read(handle).give_back()
+    again = writer.write(rows(2))
+    writer.take_back(again)  # free, and read before
+    for number in (0, *map(int, (handle[2], again[2]))):
+        assert reader.read(np.array([*handle[:2], number], np.uint64)) is None
+
+
+def test_who_does_not_know_the_number_leaves_nothing_behind(writer):
+    reader = SharedLogitsReader()
+    handle = writer.write(rows(1))
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(50):
+        assert reader.read(np.array([*handle[:2], number], np.uint64)) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert reader.read(handle).logits.tolist() == rows(1).tolist()
+
+
+def test_a_reader_keeps_no_page_that_is_closed(writer, monkeypatch):
+    monkeypatch.setattr("tandem.engines.shared_logits.MOST_BYTES", 4096 * 4)
+    reader = SharedLogitsReader()
+    for n in range(4):
+        reader.read(writer.write(rows(n, 1, 1024))).give_back()
+    kept = reader.read(writer.write(rows(7, 1, 1024)))  # still open, and read
+    for n in range(2, 5):
+        shared = reader.read(writer.write(rows(n, 2, 1024)))  # each in place of smaller ones
+        assert shared.logits[0, 0] == n
+        shared.give_back()
+    assert kept.logits[0, 0] == 7
+    assert len(reader._pages) <= writer.num_pages + 1  # at most the one that was closed last
+
+
+def test_a_page_whose_reader_was_killed_is_used_again(writer, clock):
+    handle = writer.write(rows(1))
+    command = [sys.executable, "-c", KILLED, *map(str, handle)]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == -9
+    writer.write(rows(2))
+    assert writer.num_pages == 2
+    clock.now = SECONDS_TO_TAKE + 1
+    assert writer.write(rows(3))[1] == handle[1]
+    assert writer.num_pages == 2
 
 
 def test_logits_that_nobody_reads_fill_a_limited_number_of_pages(writer):
