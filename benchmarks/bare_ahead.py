@@ -4,9 +4,10 @@
     python -m benchmarks.bare_ahead --profile profiles/emulated-405b-3b.yaml
     python -m benchmarks.bare_ahead --slower 4
 
-The target alone, the bare loop and Tandem write the same texts over emulated engines, in turns on
-one server. The bare loop does nothing but call the engines: what it does not reach, no loop does in
-Python over Triton. Greedy; the bare loop always asks for the same numbers of branches.
+The target alone, the bare loop and Tandem, with a fixed length of drafts and with `auto`, write the
+same texts over emulated engines, in turns on one server. The bare loop does nothing but call the
+engines: what it does not reach, no loop does in Python over Triton. Greedy; the bare loop always
+asks for the same numbers of branches.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from benchmarks import bare
 from benchmarks.slowed import slowed
 from tandem.bls.ahead_plan import split
 from tandem.bls.ahead_statistics import ALL_BRANCHES
+from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Client, Value
@@ -72,14 +74,16 @@ def main() -> None:
 
 
 def _measured(url: str, options: argparse.Namespace) -> dict[str, list[WrittenText]]:
-    found: dict[str, list[WrittenText]] = {"alone": [], "barest": [], "Tandem": []}
+    loops = "alone", "barest", "Tandem", "Tandem, auto"
+    found: dict[str, list[WrittenText]] = {loop: [] for loop in loops}
     with Client(url) as client, grpc.InferenceServerClient(url) as connection:
         for number in track(range(options.texts + 1), transient=True):
             ids = np.random.default_rng(number).integers(2, 3000, PROMPT_TOKENS, np.int32)
             texts = (
-                _ours(client, ids, options, drafter="none"),
+                _ours(client, ids, options.max_tokens, 0),
                 _bare(connection, ids, options),
-                _ours(client, ids, options, drafter="draft_model"),
+                _ours(client, ids, options.max_tokens, options.draft_len),
+                _ours(client, ids, options.max_tokens, AUTO),
             )
             if number:  # the first one warms up
                 for name, text in zip(found, texts, strict=True):
@@ -87,16 +91,15 @@ def _measured(url: str, options: argparse.Namespace) -> dict[str, list[WrittenTe
     return found
 
 
-def _ours(
-    client: Client, ids: NDArray[np.int32], options: argparse.Namespace, drafter: str
-) -> WrittenText:
+def _ours(client: Client, ids: NDArray[np.int32], max_tokens: int, draft_len: int) -> WrittenText:
+    """Have Tandem write a text; without drafts where they are to have no length."""
     inputs: dict[Tensor, Value] = {
         tensors.INPUT_IDS: ids.tolist(),
-        tensors.MAX_TOKENS: options.max_tokens,
-        tensors.DRAFTER: drafter,
+        tensors.MAX_TOKENS: max_tokens,
+        tensors.NUM_DRAFT_TOKENS: draft_len,
     }
-    if drafter != "none":
-        inputs |= {tensors.NUM_DRAFT_TOKENS: options.draft_len, tensors.DRAFT_AHEAD: "true"}
+    if draft_len:
+        inputs[tensors.DRAFT_AHEAD] = "true"
     figures = client.answer("bls_stream", inputs).statistics
     assert figures is not None
     hits = figures["draft_ahead"]["num_hits"]
