@@ -132,8 +132,9 @@ class TorchSequence:
         A call that ends sooner drops the others.
         """
         request = self.request
-        seen = request.streaming or request.num_top_log_probs or self.wants_all_rows
-        if self.choice is None or self.drafts or self.drafter or seen:
+        if request.streaming or self.wants_all_rows or self.drafts or self.drafter:
+            return 1
+        if self.choice is None:
             return 1
         left = request.max_new_tokens - self.num_generated
         return left if request.draft_stop_probability is None else min(left, UNSURE_STEPS)

@@ -255,12 +255,12 @@ def test_a_long_prompt_beside_does_not_wait_for_runs(make_harness, llama):
 
 
 def test_a_call_that_the_step_has_no_room_for_does_not_wait_for_runs(make_harness):
-    engine = make_harness("paged llama", max_batch_tokens=9)
+    engine = make_harness("paged llama", max_batch_tokens=8, max_draft_len=4)
     runs = Runs(engine.engine)
     with at_once(engine):
         pending = [engine.start(prompt(20 + n, 1), 6) for n in range(12)]
     assert [len(call.wait().tokens) for call in pending] == [6] * 12
-    assert {steps for calls, steps in runs.made if calls == 9} == {1}
+    assert runs.made == [(8, 1)] * 9
 
 
 def test_a_call_that_is_stopped_in_a_run_answers_what_it_had_and_gives_back_its_pages(
@@ -359,6 +359,26 @@ def test_logits_of_a_draft_that_is_padded_differently_are_verified_as_on_the_hos
         asked = {"drafts": drafts, "draft_logits": logits, "sampling": SAMPLED._replace(seed=seed)}
         one, other = (engine.tokens(prompt(seed, 6), 4, **asked) for engine in engines)
         assert one == other
+
+
+def test_the_first_token_of_the_vocabulary_is_a_token(paged, llama):
+    logits = np.zeros((3, VOCAB), np.float32)
+    logits[:, 0] = -60  # the draft proposes what it never would: the target takes it
+    asked = {"drafts": [0, 0, 0], "draft_logits": logits, "sampling": SAMPLED}
+    got = paged.tokens(prompt(2, 6), 4, **asked)
+    assert got[:3] == [0, 0, 0]
+    assert got == llama.tokens(prompt(2, 6), 4, **asked)
+
+
+def test_a_rejected_draft_token_that_is_drawn_again_ends_the_round(paged, llama):
+    cold = SamplingParams(temperature=1e-30, seed=3)  # p is 1 there, as q is
+    ids = prompt(2, 6)
+    text = llama.tokens(ids, 4)
+    logits = np.zeros((4, VOCAB), np.float32)
+    logits[range(4), text] = 1
+    asked = {"drafts": text, "draft_logits": logits, "draft_acceptance_threshold": 1.5}
+    assert llama.tokens(ids, 5, sampling=cold, **asked) == text[:1]
+    assert paged.tokens(ids, 5, sampling=cold, **asked) == text[:1]
 
 
 def test_logits_of_no_draft_change_nothing(paged, llama):
