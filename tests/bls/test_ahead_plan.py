@@ -83,3 +83,15 @@ def test_steep_branches_are_fewer():
 def test_a_draft_engine_as_slow_as_the_target_gains_nothing_ahead():
     slow = Costs(target=(0.02, 0.0), step=(0.02, 0.0), way=0.001)
     assert best_plan(slow, 0.3, 8, 128)[0].num_tokens == 1
+
+
+@pytest.mark.parametrize("most", [4, 9, 65, 300, 2**20])
+def test_branches_have_no_more_tokens_together_than_there_is_room_for(most):
+    """Of their logits, say: where these are wide, branches are fewer or shorter."""
+    plan, advantage = best_plan(LLAMA_70B_1B, 0.8, 16, 128, most)
+    assert plan.num_branches * plan.num_tokens <= most
+    assert 1 <= plan.on_miss <= plan.num_tokens
+    unlimited = best_plan(LLAMA_70B_1B, 0.8, 16, 128)
+    assert advantage <= unlimited[1]
+    if most >= unlimited[0].num_branches * unlimited[0].num_tokens:
+        assert (plan, advantage) == unlimited

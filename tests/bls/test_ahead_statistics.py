@@ -6,7 +6,7 @@ import pytest
 from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.ahead_plan import FIRST_PLAN
-from tandem.bls.ahead_statistics import AheadStatistics
+from tandem.bls.ahead_statistics import MOST_UNREAD, AheadStatistics
 from tandem.bls.draft_ahead import DraftAhead
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
 from tandem.bls.load_trials import FIRST_TOKENS, PATIENCE, TRIAL_TURNS, TURN_TOKENS
@@ -120,3 +120,20 @@ def test_a_plan_follows_when_costs_do():
     learn(ahead, step=0.004, rounds=2_000)
     assert ahead.plan.num_tokens < 5
     assert ahead.timeout == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
+
+
+def test_plans_with_room_for_few_tokens_and_for_many_are_kept_apart():
+    ahead = ahead_of(12)
+    learn(ahead)
+    statistics = ahead.statistics
+    for _ in range(2):  # the second time each is remembered
+        wide, narrow = (statistics.plan(12, most, always=True) for most in (2**20, 65))
+        assert wide.num_branches * wide.num_tokens > 65
+        assert narrow.num_branches * narrow.num_tokens <= 65
+
+
+def test_unread_logits_are_given_back_in_turn_and_the_oldest_forgotten():
+    statistics = AheadStatistics(SETTINGS)
+    assert statistics.next_unread_logits() is None
+    statistics.unread_logits.extend(range(MOST_UNREAD + 1))
+    assert [statistics.next_unread_logits() for _ in range(2)] == [1, 2]
