@@ -351,14 +351,28 @@ def test_logits_of_a_draft_that_is_padded_differently_are_verified_as_on_the_hos
     make_harness, width
 ):
     engines = [make_harness(name, draft_vocab_size=width) for name in ("paged llama", "llama")]
-    random = np.random.default_rng(3)
-    for seed in range(12):
-        logits = random.normal(0, 1, (3, width)).astype(np.float32)
-        drafts = random.integers(2, VOCAB - 3, 3).tolist()
-        logits[range(3), drafts] += 4  # likely, so that some are kept
-        asked = {"drafts": drafts, "draft_logits": logits, "sampling": SAMPLED._replace(seed=seed)}
+    lengths = []
+    for seed in range(30):
+        sampling = SAMPLED._replace(seed=seed)
+        drafts = engines[1].tokens(prompt(seed, 6), 3, sampling=sampling)
+        drafts = [min(token, VOCAB - 4) for token in drafts]
+        logits = np.zeros((3, width), np.float32)
+        logits[range(3), drafts] = 4 + seed % 4  # likely, and not always as likely as there
+        asked = {"drafts": drafts, "draft_logits": logits, "sampling": sampling}
         one, other = (engine.tokens(prompt(seed, 6), 4, **asked) for engine in engines)
         assert one == other
+        lengths.append(len(one))
+    assert set(lengths) == {1, 2, 3, 4}
+
+
+def test_calls_at_once_are_sampled_each_in_its_own_way(paged, runs, llama):
+    ways = [SAMPLED, SAMPLED._replace(top_p=0.2), SAMPLED._replace(top_k=2), WARPED]
+    calls = [
+        {"ids": prompt(n, 6), "new": 3, "sampling": ways[n % 4]._replace(seed=n)} for n in range(32)
+    ]
+    want = [tuple(llama.tokens(**asked)) for asked in calls]
+    assert [one["tokens"] for one in answers(paged, calls)] == [[text] for text in want]
+    assert runs.made == [(32, 3)]
 
 
 def test_the_first_token_of_the_vocabulary_is_a_token(paged, llama):
@@ -436,7 +450,7 @@ def some_probabilities(generator, rows: int, zeros: float) -> torch.Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("threshold", [None, 0.4])
+@pytest.mark.parametrize("threshold", [None, 0.4, 1.0])
 def test_verifying_at_once_is_verifying_token_by_token(threshold):
     generator = torch.Generator().manual_seed(4)
     lengths = []
