@@ -92,7 +92,10 @@ def test_branches_are_there_when_the_target_answers(in_time):
 
 
 def test_branches_are_verified_by_probability_and_their_logits_take_few_pages(in_time):
-    """For a round's branches, for a draft behind a miss, and for what is given back next."""
+    """For a round's branches, for a draft behind a miss, and for what is given back next.
+
+    Without giving back there would be a page for each call that no round read.
+    """
     values = {
         "max_tokens": LENGTH,
         "num_draft_tokens": 4,
@@ -104,13 +107,15 @@ def test_branches_are_verified_by_probability_and_their_logits_take_few_pages(in
     outputs = (*OUTPUTS, "spec_decode_statistics")
     answers = [ask_one(in_time, "bls", text, outputs=outputs, **values) for text in PROMPTS[:8]]
     told = [json.loads(answer.number("spec_decode_statistics")) for answer in answers]
-    assert all(statistics["draft_ahead"]["num_hits"] > 10 for statistics in told)
-    assert all(statistics["draft_ahead"]["num_wasted_branches"] > 10 for statistics in told)
+    hits = sum(statistics["draft_ahead"]["num_hits"] for statistics in told)
+    calls = sum(statistics["draft_ahead"]["num_calls"] for statistics in told)
+    assert hits > 40
+    assert calls - hits > 40
     assert sum(statistics["num_drafter_failures"] for statistics in told) == 0
     accepted = sum(statistics["num_accepted_draft_tokens"] for statistics in told)
     drafted = sum(statistics["num_draft_tokens"] for statistics in told)
     assert accepted / drafted == pytest.approx(acceptance(4), rel=0.2)
-    assert 0 < pages_of_logits(in_time) <= 3
+    assert 0 < pages_of_logits(in_time) <= 16  # a few where branches come late; not one each call
 
 
 def test_a_seed_repeats_a_text_by_probability_drafted_ahead_or_not(in_time):
