@@ -78,6 +78,8 @@ class EngineModel:
                 self._stop(request.request_id())
                 way.send(_response(nothing(wanted)), final=True)
                 return way
+            if tensors.UNREAD_LOGITS_HANDLE in arrays:
+                self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
             self._take_shared_logits(arrays, way)
             call = decode(arrays, request.request_id(), now, exclude_input=self._excludes_input)
             self._check_streaming(call)
@@ -91,12 +93,10 @@ class EngineModel:
         return way
 
     def _take_shared_logits(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
-        """Replace the handle by the logits it stands for, as many as there are draft tokens.
+        """Replace the handle, if there is one, by the logits of the draft tokens, from its row on.
 
         If they are gone, the draft is verified by its ids, which is as exact.
         """
-        if tensors.UNREAD_LOGITS_HANDLE in arrays:
-            self._logits_writer.take_back(arrays.pop(tensors.UNREAD_LOGITS_HANDLE))
         row = count(arrays, tensors.SHARED_LOGITS_ROW)
         arrays.pop(tensors.SHARED_LOGITS_ROW, None)
         if tensors.SHARED_LOGITS_HANDLE not in arrays:
