@@ -136,12 +136,13 @@ class AdaptiveLength:
             self._tell_trials(num_accepted + 1, seconds, chosen=chosen)
         if draft.drafted_ahead:
             return
+        timed = seconds if self._steps else None
         if is_kept:
-            self._seconds_kept += seconds.whole
+            self._seconds_kept += timed.whole if timed else 0.0
             if not num_accepted:  # another arm may be better by now
                 self._kept = 0
+            self._end_draft(draft)
             return
-        timed = seconds if self._steps else None
         self._draft_statistics.learn(
             draft,
             num_accepted,
@@ -151,6 +152,9 @@ class AdaptiveLength:
             seconds_before=self._seconds_kept,
         )
         self._seconds_kept = 0.0
+        self._end_draft(draft)
+
+    def _end_draft(self, draft: Draft) -> None:
         self._steps += 1
         self._caught_up |= draft.answer is not None
 
@@ -184,7 +188,7 @@ class AdaptiveLength:
             self._chose = True
             return self._as_before(self._arm, limit)
         if not self._begin_round():
-            return self._alone(self._draft_statistics.longest_piece)
+            return self._alone(self._longest_piece(limit))
         if not self._draft_statistics.knows_drafts:
             return self._draft(min(limit, FIRST_TOKENS))
         if self._kept and self._arm:
@@ -199,6 +203,14 @@ class AdaptiveLength:
         self._chose, self._due = True, 0
         return self._allowed
 
+    def _longest_piece(self, limit: int) -> int:
+        """Return how many tokens the target decodes alone, where no drafts are allowed."""
+        draft_statistics = self._draft_statistics
+        longest = draft_statistics.longest_piece
+        if not (draft_statistics.on_trial and draft_statistics.knows_drafts):
+            return longest
+        return draft_statistics.choice(self._own, limit, self._piece).plain_piece(longest)
+
     def _chosen(self, limit: int) -> DraftPlan:
         """Choose the best arm that fits, the target alone, or a trial of something else."""
         draft_statistics = self._draft_statistics
@@ -207,15 +219,17 @@ class AdaptiveLength:
             return self._alone_or_trial(choice, limit)
         self._rest = FIRST_PIECE
         if self._steps and draft_statistics.pays_plain(choice, FIRST_PIECE):
-            return self._alone(FIRST_PIECE)
+            return self._alone(choice.plain_piece(FIRST_PIECE))
         longest = min(limit, draft_statistics.max_draft_len)
         if draft_statistics.pays_draft(choice, self._own, longest):
             return self._draft(longest)
-        # The first round's times say nothing, so the next one is learned from in any case.
         settled = draft_statistics.settled
-        is_known = self._steps > (0 if settled else KEPT_AT_FIRST)
-        kept = KEPT_ROUNDS if settled else KEPT_AT_FIRST
-        self._arm, self._kept = choice.arm, kept if is_known else 0
+        if settled:
+            # Where its first round is learned from, the next one is too: that one's times say more.
+            kept = KEPT_ROUNDS if self._steps or not self._own.from_first_round else 0
+        else:
+            kept = KEPT_AT_FIRST if self._steps > KEPT_AT_FIRST else 0
+        self._arm, self._kept = choice.arm, kept
         self._asks_nobody = settled and not draft_statistics.on_trial
         return self._draft(choice.arm.length, choice.arm.stop)
 

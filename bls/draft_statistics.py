@@ -16,6 +16,8 @@ own confidence: Hugging Face's assisted generation.
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,15 +32,14 @@ from tandem.bls.round_times import PlainTimes, RoundTimes
 
 FIRST_ROUNDS = 2  # verified drafts, before lengths follow from them
 SETTLED_ROUNDS = 200  # of all requests, after which some are not learned from
+MOST_IN_TURN = 8  # requests that begin, of which one learns from its first rounds
+BEFORE_TRIAL = 64  # tokens of each sequence: where drafts do not pay, each of them costs
 SHARE = 0.003  # of all time, that each kind of trial may cost
 LEAST_PRICE = 0.1  # of what a trial lasts
 MOST_SAVED = 0.5  # seconds: trials that were not made are not made up for at once
 # How often a copied token is accepted that 1, 2, 3, 4 or more tokens led to, until it is known.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 COPY_CONFIDENCE = 2.0  # rounds
-# Times the target alone, that drafts promise one request, before all of them together are taken to
-# gain too: what it measures among others that draft is wrong by less.
-FAR_AHEAD = 5.0
 
 
 class TrialBudget:
@@ -78,12 +79,25 @@ class DraftChoice(NamedTuple):
         """What the better of them promises."""
         return max(self.arm.rate, self.alone)
 
+    def plain_piece(self, num_tokens: int) -> int:
+        """Tokens for the target alone, in the time that so many take with drafts, or fewer.
+
+        Somebody waits for an answer in which this is tried.
+        """
+        return math.ceil(num_tokens * min(1.0, self.alone / self.arm.rate))
+
 
 class RequestEarnings:
-    """What one request has learned: by its model's drafts, and by copies of each kind."""
+    """What one request has learned: by its model's drafts, and by copies of each kind.
 
-    def __init__(self, drafts: RoundEarnings, copies: list[RoundEarnings]) -> None:
+    from_first_round: whether it learns from its first rounds also where much is known by others.
+    """
+
+    def __init__(
+        self, drafts: RoundEarnings, copies: list[RoundEarnings], *, from_first_round: bool
+    ) -> None:
         self.drafts, self.copies = drafts, copies
+        self.from_first_round = from_first_round
 
 
 class DraftStatistics:
@@ -112,14 +126,22 @@ class DraftStatistics:
         self.plain_times = PlainTimes(running)
         self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
         self._plain_sampled = False
+        self._requests = itertools.count()
         self._running = running
-        self._trials = LoadTrials(decisions, first=True, far_ahead=self._far_ahead)
+        self._trials = LoadTrials(decisions, first=True, first_of_each=BEFORE_TRIAL)
         self._lock = threading.Lock()
 
     def of_a_request(self) -> RequestEarnings:
-        """Return what a request has learned that begins."""
+        """Return what a request has learned that begins.
+
+        Of many that decode at once some learn from their first rounds, in turn: answers may be so
+        short that all rounds are first ones, and to learn takes a processor's time.
+        """
+        turn = next(self._requests) % min(max(1, self._running()), MOST_IN_TURN)
         return RequestEarnings(
-            self.drafts.of_a_request(), [arms.of_a_request() for arms in self.copies]
+            self.drafts.of_a_request(),
+            [arms.of_a_request() for arms in self.copies],
+            from_first_round=turn == 0,
         )
 
     @property
@@ -249,15 +271,6 @@ class DraftStatistics:
             draft.drafter, len(draft), seconds.target, rest, waited=draft.waited
         )
         self._earn(seconds.whole)
-
-    def _far_ahead(self) -> bool:
-        """Whether drafts of the model promise a request a multiple of the target alone."""
-        with self._lock:
-            if not (self.round_times.known and self.plain_times.known):
-                return False
-            times = self.round_times.of_drafts(DRAFT_MODEL.name)
-            arm = self.drafts.best(self.drafts.of_a_request(), self.max_draft_len, *times)
-            return arm.rate * self.plain_times.a_token(MOST_TOKENS) > FAR_AHEAD
 
     def _seconds_alone(self, piece: int) -> float:
         """Seconds a token of the target alone, in calls for so many tokens."""

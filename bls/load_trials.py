@@ -16,19 +16,18 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandem.bls.other_loops import Decision, Decisions, OwnDecisions
 
 TURN_TOKENS = 40  # of each sequence, before the other way has its turn
 TRIAL_TURNS = 3  # of each way, in a trial
-FIRST_TOKENS = 256  # of each sequence, before the first trial: many a load lasts for moments only
+FIRST_TOKENS = 1024  # of all sequences, before the first trial: many a load lasts for moments only
 PIECE = 16  # tokens in one call, at most, in a trial: whoever is in a long one changes late
 PATIENCE = 64  # tokens of each sequence that a turn waits for those that have not changed yet
 MEMORY = 0.5  # how much of what a trial has found outlives the next one
 FAR_BEHIND = 0.8  # of the other way's tokens a second: no other turn will change that
-LONG = 3.0  # times as long as the other way's turns: one that takes longer has told enough
+HOPELESS = 0.5  # of them: a turn ends with it, as soon as it has taken as long as the other way's
 MOST_TOLD = 0.4  # logarithmic gain that one trial tells: the machine may have stood still in it
 KEPT_TOKENS = 4096  # of each sequence, by the better way, and in proportion where the gain is more
 SURE = 0.1  # than this
@@ -63,7 +62,7 @@ class OneLoad:
     better way is kept.
     """
 
-    far_ahead: Callable[[], bool]  # whether the way is, so that to leave it is not even tried
+    first_of_each: int  # tokens of each sequence, before the first trial
     better: bool
     known: bool = False  # that it is
     allowed: bool = False
@@ -87,7 +86,7 @@ class OneLoad:
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round; one that began before the way changed belongs to no turn."""
         if self.tokens_left is None:
-            self.tokens_left = running * FIRST_TOKENS
+            self.tokens_left = max(FIRST_TOKENS, running * self.first_of_each)
         if allowed != self.allowed:
             self.num_late -= 1
             return
@@ -96,13 +95,10 @@ class OneLoad:
         if self.turns_left and seconds:
             self.earned[allowed].add(tokens, seconds)
         self.tokens_left -= tokens
-        if self.tokens_left > 0 and not self._is_long:
+        if self.tokens_left > 0 and not self._is_hopeless:
             return
         if not self.turns_left:
-            if self.better and self.far_ahead():
-                self.tokens_left = running * FIRST_TOKENS
-            else:
-                self._begin_trial(running)
+            self._begin_trial(running)
             return
         self.turns_left -= 1
         if not self.turns_left or self._is_clear:
@@ -143,12 +139,12 @@ class OneLoad:
         self.tokens_left = running * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))
 
     @property
-    def _is_long(self) -> bool:
-        """Whether a turn takes so much longer than the other way's that nothing else is to tell."""
+    def _is_hopeless(self) -> bool:
+        """Whether this turn's way is so far behind that the rest of the turn tells nothing else."""
         if not self.turns_left:
             return False
-        this, other = (self.earned[way].seconds for way in (self.allowed, not self.allowed))
-        return this > LONG * other > 0
+        this, other = self.earned[self.allowed], self.earned[not self.allowed]
+        return this.seconds >= other.seconds and this.rate < HOPELESS * other.rate
 
     @property
     def _is_clear(self) -> bool:
@@ -163,20 +159,15 @@ class LoadTrials:
     A load ends once there are more sequences, or fewer than half: where it lies at a bound, each
     one that came or went would change the way of all, and turns of both would be mixed.
 
-    first: whether the way is taken for the better one until something is known. decisions: of this
-    loop, and of the one that decides for it. far_ahead: whether the way promises so much more that
-    all sequences together can hardly be better off without: a turn without costs them most then.
+    first: whether the way is taken for the better one until something is known. first_of_each:
+    tokens of each sequence, before the first trial of a load. decisions: of this loop, and of the
+    one that decides for it.
     """
 
     def __init__(
-        self,
-        decisions: Decisions | None = None,
-        *,
-        first: bool,
-        far_ahead: Callable[[], bool] = lambda: False,
+        self, decisions: Decisions | None = None, *, first: bool, first_of_each: int
     ) -> None:
-        self._first = first
-        self._far_ahead = far_ahead
+        self._first, self._first_of_each = first, first_of_each
         self._decisions = decisions or OwnDecisions()
         self._by_load: dict[int, OneLoad] = {}
         self._load = 0  # the last one
@@ -241,7 +232,9 @@ class LoadTrials:
         if load > self._load or 2 * running < 2**self._load:
             self._load = load
         if self._load not in self._by_load:
-            self._by_load[self._load] = OneLoad(self._far_ahead, self._is_better_near(self._load))
+            self._by_load[self._load] = OneLoad(
+                self._first_of_each, self._is_better_near(self._load)
+            )
         return self._by_load[self._load]
 
     def _is_better_near(self, load: int) -> bool:

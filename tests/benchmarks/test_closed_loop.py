@@ -55,11 +55,11 @@ def test_auto_never_loses(language, lengths, streams, slope):
     assert over_best(pair, language, streams, lengths) > LOSES_AT_MOST
 
 
-def test_auto_never_loses_a_burst_to_a_trial_without_drafts_that_are_far_ahead(monkeypatch):
-    """In a trial a turn without them takes ten times as long: where there was one, auto had 0.6."""
-    monkeypatch.setitem(STEPS, 64, 50)  # 700 tokens of each stream
+def test_a_trial_without_drafts_that_are_far_ahead_is_short(monkeypatch):
+    """A turn without them is ten times as slow. Where it was as long as others, auto had 0.6."""
+    monkeypatch.setitem(STEPS, 64, 50)  # 700 tokens of each stream, and the first trial
     monkeypatch.setitem(WARM_UP, 64, 0)
-    assert over_best(replace(LARGE, batch_slope=0.03), RIGHT, 64, (32,)) > LOSES_AT_MOST
+    assert over_best(replace(LARGE, batch_slope=0.03), RIGHT, 64, (32,)) > 0.8
 
 
 @pytest.mark.parametrize("streams", [1, 16])

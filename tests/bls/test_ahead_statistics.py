@@ -6,10 +6,10 @@ import pytest
 from scripted import SETTINGS, ids, with_engines
 
 from tandem.bls.ahead_plan import FIRST_PLAN
-from tandem.bls.ahead_statistics import MOST_UNREAD, AheadStatistics
+from tandem.bls.ahead_statistics import BEFORE_TRIAL, MOST_UNREAD, AheadStatistics
 from tandem.bls.draft_ahead import DraftAhead
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
-from tandem.bls.load_trials import FIRST_TOKENS, PATIENCE, TRIAL_TURNS, TURN_TOKENS
+from tandem.bls.load_trials import PATIENCE, TRIAL_TURNS, TURN_TOKENS
 from tandem.bls.settings import MAX_HELPERS
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
@@ -61,7 +61,7 @@ def test_auto_drafts_nothing_ahead_where_that_slows_the_others_down():
         draft = Draft(ids(1, 1, 1, 1), drafter="draft_model")
         were_ahead = []
         trial = 2 * TRIAL_TURNS * TURN_TOKENS
-        for _ in range(FIRST_TOKENS + 2 * trial):
+        for _ in range(4 * BEFORE_TRIAL + 2 * trial):
             were_ahead.append(ahead.plan is not None)
             seconds = StepSeconds(0.05 if were_ahead[-1] else 0.025, 0.02)
             ahead.verified(draft, 4, seconds, ahead=were_ahead[-1])

@@ -20,6 +20,7 @@ from tandem.bls.draft_length import (
 )
 from tandem.bls.draft_statistics import (
     LEAST_PRICE,
+    MOST_IN_TURN,
     SHARE,
     DraftChoice,
     DraftStatistics,
@@ -41,7 +42,18 @@ def test_nobody_else_samples_the_target_alone_while_one_request_does():
     for other in others:
         other.verified(drafted(1, 1), 1, StepSeconds(9.0, 9.0))  # their prompts
     plans = [other.plan(4) for other in others]
-    assert plans.count(DraftPlan(0, plain_tokens=FIRST_PIECE)) == 1
+    assert sum(plan.num_tokens == 0 for plan in plans) == 1
+
+
+@pytest.mark.parametrize(("alone", "tokens"), [(99, FIRST_PIECE), (50, FIRST_PIECE // 2), (1, 1)])
+def test_a_sample_of_the_target_alone_is_as_long_as_a_few_tokens_with_drafts(
+    monkeypatch, alone, tokens
+):
+    """Eight by a target that is ten times as slow held an answer up for a sixth of a second."""
+    length = taught(rounds=400)[0]
+    promising(monkeypatch, alone=alone)
+    pays(monkeypatch, "pays_plain")
+    assert length.plan(4) == DraftPlan(0, plain_tokens=tokens)
 
 
 def test_a_draft_that_others_are_drafted_behind_is_as_long_as_is_best_for_these(monkeypatch):
@@ -70,7 +82,7 @@ def test_a_trial_is_as_long_as_it_would_be_if_nothing_were_drafted_behind_it(mon
 
 def test_an_arm_is_kept_for_some_rounds():
     length, draft_statistics = taught(rounds=KEPT_AT_FIRST + 2)
-    assert length.plan(4) == DraftPlan(0, plain_tokens=FIRST_PIECE)  # a first sample
+    assert not length.plan(4).num_tokens  # a first sample
     length.observe_plain_step(8, StepSeconds(0.4, 0.4))
     assert length.plan(4) == DraftPlan(1)
     draft_statistics.learn_plain_step(32, StepSeconds(0.032, 0.032))  # alone is far better
@@ -82,7 +94,7 @@ def test_rounds_of_a_kept_arm_are_not_learned_from_once_enough_is_known(monkeypa
     length, draft_statistics = taught(rounds=400)
     earned, plans, known = [], [], []
     monkeypatch.setattr(TrialBudget, "earn", lambda _, seconds: earned.append(seconds))
-    assert length.plan(1).plain_tokens == FIRST_PIECE  # a first sample
+    assert not length.plan(1).num_tokens  # a first sample
     length.observe_plain_step(8, StepSeconds(0.4, 0.4))
     while sum(plan.is_kept for plan in plans) < 3 * KEPT_ROUNDS:
         plans.append(length.plan(1))
@@ -108,6 +120,48 @@ def test_a_new_request_keeps_its_arm_once_its_second_round_has_told_what_rounds_
     assert [plan.is_kept for plan in plans] == [False, False, *[True] * KEPT_ROUNDS, False]
 
 
+@pytest.mark.parametrize(("running", "learning"), [(1, 16), (4, 4), (64, 2)])
+def test_of_many_new_requests_some_learn_from_their_first_rounds(monkeypatch, running, learning):
+    """All did, and in answers of five rounds two of them took a processor's time for it."""
+    draft_statistics = taught(rounds=400)[1]
+    monkeypatch.setattr(draft_statistics, "_running", lambda: running)
+    monkeypatch.setattr(DraftStatistics, "allows_drafts", True)
+    no_trials(monkeypatch)
+    kept = []
+    for _ in range(2 * MOST_IN_TURN):
+        length, plans = AdaptiveLength(draft_statistics), []
+        for _ in range(2 + KEPT_ROUNDS):
+            plans.append(length.plan(4))
+            length.verified(replace(drafted(1), plan=plans[-1]), 1, StepSeconds(0.07, 0.05))
+        kept.append([plan.is_kept for plan in plans])
+    at_once, later = [False, False, *[True] * KEPT_ROUNDS], [False, *[True] * KEPT_ROUNDS, False]
+    assert kept.count(at_once) == learning
+    assert kept.count(later) == 2 * MOST_IN_TURN - learning
+
+
+def test_of_a_request_whose_first_rounds_were_kept_the_next_one_says_what_a_draft_takes(
+    monkeypatch,
+):
+    """Only the first round's time is that of the prompt, and its draft call computes it too."""
+    draft_statistics = taught(rounds=400)[1]
+    no_trials(monkeypatch)
+    for trial in ("_drafts_budget", "_plain_budget"):
+        monkeypatch.setattr(draft_statistics, trial, TrialBudget())
+    earned, learned = [], []
+    monkeypatch.setattr(TrialBudget, "earn", lambda _, seconds: earned.append(seconds))
+    monkeypatch.setattr(
+        type(draft_statistics.round_times), "add_draft", lambda *given: learned.append(given[1:])
+    )
+    length = AdaptiveLength(draft_statistics)
+    length._own.from_first_round = False
+    for number in range(2 + KEPT_ROUNDS):
+        seconds = StepSeconds(0.07 if number else 9.0, 0.05)
+        draft = drafted(1, engine_seconds=0.01)
+        length.verified(replace(draft, plan=length.plan(4)), 1, seconds)
+    assert learned == [(1, 0.01)]
+    assert sum(earned) == pytest.approx(2 * 0.07 * (1 + KEPT_ROUNDS))
+
+
 def test_an_arm_is_not_kept_once_a_draft_by_it_was_all_wrong(monkeypatch):
     draft_statistics = taught(rounds=400)[1]
     no_trials(monkeypatch)
@@ -121,7 +175,7 @@ def test_an_arm_is_not_kept_once_a_draft_by_it_was_all_wrong(monkeypatch):
 
 def test_every_round_is_learned_from_until_enough_is_known():
     length, draft_statistics = taught(rounds=KEPT_AT_FIRST + 2)
-    assert length.plan(1).plain_tokens == FIRST_PIECE  # a first sample
+    assert not length.plan(1).num_tokens  # a first sample
     length.observe_plain_step(8, StepSeconds(0.4, 0.4))
     plans = [length.plan(1) for _ in range(KEPT_AT_FIRST + 1)]
     assert not any(plan.is_kept for plan in plans)

@@ -9,8 +9,8 @@ import pytest
 
 from tandem.bls.load_trials import (
     FIRST_TOKENS,
+    HOPELESS,
     KEPT_TOKENS,
-    LONG,
     MOST_TOLD,
     PATIENCE,
     PIECE,
@@ -22,6 +22,11 @@ from tandem.bls.load_trials import (
 from tandem.bls.other_loops import OwnDecisions
 
 TOKENS = 5  # of a round
+EACH = FIRST_TOKENS // 2  # of each sequence before a trial: of two and more that is enough
+
+
+def new_trials(decisions=None, *, first):
+    return LoadTrials(decisions, first=first, first_of_each=EACH)
 
 
 class Sequences:
@@ -31,7 +36,7 @@ class Sequences:
     """
 
     def __init__(self, running, *, with_it, without, first=False):
-        self.trials, self.running = LoadTrials(first=first), running
+        self.trials, self.running = new_trials(first=first), running
         self.rates = {True: with_it, False: without}
         self.ways = [self.trials.allow(running)] * running  # of the rounds under way
         self.tokens, self.seconds = Counter(), Counter()
@@ -80,7 +85,7 @@ class Sequences:
 
 
 def test_a_sequence_alone_goes_this_way_whatever_was_measured():
-    trials = LoadTrials(first=False)
+    trials = new_trials(first=False)
     for _ in range(1000):
         trials.observe(1, 1, 1.0, allowed=True)
         trials.observe(1, 100, 1.0, allowed=False)
@@ -89,12 +94,12 @@ def test_a_sequence_alone_goes_this_way_whatever_was_measured():
 
 
 def test_tokens_of_rounds_of_which_nothing_else_is_told_bring_the_first_trial_nearer():
-    trials = LoadTrials(first=True)
-    trials.count(2 * FIRST_TOKENS)  # of a load that nobody knows
+    trials = new_trials(first=True)
+    trials.count(2 * EACH)  # of a load that nobody knows
     trials.allow(2)
-    trials.count(2 * FIRST_TOKENS)  # before its first round
+    trials.count(2 * EACH)  # before its first round
     trials.observe(2, TOKENS, 1.0, allowed=True)
-    trials.count(2 * FIRST_TOKENS - 2 * TOKENS)
+    trials.count(2 * EACH - 2 * TOKENS)
     assert not trials.on_trial(2)
     trials.observe(2, TOKENS, 1.0, allowed=True)
     assert trials.on_trial(2)
@@ -111,7 +116,7 @@ def test_tokens_of_rounds_of_which_nothing_else_is_told_belong_to_no_turn():
 @pytest.mark.parametrize("running", [2, 16])
 @pytest.mark.parametrize("first", [True, False])
 def test_under_a_load_that_lasts_for_moments_nothing_is_tried(running, first):
-    trials, rounds = LoadTrials(first=first), FIRST_TOKENS * running // TOKENS
+    trials, rounds = new_trials(first=first), EACH * running // TOKENS
     for _ in range(rounds):
         assert trials.longest_piece(running, 32) == 32
         trials.observe(running, TOKENS, 1.0, allowed=first)
@@ -146,10 +151,32 @@ def test_a_way_that_is_hopeless_is_left_before_its_turn_is_over(first):
     with_it, without = (100, 10) if first else (10, 100)
     sequences = Sequences(16, with_it=with_it, without=without, first=first)
     assert sequences.stay() == pytest.approx(TURN_TOKENS, abs=2 * TOKENS)
-    expected = LONG * TURN_TOKENS / 10  # of what the other way had
+    expected = TURN_TOKENS / 10  # in the time that the other way had
     assert sequences.stay() == pytest.approx(expected, abs=3 * TOKENS)
     assert not sequences.on_trial
     assert sequences.trials.allow(16) is first
+
+
+@pytest.mark.parametrize("rate", [HOPELESS * 100 - 5, HOPELESS * 100 + 5])
+def test_a_turn_is_over_early_only_where_its_way_is_hopeless(rate):
+    sequences = Sequences(16, with_it=100, without=rate, first=True)
+    sequences.stay()
+    stayed = sequences.stay()
+    if rate < HOPELESS * 100:
+        assert stayed < TURN_TOKENS * HOPELESS + 3 * TOKENS
+    else:
+        assert stayed == pytest.approx(TURN_TOKENS, abs=3 * TOKENS)
+
+
+@pytest.mark.parametrize(("running", "tokens"), [(2, FIRST_TOKENS), (8, 8 * EACH)])
+def test_a_trial_begins_behind_as_many_tokens_of_all_as_tell_lengths_or_so_many_of_each(
+    running, tokens
+):
+    trials = new_trials(first=True)
+    trials.observe(running, tokens - 1, 1.0, allowed=True)
+    assert not trials.on_trial(running)
+    trials.observe(running, 1, 1.0, allowed=True)
+    assert trials.on_trial(running)
 
 
 def test_what_is_clearly_better_is_kept_for_longer():
@@ -198,13 +225,13 @@ def test_trying_costs_less_than_one_hundredth(with_it):
 
 def try_both(trials, running, *, with_it, without):
     """Rounds of either way under a load, until one is kept."""
-    for _ in range(running * (FIRST_TOKENS + 2 * TRIAL_TURNS * 2 * TURN_TOKENS)):
+    for _ in range(running * (EACH + 2 * TRIAL_TURNS * 2 * TURN_TOKENS)):
         allowed = trials.allow(running)
         trials.observe(running, with_it if allowed else without, 1.0, allowed=allowed)
 
 
 def test_loads_are_told_apart_but_not_those_that_differ_by_one_sequence():
-    trials = LoadTrials(first=False)
+    trials = new_trials(first=False)
     try_both(trials, 2, with_it=5, without=4)
     try_both(trials, 4, with_it=4, without=5)
     try_both(trials, 16, with_it=5, without=4)
@@ -216,8 +243,8 @@ def test_loads_are_told_apart_but_not_those_that_differ_by_one_sequence():
 @pytest.mark.parametrize("bound", [2, 5, 11, 22])
 def test_a_load_at_a_bound_is_one_load(bound):
     """Each of two would have its turns, and every sequence that came or went would end them."""
-    trials, ways = LoadTrials(first=True), set()
-    for number in range(bound * (FIRST_TOKENS + 2 * TRIAL_TURNS * 2 * TURN_TOKENS)):
+    trials, ways = new_trials(first=True), set()
+    for number in range(bound * (EACH + 2 * TRIAL_TURNS * 2 * TURN_TOKENS)):
         running = bound + number % 2
         ways.add(allowed := trials.allow(running))
         trials.observe(running, 4 if allowed else 5, 1.0, allowed=allowed)
@@ -227,7 +254,7 @@ def test_a_load_at_a_bound_is_one_load(bound):
 
 
 def test_a_load_ends_once_fewer_than_half_as_many_decode_or_more():
-    trials = LoadTrials(first=True)
+    trials = new_trials(first=True)
     try_both(trials, 4, with_it=5, without=4)
     try_both(trials, 8, with_it=4, without=5)
     assert [trials.allow(running) for running in (5, 4, 3, 4, 5, 6)] == [
@@ -240,7 +267,7 @@ def test_a_load_ends_once_fewer_than_half_as_many_decode_or_more():
 
 @pytest.mark.parametrize("first", [True, False])
 def test_under_a_new_load_that_way_comes_first_which_is_better_under_the_nearest(first):
-    trials = LoadTrials(first=first)
+    trials = new_trials(first=first)
     assert trials.allow(16) is first  # nothing is known
     try_both(trials, 2, with_it=5, without=4)
     assert trials.allow(8)
@@ -250,7 +277,7 @@ def test_under_a_new_load_that_way_comes_first_which_is_better_under_the_nearest
 
 
 def test_pieces_are_short_while_a_trial_lasts():
-    assert LoadTrials(first=False).longest_piece(4, 32) == 32
+    assert new_trials(first=False).longest_piece(4, 32) == 32
     sequences = Sequences(4, with_it=50, without=100)
     assert sequences.trials.longest_piece(4, 32) == PIECE
     assert sequences.trials.longest_piece(4, 3) == 3
@@ -268,8 +295,8 @@ def test_one_that_is_alone_meanwhile_has_its_whole_piece():
 
 def test_tokens_whose_time_says_nothing_make_no_way_better():
     """Those of prompts: where drafts are made, a first call brings fewer of them."""
-    trials = LoadTrials(first=True)
-    for _ in range(2 * (FIRST_TOKENS + 2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE))):
+    trials = new_trials(first=True)
+    for _ in range(2 * (EACH + 2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE))):
         allowed = trials.allow(4)
         trials.observe(4, 2 if allowed else PIECE, 0.0, allowed=allowed)
         trials.observe(4, 5 if allowed else 4, 1.0, allowed=allowed)
@@ -278,8 +305,8 @@ def test_tokens_whose_time_says_nothing_make_no_way_better():
 
 def begun(running):
     """Trials whose first turn, without the way, has begun."""
-    trials = LoadTrials(first=False)
-    trials.observe(running, FIRST_TOKENS * running, 1.0, allowed=False)
+    trials = new_trials(first=False)
+    trials.observe(running, EACH * running, 1.0, allowed=False)
     return trials
 
 
@@ -334,7 +361,7 @@ class Loops:
     def __init__(self, running):
         self.running = running  # of each
         self.told = [{} for _ in running]
-        self.trials = [LoadTrials(Told(self, own), first=True) for own in range(len(running))]
+        self.trials = [new_trials(Told(self, own), first=True) for own in range(len(running))]
 
     @property
     def all(self):
@@ -373,7 +400,7 @@ class Told(OwnDecisions):
 def test_all_loops_go_the_way_of_one_also_in_its_trials():
     loops = Loops([2, 2, 2])
     seen = set()
-    for _ in range(10 * FIRST_TOKENS):
+    for _ in range(10 * EACH):
         loops.rounds(1, with_it=100, without=130)
         seen.add(tuple(trials.allow(6) for trials in loops.trials))
         pieces = {trials.longest_piece(6, 99) for trials in loops.trials}
@@ -384,10 +411,10 @@ def test_all_loops_go_the_way_of_one_also_in_its_trials():
 
 def test_a_loop_decides_itself_while_those_before_it_are_idle():
     loops = Loops([4, 4])
-    loops.rounds(10 * FIRST_TOKENS, with_it=100, without=130)
+    loops.rounds(10 * EACH, with_it=100, without=130)
     loops.running[0] = 0
     assert loops.trials[1].allow(8)  # the first choice: it has tried nothing
-    loops.rounds(10 * FIRST_TOKENS, with_it=100, without=130)
+    loops.rounds(10 * EACH, with_it=100, without=130)
     assert not loops.trials[1].allow(4)
     loops.running[0] = 4
     assert not loops.trials[1].allow(8)
@@ -405,7 +432,7 @@ class Counting(OwnDecisions):
 def test_others_are_told_of_rounds_that_went_the_way_which_was_decided():
     """A loop that has none would never decide anything else."""
     counting = Counting()
-    trials = LoadTrials(counting, first=True)
+    trials = new_trials(counting, first=True)
     for allowed in (True, False, False, True):
         trials.observe(4, TOKENS, 1.0, allowed=allowed)
     trials.observe(1, TOKENS, 1.0, allowed=True)  # alone
@@ -415,33 +442,15 @@ def test_others_are_told_of_rounds_that_went_the_way_which_was_decided():
 def test_a_turn_is_as_long_as_its_own_sequences_need():
     for running in ([4], [4, 12]):
         loops = Loops(running)
-        loops.rounds(FIRST_TOKENS, with_it=100, without=100)
+        loops.rounds(EACH, with_it=100, without=100)
         assert loops.trials[0].longest_piece(loops.all, 99) == PIECE
-
-
-def test_no_way_that_is_far_ahead_is_left_for_a_trial():
-    far_ahead = True
-    trials = LoadTrials(first=True, far_ahead=lambda: far_ahead)
-    for _ in range(10 * FIRST_TOKENS):
-        trials.observe(4, TOKENS, 1.0, allowed=True)
-        assert trials.longest_piece(4, 32) == 32
-    far_ahead = False
-    for _ in range(4 * FIRST_TOKENS // TOKENS + 1):
-        trials.observe(4, TOKENS, 1.0, allowed=True)
-    assert trials.longest_piece(4, 32) == PIECE
-
-
-def test_a_way_that_was_given_up_is_tried_again_though_it_promises_to_be_far_ahead():
-    trials = LoadTrials(first=False, far_ahead=lambda: True)
-    trials.observe(4, 4 * FIRST_TOKENS, 1.0, allowed=False)
-    assert trials.longest_piece(4, 32) == PIECE
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("timed", [(), (True,), (False,)])
 def test_where_a_way_could_not_be_timed_what_was_taken_for_the_better_one_stays_so(first, timed):
-    trials, ways = LoadTrials(first=first), set()
-    for _ in range(2 * (FIRST_TOKENS + 2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE))):
+    trials, ways = new_trials(first=first), set()
+    for _ in range(2 * (EACH + 2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE))):
         ways.add(allowed := trials.allow(2))
         trials.observe(2, 1, 1.0 if allowed in timed else 0.0, allowed=allowed)
     assert ways == {True, False}
