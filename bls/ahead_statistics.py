@@ -21,7 +21,7 @@ from tandem.bls.settings import MAX_HELPERS, LoopSettings
 ALL_BRANCHES = 128  # of all sequences together; each has `ahead_plan.BUDGETS[0]` at least
 ADVANTAGE = 1.02  # of drafting ahead in tokens a second, before it is worth it
 PLAN_EVERY = 16  # rounds of all requests: costs change slowly
-BEFORE_TRIAL = 256  # tokens of each sequence: whether to draft at all has been tried by then
+BEFORE_TRIAL = 256  # tokens of each sequence: many of them have tried by then whether to draft
 MEMORY = 0.998  # how much of what was learned about acceptance outlives a round
 MOST_UNREAD = 64  # handles of logits; what is forgotten is used again a minute later
 PRIOR = (7.0, 10.0)  # tokens accepted, and verified, before the first round

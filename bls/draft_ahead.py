@@ -6,8 +6,8 @@ behind the context, d_1..d_j and x. If the outcome is among those that were fore
 round's draft is there at once: a **hit**. Else the round drafts as usual, only shorter, because
 nothing else happens meanwhile.
 
-What is in a draft never depends on it: a branch holds, token for token, what a draft call behind
-its outcome would have brought.
+The tokens of a draft never depend on it, only how many there are: a branch holds, token for token,
+what a draft call behind its outcome would have brought.
 
 Source: Kumar et al., "Speculative Speculative Decoding", arXiv:2603.03251; Liu et al., "PEARL",
 arXiv:2408.11850.

@@ -4,7 +4,8 @@ Adaptive lengths are chosen among arms (``bls.arms``), by what all requests have
 (``bls.draft_statistics``). The target alone is an arm as well; it wins where drafts do not pay.
 
 What is not chosen is not learned, so it is tried now and then. What a trial costs beside the best
-choice is known before: all of them together may take ``draft_statistics.SHARE`` of the time.
+choice is known before: those of each kind, of drafts and of the target alone, may take
+``draft_statistics.SHARE`` of the time together.
 
 Where several sequences decode, all that is what one of them gains. Whether all of them together are
 better off with drafts or without any is tried (``bls.load_trials``).

@@ -24,7 +24,8 @@ class Branch:
         rank: its place among the next tokens there, from 0.
         tokens: what was drafted behind it.
         logits: what each of them was drawn from, where the call wants it: rows of the engine's own.
-        steps: how many tokens were chosen; one more where the last ended the draft unsaid.
+        steps: how many tokens were chosen; one more where the last ended the draft and is no
+            part of it.
         over: whether the draft has ended.
 
     """
@@ -51,7 +52,7 @@ class Branch:
     def take(
         self, token: int, probability: float | None, log_prob: float | None, logits: Any = None
     ) -> None:
-        """Add a drafted token, unless it ends the draft unsaid.
+        """Add a drafted token, unless it ends the draft and is no part of it.
 
         probability: the model's own, where the call has a `draft_stop_probability`. log_prob,
         logits: where the call wants them.

@@ -104,7 +104,7 @@ class _Page:
     def discard(self, number: int) -> None:
         """Free the page, if it has the logits of that number and nobody reads them."""
         if self._header[_NUMBER] == number and self.withdraw():
-            self._header[_RETURNED] = 0  # as the number of a page that was withdrawn
+            self._header[_RETURNED] = 0  # the number of a withdrawn page, so it is `returned`
 
     def take(self, number: int) -> bool:
         """Begin to read the logits of that number, once; return whether they are there."""

@@ -128,7 +128,7 @@ def write(
 ) -> None:
     """Write a step's numbers into a batch on the CPU: ids [all rows' new tokens].
 
-    An even batch is padded: each row behind its new tokens, then with rows that see one token.
+    An even batch is padded: each row after its new tokens, then with rows of which nothing is read.
     """
     arrays = [part.numpy() for part in (batch.ids, batch.positions, batch.slots, batch.ends)]
     token_ids, positions, slots, ends = arrays

@@ -180,7 +180,7 @@ class PagedKVCache(KVCache):
         entry.pages = []
 
     def _shorten(self, entry: PagedEntry, count: int) -> None:
-        """Give back all pages of an entry but the first."""
+        """Give back all pages of an entry but the first `count`."""
         self.pool.give_back(entry.pages[count:])
         entry.pages = entry.pages[:count]
         entry.blocks = count

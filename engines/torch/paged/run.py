@@ -25,7 +25,8 @@ def run_steps(
     """Run the segments' tokens, ids [all tokens], then up to `steps` - 1 times what each chose.
 
     choices: of each segment, or None: the call chooses from its logits itself. Where there is more
-    than one step, all have one, for a single row. What is chosen comes to the host in one copy.
+    than one step, each segment is one row and has a choice. What is chosen comes to the host in one
+    copy.
     """
     ahead = runner.prepare(rows_of(segments), steps - 1) if steps > 1 else None
     count = 1 + ahead.steps if ahead else 1

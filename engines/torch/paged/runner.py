@@ -71,7 +71,7 @@ class PagedRunner:
         self.buckets = [
             bucket
             for bucket in buckets(MAX_ROWS, max_width, longest, self._max_tokens(settings))
-            if self._attention is gathered or bucket.pages == longest  # others skip what is unused
+            if self._attention is gathered or bucket.pages == longest  # others skip unused pages
         ]
         size = max(_size(bucket) for bucket in self.buckets)
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self._device)
