@@ -37,7 +37,7 @@ class DraftLength(Protocol):
         ahead: others are drafted behind it while it is verified; the limit is the best length then.
         """
 
-    def copy(self, copied: Draft, limit: int) -> int:
+    def copy_length(self, copied: Draft, limit: int) -> int:
         """Decide how much of a copy to verify; 0: ``plan`` is asked for something better."""
 
     def allows_drafts(self) -> bool:
@@ -60,7 +60,7 @@ class FixedLength:
         """Draft as many as fit."""
         return DraftPlan(min(limit, self._num_tokens))
 
-    def copy(self, copied: Draft, limit: int) -> int:  # noqa: ARG002
+    def copy_length(self, copied: Draft, limit: int) -> int:  # noqa: ARG002
         """All of it."""
         return len(copied)
 
@@ -105,14 +105,14 @@ class AdaptiveLength:
             return plan._replace(num_tokens=limit, stop_probability=0.0)
         return plan
 
-    def copy(self, copied: Draft, limit: int) -> int:
+    def copy_length(self, copied: Draft, limit: int) -> int:
         """Choose how much of a copy is verified: 0 where the model, or nobody, earns more."""
         draft_statistics = self._draft_statistics
         if not self._begin_round():
             return 0
         if not draft_statistics.knows_drafts:
             return len(copied)
-        arm = draft_statistics.copy(self._own, copied)
+        arm = draft_statistics.best_copy(self._own, copied)
         choice = draft_statistics.choice(self._own, limit, self._piece)
         if arm.rate >= choice.rate:
             return arm.length

@@ -217,7 +217,7 @@ class DraftStatistics:
                 self.drafts.best(own.drafts, limit, *times), 1 / self._seconds_alone(piece)
             )
 
-    def copy(self, own: RequestEarnings, copied: Draft) -> Arm:
+    def best_copy(self, own: RequestEarnings, copied: Draft) -> Arm:
         """Return how much of a copy is worth being verified."""
         kind = _kind(copied)
         with self._lock:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.chunk_size import ChunkSize
-from tandem.bls.drafters.drafter import Drafter, Proposal
+from tandem.bls.drafters.drafter import Drafter, Proposal, StepsAhead
 from tandem.bls.effects import (
     NO_DRAFT,
     NO_TOKENS,
@@ -127,8 +127,12 @@ class Decoding:
         """Have the drafter draft the next round's tokens while this round's are verified."""
         steps = self._drafter.draft_ahead(self.sequence, draft)
         if steps is not None:
-            self.statistics.ahead.num_calls += 1
-            yield Beside(steps)
+            yield Beside(self._counted(steps))
+
+    def _counted(self, steps: StepsAhead) -> StepsAhead:
+        """Count steps once they begin: nobody may be free to carry them out."""
+        self.statistics.ahead.num_calls += 1
+        return (yield from steps)
 
     def _propose(self) -> Proposal:
         limit = self.sequence.draft_limit

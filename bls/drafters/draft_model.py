@@ -138,9 +138,9 @@ class DraftModel(Drafter):
         """Whether any draft is worth being made now, also a copy."""
         return self._length.allows_drafts()
 
-    def copy(self, copied: Draft, limit: int) -> int:
+    def copy_length(self, copied: Draft, limit: int) -> int:
         """How much of a copy is worth being verified, instead of asking the draft engine."""
-        return self._length.copy(copied, limit)
+        return self._length.copy_length(copied, limit)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""

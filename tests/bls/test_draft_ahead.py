@@ -271,6 +271,16 @@ def test_a_miss_drafts_as_usual_only_shorter():
     assert decoding.statistics.ahead.num_calls > 0
 
 
+def test_rounds_beside_which_nobody_was_free_to_draft_are_not_counted_as_drafted_ahead():
+    draft = BranchingDraft(ENDLESS, agrees=8)
+    request = request_of(end_ids=(), draft_len=8)
+    decoding = check(request, ENDLESS, draft, beside=("nobody free", "in time"))
+    ahead = decoding.statistics.ahead
+    begun = sum(call.branching is not None for call in draft.calls)
+    assert 0 < ahead.num_hits <= begun <= ahead.num_calls <= begun + 1  # the last is not settled
+    assert ahead.num_calls < decoding.statistics.num_rounds - 1
+
+
 @pytest.mark.parametrize("how", ["late", "in time"])
 def test_a_draft_tells_whether_its_round_waited_for_branches_first(how, monkeypatch):
     seen, verified = [], DraftModel.verified

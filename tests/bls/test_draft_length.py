@@ -238,11 +238,12 @@ def test_a_draft_model_that_has_to_catch_up_is_not_taken_for_a_slow_one_but_cost
 
 def test_a_copy_that_earns_more_than_a_draft_is_taken():
     length = taught(max_draft_len=4)[0]
-    assert length.copy(copied(1, 1, 1, 1), 4) == 4
+    assert length.copy_length(copied(1, 1, 1, 1), 4) == 4
     for _ in range(40):
         length.verified(copied(1, 1, 1, 1), 0, StepSeconds(0.06, 0.05))
-    assert length.copy(copied(1, 1, 1, 1), 4) == 0
-    assert length.copy(copied(1, 1, 1, 1, num_matching=4), 4) == 4  # of those nothing was seen yet
+    assert length.copy_length(copied(1, 1, 1, 1), 4) == 0
+    # Of those nothing was seen yet.
+    assert length.copy_length(copied(1, 1, 1, 1, num_matching=4), 4) == 4
 
 
 def test_copies_that_were_given_up_are_tried_again():
@@ -251,7 +252,7 @@ def test_copies_that_were_given_up_are_tried_again():
         length.verified(copied(1, 1, 1, 1), 0, StepSeconds(0.06, 0.05))
     taken = []
     for _ in range(100):
-        taken.append(length.copy(copied(1, 1, 1, 1), 4))
+        taken.append(length.copy_length(copied(1, 1, 1, 1), 4))
         length.verified(drafted(1, 1, engine_seconds=0.02), 1, StepSeconds(0.08, 0.05))
     assert 1 <= sum(map(bool, taken)) <= 100 * SHARE * 0.08 / (LEAST_PRICE * 0.06) + 1
 
@@ -262,7 +263,7 @@ def test_a_fixed_length_drafts_what_fits_and_takes_copies_whole():
         *[DraftPlan(3)] * 2,
         *[DraftPlan(4)] * 2,
     ]
-    assert length.copy(copied(1, 1, 1, 1, 1), 9) == 5
+    assert length.copy_length(copied(1, 1, 1, 1, 1), 9) == 5
     assert length.allows_drafts()
 
 
@@ -348,12 +349,12 @@ def test_a_request_whose_drafts_stop_earning_makes_no_trial_that_is_not_saved_fo
     assert not length.plan(4).num_tokens
 
 
-@pytest.mark.parametrize("before", ["copy", "plain step"])
+@pytest.mark.parametrize("before", ["copy_length", "plain step"])
 def test_a_model_that_others_drafted_instead_of_has_to_catch_up(before):
     """What it takes then says nothing of its drafts."""
     fresh, draft_statistics = taught()
     expected = draft_statistics.round_times.draft(2)
-    if before == "copy":
+    if before == "copy_length":
         fresh = AdaptiveLength(draft_statistics)
         fresh.verified(copied(1, 1), 1, StepSeconds(9.0, 9.0))  # with the prompt
     else:
@@ -364,7 +365,7 @@ def test_a_model_that_others_drafted_instead_of_has_to_catch_up(before):
 
 def test_a_copy_is_taken_whole_while_nothing_is_known_of_drafts():
     length = AdaptiveLength(DraftStatistics(4, rated=False))
-    assert length.copy(copied(1, 1, 1, 1), 4) == 4
+    assert length.copy_length(copied(1, 1, 1, 1), 4) == 4
 
 
 def pieces(monkeypatch):

@@ -107,10 +107,10 @@ def refusing(monkeypatch, draft_statistics):
 def test_where_no_drafts_are_worth_it_nothing_is_copied_either(monkeypatch):
     length, draft_statistics = taught(max_draft_len=4)
     assert length.allows_drafts()
-    assert length.copy(copied(1, 1, 1, 1), 4) == 4
+    assert length.copy_length(copied(1, 1, 1, 1), 4) == 4
     refusing(monkeypatch, draft_statistics)
     assert not length.allows_drafts()
-    assert length.copy(copied(1, 1, 1, 1), 4) == 0
+    assert length.copy_length(copied(1, 1, 1, 1), 4) == 0
 
 
 def test_an_arm_is_not_kept_where_no_drafts_are_worth_it_any_more(monkeypatch):
@@ -202,7 +202,7 @@ def test_an_arm_is_no_longer_kept_once_a_copy_was_not_allowed(monkeypatch):
     length, _ = keeping(monkeypatch, on_trial=False)
     monkeypatch.setattr(DraftStatistics, "allows_drafts", False)
     monkeypatch.setattr(DraftStatistics, "longest_piece", MOST_TOKENS)
-    assert length.copy(copied(1, 1), 4) == 0
+    assert length.copy_length(copied(1, 1), 4) == 0
     assert not length.plan(4).num_tokens
 
 

@@ -292,7 +292,7 @@ def play(
     """Do all that the decoding asks for; return the chunks that it handed out, with their text.
 
     beside: what becomes of steps that are carried out beside a call, in turn: "in time", "late",
-    "refused" or "failed".
+    "refused", "failed", or "nobody free" to do them.
     """
     chunks = perform(decoding.decode(), {"target": target, "draft": draft}, beside=beside)
     if decoding.request.detokenizes_off_path:
@@ -305,7 +305,7 @@ def perform(steps, engines=None, chunks_in=(), beside=("in time",)) -> list[Chun
     """Do what steps ask for; return the chunks that they handed out."""
     chunks: list[Chunk] = []
     chunks_in = iter(chunks_in)
-    fates, fate, ahead = cycle(beside), "", None
+    fates = cycle(beside)
     resume = lambda: next(steps)  # noqa: E731
     while True:
         try:
@@ -316,9 +316,9 @@ def perform(steps, engines=None, chunks_in=(), beside=("in time",)) -> list[Chun
             if isinstance(effect, EngineCall):
                 answer = next(engines[effect.engine].answers(effect))
             elif isinstance(effect, Beside):
-                fate, ahead, answer = next(fates), effect.steps, None
+                ahead, answer = BesideCall(effect.steps, next(fates)), None
             elif isinstance(effect, Settle):
-                answer = settled(ahead, fate, engines)
+                answer = ahead.settled(engines)
             elif isinstance(effect, TextCall):
                 answer = decoded(effect)
             elif isinstance(effect, NextChunk):
@@ -331,21 +331,27 @@ def perform(steps, engines=None, chunks_in=(), beside=("in time",)) -> list[Chun
             resume = lambda answer=answer: steps.send(answer)  # noqa: E731
 
 
-def settled(steps, fate: str, engines):
-    """What became of steps that were carried out beside a call."""
-    if fate == "refused":
-        raise EngineRefused("draft", "scripted refusal")
-    if fate == "failed":
-        raise EngineCallError("draft", "scripted failure")
-    if fate == "late":
-        return None
-    answer = None
-    while True:
-        try:
-            effect = steps.send(answer)
-        except StopIteration as ended:
-            return ended.value
-        answer = next(engines[effect.engine].answers(effect))
+class BesideCall:
+    """Steps that are carried out beside a call, unless nobody is free to do them."""
+
+    def __init__(self, steps, fate: str) -> None:
+        self._steps, self._fate = steps, fate
+        self._call = None if fate == "nobody free" else next(steps)
+
+    def settled(self, engines):
+        """What became of them."""
+        if self._fate == "refused":
+            raise EngineRefused("draft", "scripted refusal")
+        if self._fate == "failed":
+            raise EngineCallError("draft", "scripted failure")
+        if self._fate in ("late", "nobody free"):
+            return None
+        while True:
+            answer = next(engines[self._call.engine].answers(self._call))
+            try:
+                self._call = self._steps.send(answer)
+            except StopIteration as ended:
+                return ended.value
 
 
 def expected(request: Request, language: Language) -> tuple[list[int], str, str]:
