@@ -73,9 +73,8 @@ class _Page:
         """Whether the reader gave the page back."""
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
-    @property
-    def free(self) -> bool:
-        """Whether nobody reads the page, or will; one that nobody has read yet is withdrawn."""
+    def try_free(self) -> bool:
+        """Withdraw it if nobody has read it yet; return whether nobody reads it, or will."""
         return self.returned or self.withdraw() or not os.path.exists(f"/proc/{self._reader}")
 
     @property
@@ -184,7 +183,7 @@ class SharedLogitsWriter:
         excess = num_bytes + sum(page.capacity for _, _, page in self._written) - MOST_BYTES
         for place in list(self._written) if num_bytes <= MOST_BYTES else ():
             _, descriptor, page = place
-            if excess > 0 and page.free:
+            if excess > 0 and page.try_free():
                 self._written.remove(place)
                 _close(descriptor, page)
                 excess -= page.capacity
@@ -202,7 +201,7 @@ class SharedLogitsWriter:
         for place, (since, _, page) in enumerate(self._written):
             if self._clock() - since < patience:
                 return None
-            if page.free:
+            if page.try_free():
                 return place
         return None
 

@@ -53,6 +53,7 @@ class FusedLlama:
         for i in range(len(decoder.layers)):
             self._layers.append(_take_layer(decoder.layers[i]))
             decoder.layers[i] = torch.nn.Identity()  # frees its weights
+        self.windows = {layer.window for layer in self._layers}
         decoder.embed_tokens = model.lm_head = torch.nn.Identity()
 
     def forward(

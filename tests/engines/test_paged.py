@@ -230,11 +230,26 @@ def test_an_attention_that_fails_or_is_wrong_is_not_chosen(caplog):
         return gathered(*given) + 1e-4
 
     assert choose(pool, 4) is gathered
-    assert choose(pool, 4, {"right": right}) is right
-    assert choose(pool, 4, {"missing": missing, "loses_rows": loses_rows}) is gathered
+    assert choose(pool, 4, candidates={"right": right}) is right
+    assert choose(pool, 4, candidates={"missing": missing, "loses_rows": loses_rows}) is gathered
     assert "not missing: no such attention" in caplog.text
     assert "not loses_rows: outputs differ by" in caplog.text
-    assert choose(pool, 4, {"missing": missing, "right": right}) is right
+    assert choose(pool, 4, candidates={"missing": missing, "right": right}) is right
+
+
+def test_an_attention_that_ignores_windows_is_not_chosen_for_layers_that_have_some(caplog):
+    """Llama's layers have none; of it no attention is asked what it cannot do."""
+    pool = PagePool(SHAPE, 8, PAGE)
+
+    def sees_all(query, keys, values, step, window):
+        return gathered(query, keys, values, step, None)
+
+    candidates = {"sees_all": sees_all}
+    assert choose(pool, 4, {None}, candidates) is sees_all
+    for windows in ({4096}, {None, 2}):
+        assert choose(pool, 4, windows, candidates) is gathered
+    assert "not sees_all: outputs differ by" in caplog.text
+    assert choose(pool, 4, {4096}, {"right": gathered}) is gathered
 
 
 def test_padded_steps_compute_what_exact_ones_do(make_harness):

@@ -8,7 +8,8 @@ version and on the GPU, and some versions return wrong rows, so `choose` tries i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import product
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -143,14 +144,20 @@ CANDIDATES: Mapping[str, Attention] = {"varlen": varlen}  # the best first
 
 
 def choose(
-    pool: PagePool, heads: int, candidates: Mapping[str, Attention] = CANDIDATES
+    pool: PagePool,
+    heads: int,
+    windows: Collection[int | None] = (None,),
+    candidates: Mapping[str, Attention] = CANDIDATES,
 ) -> Attention:
-    """Return the first candidate that computes what `gathered` does in this pool, or that."""
+    """Return the first candidate that computes what `gathered` does in this pool, or that.
+
+    windows: how many tokens the layers see, each of its own; None: all.
+    """
     if pool.memory.device.type != "cuda" and candidates is CANDIDATES:
         return gathered
     for name, attention in candidates.items():
         try:
-            fault = _fault(attention, pool, heads)
+            fault = _fault(attention, pool, heads, windows)
         except Exception as error:  # noqa: BLE001 (whatever a PyTorch without it raises)
             fault = (str(error).strip() or type(error).__name__).splitlines()[0]
         if fault is None:
@@ -160,8 +167,13 @@ def choose(
     return gathered
 
 
-def _fault(attention: Attention, pool: PagePool, heads: int) -> str | None:
-    """Try an attention on a ragged and on an even step of noise; return what is wrong."""
+def _fault(
+    attention: Attention, pool: PagePool, heads: int, windows: Collection[int | None]
+) -> str | None:
+    """Try an attention on a ragged and on an even step of noise; return what is wrong.
+
+    Windows are tried as short as a page: rows of the noise are hardly longer.
+    """
     keys, _ = pool.layer(0)
     kv_heads, size = keys.shape[2:]
     device, page = keys.device, pool.page_tokens
@@ -174,7 +186,8 @@ def _fault(attention: Attention, pool: PagePool, heads: int) -> str | None:
         PagedRow(page - 2, 4, [1, 4]),
     ]
     even = [PagedRow(page + 3, 2, [3, 8]), PagedRow(5, 2, [6]), PagedRow(0, 2, [10])]
-    for rows in (ragged, even):
+    tried = {None if window is None else min(window, page) for window in windows}
+    for rows, window in product((ragged, even), tried):
         tokens = sum(row.new for row in rows)
         memory = torch.empty(PagedBatch.size_of(tokens, len(rows), 3), dtype=torch.int32)
         sizes = (tokens, len(rows), 3, max(row.new for row in rows))
@@ -183,7 +196,7 @@ def _fault(attention: Attention, pool: PagePool, heads: int) -> str | None:
         query = torch.randn(
             tokens, heads, size, generator=generator, device=device, dtype=keys.dtype
         )
-        want, got = (way(query, *trial.layer(0), step, None) for way in (gathered, attention))
+        want, got = (way(query, *trial.layer(0), step, window) for way in (gathered, attention))
         gap = float((want.float() - got.float()).abs().max())
         if not gap <= _TOLERANCE:
             return f"outputs differ by {gap:.3g} ({kv_heads} heads of {size})"

@@ -65,7 +65,7 @@ class PagedRunner:
         self._llama = llama
         self._pool = cache.pool
         self._device = cache.pool.memory.device
-        self._attention = choose(cache.pool, llama.num_heads)
+        self._attention = choose(cache.pool, llama.num_heads, llama.windows)
         longest = cache.blocks_for(settings.max_seq_len)
         max_width = max(MIN_WIDTH, settings.max_draft_len + 1)
         self.buckets = [
