@@ -177,6 +177,31 @@ def rows() -> Iterator[list[dict[str, Any]]]:
             {"{{drafter}}": rate("tandem_drafter_failures_total", "drafter")},
         ),
     ]
+    per_ahead_round = {
+        "rounds, of all": ratio("tandem_draft_ahead_calls_total", "tandem_rounds_total"),
+        "hits, of these": ratio("tandem_draft_ahead_hits_total", "tandem_draft_ahead_calls_total"),
+    }
+    yield [
+        panel(
+            "Drafting ahead",
+            "Rounds during whose verification the next one was drafted, and those whose outcome "
+            "was foreseen.",
+            "percentunit",
+            per_ahead_round,
+        ),
+        panel(
+            "Time saved ahead",
+            "Seconds a second, of all sequences, that draft calls would have taken instead.",
+            "s",
+            {"{{drafter}}": rate("tandem_draft_ahead_saved_seconds_total", "drafter")},
+        ),
+        panel(
+            "Lookup pools",
+            "Tokens of earlier answers that prompt lookup copies from, of all tenants.",
+            "short",
+            {"tokens": 'sum (tandem_lookup_pool_tokens{model=~"$model"})'},
+        ),
+    ]
     yield [
         panel(
             "Lost calls",
