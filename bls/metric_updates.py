@@ -91,7 +91,7 @@ def updates_of(drafter: DrafterName, statistics: Statistics, timeline: Timeline)
         (ILLEGAL_DRAFT_TOKENS, guided.num_illegal_draft_tokens if guided else 0),
     ):
         updates.count(name, value, drafter=drafter)
-    for accepted, hits in enumerate(statistics.ahead.hits_by_accepted):
+    for accepted, hits in enumerate(statistics.ahead.hits_by_accepted or [0]):
         updates.count(AHEAD_HITS, hits, drafter=drafter, accepted=str(accepted))
     return updates
 

@@ -168,3 +168,9 @@ def test_updates_add_up(statistics):
     assert counts(both, "tandem_output_tokens_total", drafter="draft_model") == 10
     assert len(both.observations) == 12
     assert MetricUpdates().counts == {}
+
+
+def test_hits_are_counted_before_there_are_any():
+    """A counter that appears late looks like a server that cannot tell."""
+    name = key_of("tandem_draft_ahead_hits_total", drafter="draft_model", accepted="0")
+    assert name in zeros("draft_model").counts
