@@ -137,13 +137,12 @@ class AdaptiveLength:
             self._tell_trials(num_accepted + 1, seconds, chosen=chosen)
         if draft.drafted_ahead:
             return
-        timed = seconds if self._steps else None
         if is_kept:
-            self._seconds_kept += timed.whole if timed else 0.0
+            self._seconds_kept += seconds.whole
             if not num_accepted:  # another arm may be better by now
                 self._kept = 0
-            self._end_draft(draft)
             return
+        timed = seconds if self._steps else None
         self._draft_statistics.learn(
             draft,
             num_accepted,
@@ -153,9 +152,6 @@ class AdaptiveLength:
             seconds_before=self._seconds_kept,
         )
         self._seconds_kept = 0.0
-        self._end_draft(draft)
-
-    def _end_draft(self, draft: Draft) -> None:
         self._steps += 1
         self._caught_up |= draft.answer is not None
 
@@ -226,8 +222,7 @@ class AdaptiveLength:
             return self._draft(longest)
         settled = draft_statistics.settled
         if settled:
-            # Where its first round is learned from, the next one is too: that one's times say more.
-            kept = KEPT_ROUNDS if self._steps or not self._own.from_first_round else 0
+            kept = KEPT_ROUNDS if self._steps or not self._own.from_second_round else 0
         else:
             kept = KEPT_AT_FIRST if self._steps > KEPT_AT_FIRST else 0
         self._arm, self._kept = choice.arm, kept

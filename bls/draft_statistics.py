@@ -32,7 +32,7 @@ from tandem.bls.round_times import PlainTimes, RoundTimes
 
 FIRST_ROUNDS = 2  # verified drafts, before lengths follow from them
 SETTLED_ROUNDS = 200  # of all requests, after which some are not learned from
-MOST_IN_TURN = 8  # requests that begin, of which one learns from its first rounds
+MOST_IN_TURN = 8  # requests that begin, of which one learns from its second round too
 BEFORE_TRIAL = 64  # tokens of each sequence: where drafts do not pay, each of them costs
 SHARE = 0.003  # of all time, that each kind of trial may cost
 LEAST_PRICE = 0.1  # of what a trial lasts
@@ -90,14 +90,14 @@ class DraftChoice(NamedTuple):
 class RequestEarnings:
     """What one request has learned: by its model's drafts, and by copies of each kind.
 
-    from_first_round: whether it learns from its first rounds also where much is known by others.
+    from_second_round: whether it learns from that round too, whose time is not that of the prompt.
     """
 
     def __init__(
-        self, drafts: RoundEarnings, copies: list[RoundEarnings], *, from_first_round: bool
+        self, drafts: RoundEarnings, copies: list[RoundEarnings], *, from_second_round: bool
     ) -> None:
         self.drafts, self.copies = drafts, copies
-        self.from_first_round = from_first_round
+        self.from_second_round = from_second_round
 
 
 class DraftStatistics:
@@ -134,14 +134,14 @@ class DraftStatistics:
     def of_a_request(self) -> RequestEarnings:
         """Return what a request has learned that begins.
 
-        Of many that decode at once some learn from their first rounds, in turn: answers may be so
-        short that all rounds are first ones, and to learn takes a processor's time.
+        Of many that decode at once some learn from their second round too, in turn: answers may be
+        so short that this is one of few, and to learn takes a processor's time.
         """
         turn = next(self._requests) % min(max(1, self._running()), MOST_IN_TURN)
         return RequestEarnings(
             self.drafts.of_a_request(),
             [arms.of_a_request() for arms in self.copies],
-            from_first_round=turn == 0,
+            from_second_round=turn == 0,
         )
 
     @property

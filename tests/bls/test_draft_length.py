@@ -120,9 +120,9 @@ def test_a_new_request_keeps_its_arm_once_its_second_round_has_told_what_rounds_
     assert [plan.is_kept for plan in plans] == [False, False, *[True] * KEPT_ROUNDS, False]
 
 
-@pytest.mark.parametrize(("running", "learning"), [(1, 16), (4, 4), (64, 2)])
-def test_of_many_new_requests_some_learn_from_their_first_rounds(monkeypatch, running, learning):
-    """All did, and in answers of five rounds two of them took a processor's time for it."""
+@pytest.mark.parametrize(("running", "learning"), [(0, 16), (1, 16), (4, 4), (64, 2)])
+def test_of_many_new_requests_some_learn_from_their_second_round(monkeypatch, running, learning):
+    """All did, and in answers of five rounds that took a processor's time for two of them."""
     draft_statistics = taught(rounds=400)[1]
     monkeypatch.setattr(draft_statistics, "_running", lambda: running)
     monkeypatch.setattr(DraftStatistics, "allows_drafts", True)
@@ -137,29 +137,6 @@ def test_of_many_new_requests_some_learn_from_their_first_rounds(monkeypatch, ru
     at_once, later = [False, False, *[True] * KEPT_ROUNDS], [False, *[True] * KEPT_ROUNDS, False]
     assert kept.count(at_once) == learning
     assert kept.count(later) == 2 * MOST_IN_TURN - learning
-
-
-def test_of_a_request_whose_first_rounds_were_kept_the_next_one_says_what_a_draft_takes(
-    monkeypatch,
-):
-    """Only the first round's time is that of the prompt, and its draft call computes it too."""
-    draft_statistics = taught(rounds=400)[1]
-    no_trials(monkeypatch)
-    for trial in ("_drafts_budget", "_plain_budget"):
-        monkeypatch.setattr(draft_statistics, trial, TrialBudget())
-    earned, learned = [], []
-    monkeypatch.setattr(TrialBudget, "earn", lambda _, seconds: earned.append(seconds))
-    monkeypatch.setattr(
-        type(draft_statistics.round_times), "add_draft", lambda *given: learned.append(given[1:])
-    )
-    length = AdaptiveLength(draft_statistics)
-    length._own.from_first_round = False
-    for number in range(2 + KEPT_ROUNDS):
-        seconds = StepSeconds(0.07 if number else 9.0, 0.05)
-        draft = drafted(1, engine_seconds=0.01)
-        length.verified(replace(draft, plan=length.plan(4)), 1, seconds)
-    assert learned == [(1, 0.01)]
-    assert sum(earned) == pytest.approx(2 * 0.07 * (1 + KEPT_ROUNDS))
 
 
 def test_an_arm_is_not_kept_once_a_draft_by_it_was_all_wrong(monkeypatch):

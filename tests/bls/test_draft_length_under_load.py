@@ -7,7 +7,7 @@ from taught import copied, drafted, no_trials, taught
 
 from tandem.bls.chunk_size import MOST_TOKENS
 from tandem.bls.draft_length import FIRST_PIECE, KEPT_ROUNDS, AdaptiveLength
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_statistics import BEFORE_TRIAL, DraftStatistics
 from tandem.bls.effects import DraftPlan, StepSeconds
 from tandem.bls.load_trials import PIECE
 
@@ -90,6 +90,23 @@ def test_answers_that_are_one_call_each_do_not_end_drafts_for_good(num_tokens):
             length.observe_plain_step(count, StepSeconds(0.02 * count, 0.02 * count))
     assert False in drafting  # in a trial
     assert all(drafting[-100:])
+
+
+def test_whether_to_draft_is_first_tried_after_a_moment():
+    """Where drafts do not pay, all before that is lost."""
+    draft_statistics = DraftStatistics(16, lambda: 64, rated=False)
+    draft_statistics.observe(64 * BEFORE_TRIAL - 1, 1.0, allowed=True)
+    assert not draft_statistics.on_trial
+    draft_statistics.observe(1, 1.0, allowed=True)
+    assert draft_statistics.on_trial
+
+
+def test_in_a_trial_of_another_loop_a_piece_is_short_also_where_no_draft_is_known(monkeypatch):
+    draft_statistics = DraftStatistics(16, lambda: 4, rated=False)
+    refusing(monkeypatch, draft_statistics)
+    monkeypatch.setattr(type(draft_statistics), "on_trial", True)
+    monkeypatch.setattr(type(draft_statistics), "longest_piece", PIECE)
+    assert AdaptiveLength(draft_statistics).plan(4) == DraftPlan(0, plain_tokens=PIECE)
 
 
 def refusing(monkeypatch, draft_statistics):

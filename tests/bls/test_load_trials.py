@@ -168,11 +168,9 @@ def test_a_turn_is_over_early_only_where_its_way_is_hopeless(rate):
         assert stayed == pytest.approx(TURN_TOKENS, abs=3 * TOKENS)
 
 
-@pytest.mark.parametrize(("running", "tokens"), [(2, FIRST_TOKENS), (8, 8 * EACH)])
-def test_a_trial_begins_behind_as_many_tokens_of_all_as_tell_lengths_or_so_many_of_each(
-    running, tokens
-):
-    trials = new_trials(first=True)
+@pytest.mark.parametrize(("running", "tokens"), [(2, FIRST_TOKENS), (64, 64 * 20)])
+def test_a_trial_begins_after_some_tokens_of_all_together_and_so_many_of_each(running, tokens):
+    trials = LoadTrials(first=True, first_of_each=20)
     trials.observe(running, tokens - 1, 1.0, allowed=True)
     assert not trials.on_trial(running)
     trials.observe(running, 1, 1.0, allowed=True)
