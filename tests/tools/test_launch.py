@@ -136,12 +136,12 @@ def test_two_nodes_are_not_started_from_here(two_nodes, capsys):
     for engine in trt_engines(deployment.load(two_nodes).profile).values():
         engine.engine_dir.mkdir(parents=True)
         (engine.engine_dir / "config.json").write_text("{}")
-    assert main(["up", "--profile", str(two_nodes)]) == 1
+    assert main(["up", "--profile", str(two_nodes), "--gateway-port", "0"]) == 1
     assert "runs on 2 nodes; submit what tandem render --slurm prints" in capsys.readouterr().err
 
 
 def test_engines_must_be_built_before_they_are_served(shipped, capsys):
-    assert main(["up", "--profile", str(shipped(LARGE))]) == 1
+    assert main(["up", "--profile", str(shipped(LARGE)), "--gateway-port", "0"]) == 1
     assert "draft: no engine in" in capsys.readouterr().err
 
 
