@@ -326,12 +326,12 @@ def test_a_request_whose_drafts_stop_earning_makes_no_trial_that_is_not_saved_fo
     assert not length.plan(4).num_tokens
 
 
-@pytest.mark.parametrize("before", ["copy_length", "plain step"])
+@pytest.mark.parametrize("before", ["copy", "plain step"])
 def test_a_model_that_others_drafted_instead_of_has_to_catch_up(before):
     """What it takes then says nothing of its drafts."""
     fresh, draft_statistics = taught()
     expected = draft_statistics.round_times.draft(2)
-    if before == "copy_length":
+    if before == "copy":
         fresh = AdaptiveLength(draft_statistics)
         fresh.verified(copied(1, 1), 1, StepSeconds(9.0, 9.0))  # with the prompt
     else:

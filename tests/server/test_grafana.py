@@ -22,12 +22,10 @@ FILLED_IN = {"$__rate_interval": "1m", "$__range": "15m", "$model": ".*", "$draf
 
 @pytest.fixture(scope="module")
 def samples(server):
-    """A scrape, after requests with every drafter, one of them ahead."""
+    """A scrape, after requests with every drafter."""
     drafters = ("draft_model", "prompt_lookup", "hybrid", "none")
     for drafter in drafters:
-        ahead = "true" if drafter == "draft_model" else "false"
-        more = {"drafter": drafter, "draft_ahead": ahead}
-        ask_one(server, "bls", "def a(): return a", max_tokens=16, **more)
+        ask_one(server, "bls", "def a(): return a", drafter=drafter, max_tokens=16)
     name = "tandem_round_seconds_count"
     until(lambda: all(total(server, name, drafter=drafter) for drafter in drafters))
     return [(name, dict(labels)) for name, labels in scrape(server)]
