@@ -1,0 +1,125 @@
+"""Drafting ahead by probabilities: each branch comes with the logits that it was drawn from."""
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+from ahead import BY_PROBABILITIES, SHARED, fates, request_of, requests
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import (
+    END,
+    ENDLESS,
+    BranchingDraft,
+    Language,
+    Target,
+    decoding_of,
+    expected,
+    play,
+    with_engines,
+)
+from strategies import languages
+
+from tandem.bls.ahead_statistics import AheadStatistics
+from tandem.bls.draft_ahead import BranchLogits, draft_ahead_of
+from tandem.bls.drafters.draft_model import DraftModel
+
+
+def drawn_from(draft):
+    """The tokens that a draft's logits say it was drawn as, if it has any."""
+    rows = draft.logits[draft.logits_row : draft.logits_row + len(draft)]
+    return rows.argmax(-1).tolist()
+
+
+@settings(max_examples=300, deadline=None)
+@given(requests, languages, st.integers(0, 8), fates, st.sampled_from([10**9, 0, 1, 3]))
+def test_each_branch_is_verified_against_the_logits_that_it_was_drawn_from(
+    request, language, agrees, beside, verifies
+):
+    request = replace(request, **BY_PROBABILITIES)
+    draft, target = BranchingDraft(language, agrees), Target(language, request.end_ids, verifies)
+    decoding = decoding_of(request, SHARED)
+    play(decoding, target, draft, beside)
+    assert decoding.sequence.output.tolist() == expected(request, language)[0]
+    for call in target.calls:
+        if call.draft.drafter == "draft_model":
+            assert drawn_from(call.draft) == call.draft.tokens.tolist()
+
+
+class Answered(BranchingDraft):
+    """Keeps the logits that it answered with, by call."""
+
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        self.shared = []
+
+    def answers(self, call):
+        answer = next(super().answers(call))
+        if call.branching is not None and answer.logits is not None:
+            self.shared.append(answer.logits)
+        yield answer
+
+
+@pytest.mark.parametrize("beside", [("in time",), ("in time", "late"), ("late",)])
+def test_logits_that_nobody_will_read_are_given_back_with_a_later_draft(beside):
+    request = request_of(end_ids=(), max_tokens=100, **BY_PROBABILITIES)
+    statistics, draft = AheadStatistics(SHARED), Answered(ENDLESS, agrees=5)
+    read = []
+    for _ in range(2):
+        target = Target(ENDLESS, ())
+        decoding = decoding_of(request, SHARED, ahead_statistics=statistics)
+        play(decoding, target, draft, beside)
+        read += [call.draft.logits for call in target.calls if call.draft.drafted_ahead]
+    back = [call.unread_logits for call in draft.calls if call.unread_logits is not None]
+    back += statistics.unread_logits  # the last ones, for whoever drafts next
+    assert all(call.wants_logits for call in draft.calls)
+    assert {*map(id, read), *map(id, back)} == set(map(id, draft.shared))
+    assert len(read) + len(back) == len(draft.shared)
+    assert back or beside == ("late",)
+    assert len(statistics.unread_logits) <= 2
+
+
+def test_logits_that_come_when_nobody_waits_any_more_are_given_back():
+    unread = deque()
+    logits = BranchLogits(unread)
+    logits.give_up()
+    assert not unread
+    logits.came(None)
+    assert not unread
+    logits.came("handle")
+    assert list(unread) == ["handle"]
+
+
+def test_a_variant_with_the_rows_of_another_branch_fails(monkeypatch):
+    right = DraftModel._branch
+
+    def swapped(self, branches, sequence, limit):
+        draft = right(self, branches, sequence, limit)
+        return draft and replace(draft, logits_row=max(0, draft.logits_row - 1))
+
+    monkeypatch.setattr(DraftModel, "_branch", swapped)
+    draft, target = BranchingDraft(ENDLESS), Target(ENDLESS, ())
+    request = request_of(end_ids=(), max_tokens=200, **BY_PROBABILITIES)
+    play(decoding_of(request, SHARED), target, draft)
+    ahead = [call.draft for call in target.calls if call.draft.drafted_ahead]
+    assert any(drawn_from(draft) != draft.tokens.tolist() for draft in ahead)
+
+
+def test_a_draft_by_probabilities_keeps_what_is_behind_an_end():
+    """What was drawn is never dropped: the target ends the text there itself."""
+    for salt in range(20):
+        language = Language(salt, end_every=3)
+        request = request_of(max_tokens=60, **BY_PROBABILITIES)
+        target = Target(language)
+        play(decoding_of(request, SHARED), target, BranchingDraft(language))
+        ahead = [call.draft.tokens.tolist() for call in target.calls if call.draft.drafted_ahead]
+        if any(END in tokens[:-1] or 6 in tokens[:-1] for tokens in ahead):
+            return
+    raise AssertionError("no draft had an end in it")
+
+
+@pytest.mark.parametrize(("width", "most"), [(8, 2**20), (128_256, 65), (2**21, 4)])
+def test_branches_are_as_many_as_their_logits_leave_room_for(width, most):
+    wide = with_engines(SHARED, draft={"vocab_size": width})
+    ahead = draft_ahead_of(request_of(**BY_PROBABILITIES), wide, AheadStatistics(wide))
+    assert ahead._most == min(most, 2**25 // (4 * width))

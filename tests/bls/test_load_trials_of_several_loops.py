@@ -1,0 +1,101 @@
+"""Where several loops serve an entry, one of them tries and all go its way."""
+
+from tandem.bls.load_trials import FIRST_TOKENS, PIECE, LoadTrials
+from tandem.bls.other_loops import OwnDecisions
+
+EACH = FIRST_TOKENS // 2  # tokens of each sequence before a trial
+
+
+def new_trials(decisions):
+    return LoadTrials(decisions, first=True, first_of_each=EACH)
+
+
+class Loops:
+    """Trials of loops that decode side by side; the first one that decodes anything decides."""
+
+    def __init__(self, running):
+        self.running = running  # of each
+        self.told = [{} for _ in running]
+        self.trials = [new_trials(Told(self, own)) for own in range(len(running))]
+
+    @property
+    def all(self):
+        """Sequences of all of them."""
+        return sum(self.running)
+
+    def rounds(self, count, *, with_it, without):
+        """Rounds of every sequence; the rate falls with the share of all that go the way."""
+        for _ in range(count):
+            ways = [trials.allow(self.all) for trials in self.trials]
+            share = sum(n for n, way in zip(self.running, ways, strict=True) if way) / self.all
+            for n, way, trials in zip(self.running, ways, self.trials, strict=True):
+                tokens = 2 if way else 1
+                seconds = (1 - share) / without + share * 2 / with_it
+                for _ in range(n):
+                    trials.observe(self.all, tokens, seconds, allowed=way)
+
+
+class Told(OwnDecisions):
+    """What one of them sees of the others."""
+
+    def __init__(self, loops, own):
+        self._loops, self._own = loops, own
+
+    def to_follow(self, load):
+        decide = [n for n, running in enumerate(self._loops.running) if running]
+        return None if decide[0] >= self._own else self._loops.told[decide[0]].get(load)
+
+    def tell(self, load, decision):
+        self._loops.told[self._own][load] = decision
+
+    def num_elsewhere(self):
+        return self._loops.all - self._loops.running[self._own]
+
+
+def test_all_loops_go_the_way_of_one_also_in_its_trials():
+    loops = Loops([2, 2, 2])
+    seen = set()
+    for _ in range(10 * EACH):
+        loops.rounds(1, with_it=100, without=130)
+        seen.add(tuple(trials.allow(6) for trials in loops.trials))
+        pieces = {trials.longest_piece(6, 99) for trials in loops.trials}
+        assert len(pieces) == 1
+    assert seen == {(True,) * 3, (False,) * 3}
+    assert not loops.trials[2].allow(6)  # each that drafts among others that do not would gain
+
+
+def test_a_loop_decides_itself_while_those_before_it_are_idle():
+    loops = Loops([4, 4])
+    loops.rounds(10 * EACH, with_it=100, without=130)
+    loops.running[0] = 0
+    assert loops.trials[1].allow(8)  # the first choice: it has tried nothing
+    loops.rounds(10 * EACH, with_it=100, without=130)
+    assert not loops.trials[1].allow(4)
+    loops.running[0] = 4
+    assert not loops.trials[1].allow(8)
+
+
+class Counting(OwnDecisions):
+    """Rounds that others would be told of."""
+
+    number = 0
+
+    def counted(self):
+        self.number += 1
+
+
+def test_others_are_told_of_rounds_that_went_the_way_which_was_decided():
+    """A loop that has none would never decide anything else."""
+    counting = Counting()
+    trials = new_trials(counting)
+    for allowed in (True, False, False, True):
+        trials.observe(4, 5, 1.0, allowed=allowed)
+    trials.observe(1, 5, 1.0, allowed=True)  # alone
+    assert counting.number == 2
+
+
+def test_a_turn_is_as_long_as_its_own_sequences_need():
+    for running in ([4], [4, 12]):
+        loops = Loops(running)
+        loops.rounds(EACH, with_it=100, without=100)
+        assert loops.trials[0].longest_piece(loops.all, 99) == PIECE

@@ -1,0 +1,24 @@
+"""Requests whose drafts are made ahead, and the settings that let them be."""
+
+import scripted
+from hypothesis import strategies as st
+from scripted import SETTINGS, with_engines
+from strategies import requests_of
+
+from tandem.bls.request import Request, Sampling
+
+AHEAD = with_engines(SETTINGS, draft={"branches": True})
+SHARED = with_engines(AHEAD, target={"shares_logits": True}, draft={"shares_logits": True})
+BY_PROBABILITIES = {"use_draft_logits": True, "sampling": Sampling(top_k=0)}
+
+
+def request_of(**changes) -> Request:
+    return scripted.request_of(**{"max_tokens": 40, "draft_ahead": True, **changes})
+
+
+requests = requests_of(request_of, drafters=["draft_model", "hybrid"], most_min_tokens=20)
+fates = st.lists(
+    st.sampled_from(["in time", "in time", "in time", "late", "failed", "refused"]),
+    min_size=1,
+    max_size=5,
+).map(tuple)
