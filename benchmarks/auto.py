@@ -130,7 +130,7 @@ def main() -> None:
     for outcome in _outcomes(options):
         for row in _rows(outcome):
             table.add_row(*row)
-            console.print(" | ".join(row))
+            console.print(" | ".join(row), soft_wrap=True)
     console.print(table)
 
 
@@ -168,7 +168,7 @@ def _options() -> argparse.Namespace:
         "--slower", type=float, default=1.0, help="times as long, emulated engines' steps"
     )
     parser.add_argument("--instances", type=int, help="loops (default: as served)")
-    parser.add_argument("--prompts", type=int, default=2, help="that each request at once asks")
+    parser.add_argument("--prompts", type=int, default=2, help="of each request at once, a turn")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
     parser.add_argument("--turns", type=int, default=3, help="of all variants, at most")
     parser.add_argument("--minutes", type=float, help="for all cells, whatever --turns says")
@@ -285,13 +285,14 @@ def _measured(
 ) -> Iterator[CellRates]:
     """Measure the cells of one server, one number of requests at once after the other."""
     plan = LoadPlan(
-        scenarios=[_scenario(TEXTS[name], options.prompts)],
+        scenarios=[],
         variants=variants,
-        nums_streams=[1],
+        nums_streams=[],
         max_tokens=options.max_tokens,
         repetitions=1,
         streamed=0,
         more={},
+        prompts_each=options.prompts,
     )
     with serving(planned) as server:
         for at_once in options.at_once:
@@ -299,7 +300,8 @@ def _measured(
             for number in range(TURNS_WARMING_UP + options.turns):
                 if ends is not None and number > TURNS_WARMING_UP and time.monotonic() > ends:
                     break
-                turn = _turn(plan, at_once, number)
+                scenario = _scenario(TEXTS[name], at_once, options.prompts)
+                turn = _turn(plan, scenario, at_once, number)
                 with LoadGenerator(server.grpc_url, planned.stream_entry.name, turn) as load:
                     for cell in load.cells():
                         rates[cell.variant].append(cell.whole[0].tokens_per_second)
@@ -307,17 +309,21 @@ def _measured(
             yield CellRates(name, at_once, slope, measured)
 
 
-def _turn(plan: LoadPlan, at_once: int, number: int) -> LoadPlan:
+def _turn(plan: LoadPlan, scenario: Scenario, at_once: int, number: int) -> LoadPlan:
     """Return one turn of all variants, each time beginning with another one."""
     first = number % len(plan.variants)
     variants = [*plan.variants[first:], *plan.variants[:first]]
-    return replace(plan, variants=variants, nums_streams=[at_once])
+    return replace(plan, scenarios=[scenario], variants=variants, nums_streams=[at_once])
 
 
-def _scenario(text: ProfileText, num_prompts: int) -> Scenario:
+def _scenario(text: ProfileText, at_once: int, num_each: int) -> Scenario:
+    """Return the prompts; an emulated text is another one for each request, as long as it lasts.
+
+    In few of them one length would fit by chance, and rounds of that length would go in step.
+    """
     if text.kind is None:
-        return scenarios_of_lengths([PROMPT_TOKENS], num_prompts)[0]
-    found = {scenario.name: scenario for scenario in scenarios_of_file(PROMPTS, num_prompts)}
+        return scenarios_of_lengths([PROMPT_TOKENS], at_once * num_each)[0]
+    found = {scenario.name: scenario for scenario in scenarios_of_file(PROMPTS, num_each)}
     return found[text.kind]
 
 

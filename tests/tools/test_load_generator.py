@@ -42,10 +42,10 @@ def asked(monkeypatch):
     return ScriptedClient.asked
 
 
-def measured(nums_streams, streamed=0, seen=lambda _: None):
-    prompts = [{entry.TEXT_INPUT: text} for text in "ab"]
+def measured(nums_streams, streamed=0, seen=lambda _: None, texts="ab", each=None):
+    prompts = [{entry.TEXT_INPUT: text} for text in texts]
     plan = LoadPlan(
-        [Scenario("code", prompts)], [CONTROL, DRAFTS], nums_streams, 8, 2, streamed, {}
+        [Scenario("code", prompts)], [CONTROL, DRAFTS], nums_streams, 8, 2, streamed, {}, each
     )
     with LoadGenerator("url", "bls_stream", plan, seen) as asker:
         return plan, asker.cells()
@@ -73,6 +73,23 @@ def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(as
     assert all(len(c.streamed) == 1 for c in cells)
     assert {trace.arrivals for trace in cells[-1].streamed[0].traces} == {(Arrival(1.0, 2),)}
     assert cells[-1].whole[0].traces[0].arrivals == ()
+
+
+@pytest.mark.parametrize(
+    ("count", "texts", "expected"),
+    [
+        (3, "abcdef", "abcdef"),
+        (3, "abcd", "aabbcd"),  # there are not enough
+        (2, "a", "aa"),
+        (1, "abcdef", "abcdef"),
+    ],
+)
+def test_streams_share_the_prompts_where_each_has_its_own(asked, count, texts, expected):
+    plan, cells = measured([count], texts=texts, each=2)
+    assert len(asked) == plan.num_answers
+    for cell in cells:
+        for repetition in cell.whole:
+            assert sorted(texts[trace.prompt] for trace in repetition.traces) == [*expected]
 
 
 def test_answers_become_traces():

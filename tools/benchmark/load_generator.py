@@ -28,7 +28,8 @@ class LoadPlan:
 
     nums_streams: how many ask at once. repetitions: of whole answers, from which all statistics but
     the latencies come; streamed: of answers in chunks, for the latencies. more: inputs that every
-    request carries.
+    request carries. prompts_each: how many prompts each of several streams asks, and no two the
+    same if there are enough; None: every stream asks all.
     """
 
     scenarios: Sequence[Scenario]
@@ -38,13 +39,18 @@ class LoadPlan:
     repetitions: int
     streamed: int
     more: Inputs
+    prompts_each: int | None = None
 
     @property
     def num_answers(self) -> int:
         """All that will be asked for, the priming included."""
-        prompts = sum(len(scenario.prompts) for scenario in self.scenarios)
-        turns = (self.repetitions + self.streamed) * sum(self.nums_streams)
-        return prompts * len(self.variants) * (1 + turns)
+        prompts = [len(scenario.prompts) for scenario in self.scenarios]
+        turns = self.repetitions + self.streamed
+        asked = sum(count * self._each(n, count) for n in prompts for count in self.nums_streams)
+        return len(self.variants) * (sum(prompts) + turns * asked)
+
+    def _each(self, prompts: int, count: int) -> int:
+        return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
 
 
 class _Turn(NamedTuple):
@@ -108,10 +114,14 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
 
     def _prime(self, scenario: Scenario) -> None:
         """Bring each prompt into the KV caches: no answer shall find what another computed."""
-        for prompt in scenario.prompts:
-            for variant in self._plan.variants:
-                few = min(PRIMING_TOKENS, self._plan.max_tokens)
-                self._ask(self._clients[0], variant, prompt, few, stream=False)
+        few, most = min(PRIMING_TOKENS, self._plan.max_tokens), len(self._clients)
+
+        def prime(number: int) -> None:
+            for prompt in scenario.prompts[number::most]:
+                for variant in self._plan.variants:
+                    self._ask(self._clients[number], variant, prompt, few, stream=False)
+
+        list(self._threads.map(prime, range(most)))
 
     def _repetition(
         self, scenario: Scenario, count: int, number: int, *, stream: bool
@@ -137,11 +147,12 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
             yield variant, Repetition.of_one_stream(traces[variant])
 
     def _together(self, turn: _Turn, count: int) -> Repetition:
-        """Run streams at once. Each asks all prompts and begins with a different one."""
+        """Run streams at once. Each begins with a different prompt, and asks its share or all."""
+        each = self._plan.prompts_each
         barrier = threading.Barrier(count)
 
         def stream(number: int) -> tuple[list[Trace], float, float]:
-            own = turn._replace(prompts=_rotated(turn.prompts, number))
+            own = turn._replace(prompts=_rotated(turn.prompts, number * (each or 1))[:each])
             barrier.wait()
             began = time.perf_counter()
             traces = self._one_by_one(own, self._clients[number])
