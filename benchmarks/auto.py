@@ -297,10 +297,10 @@ def _measured(
     with serving(planned) as server:
         for at_once in options.at_once:
             ends, rates = time_left.of_next_cell(), defaultdict[Variant, list[float]](list)
+            scenario = _scenario(TEXTS[name], at_once, options.prompts)
             for number in range(TURNS_WARMING_UP + options.turns):
                 if ends is not None and number > TURNS_WARMING_UP and time.monotonic() > ends:
                     break
-                scenario = _scenario(TEXTS[name], at_once, options.prompts)
                 turn = _turn(plan, scenario, at_once, number)
                 with LoadGenerator(server.grpc_url, planned.stream_entry.name, turn) as load:
                     for cell in load.cells():
@@ -317,9 +317,9 @@ def _turn(plan: LoadPlan, scenario: Scenario, at_once: int, number: int) -> Load
 
 
 def _scenario(text: ProfileText, at_once: int, num_each: int) -> Scenario:
-    """Return the prompts; an emulated text is another one for each request, as long as it lasts.
+    """Return the prompts of a turn: of emulated texts, so many for each request at once.
 
-    In few of them one length would fit by chance, and rounds of that length would go in step.
+    Among few texts one fixed length fits best by chance.
     """
     if text.kind is None:
         return scenarios_of_lengths([PROMPT_TOKENS], at_once * num_each)[0]

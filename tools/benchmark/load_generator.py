@@ -46,10 +46,11 @@ class LoadPlan:
         """All that will be asked for, the priming included."""
         prompts = [len(scenario.prompts) for scenario in self.scenarios]
         turns = self.repetitions + self.streamed
-        asked = sum(count * self._each(n, count) for n in prompts for count in self.nums_streams)
+        asked = sum(count * self.each_of(n, count) for n in prompts for count in self.nums_streams)
         return len(self.variants) * (sum(prompts) + turns * asked)
 
-    def _each(self, prompts: int, count: int) -> int:
+    def each_of(self, prompts: int, count: int) -> int:
+        """Return how many of so many prompts each of the streams asks; one alone asks all."""
         return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
 
 
@@ -148,11 +149,12 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
 
     def _together(self, turn: _Turn, count: int) -> Repetition:
         """Run streams at once. Each begins with a different prompt, and asks its share or all."""
-        each = self._plan.prompts_each
+        each = self._plan.each_of(len(turn.prompts), count)
+        apart = 1 if each == len(turn.prompts) else each
         barrier = threading.Barrier(count)
 
         def stream(number: int) -> tuple[list[Trace], float, float]:
-            own = turn._replace(prompts=_rotated(turn.prompts, number * (each or 1))[:each])
+            own = turn._replace(prompts=_rotated(turn.prompts, number * apart)[:each])
             barrier.wait()
             began = time.perf_counter()
             traces = self._one_by_one(own, self._clients[number])
