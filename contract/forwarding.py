@@ -1,8 +1,12 @@
-"""How a request says that a program of ours forwards it, rather than a client of its own.
+"""What the id of a request says: that a program of ours forwards it, and that it can be stopped.
 
-Its errors are then to have their code before the line (``contract.errors``): a call between models
-loses the code before Triton 25.04, and so does a stream. Triton's own remedy for streams, the
-header ``triton_grpc_error``, makes Triton 2.51 crash where many of them end in errors.
+A ``stop`` ends the request with the same id, and its sender need not be the one who asked. So only
+ids that nobody can guess are stopped: UUIDs, as text of any of the usual forms, and those of
+forwarded requests.
+
+The errors of a forwarded request have their code before the line (``contract.errors``): a call
+between models loses the code before Triton 25.04, and so does a stream. Triton's own remedy for
+streams, the header ``triton_grpc_error``, makes Triton 2.51 crash where many of them end in errors.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import uuid
 
 _FORWARDED = "tandem-forwarded-"
 _ID = re.compile(rf"{_FORWARDED}[0-9a-f]{{32}}")
+_UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.IGNORECASE)
 
 
 def fresh_forwarded() -> str:
@@ -20,5 +25,10 @@ def fresh_forwarded() -> str:
 
 
 def is_forwarded(request_id: str) -> bool:
-    """Whether a program of ours forwards the request; a ``stop`` with its id may end it."""
+    """Whether a program of ours forwards the request."""
     return _ID.fullmatch(request_id) is not None
+
+
+def can_be_stopped(request_id: str) -> bool:
+    """Whether a ``stop`` with this id may end the request."""
+    return is_forwarded(request_id) or _UUID.fullmatch(request_id) is not None

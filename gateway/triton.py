@@ -22,6 +22,7 @@ from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
 from tandem.gateway.aside import aside
 from tandem.gateway.errors import ApiError
+from tandem.gateway.infer_stream import InferStream
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.objects import FinishReason
 
@@ -141,17 +142,29 @@ class Triton:
         self._url = url
         self._connection = InferenceServerClient(url, channel_args=CHANNEL)
         self._models: asyncio.Task[ServedModels] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def ready(self) -> bool:
-        """Whether the server answers and holds the loop."""
+        """Whether the server holds the loop, and streams reach it.
+
+        Triton's own word for a model that is ready says nothing of streams.
+        """
+
+        async def requests(model: str) -> AsyncIterator[dict[str, Any]]:
+            yield _stop_request(model)
+
         try:
             model = (await self.models()).models[0].stream_model
-            return bool(
-                await self._connection.is_model_ready(model, client_timeout=SECONDS_TO_ANSWER)
-            )
-        except (ApiError, InferenceServerException):
+            async for _, error in self._connection.stream_infer(
+                requests(model), stream_timeout=SECONDS_TO_ANSWER
+            ):
+                if error is not None:
+                    raise error
+        except (ApiError, InferenceServerException, grpc.RpcError):
             self._models = None
             return False
+        else:
+            return True
 
     async def models(self) -> ServedModels:
         """What the server serves; it is asked once, and again after it could not be reached.
@@ -166,31 +179,28 @@ class Triton:
         self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
     ) -> AsyncGenerator[ResponseChunk, None]:
         """Send a prompt to the entry that holds the loop; yield the chunks of its answer."""
-
-        async def request() -> AsyncIterator[dict[str, Any]]:
-            yield {
-                "model_name": model,
-                "request_id": fresh_forwarded(),  # which asks for codes before errors' lines
-                "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
-                "outputs": [
-                    InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)
-                ],
-            }
-
-        responses = self._connection.stream_infer(request())
+        stop = _stop_request(model)
+        request = {
+            **stop,  # its id
+            "inputs": [_tensor(tensor, value) for tensor, value in inputs.items()],
+            "outputs": [InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)],
+        }
+        stream = InferStream(self._connection, request, stop)
         try:
-            async for result, error in responses:
-                if error is not None:
-                    raise await self._refusal(model, error.message())
-                response = result.get_response()
+            while (response := await stream.next()) is not None:
                 yield await aside(response.ByteSize(), partial(_chunk, response))
+        except InferenceServerException as error:
+            raise await self._refusal(model, error.message()) from error
         except grpc.RpcError as error:
             raise self._failure(error) from error
         finally:
-            responses.cancel()
+            leaving = asyncio.create_task(stream.leave())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
 
     async def close(self) -> None:
-        """End the connection."""
+        """End the connection, once the requests that were left have ended."""
+        await asyncio.gather(*self._leaving)
         await self._connection.close()
 
     async def _served(self) -> ServedModels:
@@ -246,6 +256,18 @@ class Triton:
             f"no Triton answers at {self._url}: {_line(message)}",
             code="no_server",
         )
+
+
+def _stop_request(model: str) -> dict[str, Any]:
+    """Return a request that ends the one with the same id, and asks for no answer.
+
+    The id is a new one; such ids ask for codes before the lines of errors.
+    """
+    return {
+        "model_name": model,
+        "request_id": fresh_forwarded(),
+        "inputs": [_tensor(tensors.STOP, True)],
+    }
 
 
 def _chunk(response: ModelInferResponse) -> ResponseChunk:

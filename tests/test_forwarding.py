@@ -1,8 +1,10 @@
-"""Which ids are those of requests that a program of ours forwards."""
+"""Which ids are those of requests that a program of ours forwards, and which can be stopped."""
+
+import uuid
 
 import pytest
 
-from tandem.contract.forwarding import fresh_forwarded, is_forwarded
+from tandem.contract.forwarding import can_be_stopped, fresh_forwarded, is_forwarded
 
 
 def test_ids_of_forwarded_requests_are_known_and_differ():
@@ -27,3 +29,18 @@ def test_ids_of_forwarded_requests_are_known_and_differ():
 )
 def test_what_a_client_calls_its_own_request_is_none_of_them(wrong):
     assert not is_forwarded(wrong(fresh_forwarded()))
+    assert not can_be_stopped(wrong(fresh_forwarded()))
+
+
+@pytest.mark.parametrize("form", [str, str.upper, lambda text: text.replace("-", "")])
+def test_a_request_whose_id_is_a_uuid_can_be_stopped(form):
+    request_id = form(str(uuid.uuid4()))
+    assert can_be_stopped(request_id)
+    assert not is_forwarded(request_id)
+    assert not can_be_stopped(request_id[:-1])
+    assert not can_be_stopped(request_id + "\n")
+    assert not can_be_stopped("x" + request_id[1:])
+
+
+def test_forwarded_requests_can_be_stopped():
+    assert can_be_stopped(fresh_forwarded())

@@ -29,6 +29,7 @@ from tandem.bls.request_parser import RequestParser
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
+from tandem.bls.triton.deliveries import Deliveries
 from tandem.bls.triton.guide_queue import GuideQueue, Matchers
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
@@ -42,7 +43,7 @@ from tandem.bls.triton.sender import Sender
 from tandem.bls.triton.sequence_state import SequenceState
 from tandem.bls.triton.siblings import index_of_loop, other_loops
 from tandem.bls.triton.watcher import Watcher
-from tandem.contract.forwarding import is_forwarded
+from tandem.contract.forwarding import can_be_stopped, is_forwarded
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
 
@@ -91,6 +92,7 @@ class StreamEntry:
         )
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
         self._guide_queue = GuideQueue(self._guides, settings.max_queue_bytes_each)
+        self._deliveries = Deliveries()
         self._states: dict[str, RequestState] = {}
         self._states_lock = threading.Lock()
         heartbeat = Heartbeat(model=model, loop=loop)
@@ -105,6 +107,7 @@ class StreamEntry:
                 request,
                 decoupled=True,
                 codes_errors=is_forwarded(id_of(request)),
+                deliveries=self._deliveries,
             )
             try:
                 self._take(request, sender)
@@ -237,15 +240,15 @@ class StreamEntry:
         return sequences, reservations
 
     def _remember(self, request_id: str, state: RequestState) -> None:
-        """Make a forwarded request known to the ``stop`` that may follow it."""
+        """Make a request known to the ``stop`` that may follow it."""
         with self._states_lock:
             self._states = {name: j for name, j in self._states.items() if not j.closed}
-            if is_forwarded(request_id):
+            if can_be_stopped(request_id):
                 self._states[request_id] = state
 
     def _stop(self, request_id: str, sender: Sender) -> None:
-        """End a forwarded request, which another loop may have: Triton asks any of them."""
-        if is_forwarded(request_id) and not self._cancel(request_id):
+        """End a request, which another loop may have: Triton asks any of them."""
+        if can_be_stopped(request_id) and not self._cancel(request_id):
             self._other_loops.stop(request_id)
         sender.close()
 
@@ -264,5 +267,6 @@ class StreamEntry:
             waiting=self._admission.waiting,
             kv_reserved=self._admission.kv_reserved,
             pool_tokens=self._pools.num_tokens if self._pools else 0,
+            oldest_delivery=self._deliveries.seconds,
             abandoned={**none_abandoned, **self._clients.abandoned.by_model},
         )

@@ -14,6 +14,8 @@ from tandem.bls.effects import FinishReason
 from tandem.contract import entry
 from tandem.contract.errors import coded
 from tandem.contract.forwarding import is_forwarded
+from tandem.gateway import infer_stream
+from tandem.gateway import triton as gateway_triton
 from tandem.gateway.errors import ApiError
 from tandem.gateway.triton import FINISH_REASONS, Triton
 
@@ -55,9 +57,13 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.more = {}
         self.configs = CONFIGS
         self.asked = 0  # what is served
+        self.streams = True  # whether they are answered
         self.requests = []
         self.metadata = {}
-        self.cancelled = asyncio.Event()
+        self.stops = []  # ids
+        self.heeds = 1  # which `stop` of a stream ends its request; 0 is none
+        self.ended = asyncio.Event()  # a stream that was left
+        self.cancelled = False
 
     async def RepositoryIndex(self, request, context):  # noqa: N802
         self.asked += 1
@@ -71,12 +77,15 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             answer.config.parameters[name].string_value = value
         return answer
 
-    async def ModelReady(self, request, context):  # noqa: N802
-        return service_pb2.ModelReadyResponse(ready=self.ready)
-
     async def ModelStreamInfer(self, requests, context):  # noqa: N802
         self.metadata = dict(context.invocation_metadata())
         async for request in requests:
+            if any(given.name == entry.STOP for given in request.inputs):
+                if not self.streams:
+                    await asyncio.sleep(60)
+                if not self.ready:
+                    yield service_pb2.ModelStreamInferResponse(error_message="it is unknown")
+                continue
             self.requests.append(request)
             yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7, 8]]], **self.more})
             if self.refusal is not None:
@@ -88,9 +97,21 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[9]]], **last})
 
     async def wait(self, requests, context):
-        context.add_done_callback(lambda _: self.cancelled.set())
+        """A long answer, that ends where it is asked to."""
+        context.add_done_callback(lambda _: self.ended.set())
+        self.requests.append(await anext(requests))
         yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7]]]})
-        await asyncio.sleep(60)
+        async for stop in requests:
+            yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[8]]]})
+            self.stops.append(stop)
+            if len(self.stops) == self.heeds:
+                yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
+        if len(self.stops) != self.heeds:  # only a cancellation ends it now
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.cancelled = True
+                raise
 
 
 def response(outputs):
@@ -296,13 +317,84 @@ async def test_every_reason_of_the_loop_to_end_is_known():
     assert set(FINISH_REASONS) == set(get_args(FinishReason))
 
 
-async def test_closing_the_chunks_cancels_the_request():
-    service = Service()
+async def closed(service, how):
+    """The first chunk of a long answer, which is then left."""
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
-        async with aclosing(triton.generate("bls_stream", INPUTS)) as chunks:
-            await anext(chunks)
-        await asyncio.wait_for(service.cancelled.wait(), 10)
+        await how(triton.generate("bls_stream", INPUTS))
+        with anyio.fail_after(20):
+            await service.ended.wait()
+
+
+async def between_chunks(chunks):
+    async with aclosing(chunks):
+        await anext(chunks)
+
+
+async def amid_a_chunk(chunks):
+    await anext(chunks)
+    waiting = asyncio.create_task(anext(chunks))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def before_the_first(chunks):
+    waiting = asyncio.create_task(anext(chunks))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@pytest.mark.parametrize("how", [between_chunks, amid_a_chunk, before_the_first])
+async def test_a_request_that_is_left_is_stopped_and_its_stream_is_not_cancelled(how):
+    """Triton's one thread for streams can wait for ever behind a stream that is cancelled."""
+    service = Service()
+    await closed(service, how)
+    (request,), (stop,) = service.requests, service.stops
+    assert not service.cancelled
+    assert (stop.id, stop.model_name) == (request.id, request.model_name)
+    (given,) = stop.inputs
+    assert (given.name, list(given.shape)) == (entry.STOP, [1, 1])
+    assert stop.raw_input_contents == [b"\1"]
+
+
+async def test_a_stop_that_overtook_its_request_is_sent_again():
+    service = Service()
+    service.heeds = 3
+    await closed(service, between_chunks)
+    assert len(service.stops) == 3
+    assert not service.cancelled
+
+
+async def test_a_stream_whose_server_heeds_no_stop_is_cancelled(monkeypatch):
+    monkeypatch.setattr(infer_stream, "MOST_STOPS", 3)
+    service = Service()
+    service.heeds = 0
+    await closed(service, between_chunks)
+    assert service.cancelled
+    assert len(service.stops) == 3
+
+
+async def test_a_complete_answer_is_not_stopped():
+    service = Service()
+    async with connected(service) as triton:
+        with anyio.fail_after(20):
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+            await triton.close()  # it waits for streams to end, and this one ends by itself
+    assert len(service.requests) == 1
+    assert service.stops == []
+
+
+async def test_a_server_whose_streams_are_silent_is_not_ready(monkeypatch):
+    monkeypatch.setattr(gateway_triton, "SECONDS_TO_ANSWER", 0.5)
+    service = Service()
+    async with connected(service) as triton:
+        assert await triton.ready()
+        service.streams = False
+        assert not await triton.ready()
 
 
 async def test_what_is_served_is_asked_again_after_the_server_was_gone():

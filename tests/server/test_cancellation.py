@@ -3,8 +3,11 @@
 import gc
 import http.client
 import json
+import queue
 import threading
+import uuid
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import entries
@@ -13,6 +16,9 @@ import tritonclient.grpc as client
 from crowd import Crowd, answers_of, ask, controls, idle, prompts_of, streaming, wrong
 from live_triton import eventually, leftovers
 from metrics import computed, computed_so_far, settle
+from tritonclient.utils import InferenceServerException
+
+from tandem.contract import entry as tensors
 
 LONG = 900
 VALUES = {"max_tokens": LONG, "end_id": -1}
@@ -62,7 +68,31 @@ def cancel_at_once(server, **values):
         assert over.wait(30)
 
 
+@contextmanager
+def asked(server, request_id, **values):
+    """The chunks of an answer, and a function that sends a `stop` with its id the same way."""
+    arrived = queue.Queue()
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        connection.start_stream(lambda result, error: arrived.put((result, error)))
+
+        def send(*inputs, **given):
+            connection.async_stream_infer("bls_stream", inputs, request_id=request_id, **given)
+
+        sent = entries.inputs(PROMPT, stream=True, **VALUES | values)
+        send(*sent, enable_empty_final_response=True)
+        yield entries.chunks_from(arrived), lambda: send(entries.tensor(tensors.STOP, True))
+
+
+def send_a_stop(server, **values):
+    with asked(server, str(uuid.uuid4()), **values) as (chunks, stop):
+        next(chunks)
+        stop()
+        with pytest.raises(InferenceServerException, match="cancelled"):
+            list(chunks)
+
+
 LEAVE = [
+    send_a_stop,
     cancel_a_stream,
     close_the_channel,
     drop_the_http_connection,
@@ -88,6 +118,13 @@ def test_engines_stop_when_the_client_leaves(server, leave: Callable, how):
     assert after - before < LONG / 2
     ask(server, "x", max_tokens=2)
     assert computed(server) - after < 20  # nobody is at work on anything but this
+
+
+def test_a_stop_ends_no_request_whose_id_others_can_guess(server):
+    with asked(server, "1", max_tokens=100) as (chunks, stop):
+        next(chunks)
+        stop()
+        assert list(chunks)[-1].finish_reason == "length"
 
 
 def test_a_request_ends_with_one_line_when_its_own_time_is_up(server):
