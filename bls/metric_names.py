@@ -79,6 +79,10 @@ KV_RESERVED = METRICS.gauge(
 LOOKUP_POOL_TOKENS = METRICS.gauge(
     "tandem_lookup_pool_tokens", "Tokens of earlier answers in the pools of prompt lookup"
 )
+OLDEST_DELIVERY = METRICS.gauge(
+    "tandem_oldest_untaken_response_seconds",
+    "For how long the server has not taken a response; more than a few seconds: its streams hang",
+)
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls", "Engine calls abandoned without an answer"
 )

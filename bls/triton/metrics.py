@@ -26,6 +26,7 @@ from tandem.bls.metric_names import (
     KV_RESERVED,
     LOOKUP_POOL_TOKENS,
     METRICS,
+    OLDEST_DELIVERY,
     REQUESTS_RUNNING,
     REQUESTS_WAITING,
 )
@@ -87,6 +88,7 @@ class Metrics:
         waiting: int,
         kv_reserved: float,
         pool_tokens: int,
+        oldest_delivery: int,
         abandoned: Mapping[str, int],
     ) -> None:
         """Bring ``/metrics`` up to date. One thread only.
@@ -100,6 +102,7 @@ class Metrics:
             key_of(REQUESTS_WAITING): waiting,
             key_of(KV_RESERVED): kv_reserved,
             key_of(LOOKUP_POOL_TOKENS): pool_tokens,
+            key_of(OLDEST_DELIVERY): oldest_delivery,
             **{
                 key_of(ABANDONED_CALLS, engine=engine): calls for engine, calls in abandoned.items()
             },

@@ -24,6 +24,7 @@ import triton_python_backend_utils as pb_utils
 
 from tandem.bls.errors import AnswerNotSent
 from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.deliveries import Deliveries
 from tandem.contract.errors import ErrorCode, coded
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -38,12 +39,21 @@ class Sender:
 
     decoupled: whether the model is; only then may a response go ahead of the final flag.
     codes_errors: write the code before an error's line, for a model of ours that asks.
+    deliveries: notes which responses are under way.
     """
 
-    def __init__(self, request: Any, *, decoupled: bool, codes_errors: bool = False) -> None:
+    def __init__(
+        self,
+        request: Any,
+        *,
+        decoupled: bool,
+        codes_errors: bool = False,
+        deliveries: Deliveries | None = None,
+    ) -> None:
         self._sender = request.get_response_sender()
         self._decoupled = decoupled
         self._codes_errors = codes_errors
+        self._deliveries = deliveries or Deliveries()
         self._lock = threading.Lock()
         self._closed = False
         self._ending = threading.Lock()  # taken for good by whoever ends the request early
@@ -106,10 +116,11 @@ class Sender:
         if not _memory_for_the_end():
             raise AnswerNotSent("the answer cannot be sent: the server's shared memory is full")
         try:
-            if response is None:
-                self._sender.send(flags=FINAL)
-            else:
-                self._sender.send(response, flags=FINAL)
+            with self._deliveries.one():
+                if response is None:
+                    self._sender.send(flags=FINAL)
+                else:
+                    self._sender.send(response, flags=FINAL)
         except Exception as error:  # noqa: BLE001  whatever it was, Triton takes nothing more
             log_exception("the end of a request could not be sent", error)
         finally:
@@ -117,7 +128,8 @@ class Sender:
 
     def _hand_over(self, response: Any) -> None:
         try:
-            self._sender.send(response)
+            with self._deliveries.one():
+                self._sender.send(response)
         except Exception as error:
             log_exception("a response could not be sent", error)
             raise AnswerNotSent(

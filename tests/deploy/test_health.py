@@ -10,7 +10,7 @@ import pytest
 
 from tandem.bls.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
-from tandem.bls.metric_names import HEARTBEAT
+from tandem.bls.metric_names import HEARTBEAT, OLDEST_DELIVERY
 
 OTHER_LOOP = '{loop="1",model="bls_stream"}'
 ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))
@@ -27,6 +27,7 @@ class Triton:
         self.running = self.waiting = 0
         self.looked = {"bls": 0.0, "bls_stream": 0.0}  # seconds ago
         self.other_loop_running = 0
+        self.untaken = self.other_loop_untaken = 0.0
         self.other_loop_looked = 0.0
 
     @property
@@ -42,6 +43,8 @@ class Triton:
             f'tandem_requests_running{{loop="0",model="bls_stream"}} {self.running}\n'
             f"tandem_requests_running{OTHER_LOOP} {self.other_loop_running}\n"
             f'tandem_requests_waiting{{loop="0",model="bls_stream"}} {self.waiting}\n'
+            f'{OLDEST_DELIVERY}{{loop="0",model="bls_stream"}} {self.untaken}\n'
+            f"{OLDEST_DELIVERY}{OTHER_LOOP} {self.other_loop_untaken}\n"
             f'nv_inference_request_success{{model="target",version="1"}} {self.calls}\n'
             'nv_inference_request_success{model="draft",version="1"} 1e6\n'
         )
@@ -159,8 +162,19 @@ def test_a_server_that_does_not_answer_says_nothing_about_its_watchers(program):
     assert program("health").blindness("http://127.0.0.1:9/metrics") is None
 
 
-def test_the_metric_of_the_probe_is_the_watchers(program):
+@pytest.mark.parametrize("loop", ["untaken", "other_loop_untaken"])
+def test_a_response_that_triton_does_not_take_is_no_life(program, triton, loop):
+    silence = program("health").silence_of_streams
+    with serving(triton) as url:
+        setattr(triton, loop, 30.0)
+        assert silence(f"{url}/metrics") is None
+        setattr(triton, loop, 31.0)
+        assert silence(f"{url}/metrics").endswith("was not taken for 31 s: gRPC streams hang")
+
+
+def test_the_metrics_of_the_probe_are_the_loops(program):
     assert HEARTBEAT == program("health").LAST_LOOK
+    assert OLDEST_DELIVERY == program("health").UNTAKEN
 
 
 def test_drained_waits_for_what_runs_and_what_waits(program, triton):

@@ -7,6 +7,7 @@ with TritonServer(repository, thread_pool_size=128) as server:
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -22,6 +24,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 
+from tandem.bls.metric_names import OLDEST_DELIVERY
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
@@ -37,7 +40,8 @@ STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can hold it f
 GUARD_SECONDS = STOP_SECONDS + 5
 READY_SECONDS = 600.0
 MOST_STARTS = 3
-SECONDS_BETWEEN_LOOKS = 2.0  # whether all processes of a server that runs are still there
+SECONDS_BETWEEN_LOOKS = 2.0  # whether all of a server that runs is still there, and answers
+SECONDS_UNTAKEN = 30.0  # Triton takes a response within milliseconds, or its streams hang
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,10 @@ class TritonServer:
                 raise self._failure(
                     f"the process of model '{model}' has ended, and Triton starts no other one"
                 )
+            if (seconds := self._oldest_untaken()) > SECONDS_UNTAKEN:
+                raise self._failure(
+                    f"gRPC streams hang: Triton has not taken a response for {seconds:.0f} s"
+                )
 
     def stop(self, on_wait: Callable[[Sequence[str], float], None] = lambda *_: None) -> None:
         """End the server, its stubs and its shared memory. Harmless when it does not run.
@@ -288,6 +296,14 @@ class TritonServer:
             )
         except (OSError, HTTPException):
             return False
+
+    def _oldest_untaken(self) -> float:
+        """For how many seconds a response has waited for Triton to take it."""
+        text = ""
+        with suppress(OSError), urllib.request.urlopen(self.metrics_url, timeout=5) as answer:
+            text = answer.read().decode()
+        found = re.findall(rf"^{OLDEST_DELIVERY}{{.*}} (\S+)$", text, re.MULTILINE)
+        return max(map(float, found), default=0.0)
 
     def _answers(self, port: int, *paths: str) -> bool:
         connection = HTTPConnection(self._host.strip("[]"), port, timeout=5)

@@ -13,6 +13,7 @@ GAUGES = {
     "waiting": 1,
     "kv_reserved": 0.5,
     "pool_tokens": 0,
+    "oldest_delivery": 7,
     "abandoned": {"target": 3},
 }
 
@@ -53,6 +54,7 @@ def test_counters_and_gauges_say_what_happened(metrics, shown):
     assert shown("tandem_rounds_total", drafter="draft_model") == 2
     assert shown("spec_decode_num_accepted_tokens_total", drafter="draft_model") == 6
     assert shown("tandem_requests_running") == 2
+    assert shown("tandem_oldest_untaken_response_seconds") == 7
     assert shown("tandem_abandoned_calls", engine="target") == 3
 
 

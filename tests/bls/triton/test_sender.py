@@ -1,6 +1,7 @@
 """Responses that do not fit, ends that must not be lost, and a watcher that never waits."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from live_triton import eventually
 
 from tandem.bls.errors import AnswerNotSent
 from tandem.bls.triton import sender as module
+from tandem.bls.triton.deliveries import Deliveries
 from tandem.bls.triton.sender import LARGE_BYTES, Sender
 
 FINAL = 1
@@ -30,9 +32,14 @@ def answer(pb):
 def made(pb):
     """made(decoupled=..., fits=...) is Triton's sender and ours around it."""
 
-    def make(*, decoupled=True, codes_errors=False, **given):
+    def make(*, decoupled=True, codes_errors=False, deliveries=None, **given):
         triton = pb.ResponseSender(**given)
-        return triton, Sender(Request(triton), decoupled=decoupled, codes_errors=codes_errors)
+        return triton, Sender(
+            Request(triton),
+            decoupled=decoupled,
+            codes_errors=codes_errors,
+            deliveries=deliveries,
+        )
 
     return make
 
@@ -154,3 +161,32 @@ def test_nothing_is_asked_or_said_after_the_end(made, answer):
     sender.send(answer(8), final=True)
     sender.refuse("too late")
     assert len(triton.sent) == 1
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_a_response_that_triton_does_not_take_is_seen(made, answer, final, monkeypatch):
+    go_on, now, deliveries = threading.Event(), 100.0, Deliveries()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("tandem.bls.triton.deliveries.time", clock)
+    assert deliveries.seconds == 0
+    triton, sender = made(hold=go_on.wait, deliveries=deliveries)
+    _, other = made(deliveries=deliveries)
+    sending = threading.Thread(target=lambda: sender.send(answer(8), final=final))
+    sending.start()
+    assert eventually(lambda: deliveries._begun)
+    now = 102.9
+    other.send(answer(8), final=False)
+    assert deliveries.seconds == 2
+    go_on.set()
+    sending.join()
+    assert len(triton.sent) == 1
+    assert deliveries.seconds == 0
+
+
+def test_a_response_that_does_not_fit_is_not_under_way(made, answer, monkeypatch):
+    deliveries = Deliveries()
+    _, sender = made(fits=lambda response: False, deliveries=deliveries)
+    with pytest.raises(AnswerNotSent):
+        sender.send(answer(8), final=False)
+    monkeypatch.setattr("tandem.bls.triton.deliveries.time", SimpleNamespace(monotonic=lambda: 1e9))
+    assert deliveries.seconds == 0

@@ -28,6 +28,8 @@ IN_FLIGHT = (
 )
 LAST_LOOK = "tandem_watcher_last_look_timestamp_seconds"  # of each model that has a watcher
 SECONDS_WITHOUT_A_LOOK = 30.0  # it looks twice a second, a server that is short of time more rarely
+UNTAKEN = "tandem_oldest_untaken_response_seconds"  # by Triton, of each loop; it takes milliseconds
+SECONDS_UNTAKEN = 30.0
 CALLS = "nv_inference_request_success"  # Triton's own; the loop makes some in every round
 QUESTION = json.dumps({"text_input": ".", "max_tokens": 1}).encode()
 GATEWAY_QUESTION = json.dumps({"prompt": ".", "max_tokens": 1}).encode()
@@ -46,7 +48,11 @@ def main() -> int:
         completions = f"http://{options.host}:{options.gateway_port}/v1/completions"
         return told(silence(completions, options.patience))
     generate = f"http://{options.host}:{options.http_port}/v2/models/{options.entry}/generate"
-    return told(ailment(generate, metrics, options.target, options.patience) or blindness(metrics))
+    return told(
+        ailment(generate, metrics, options.target, options.patience)
+        or blindness(metrics)
+        or silence_of_streams(metrics)
+    )
 
 
 def told(problem: str | None) -> int:
@@ -128,6 +134,17 @@ def blindness(metrics: str) -> str | None:
     for labels, seen in samples(metrics, LAST_LOOK):
         if now - seen > SECONDS_WITHOUT_A_LOOK:
             return f"nobody has looked after the requests of {labels} for {now - seen:.0f} s"
+    return None
+
+
+def silence_of_streams(metrics: str) -> str | None:
+    """Return which loop's responses Triton does not take any more, or None.
+
+    The one thread that serves all gRPC streams waits for ever then; all else goes on.
+    """
+    for labels, seconds in samples(metrics, UNTAKEN):
+        if seconds > SECONDS_UNTAKEN:
+            return f"a response of {labels} was not taken for {seconds:.0f} s: gRPC streams hang"
     return None
 
 

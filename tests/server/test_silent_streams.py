@@ -1,0 +1,95 @@
+"""Streams that are left while a response goes out: Triton's thread for streams can hang for ever.
+
+Triton's own variable for tests makes responses go out so slowly that nearly every client that
+leaves does so meanwhile (TRITONSERVER_DELAY_GRPC_RESPONSE, in Triton's src/grpc/infer_handler.h).
+"""
+
+import itertools
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import entries
+import openai
+import pytest
+import tritonclient.grpc as client
+from crowd import idle
+from live_triton import eventually
+from metrics import total
+
+from tandem.gateway import server as gateway_server
+from tandem.gateway.app import create_app
+from tandem.gateway.server import listen
+from tandem.gateway.settings import GatewaySettings
+from tandem.tools.errors import TandemError
+
+from .conftest import emulated_zero, serving
+
+STEP_MS = 80
+RESPONSE_MS = 60  # less than a step: else the thread for streams sends most of them by itself
+LEAVE_AFTER = itertools.cycle([0.0, 0.02, 0.04, 0.06])  # seconds behind a chunk
+LONG = {"max_tokens": 400, "end_id": -1, "drafter": "none"}
+TIMES = 24
+UNTAKEN = "tandem_oldest_untaken_response_seconds"
+
+
+@pytest.fixture
+def slow(tmp_path, monkeypatch):
+    """A server whose responses go out slowly, and the URL of its gateway."""
+    monkeypatch.setenv("TRITONSERVER_DELAY_GRPC_RESPONSE", str(RESPONSE_MS))
+    planned = emulated_zero(tmp_path, step_ms={"target": STEP_MS})
+    with serving(planned, tmp_path) as server:
+        app = create_app(GatewaySettings(server.grpc_url, planned.tokenizer.folder))
+        with listen("127.0.0.1", 0) as bound, gateway_server.serving(app, bound):
+            yield server, f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@contextmanager
+def chunks(gateway, max_tokens):
+    """The chunks of an answer through the gateway; leaving early closes the connection."""
+    with openai.OpenAI(base_url=f"{gateway}/v1", api_key="any", max_retries=0, timeout=30) as api:
+        yield api.completions.create(
+            model="ensemble",
+            prompt="x",
+            max_tokens=max_tokens,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+
+
+def status(url):
+    """The status of a page."""
+    try:
+        with urllib.request.urlopen(url) as page:
+            return page.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_clients_of_the_gateway_that_leave_silence_no_stream(slow):
+    server, gateway = slow
+    for _, seconds in zip(range(TIMES), LEAVE_AFTER, strict=False):
+        with chunks(gateway, max_tokens=400) as answer:
+            next(answer)
+            time.sleep(seconds)
+    with chunks(gateway, max_tokens=2) as answer:
+        assert "".join(chunk.choices[0].text for chunk in answer if chunk.choices)
+    assert eventually(lambda: idle(server))  # whoever left is not worked for
+
+
+def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
+    server, gateway = slow
+    for seconds in LEAVE_AFTER:
+        with entries.streaming(server, "x", **LONG) as answer:
+            next(answer)
+            time.sleep(seconds)
+        if status(f"{gateway}/health") == 503:
+            break
+    assert eventually(lambda: total(server, UNTAKEN) >= 2)
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        assert connection.is_server_ready()  # Triton itself does not know
+    monkeypatch.setattr("tandem.tools.triton.server.SECONDS_UNTAKEN", 1.0)
+    with pytest.raises(TandemError, match="gRPC streams hang: Triton has not taken a response"):
+        server.wait()
+    server.log.path.unlink()
