@@ -46,6 +46,7 @@ CMD ["--url", "server:8001"]
 
 FROM ${BASE}
 COPY --from=render /repository /repository
+COPY deploy/helm/tandem/files/health.py /health.py
 # Python models look for imports in the working directory first: nothing may be there.
 WORKDIR /empty
 # triton-server, by number so that Kubernetes sees it is not root
@@ -53,11 +54,10 @@ USER 1000:1000
 # for what PyTorch and CUDA compile
 ENV HOME=/tmp
 EXPOSE 8000 8001 8002
-# One token: Triton's health page stays green over model processes that died. The name is that of
-# the profile's entry that answers plain `infer`.
-ENV TANDEM_ENTRY=bls
+# One token: Triton's health page stays green over model processes that died. The names are those of
+# the profile's entry that answers plain `infer`, and of its target.
+ENV TANDEM_ENTRY=bls TANDEM_TARGET=target
 HEALTHCHECK --interval=60s --timeout=30s --start-period=15m --retries=3 CMD [ \
-    "python3", "-c", \
-    "import os, urllib.request as r; r.urlopen('http://127.0.0.1:8000/v2/models/' + os.environ['TANDEM_ENTRY'] + '/generate', b'{\"text_input\": \".\", \"max_tokens\": 1}', 25)"]
+    "python3", "/health.py", "alive", "--patience=25"]
 CMD ["sh", "-c", \
     "exec $(cat /repository/.command)"]

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tandem.tools.commands.gateway import add_options as add_gateway_options
 from tandem.tools.triton.install import find_triton
 
 ROOT = Path(__file__).resolve().parents[2]
+PROBE = "deploy/helm/tandem/files/health.py"
 IMAGES = ["Dockerfile", "Dockerfile.cpu"]
 
 
@@ -78,18 +80,13 @@ def test_an_image_runs_as_a_user_and_says_how_it_is(name):
     user, _, group = told(final, "USER")[-1].partition(":")
     assert int(user) > 0
     assert int(group) > 0
-    check = told(final, "HEALTHCHECK")[0].partition("CMD")[2]
-    program = json.loads(check)
-    assert program[:2] == ["python3", "-c"]
-    compile(program[2], name, "exec")
-    assert b'{"text_input": ".", "max_tokens": 1}'.decode() in program[2]
     gateway = " 8080" if name == "Dockerfile.cpu" else ""
     assert told(final, "EXPOSE") == ["8000 8001 8002" + gateway]
 
 
-def test_the_image_has_the_repository_and_nothing_else_of_ours():
+def test_the_image_has_the_repository_and_its_probe_and_nothing_else_of_ours():
     render, _, final = read("Dockerfile")
-    assert told(final, "COPY") == ["--from=render /repository /repository"]
+    assert told(final, "COPY") == ["--from=render /repository /repository", f"{PROBE} /health.py"]
     assert told(final, "ADD") == told(final, "RUN") == []
     assert told(final, "FROM") == ["${BASE}"]
     assert "AS render" in told(render, "FROM")[0]
@@ -111,13 +108,41 @@ def test_the_gateways_image_serves_with_the_tokenizer_of_the_profile():
     assert int(told(gateway, "USER")[0].partition(":")[0]) > 0
 
 
-def test_the_gateways_image_asks_for_a_token(program):
-    gateway = read("Dockerfile")[1]
-    python, script, *words = json.loads(told(gateway, "HEALTHCHECK")[0].partition("CMD")[2])
-    source = next(copy.split()[0] for copy in told(gateway, "COPY") if copy.endswith(script))
+@pytest.mark.parametrize(
+    ("name", "stage", "verb"),
+    [("Dockerfile", 1, "answers"), ("Dockerfile", -1, "alive"), ("Dockerfile.cpu", -1, "alive")],
+)
+def test_an_image_asks_for_a_token(program, name, stage, verb):
+    image = read(name)[stage]
+    python, script, *words = json.loads(told(image, "HEALTHCHECK")[0].partition("CMD")[2])
+    assert f"{PROBE} {script}" in told(image, "COPY")
     assert python == "python3"
-    assert (ROOT / source).samefile(program("health").__file__)
-    assert program("health").parser().parse_args(words).verb == "answers"
+    assert (ROOT / PROBE).samefile(program("health").__file__)
+    asked = program("health").parser().parse_args(words)
+    assert asked.verb == verb
+    if verb == "alive":
+        assert (asked.entry, asked.target) == ("bls", "target")
+    assert asked.patience < 30  # Docker's own
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_what_an_image_copies_is_sent_to_its_build(name):
+    copies = [copy for stage in read(name) for copy in told(stage, "COPY") if "--from" not in copy]
+    sources = [source for copy in copies for source in copy.split()[:-1] if source != "."]
+    assert sources
+    assert [source for source in sources if is_left_out(source)] == []
+    assert is_left_out("deploy/grafana/tandem.json")
+
+
+def is_left_out(source):
+    """Whether a file stays behind: the last line of .dockerignore that matches decides."""
+    parents = [source, *map(str, Path(source).parents)]
+    left_out = False
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        pattern = line.removeprefix("!")
+        if any(fnmatch(parent, pattern) for parent in parents):
+            left_out = not line.startswith("!")
+    return left_out
 
 
 def test_the_image_is_of_the_last_triton_with_tensorrt_engines():

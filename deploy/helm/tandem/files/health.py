@@ -1,11 +1,12 @@
-"""What Kubernetes asks a pod: whether it still answers, and whether it has finished its work.
+"""What Kubernetes asks a pod, and Docker a container: whether it still answers, or has finished.
 
-    health.py alive --entry bls --target target --patience 25
+    health.py alive --patience 25 [--entry bls] [--target target]
     health.py drained --notice 10 --limit 610 [--host LEADER]
     health.py answers --patience 25
 
-They exit with 0 for yes. ``drained`` waits for it. ``answers`` asks a gateway, ``drained`` also one
-with ``--metrics-port 8080``.
+They exit with 0 for yes. ``alive`` finds names of a profile's own also in the environment
+(TANDEM_ENTRY, TANDEM_TARGET). ``drained`` waits for it. ``answers`` asks a gateway, ``drained``
+also one with ``--metrics-port 8080``.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--gateway-port", type=int, default=8080)
     verbs = options.add_subparsers(dest="verb", required=True)
     alive = verbs.add_parser("alive")
-    alive.add_argument("--entry", required=True)
-    alive.add_argument("--target", required=True)
+    alive.add_argument("--entry", default=os.environ.get("TANDEM_ENTRY", "bls"))
+    alive.add_argument("--target", default=os.environ.get("TANDEM_TARGET", "target"))
     alive.add_argument("--patience", type=float, required=True)
     answers = verbs.add_parser("answers")
     answers.add_argument("--patience", type=float, required=True)
