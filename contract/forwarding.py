@@ -1,7 +1,7 @@
 """What the id of a request says: that a program of ours forwards it, and that it can be stopped.
 
 A ``stop`` ends the request with the same id, and its sender need not be the one who asked. So only
-ids that nobody can guess are stopped: UUIDs, as text of any of the usual forms, and those of
+ids that nobody can guess are stopped: UUIDs, in hexadecimal with hyphens or without, and those of
 forwarded requests.
 
 The errors of a forwarded request have their code before the line (``contract.errors``): a call

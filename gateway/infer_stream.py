@@ -2,8 +2,10 @@
 
 Triton serves all streams with one thread. A stream that is cancelled while a response goes out can
 make this thread wait for ever (docs/deployment.md tells why), and no stream is answered any more.
-So whoever leaves asks the loop to stop, and what still comes is read and dropped. The ``stop`` goes
-the same way as its request: another stream may lead to another server of the same name.
+So whoever leaves an answer that has begun asks the loop to stop, and drops what still comes. The
+``stop`` goes the same way as its request: another stream may lead to another server of the same
+name. Where no response has come, none is likely to go out just then, and the stream is cancelled:
+a ``stop`` is a request too, and would wait with its own among those of a crowd.
 """
 
 from __future__ import annotations
@@ -20,9 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
 
-# A `stop` that overtakes its request, in another loop of several, finds nothing to stop.
-SECONDS_BETWEEN_STOPS = 0.2
-MOST_STOPS = 25  # a server that hangs heeds none: then the stream is cancelled
+SECONDS_TO_END = 30.0  # for a server that is short of time; one that hangs never ends a stream
 
 Read: TypeAlias = ModelInferResponse | InferenceServerException
 
@@ -41,7 +41,7 @@ class InferStream:
         self._outbox.put_nowait(request)
         self._results = connection.stream_infer(self._requests())
         self._reading: asyncio.Task[Read | None] | None = None
-        self._complete = False
+        self._begun = self._complete = False  # the answer
 
     async def next(self) -> ModelInferResponse | None:
         """Return the next response; None after the last one.
@@ -54,15 +54,12 @@ class InferStream:
         return read
 
     async def leave(self) -> None:
-        """End the stream, and before that the request if it is not complete."""
-        dropping = asyncio.create_task(self._drop())
-        for _ in range(MOST_STOPS):
+        """End the stream, and with it the request if it is not complete."""
+        if self._begun:
             if not self._complete:
                 self._outbox.put_nowait(self._stop)
-            await asyncio.wait([dropping], timeout=SECONDS_BETWEEN_STOPS)
-            if dropping.done():
-                return
-        self._results.cancel()
+            await asyncio.wait([asyncio.create_task(self._drop())], timeout=SECONDS_TO_END)
+        self._results.cancel()  # one that has ended takes no notice
 
     async def _requests(self) -> AsyncIterator[dict[str, Any]]:
         """What is sent: the stream stays open for a ``stop`` until the request is complete."""
@@ -92,6 +89,7 @@ class InferStream:
         else:
             return read
         finally:
+            self._begun = True
             if not self._complete and (read is None or _is_last(read)):
                 self._complete = True
                 self._outbox.put_nowait(None)

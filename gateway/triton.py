@@ -58,6 +58,7 @@ CHANNEL = [
 FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 VALUE = 10  # what telling a number takes, in characters
 SECONDS_TO_ANSWER = 5.0  # for what is not a request for text
+SECONDS_TO_CLOSE = 5.0
 # Outputs that come where they are asked for, [1, 1, n, ...], and their types.
 EXTRAS = {
     tensor: triton_to_np_dtype(tensor.dtype)
@@ -142,7 +143,7 @@ class Triton:
         self._url = url
         self._connection = InferenceServerClient(url, channel_args=CHANNEL)
         self._models: asyncio.Task[ServedModels] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._open: dict[InferStream, asyncio.Task[None] | None] = {}  # and who leaves it
 
     async def ready(self) -> bool:
         """Whether the server holds the loop, and streams reach it.
@@ -186,6 +187,7 @@ class Triton:
             "outputs": [InferRequestedOutput(name) for name in (*tensors.ANSWER_OUTPUTS, *extras)],
         }
         stream = InferStream(self._connection, request, stop)
+        self._open[stream] = None
         try:
             while (response := await stream.next()) is not None:
                 yield await aside(response.ByteSize(), partial(_chunk, response))
@@ -194,14 +196,22 @@ class Triton:
         except grpc.RpcError as error:
             raise self._failure(error) from error
         finally:
-            leaving = asyncio.create_task(stream.leave())
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._leave(stream)
 
     async def close(self) -> None:
-        """End the connection, once the requests that were left have ended."""
-        await asyncio.gather(*self._leaving)
+        """End the connection, once all requests have been stopped and have ended."""
+        for stream in list(self._open):
+            self._leave(stream)
+        leaving = [task for task in self._open.values() if task]
+        if leaving:
+            await asyncio.wait(leaving, timeout=SECONDS_TO_CLOSE)
         await self._connection.close()
+
+    def _leave(self, stream: InferStream) -> None:
+        """Begin to end a stream, if that has not begun."""
+        if stream in self._open and self._open[stream] is None:
+            leaving = self._open[stream] = asyncio.create_task(stream.leave())
+            leaving.add_done_callback(lambda _: self._open.pop(stream))
 
     async def _served(self) -> ServedModels:
         try:

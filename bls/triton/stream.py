@@ -93,7 +93,7 @@ class StreamEntry:
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
         self._guide_queue = GuideQueue(self._guides, settings.max_queue_bytes_each)
         self._deliveries = Deliveries()
-        self._states: dict[str, RequestState] = {}
+        self._states: list[tuple[str, RequestState]] = []  # of requests that can be stopped
         self._states_lock = threading.Lock()
         heartbeat = Heartbeat(model=model, loop=loop)
         due = (heartbeat.beat, self._publish, self._admission.look)
@@ -242,9 +242,9 @@ class StreamEntry:
     def _remember(self, request_id: str, state: RequestState) -> None:
         """Make a request known to the ``stop`` that may follow it."""
         with self._states_lock:
-            self._states = {name: j for name, j in self._states.items() if not j.closed}
+            self._states = [(name, known) for name, known in self._states if not known.closed]
             if can_be_stopped(request_id):
-                self._states[request_id] = state
+                self._states.append((request_id, state))
 
     def _stop(self, request_id: str, sender: Sender) -> None:
         """End a request, which another loop may have: Triton asks any of them."""
@@ -253,11 +253,11 @@ class StreamEntry:
         sender.close()
 
     def _cancel(self, request_id: str) -> bool:
-        """Whether the request was here."""
-        state = self._states.get(request_id)
-        if state is not None:
+        """Whether the request was here, or several of the same id."""
+        here = [state for name, state in self._states if name == request_id and not state.closed]
+        for state in here:
             state.fail(Cancelled())
-        return state is not None
+        return bool(here)
 
     def _publish(self) -> None:
         engines = self._clients.engines.values()

@@ -56,8 +56,8 @@ def triton():
 
 
 @contextmanager
-def serving(triton):
-    """Serve on a port of the machine's choice; yield the URL."""
+def serving(triton, *, more_bytes=0):
+    """Serve on a port of the machine's choice; yield the URL. more_bytes: that do not come."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -70,6 +70,7 @@ def serving(triton):
 
         def say(self, status, text):
             self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode()) + more_bytes))
             self.end_headers()
             self.wfile.write(text.encode())
 
@@ -170,6 +171,18 @@ def test_a_response_that_triton_does_not_take_is_no_life(program, triton, loop):
         assert silence(f"{url}/metrics") is None
         setattr(triton, loop, 31.0)
         assert silence(f"{url}/metrics").endswith("was not taken for 31 s: gRPC streams hang")
+
+
+def test_a_probe_asks_no_proxy(program, triton, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    triton.untaken = 31.0
+    with serving(triton) as url:
+        assert program("health").silence_of_streams(f"{url}/metrics")
+
+
+def test_a_page_of_metrics_that_breaks_off_says_nothing(program, triton):
+    with serving(triton, more_bytes=1) as url:
+        assert program("health").samples(f"{url}/metrics", HEARTBEAT) == []
 
 
 def test_the_metrics_of_the_probe_are_the_loops(program):

@@ -61,7 +61,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.requests = []
         self.metadata = {}
         self.stops = []  # ids
-        self.heeds = 1  # which `stop` of a stream ends its request; 0 is none
+        self.answers = self.heeds = True  # requests with something, and stops
+        self.asked_for_text = asyncio.Event()
         self.ended = asyncio.Event()  # a stream that was left
         self.cancelled = False
 
@@ -100,13 +101,15 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         """A long answer, that ends where it is asked to."""
         context.add_done_callback(lambda _: self.ended.set())
         self.requests.append(await anext(requests))
-        yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7]]]})
+        self.asked_for_text.set()
+        if self.answers:
+            yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7]]]})
         async for stop in requests:
             yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[8]]]})
             self.stops.append(stop)
-            if len(self.stops) == self.heeds:
+            if self.heeds:
                 yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
-        if len(self.stops) != self.heeds:  # only a cancellation ends it now
+        if not (self.heeds and self.stops):  # only a cancellation ends it now
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
@@ -321,17 +324,17 @@ async def closed(service, how):
     """The first chunk of a long answer, which is then left."""
     service.ModelStreamInfer = service.wait
     async with connected(service) as triton:
-        await how(triton.generate("bls_stream", INPUTS))
+        await how(triton.generate("bls_stream", INPUTS), service)
         with anyio.fail_after(20):
             await service.ended.wait()
 
 
-async def between_chunks(chunks):
+async def between_chunks(chunks, _):
     async with aclosing(chunks):
         await anext(chunks)
 
 
-async def amid_a_chunk(chunks):
+async def amid_a_chunk(chunks, _):
     await anext(chunks)
     waiting = asyncio.create_task(anext(chunks))
     await asyncio.sleep(0)
@@ -340,16 +343,16 @@ async def amid_a_chunk(chunks):
         await waiting
 
 
-async def before_the_first(chunks):
+async def before_the_first(chunks, service):
     waiting = asyncio.create_task(anext(chunks))
-    await asyncio.sleep(0)
+    await service.asked_for_text.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
 
-@pytest.mark.parametrize("how", [between_chunks, amid_a_chunk, before_the_first])
-async def test_a_request_that_is_left_is_stopped_and_its_stream_is_not_cancelled(how):
+@pytest.mark.parametrize("how", [between_chunks, amid_a_chunk])
+async def test_an_answer_that_is_left_is_stopped_and_its_stream_is_not_cancelled(how):
     """Triton's one thread for streams can wait for ever behind a stream that is cancelled."""
     service = Service()
     await closed(service, how)
@@ -361,21 +364,36 @@ async def test_a_request_that_is_left_is_stopped_and_its_stream_is_not_cancelled
     assert stop.raw_input_contents == [b"\1"]
 
 
-async def test_a_stop_that_overtook_its_request_is_sent_again():
+async def test_a_request_that_is_left_before_its_answer_is_cancelled():
+    """A `stop` would wait behind it, in the same queue."""
     service = Service()
-    service.heeds = 3
-    await closed(service, between_chunks)
-    assert len(service.stops) == 3
-    assert not service.cancelled
+    service.answers = False
+    await closed(service, before_the_first)
+    assert service.cancelled
+    assert service.stops == []
 
 
 async def test_a_stream_whose_server_heeds_no_stop_is_cancelled(monkeypatch):
-    monkeypatch.setattr(infer_stream, "MOST_STOPS", 3)
+    monkeypatch.setattr(infer_stream, "SECONDS_TO_END", 0.3)
     service = Service()
-    service.heeds = 0
+    service.heeds = False
     await closed(service, between_chunks)
     assert service.cancelled
-    assert len(service.stops) == 3
+    assert len(service.stops) == 1  # to ask again would only make a busy server busier
+
+
+async def test_closing_the_connection_stops_what_is_open():
+    """An app that ends does not wait until its requests have left their streams."""
+    service = Service()
+    service.ModelStreamInfer = service.wait
+    async with connected(service) as triton:
+        chunks = triton.generate("bls_stream", INPUTS)
+        await anext(chunks)
+        await triton.close()
+        await service.ended.wait()
+        assert len(service.stops) == 1
+        assert not service.cancelled
+        await chunks.aclose()
 
 
 async def test_a_complete_answer_is_not_stopped():

@@ -120,6 +120,17 @@ def test_engines_stop_when_the_client_leaves(server, leave: Callable, how):
     assert computed(server) - after < 20  # nobody is at work on anything but this
 
 
+def test_a_stop_ends_all_requests_of_its_id(server):
+    request_id = str(uuid.uuid4())
+    with asked(server, request_id) as (chunks, _), asked(server, request_id) as (others, stop):
+        next(chunks)
+        next(others)
+        stop()
+        for left in (chunks, others):
+            with pytest.raises(InferenceServerException, match="cancelled"):
+                list(left)
+
+
 def test_a_stop_ends_no_request_whose_id_others_can_guess(server):
     with asked(server, "1", max_tokens=100) as (chunks, stop):
         next(chunks)

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -299,10 +298,14 @@ class TritonServer:
 
     def _oldest_untaken(self) -> float:
         """For how many seconds a response has waited for Triton to take it."""
-        text = ""
-        with suppress(OSError), urllib.request.urlopen(self.metrics_url, timeout=5) as answer:
-            text = answer.read().decode()
-        found = re.findall(rf"^{OLDEST_DELIVERY}{{.*}} (\S+)$", text, re.MULTILINE)
+        text = b""
+        with (
+            suppress(OSError, HTTPException),
+            closing(HTTPConnection(self._host.strip("[]"), self.ports.metrics, timeout=5)) as page,
+        ):
+            page.request("GET", "/metrics")
+            text = page.getresponse().read()
+        found = re.findall(rf"^{OLDEST_DELIVERY}{{.*}} (\S+)$", text.decode(), re.MULTILINE)
         return max(map(float, found), default=0.0)
 
     def _answers(self, port: int, *paths: str) -> bool:

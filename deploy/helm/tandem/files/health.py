@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -36,6 +37,8 @@ QUESTION = json.dumps({"text_input": ".", "max_tokens": 1}).encode()
 GATEWAY_QUESTION = json.dumps({"prompt": ".", "max_tokens": 1}).encode()
 TOO_MANY_REQUESTS = 429
 POLL_SECONDS = 1.0
+# Straight to the server: a container may name a proxy for all else in its environment.
+OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 def main() -> int:
@@ -92,12 +95,12 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
     """
     calls = total(metrics, CALLS, model=target)
     try:
-        with urllib.request.urlopen(generate, QUESTION, timeout=patience) as answer:
+        with OPEN(generate, QUESTION, timeout=patience) as answer:
             said = answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
         said = error.read().decode(errors="replace")
         return None if OVERLOADED in said else f"{error.code}: {said}"
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         if total(metrics, CALLS, model=target) > calls:
             return None
         return f"no answer in {patience:g} s, and no call of '{target}' meanwhile ({error})"
@@ -115,13 +118,13 @@ def silence(completions: str, patience: float) -> str | None:
         headers["Authorization"] = f"Bearer {key}"
     question = urllib.request.Request(completions, GATEWAY_QUESTION, headers)
     try:
-        with urllib.request.urlopen(question, timeout=patience) as answer:
+        with OPEN(question, timeout=patience) as answer:
             answer.read()
     except urllib.error.HTTPError as error:
         if error.code == TOO_MANY_REQUESTS:
             return None
         return f"{error.code}: {error.read().decode(errors='replace')}"
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         return f"no answer in {patience:g} s ({error})"
     return None
 
@@ -171,7 +174,8 @@ def total(metrics: str, name: str, **labels: str) -> float:
 def samples(metrics: str, name: str) -> list[tuple[str, float]]:
     """Return a metric's labels and values; none where nobody answers."""
     text = ""
-    with contextlib.suppress(OSError), urllib.request.urlopen(metrics, timeout=5) as answer:
+    unread = contextlib.suppress(OSError, http.client.HTTPException)
+    with unread, OPEN(metrics, timeout=5) as answer:
         text = answer.read().decode()
     found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE)
     return [(labels, float(value)) for labels, value in found]

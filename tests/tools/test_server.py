@@ -1,0 +1,68 @@
+"""What a server's pages say of it, also where they break off."""
+
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tandem.bls.metric_names import OLDEST_DELIVERY
+from tandem.tools.triton.server import Ports, TritonServer
+
+PAGE = (
+    f"# HELP {OLDEST_DELIVERY} seconds\n"
+    f'{OLDEST_DELIVERY}{{loop="0",model="bls_stream"}} 2\n'
+    f'{OLDEST_DELIVERY}{{loop="1",model="bls_stream"}} 40\n'
+)
+
+
+@contextmanager
+def serving(page, *, more_bytes=0):
+    """Serve one page; yield the port. more_bytes: that do not come."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(page) + more_bytes))
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def untaken(tmp_path, port):
+    server = TritonServer(tmp_path, thread_pool_size=1)
+    server.ports = Ports(metrics=port)
+    return server._oldest_untaken()
+
+
+def test_the_oldest_response_of_all_loops_counts(tmp_path):
+    with serving(PAGE) as port:
+        assert untaken(tmp_path, port) == 40
+
+
+def test_no_proxy_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with serving(PAGE) as port:
+        assert untaken(tmp_path, port) == 40
+
+
+@pytest.mark.parametrize("page", ["", "tandem_rounds_total 3\n"])
+def test_a_page_without_the_metric_says_nothing(tmp_path, page):
+    with serving(page) as port:
+        assert untaken(tmp_path, port) == 0
+
+
+def test_a_page_that_breaks_off_says_nothing(tmp_path):
+    with serving(PAGE, more_bytes=1) as port:
+        assert untaken(tmp_path, port) == 0
+
+
+def test_a_server_that_is_gone_says_nothing(tmp_path):
+    assert untaken(tmp_path, 9) == 0
