@@ -58,7 +58,7 @@ CHANNEL = [
 FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 VALUE = 10  # what telling a number takes, in characters
 SECONDS_TO_ANSWER = 5.0  # for what is not a request for text
-SECONDS_TO_CLOSE = 5.0
+SECONDS_TO_CLOSE = 3.0  # for requests to end that are stopped as the gateway ends
 # Outputs that come where they are asked for, [1, 1, n, ...], and their types.
 EXTRAS = {
     tensor: triton_to_np_dtype(tensor.dtype)
@@ -209,7 +209,7 @@ class Triton:
 
     def _leave(self, stream: InferStream) -> None:
         """Begin to end a stream, if that has not begun."""
-        if stream in self._open and self._open[stream] is None:
+        if stream in self._open and not self._open[stream]:
             leaving = self._open[stream] = asyncio.create_task(stream.leave())
             leaving.add_done_callback(lambda _: self._open.pop(stream))
 

@@ -24,6 +24,15 @@ def anyio_backend():
     return "asyncio"
 
 
+@pytest.fixture(scope="module")
+async def event_loop_of_all(anyio_backend):
+    """One loop: grpc.aio has one queue for them all.
+
+    What a test leaves in it would reach the next test's loop, and fail there, as its own is closed.
+    """
+    yield  # noqa: PT022  the loop is there as long as this is
+
+
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory):
     """The demo's tokenizer, with a chat template."""

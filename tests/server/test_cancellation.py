@@ -3,7 +3,6 @@
 import gc
 import http.client
 import json
-import queue
 import threading
 import uuid
 from collections.abc import Callable
@@ -71,16 +70,9 @@ def cancel_at_once(server, **values):
 @contextmanager
 def asked(server, request_id, **values):
     """The chunks of an answer, and a function that sends a `stop` with its id the same way."""
-    arrived = queue.Queue()
-    with client.InferenceServerClient(server.grpc_url) as connection:
-        connection.start_stream(lambda result, error: arrived.put((result, error)))
-
-        def send(*inputs, **given):
-            connection.async_stream_infer("bls_stream", inputs, request_id=request_id, **given)
-
-        sent = entries.inputs(PROMPT, stream=True, **VALUES | values)
-        send(*sent, enable_empty_final_response=True)
-        yield entries.chunks_from(arrived), lambda: send(entries.tensor(tensors.STOP, True))
+    with entries.opened(server, request_id) as (send, chunks):
+        send(*entries.inputs(PROMPT, stream=True, **VALUES | values))
+        yield chunks, lambda: send(entries.tensor(tensors.STOP, True), ends=False)
 
 
 def send_a_stop(server, **values):

@@ -1,7 +1,6 @@
 """Two loops that serve one entry: whichever of them Triton asks, no client can tell."""
 
 import os
-import queue
 import signal
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,13 +116,9 @@ def endless():
 @contextmanager
 def call(server, request_id, *inputs):
     """What comes back from `bls_stream` for a request of this id."""
-    arrived = queue.Queue()
-    with client.InferenceServerClient(server.grpc_url) as connection:
-        connection.start_stream(lambda result, error: arrived.put((result, error)))
-        connection.async_stream_infer(
-            "bls_stream", inputs, request_id=request_id, enable_empty_final_response=True
-        )
-        yield entries.chunks_from(arrived)
+    with entries.opened(server, request_id) as (send, chunks):
+        send(*inputs)
+        yield chunks
 
 
 def test_clients_of_bls_that_leave_end_their_own_requests_and_no_others(server):

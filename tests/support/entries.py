@@ -128,6 +128,22 @@ def streaming(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values)
         connection.close()
 
 
+@contextmanager
+def opened(server, request_id):
+    """A stream to `bls_stream`: a function that sends inputs by this id, and what comes back."""
+    arrived = queue.Queue()
+    with client.InferenceServerClient(server.grpc_url) as connection:
+        connection.start_stream(lambda result, error: arrived.put((result, error)))
+
+        def send(*inputs, ends=True):
+            """ends: ask for an end that is seen, also where nothing is said."""
+            connection.async_stream_infer(
+                "bls_stream", inputs, request_id=request_id, enable_empty_final_response=ends
+            )
+
+        yield send, chunks_from(arrived)
+
+
 def chunks_from(arrived):
     while True:
         result, error = arrived.get(timeout=120)

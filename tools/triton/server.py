@@ -7,7 +7,6 @@ with TritonServer(repository, thread_pool_size=128) as server:
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -17,15 +16,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 
-from tandem.bls.metric_names import OLDEST_DELIVERY
 from tandem.tools.errors import TandemError
-from tandem.tools.triton import supervisor
+from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
 from tandem.tools.triton.launch import PREFIX, SINGLE, Launch
 from tandem.tools.triton.log import TritonLog
@@ -195,7 +192,8 @@ class TritonServer:
                 raise self._failure(
                     f"the process of model '{model}' has ended, and Triton starts no other one"
                 )
-            if (seconds := self._oldest_untaken()) > SECONDS_UNTAKEN:
+            seconds = pages.oldest_untaken(self._host, self.ports.metrics)
+            if seconds > SECONDS_UNTAKEN:
                 raise self._failure(
                     f"gRPC streams hang: Triton has not taken a response for {seconds:.0f} s"
                 )
@@ -289,29 +287,9 @@ class TritonServer:
     def _ready(self) -> bool:
         """Whether everything answers; Triton opens /metrics last, when it calls itself ready."""
         models = [f"/v2/models/{name}/ready" for name in self.models]
-        try:
-            return self._answers(self.ports.http, "/v2/health/ready", *models) and self._answers(
-                self.ports.metrics, "/metrics"
-            )
-        except (OSError, HTTPException):
-            return False
-
-    def _oldest_untaken(self) -> float:
-        """For how many seconds a response has waited for Triton to take it."""
-        text = b""
-        with (
-            suppress(OSError, HTTPException),
-            closing(HTTPConnection(self._host.strip("[]"), self.ports.metrics, timeout=5)) as page,
-        ):
-            page.request("GET", "/metrics")
-            text = page.getresponse().read()
-        found = re.findall(rf"^{OLDEST_DELIVERY}{{.*}} (\S+)$", text.decode(), re.MULTILINE)
-        return max(map(float, found), default=0.0)
-
-    def _answers(self, port: int, *paths: str) -> bool:
-        connection = HTTPConnection(self._host.strip("[]"), port, timeout=5)
-        with closing(connection):
-            return all(_is_found(connection, path) for path in paths)
+        return pages.are_found(
+            self._host, self.ports.http, "/v2/health/ready", *models
+        ) and pages.are_found(self._host, self.ports.metrics, "/metrics")
 
     def _ended(self) -> TandemError:
         if self._guard is not None and (self._guard.returncode or 0) < 0:
@@ -346,13 +324,6 @@ def _refusals() -> Iterator[str]:
     key = secrets.token_hex(16)
     for option in ("http-restricted-api", "grpc-restricted-protocol"):
         yield f"--{option}=shared-memory:tandem-key={key}"
-
-
-def _is_found(connection: HTTPConnection, path: str) -> bool:
-    connection.request("GET", path)
-    response = connection.getresponse()
-    response.read()
-    return response.status == 200
 
 
 def _environment(install: TritonInstall) -> dict[str, str]:

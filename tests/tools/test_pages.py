@@ -1,4 +1,4 @@
-"""What a server's pages say of it, also where they break off."""
+"""What a server's pages say of it, also where they break off or nobody answers."""
 
 import threading
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tandem.bls.metric_names import OLDEST_DELIVERY
-from tandem.tools.triton.server import Ports, TritonServer
+from tandem.tools.triton.pages import are_found, oldest_untaken
 
 PAGE = (
     f"# HELP {OLDEST_DELIVERY} seconds\n"
@@ -18,11 +18,11 @@ PAGE = (
 
 @contextmanager
 def serving(page, *, more_bytes=0):
-    """Serve one page; yield the port. more_bytes: that do not come."""
+    """Serve one page, wherever but at `none`; yield the port. more_bytes: that do not come."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(200)
+            self.send_response(404 if "none" in self.path else 200)
             self.send_header("Content-Length", str(len(page) + more_bytes))
             self.end_headers()
             self.wfile.write(page.encode())
@@ -36,33 +36,34 @@ def serving(page, *, more_bytes=0):
         server.shutdown()
 
 
-def untaken(tmp_path, port):
-    server = TritonServer(tmp_path, thread_pool_size=1)
-    server.ports = Ports(metrics=port)
-    return server._oldest_untaken()
-
-
-def test_the_oldest_response_of_all_loops_counts(tmp_path):
+def test_the_oldest_response_of_all_loops_counts():
     with serving(PAGE) as port:
-        assert untaken(tmp_path, port) == 40
+        assert oldest_untaken("127.0.0.1", port) == 40
 
 
-def test_no_proxy_is_asked(tmp_path, monkeypatch):
+def test_no_proxy_is_asked(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with serving(PAGE) as port:
-        assert untaken(tmp_path, port) == 40
+        assert oldest_untaken("127.0.0.1", port) == 40
 
 
 @pytest.mark.parametrize("page", ["", "tandem_rounds_total 3\n"])
-def test_a_page_without_the_metric_says_nothing(tmp_path, page):
+def test_a_page_without_the_metric_says_nothing(page):
     with serving(page) as port:
-        assert untaken(tmp_path, port) == 0
+        assert oldest_untaken("127.0.0.1", port) == 0
 
 
-def test_a_page_that_breaks_off_says_nothing(tmp_path):
+def test_a_page_that_breaks_off_says_nothing():
     with serving(PAGE, more_bytes=1) as port:
-        assert untaken(tmp_path, port) == 0
+        assert oldest_untaken("127.0.0.1", port) == 0
 
 
-def test_a_server_that_is_gone_says_nothing(tmp_path):
-    assert untaken(tmp_path, 9) == 0
+def test_pages_are_found_where_all_of_them_are():
+    with serving(PAGE) as port:
+        assert are_found("127.0.0.1", port, "/metrics", "/v2/health/ready")
+        assert not are_found("127.0.0.1", port, "/metrics", "/v2/models/none/ready")
+    assert not are_found("127.0.0.1", 9, "/metrics")
+
+
+def test_a_server_that_is_gone_says_nothing():
+    assert oldest_untaken("127.0.0.1", 9) == 0

@@ -1,0 +1,100 @@
+"""Answers that are left before their end: what becomes of their requests and of their streams."""
+
+import asyncio
+from contextlib import aclosing
+
+import anyio
+import pytest
+from triton_service import INPUTS, Service, connected
+
+from tandem.contract import entry
+from tandem.gateway import infer_stream
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
+
+
+async def closed(service, how):
+    """The first chunk of a long answer, which is then left."""
+    service.ModelStreamInfer = service.wait
+    async with connected(service) as triton:
+        await how(triton.generate("bls_stream", INPUTS), service)
+        with anyio.fail_after(20):
+            await service.ended.wait()
+
+
+async def between_chunks(chunks, _):
+    async with aclosing(chunks):
+        await anext(chunks)
+
+
+async def amid_a_chunk(chunks, _):
+    await anext(chunks)
+    waiting = asyncio.create_task(anext(chunks))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def before_the_first(chunks, service):
+    waiting = asyncio.create_task(anext(chunks))
+    await service.asked_for_text.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@pytest.mark.parametrize("how", [between_chunks, amid_a_chunk])
+async def test_an_answer_that_is_left_is_stopped_and_its_stream_is_not_cancelled(how):
+    """Triton's one thread for streams can wait for ever behind a stream that is cancelled."""
+    service = Service()
+    await closed(service, how)
+    (request,), (stop,) = service.requests, service.stops
+    assert not service.cancelled
+    assert (stop.id, stop.model_name) == (request.id, request.model_name)
+    (given,) = stop.inputs
+    assert (given.name, list(given.shape)) == (entry.STOP, [1, 1])
+    assert stop.raw_input_contents == [b"\1"]
+
+
+async def test_a_request_that_is_left_before_its_answer_is_cancelled():
+    """A `stop` would wait behind it, in the same queue."""
+    service = Service()
+    service.answers = False
+    await closed(service, before_the_first)
+    assert service.cancelled
+    assert service.stops == []
+
+
+async def test_a_stream_whose_server_heeds_no_stop_is_cancelled(monkeypatch):
+    monkeypatch.setattr(infer_stream, "SECONDS_TO_END", 0.3)
+    service = Service()
+    service.heeds = False
+    await closed(service, between_chunks)
+    assert service.cancelled
+    assert len(service.stops) == 1  # to ask again would only make a busy server busier
+
+
+async def test_closing_the_connection_stops_what_is_open():
+    """An app that ends does not wait until its requests have left their streams."""
+    service = Service()
+    service.ModelStreamInfer = service.wait
+    async with connected(service) as triton:
+        chunks = triton.generate("bls_stream", INPUTS)
+        await anext(chunks)
+        await triton.close()
+        with anyio.fail_after(20):
+            await service.ended.wait()
+        assert len(service.stops) == 1
+        assert not service.cancelled
+        await chunks.aclose()
+
+
+async def test_a_complete_answer_is_not_stopped():
+    service = Service()
+    async with connected(service) as triton:
+        with anyio.fail_after(20):
+            _ = [chunk async for chunk in triton.generate("bls_stream", INPUTS)]
+            await triton.close()  # it waits for streams to end, and this one ends by itself
+    assert len(service.requests) == 1
+    assert service.stops == []
