@@ -81,7 +81,7 @@ LOOKUP_POOL_TOKENS = METRICS.gauge(
 )
 OLDEST_DELIVERY = METRICS.gauge(
     "tandem_oldest_untaken_response_seconds",
-    "For how long the server has not taken a response; more than a few seconds: its streams hang",
+    "For how long the server has not taken a response; where it exceeds 30 its streams hang",
 )
 ABANDONED_CALLS = METRICS.gauge(
     "tandem_abandoned_calls", "Engine calls abandoned without an answer"

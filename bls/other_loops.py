@@ -120,7 +120,7 @@ class OtherLoops(Protocol):
         """
 
     def stop(self, request_id: str) -> None:
-        """Have the loop that knows this request stop it."""
+        """Have the other loops stop the requests of this id."""
 
     def close(self) -> None:
         """Hear no more of the others."""

@@ -1,8 +1,8 @@
 """What the id of a request says: that a program of ours forwards it, and that it can be stopped.
 
 A ``stop`` ends the request with the same id, and its sender need not be the one who asked. So only
-ids that nobody can guess are stopped: UUIDs, in hexadecimal with hyphens or without, and those of
-forwarded requests.
+ids that nobody can guess are stopped: random UUIDs (version 4), in hexadecimal with hyphens or
+without, and those of forwarded requests.
 
 The errors of a forwarded request have their code before the line (``contract.errors``): a call
 between models loses the code before Triton 25.04, and so does a stream. Triton's own remedy for
@@ -16,7 +16,9 @@ import uuid
 
 _FORWARDED = "tandem-forwarded-"
 _ID = re.compile(rf"{_FORWARDED}[0-9a-f]{{32}}")
-_UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.IGNORECASE)
+_UUID4 = re.compile(
+    r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}", re.IGNORECASE
+)
 
 
 def fresh_forwarded() -> str:
@@ -31,4 +33,4 @@ def is_forwarded(request_id: str) -> bool:
 
 def can_be_stopped(request_id: str) -> bool:
     """Whether a ``stop`` with this id may end the request."""
-    return is_forwarded(request_id) or _UUID.fullmatch(request_id) is not None
+    return is_forwarded(request_id) or _UUID4.fullmatch(request_id) is not None

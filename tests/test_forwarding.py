@@ -33,13 +33,20 @@ def test_what_a_client_calls_its_own_request_is_none_of_them(wrong):
 
 
 @pytest.mark.parametrize("form", [str, str.upper, lambda text: text.replace("-", "")])
-def test_a_request_whose_id_is_a_uuid_can_be_stopped(form):
+def test_a_request_whose_id_is_a_random_uuid_can_be_stopped(form):
     request_id = form(str(uuid.uuid4()))
     assert can_be_stopped(request_id)
     assert not is_forwarded(request_id)
     assert not can_be_stopped(request_id[:-1])
     assert not can_be_stopped(request_id + "\n")
     assert not can_be_stopped("x" + request_id[1:])
+
+
+@pytest.mark.parametrize(
+    "guessable", [uuid.uuid1(), uuid.uuid5(uuid.NAMESPACE_DNS, "a.example"), uuid.UUID(int=0)]
+)
+def test_a_request_whose_id_can_be_guessed_cannot_be_stopped(guessable):
+    assert not can_be_stopped(str(guessable))
 
 
 def test_forwarded_requests_can_be_stopped():

@@ -138,7 +138,7 @@ class Siblings:
         self._mailbox.put(LOOK)
 
     def stop(self, request_id: str) -> None:
-        """Have the loop that knows this request stop it."""
+        """Have the other loops stop the requests of this id."""
         self._mailbox.put(request_id)
 
     def close(self) -> None:

@@ -247,17 +247,17 @@ class StreamEntry:
                 self._states.append((request_id, state))
 
     def _stop(self, request_id: str, sender: Sender) -> None:
-        """End a request, which another loop may have: Triton asks any of them."""
-        if can_be_stopped(request_id) and not self._cancel(request_id):
+        """End requests, which other loops may have: Triton asks any of them."""
+        if can_be_stopped(request_id):
+            self._cancel(request_id)
             self._other_loops.stop(request_id)
         sender.close()
 
-    def _cancel(self, request_id: str) -> bool:
-        """Whether the request was here, or several of the same id."""
-        here = [state for name, state in self._states if name == request_id and not state.closed]
-        for state in here:
-            state.fail(Cancelled())
-        return bool(here)
+    def _cancel(self, request_id: str) -> None:
+        """End the requests of this id that are here."""
+        for name, state in self._states:
+            if name == request_id:
+                state.fail(Cancelled())
 
     def _publish(self) -> None:
         engines = self._clients.engines.values()

@@ -221,6 +221,16 @@ def rows() -> Iterator[list[dict[str, Any]]]:
             "s",
             {"{{model}}": "time() - min by (model) (tandem_watcher_last_look_timestamp_seconds)"},
         ),
+        panel(
+            "Response not taken",
+            "For how long Triton has not taken a response. Where it grows beyond 30 s, no gRPC "
+            "stream is answered any more: restart the server.",
+            "s",
+            {
+                "{{model}}, loop {{loop}}": "max by (model, loop) "
+                '(tandem_oldest_untaken_response_seconds{model=~"$model"})'
+            },
+        ),
     ]
 
 

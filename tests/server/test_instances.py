@@ -109,6 +109,21 @@ def test_one_stop_ends_a_request_whichever_loop_has_it(server):
     assert eventually(lambda: idle(server))
 
 
+def test_one_stop_ends_all_requests_of_its_id_in_both_loops(server):
+    for _ in range(3):
+        request_id = fresh_forwarded()
+        sent = entries.inputs("x", **endless())
+        with call(server, request_id, *sent) as one, call(server, request_id, *sent) as other:
+            next(one)
+            next(other)
+            with call(server, request_id, entries.tensor(tensors.STOP, True)) as nothing:
+                assert list(nothing) == []
+            for answers in (one, other):
+                with pytest.raises(InferenceServerException, match="cancelled"):
+                    list(answers)
+    assert eventually(lambda: idle(server))
+
+
 def endless():
     return {"max_tokens": ENDLESS, "end_id": -1, "stream": True, "drafter": "none"}
 
