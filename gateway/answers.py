@@ -11,7 +11,7 @@ from tandem.gateway.objects import FinishReason, TokenDetail
 from tandem.gateway.reasoning import ReasoningSplitter, Split
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.tool_calls import CallDelta, Parsed, ToolCallParser
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 
 @dataclass(frozen=True)

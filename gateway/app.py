@@ -24,7 +24,7 @@ from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequ
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.triton import Backend, Triton
+from tandem.gateway.triton.backend import Backend, Triton
 
 PAGE = Path(__file__).parent / "page"
 # The page asks nobody but its own gateway, and nobody shows it in a frame.

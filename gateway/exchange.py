@@ -15,7 +15,7 @@ from tandem.gateway.generation import Numbered
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.stream import DONE, event
-from tandem.gateway.triton import ResponseChunk, without_tokens
+from tandem.gateway.triton.backend import ResponseChunk, without_tokens
 from tandem.gateway.writer import Writer
 
 

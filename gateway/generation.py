@@ -12,7 +12,7 @@ from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides import AskedGuide
-from tandem.gateway.triton import Backend, Inputs, ResponseChunk
+from tandem.gateway.triton.backend import Backend, Inputs, ResponseChunk
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
 INVALID_GUIDE: ErrorClass = "invalid_guide"

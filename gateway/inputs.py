@@ -12,7 +12,7 @@ from tandem.gateway.guides import AskedGuide
 from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
 from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.speculation import ORIGINS
-from tandem.gateway.triton import Inputs, Value
+from tandem.gateway.triton.backend import Inputs, Value
 
 AUTO = -1  # a draft length that follows what drafts cost and earn
 NO_END = -1

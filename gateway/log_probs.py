@@ -9,7 +9,7 @@ from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.objects import Alternative, ChatLogProb, ChatLogProbs, CompletionLogProbs
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 
 class LogProbRow(NamedTuple):

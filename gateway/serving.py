@@ -36,7 +36,7 @@ from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import begun, stream_response
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tool_calls import FORMATS, ToolCallParser
-from tandem.gateway.triton import Backend
+from tandem.gateway.triton.backend import Backend
 from tandem.gateway.values import MOST_CHOICES
 from tandem.gateway.writer import Writer
 

@@ -10,7 +10,7 @@ from typing import Any
 from tandem.contract import entry as tensors
 from tandem.contract.entry import KINDS
 from tandem.gateway.objects import SpeculativeDecoding, TokenDetail
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 # What is told of each token, in this order.
 ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)

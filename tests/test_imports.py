@@ -19,7 +19,7 @@ ARROWS = {
     "engines": {"engines", "contract", "lookup"},
     "engines.triton": {"engines", "contract", "triton"},
     "gateway": {"gateway", "gateway.triton", "contract", "preprocessing", "postprocessing"},
-    "gateway.triton": {"gateway", "contract", "triton"},
+    "gateway.triton": {"gateway", "gateway.triton", "contract", "triton"},
     "preprocessing": {"preprocessing", "contract"},
     "preprocessing.triton": {
         "preprocessing",

@@ -6,7 +6,7 @@ from scripted_triton import HELLO, origins, statistics
 from tandem.gateway.errors import ApiError
 from tandem.gateway.inputs import derived_seed
 from tandem.gateway.speculation import ORIGINS
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events
 

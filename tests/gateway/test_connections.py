@@ -12,7 +12,7 @@ from scripted_triton import FOREVER, HELLO
 
 from tandem.gateway.connection import Connection
 from tandem.gateway.server import listen, serving
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 PROMPT = {"prompt": "hi"}
 LONG = 20_000  # chunks of a long answer

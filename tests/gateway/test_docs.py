@@ -8,7 +8,7 @@ import pytest
 from tandem.gateway import fields
 from tandem.gateway.errors import API_CODES
 from tandem.gateway.schema import ChatRequest, CompletionRequest
-from tandem.gateway.triton import CLASSES
+from tandem.gateway.triton.backend import CLASSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 TABLES = {

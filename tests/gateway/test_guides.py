@@ -12,7 +12,7 @@ from scripted_triton import statistics
 from tandem.gateway import guides, lark
 from tandem.gateway.guides import AskedGuide, GuidedRequest, grammar_guide
 from tandem.gateway.server import listen, serving
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
 NAMED = {"name": "thing", "strict": True, "description": "x", "schema": SCHEMA}

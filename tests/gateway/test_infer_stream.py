@@ -8,7 +8,7 @@ import pytest
 from triton_service import INPUTS, Service, connected
 
 from tandem.contract import entry
-from tandem.gateway import infer_stream
+from tandem.gateway.triton import infer_stream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
@@ -88,6 +88,28 @@ async def test_closing_the_connection_stops_what_is_open():
         assert len(service.stops) == 1
         assert not service.cancelled
         await chunks.aclose()
+
+
+async def test_closing_the_connection_stops_what_is_being_read():
+    """The reader and who leaves wait for the same response, and both read on."""
+    service = Service()
+    service.ModelStreamInfer = service.wait
+    async with connected(service) as triton:
+        stream = triton.generate("bls_stream", INPUTS)
+        await anext(stream)
+
+        async def read_on():
+            async for _ in stream:
+                pass
+
+        reading = asyncio.create_task(read_on())
+        await asyncio.sleep(0)
+        await triton.close()
+        with anyio.fail_after(20):
+            await service.ended.wait()
+        await asyncio.gather(reading, return_exceptions=True)
+    assert len(service.stops) == 1
+    assert not service.cancelled
 
 
 async def test_a_complete_answer_is_not_stopped():

@@ -8,7 +8,7 @@ from scripted_triton import origins, statistics
 from tandem.contract import entry
 from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.objects import Completion
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events
 

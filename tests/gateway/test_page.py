@@ -8,7 +8,7 @@ from scripted_triton import FOREVER, origins, statistics
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.server import listen, serving
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 pytestmark = needs_browser
 

@@ -9,7 +9,7 @@ from scripted_triton import statistics
 
 from tandem.gateway.messages import Message
 from tandem.gateway.reasoning import ReasoningSplitter
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events
 

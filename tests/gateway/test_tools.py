@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from scripted_triton import statistics
 
 from tandem.gateway.server import listen, serving
-from tandem.gateway.triton import ResponseChunk
+from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events
 

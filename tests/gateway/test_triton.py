@@ -12,9 +12,9 @@ from tandem.bls.effects import FinishReason
 from tandem.contract import entry
 from tandem.contract.errors import coded
 from tandem.contract.forwarding import is_forwarded
-from tandem.gateway import triton as gateway_triton
 from tandem.gateway.errors import ApiError
-from tandem.gateway.triton import FINISH_REASONS, Triton
+from tandem.gateway.triton import backend
+from tandem.gateway.triton.backend import FINISH_REASONS, Triton
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("event_loop_of_all")]
 
@@ -59,7 +59,7 @@ async def test_a_failure_of_any_kind_is_not_kept(monkeypatch):
     service = Service()
     async with connected(service) as triton:
         with monkeypatch.context() as broken:
-            broken.setattr("tandem.gateway.triton.served_models", [].index)
+            broken.setattr("tandem.gateway.triton.backend.served_models", [].index)
             with pytest.raises(ValueError, match="is not in list"):
                 await triton.models()
         assert (await triton.models()).room == 1008
@@ -184,7 +184,7 @@ async def test_every_reason_of_the_loop_to_end_is_known():
 
 
 async def test_a_server_whose_streams_are_silent_is_not_ready(monkeypatch):
-    monkeypatch.setattr(gateway_triton, "SECONDS_TO_ANSWER", 0.5)
+    monkeypatch.setattr(backend, "SECONDS_TO_ANSWER", 0.5)
     service = Service()
     async with connected(service) as triton:
         assert await triton.ready()

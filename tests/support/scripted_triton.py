@@ -11,7 +11,7 @@ from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import LoopFacts, ServedModel, ServedModels, TargetFacts
 from tandem.gateway.speculation import ORIGINS
-from tandem.gateway.triton import Inputs, ResponseChunk
+from tandem.gateway.triton.backend import Inputs, ResponseChunk
 
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",

@@ -8,7 +8,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tandem.contract import entry
-from tandem.gateway.triton import Triton
+from tandem.gateway.triton.backend import Triton
 
 LOOP = {
     "preprocessing_model": "preprocessing",
@@ -24,6 +24,7 @@ CONFIGS = {
     "postprocessing": {"skip_special_tokens": "false"},
     "target": {"vocab_size": "3072"},
 }
+MANY = 20  # chunks that were on their way before a stop
 INPUTS = {entry.INPUT_IDS: [1, 2, 3], entry.MAX_TOKENS: 4, entry.STREAM: True}
 
 
@@ -86,7 +87,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             if self.answers:
                 yield response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7]]]})
             async for stop in requests:
-                yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[8]]]})
+                for _ in range(MANY):
+                    yield response({entry.TEXT_OUTPUT: b"b", entry.OUTPUT_IDS: [[[8]]]})
                 self.stops.append(stop)
                 if self.heeds:
                     yield service_pb2.ModelStreamInferResponse(error_message="cancelled")

@@ -22,9 +22,9 @@ from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
 from tandem.gateway.aside import aside
 from tandem.gateway.errors import ApiError
-from tandem.gateway.infer_stream import InferStream
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.objects import FinishReason
+from tandem.gateway.triton.infer_stream import InferStream
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]

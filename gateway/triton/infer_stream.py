@@ -75,7 +75,7 @@ class InferStream:
         try:
             return await asyncio.shield(reading)
         finally:
-            if reading.done():
+            if reading.done() and self._reading is reading:  # whoever also waited may read on
                 self._reading = None
 
     async def _read(self) -> Read | None:
