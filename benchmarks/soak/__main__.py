@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from benchmarks import faulty
 from benchmarks.soak.asking import STREAM, SoakRequest, ask
 from benchmarks.soak.crowd import Crowd, Duration, Ledger
 from benchmarks.soak.faults import Trouble
-from benchmarks.soak.flatness import courses
+from benchmarks.soak.flatness import Course, courses, threads_at_rest
 from benchmarks.soak.processes import Sample, is_at_rest, process_of, sample
 from benchmarks.soak.questions import Question, answered
 from tandem.tools.profiles import deployment
@@ -96,6 +96,8 @@ def _soak(
 ) -> list[str]:
     """Let the crowd in with faults all along; return what was wrong."""
     ledger, samples = Ledger(), []
+    _eventually(lambda: is_at_rest(server))
+    before = sample(server)
     with Trouble(server.repository) as trouble:
         crowd = Crowd(server.grpc_url, questions, ledger, trouble.explains)
         duration = Duration(ledger, 60 * options.minutes, options.cancels)
@@ -114,7 +116,10 @@ def _soak(
     if ledger.counts["cancelled"] < options.cancels:
         faults.append(f"{ledger.counts['cancelled']} cancels, {options.cancels} were wanted")
     faults += _of_rest(server, trouble)
-    faults += _of_courses(samples)
+    out.print("\n| what is held | at first | growth | allowed |\n|---|---|---|---|")
+    faults += _of_courses(courses(samples))
+    _eventually(lambda: all(c.flat for c in threads_at_rest(before, sample(server))))
+    faults += _of_courses(threads_at_rest(before, sample(server)))
     unwatched = max((s.heartbeat for s in samples if s.heartbeat is not None), default=0.0)
     if unwatched > SECONDS_UNWATCHED:
         faults.append(f"a watcher did not look for {unwatched:.0f} s")
@@ -166,14 +171,13 @@ def _of_rest(server: TritonServer, trouble: Trouble) -> list[str]:
     return faults
 
 
-def _of_courses(samples: list[Sample]) -> list[str]:
+def _of_courses(measured: Iterable[Course]) -> list[str]:
     faults = []
-    out.print("\n| after the first quarter | median | at the end | allowed |\n|---|---|---|---|")
-    for course in courses(samples):
-        growth = course.end - course.warm
-        out.print(f"| {course.name} | {course.warm:.1f} | {growth:+.1f} | {course.allowed:+.1f} |")
+    for course in measured:
+        row = f"{course.first:.1f} | {course.growth:+.1f} | {course.allowed:+.1f}"
+        out.print(f"| {course.name} | {row} |")
         if not course.flat:
-            faults.append(f"{course.name} grew by {growth:.1f} from {course.warm:.1f}")
+            faults.append(f"{course.name} grew by {course.growth:.1f} from {course.first:.1f}")
     return faults
 
 

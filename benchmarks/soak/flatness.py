@@ -2,7 +2,10 @@
 
 The first quarter of the samples is warm-up. Of the rest, the median of the last third may be above
 that of the first third by a limit: for memory a twentieth and some megabytes (allocators keep what
-a busy moment took), for threads and descriptors a few.
+a busy moment took), for descriptors a few.
+
+Threads come and go with the crowd: each sequence that decodes has its own. So they are counted at
+rest, before the crowd comes and after it has gone.
 """
 
 from __future__ import annotations
@@ -19,28 +22,38 @@ FEW = 8
 
 
 class Course(NamedTuple):
-    """How something went: medians after the warm-up and at the end, and what may lie between."""
+    """How something went: what it was at first and in the end, and what may lie between."""
 
     name: str
-    warm: float
+    first: float
     end: float
     allowed: float
 
     @property
+    def growth(self) -> float:
+        """By how much there was more in the end."""
+        return self.end - self.first
+
+    @property
     def flat(self) -> bool:
         """Whether it did not grow."""
-        return self.end - self.warm <= self.allowed
+        return self.growth <= self.allowed
 
 
 def courses(samples: Sequence[Sample]) -> Iterator[Course]:
-    """The course of everything that was measured."""
+    """Yield the course of memory and descriptors."""
     for owner in samples[0].memory_mb:
         yield _course(f"{owner}: memory, MB", samples, lambda s, o=owner: s.memory_mb[o], _memory)
-    for owner in samples[0].threads:
-        yield _course(f"{owner}: threads", samples, lambda s, o=owner: s.threads[o], _few)
     for owner in samples[0].descriptors:
         yield _course(f"{owner}: descriptors", samples, lambda s, o=owner: s.descriptors[o], _few)
     yield _course("shared memory, MB", samples, lambda s: s.shared_mb, lambda _: SHARED_MB)
+
+
+def threads_at_rest(before: Sample, after: Sample) -> Iterator[Course]:
+    """Yield the course of each model's threads. A lost call keeps one for good."""
+    lost = sum(after.lost.values()) - sum(before.lost.values())
+    for owner, count in before.threads.items():
+        yield Course(f"{owner}: threads at rest", count, after.threads[owner], FEW + lost)
 
 
 def _course(
@@ -51,12 +64,12 @@ def _course(
 ) -> Course:
     values = [value(sample) for sample in samples[len(samples) // 4 :]]
     third = max(1, len(values) // 3)
-    warm, end = statistics.median(values[:third]), statistics.median(values[-third:])
-    return Course(name, warm, end, allowed(warm))
+    first, end = statistics.median(values[:third]), statistics.median(values[-third:])
+    return Course(name, first, end, allowed(first))
 
 
-def _memory(warm: float) -> float:
-    return MEMORY_SHARE * warm + MEMORY_MB
+def _memory(first: float) -> float:
+    return MEMORY_SHARE * first + MEMORY_MB
 
 
 def _few(_: float) -> float:

@@ -4,22 +4,36 @@ import pytest
 from benchmarks.soak.asking import SoakOutcome
 from benchmarks.soak.crowd import Duration, Ledger, _right
 from benchmarks.soak.faults import SECONDS_FELT, Struck, Trouble
-from benchmarks.soak.flatness import FEW, MEMORY_MB, courses
+from benchmarks.soak.flatness import FEW, MEMORY_MB, courses, threads_at_rest
 from benchmarks.soak.processes import Sample, _by_model
 from benchmarks.soak.questions import Question
 
 QUESTION = Question(("a", "b"), {}, ("right", "too"))
 
 
-def samples(memory=lambda n: 100.0, threads=lambda n: 10):
-    return [
-        Sample(float(n), {"loop": memory(n)}, {"loop": threads(n)}, {"loop": 5}, 7.0, None, {})
-        for n in range(120)
-    ]
+def sample(moment=0, memory=100.0, threads=10, descriptors=5, lost=0):
+    lost_calls = {"target": lost} if lost else {}
+    return Sample(
+        float(moment),
+        {"loop": memory},
+        {"loop": threads},
+        {"loop": descriptors},
+        7.0,
+        None,
+        lost_calls,
+    )
+
+
+def samples(memory=lambda n: 100.0, descriptors=lambda n: 5):
+    return [sample(n, memory=memory(n), descriptors=descriptors(n)) for n in range(120)]
 
 
 def grown(measured):
     return [course.name for course in courses(measured) if not course.flat]
+
+
+def left_behind(before, after):
+    return [course.name for course in threads_at_rest(before, after) if not course.flat]
 
 
 def test_what_stays_is_flat():
@@ -31,7 +45,7 @@ def test_what_grows_in_the_first_quarter_only_is_flat():
 
 
 def test_one_high_sample_is_no_growth():
-    assert grown(samples(threads=lambda n: 500 if n == 110 else 10)) == []
+    assert grown(samples(descriptors=lambda n: 500 if n == 110 else 10)) == []
 
 
 def test_a_slow_leak_is_growth():
@@ -39,8 +53,21 @@ def test_a_slow_leak_is_growth():
     assert grown(samples(memory=lambda n: 100.0 + a_sample * n)) == ["loop: memory, MB"]
 
 
-def test_threads_that_stay_behind_are_growth():
-    assert grown(samples(threads=lambda n: 10 + n * 3 * FEW // 120)) == ["loop: threads"]
+def test_descriptors_that_stay_open_are_growth():
+    assert grown(samples(descriptors=lambda n: 5 + n * 3 * FEW // 120)) == ["loop: descriptors"]
+
+
+@pytest.mark.parametrize(("lost_before", "lost"), [(0, 0), (0, 3), (2, 3)])
+def test_threads_that_stay_behind_are_growth_but_for_one_of_each_lost_call(lost_before, lost):
+    before = sample(threads=10, lost=lost_before)
+    allowed = 10 + FEW + lost - lost_before
+    assert left_behind(before, sample(threads=allowed, lost=lost)) == []
+    assert left_behind(before, sample(threads=allowed + 1, lost=lost)) == ["loop: threads at rest"]
+
+
+def test_the_crowds_own_threads_are_no_growth():
+    crowded = [sample(n, threads=10 + n) for n in range(120)]
+    assert grown([*crowded, sample(120, threads=10)]) == []
 
 
 def test_processes_of_one_model_are_added_up():
