@@ -1,6 +1,7 @@
 """Whether `draft_len: auto` ever loses: beside no drafts and fixed lengths, cell by cell.
 
     python -m benchmarks.auto --virtual
+    python -m benchmarks.auto --virtual --at-once 64 --processor-ms 0.8
     python -m benchmarks.auto --minutes 90
     python -m benchmarks.auto --text edits --drafter hybrid --at-once 1,16
     python -m benchmarks.auto --text two-state --at-once 64 --batch-slope 0,0.03
@@ -13,6 +14,7 @@ several noisy figures is better than any of them would be again. With --minutes 
 equal part of the time, and fewer turns where it ends before them. With --slower the emulated
 engines take longer, and so the machine's part of a round is less. With --virtual the same cells of
 the emulated engines are simulated: the real loop and the real controller, no server, no noise.
+With --processor-ms many streams wait for the loop's processor, as they do on two cores.
 """
 
 from __future__ import annotations
@@ -173,11 +175,21 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3, help="of all variants, at most")
     parser.add_argument("--minutes", type=float, help="for all cells, whatever --turns says")
     parser.add_argument("--virtual", action="store_true", help="simulate instead of measuring")
+    parser.add_argument(
+        "--processor-ms",
+        type=float,
+        help="of the loop's processor that a call takes, in virtual time "
+        f"(default: {1e3 * PairTimes.processor:g})",
+    )
     options = parser.parse_args()
     if unknown := [name for name in options.text if name not in TEXTS]:
         parser.error(f"no text '{unknown[0]}'; known are {', '.join(TEXTS)}")
     if options.virtual and options.draft_ahead != (None,):
         parser.error("nothing is drafted ahead in virtual time; see benchmarks.loop_simulation")
+    if options.processor_ms is None:
+        options.processor_ms = 1e3 * PairTimes.processor
+    elif not options.virtual:
+        parser.error("--processor-ms is for --virtual: a machine takes what it takes")
     return options
 
 
@@ -222,7 +234,8 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
             slower = slowed(profile, times=options.slower, batch_slope=slope)
             if options.virtual:
                 for at_once in options.at_once:
-                    yield simulated(name, slower, variants, at_once, slope)
+                    processor = options.processor_ms / 1e3
+                    yield simulated(name, slower, variants, at_once, slope, processor=processor)
             else:
                 planned = deployment.check(slower)
                 yield from _measured(
@@ -238,7 +251,13 @@ def _variants(
 
 
 def simulated(
-    name: str, profile: Profile, variants: Sequence[Variant], at_once: int, slope: float
+    name: str,
+    profile: Profile,
+    variants: Sequence[Variant],
+    at_once: int,
+    slope: float,
+    *,
+    processor: float = PairTimes.processor,
 ) -> CellRates:
     """Return a cell of emulated engines in virtual time: one turn."""
     target, draft = profile.engines.target, profile.engines.draft
@@ -249,6 +268,7 @@ def simulated(
         draft=draft.step_ms / 1e3,
         verify_slope=target.verify_slope,
         batch_slope=slope,
+        processor=processor,
     )
     step = pair.target * (1 + slope * (at_once - 1))
     seconds = pair.target * VIRTUAL_STEPS.get(at_once, max(VIRTUAL_STEPS.values()))

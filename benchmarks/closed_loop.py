@@ -19,7 +19,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,6 +40,7 @@ MAX_COPY_LEN = 10
 PROMPT_LEN = 200
 WORDS = 10**6  # so many that nothing comes again by chance
 COPY_LEN, NEW_LEN = 20, 10  # mean lengths of stretches that are copied from the prompt, and new
+STEPS_ALONE = 20  # of the target, before other streams begin
 FLOOR = 1e-9  # of a probability, before its logarithm is taken
 
 TARGET = EngineSettings(
@@ -370,11 +371,13 @@ def run(
 ) -> ClosedLoopResult:
     """Let streams decode for so long, from a cold start and ``warm_up`` seconds before it counts.
 
-    draft_len: 0 is the target alone.
+    The first stream is alone for a moment, as a server's first request often is. draft_len: 0 is
+    the target alone.
     """
     world = World(pair, language, drafter, draft_len, rated=rated, streams_text=streams_text)
-    for number in range(streams):
-        world.stream(number)
+    world.stream(0)
+    for number in range(1, streams):
+        world.clock.after(STEPS_ALONE * pair.target, partial(world.stream, number))
     while world.clock.now < warm_up:
         world.clock.advance()
     world.begin_counting()

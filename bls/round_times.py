@@ -1,8 +1,8 @@
 """What rounds and plain steps take, learned from those that were.
 
 Seconds are wall to wall: from the end of one emit to the end of the next. What the engines say of
-their own work tells how a round grows with its draft; the rest of it, hops and waiting, does not
-depend on the draft.
+their own work tells how a round grows with its draft. The rest of it is hops, which do not depend
+on the draft, and waiting for other sequences, which gets shorter where calls get longer.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class LatencyModel:
         self._xy = memory * self._xy + x * y
         self._line = self._fitted()
 
+    @property
+    def mean_tokens(self) -> float:
+        """Of recent calls."""
+        return self._x / self._n if self._n else 0.0
+
     def fit(self) -> tuple[float, float]:
         """Return ``fixed`` and ``each``, neither below zero."""
         return self._line
@@ -80,6 +85,11 @@ class Mean:
     def __init__(self) -> None:
         self._weight = self.value = 0.0
 
+    @property
+    def known(self) -> bool:
+        """Whether there was any."""
+        return self._weight > 0
+
     def add(self, value: float) -> None:
         """Take a value in; one below zero is none."""
         value = max(0.0, value)
@@ -89,13 +99,46 @@ class Mean:
         self.value += (value - self.value) / self._weight
 
 
+class Rest:
+    """Seconds of rounds that no engine took, of one drafter: of all, and where nobody waited.
+
+    That is where one sequence decoded alone.
+    """
+
+    def __init__(self) -> None:
+        self._all, self._unshared = Mean(), Mean()
+
+    @property
+    def value(self) -> float:
+        """Of rounds lately."""
+        return self._all.value
+
+    @property
+    def waiting(self) -> float:
+        """As much of it as was waiting for others; 0 where nobody knows."""
+        return max(0.0, self._all.value - self._unshared.value) if self._unshared.known else 0.0
+
+    def add(self, seconds: float, num_running: int) -> None:
+        """Take a round in, of so many sequences."""
+        self._all.add(seconds)
+        if num_running == 1:
+            self._unshared.add(seconds)
+
+
 class RoundTimes:
-    """What a round takes, by who drafts and how many tokens are drafted in it."""
+    """What a round takes, by who drafts and how many tokens are drafted in it.
+
+    running: how many sequences decode now. What they wait for, processors or the interpreter's
+    lock, has so many rounds a second, however long calls of engines are: a longer one waits less
+    before the next. By mean value analysis of a closed queue (Schweitzer 1979) a round gets longer
+    by 1 / (1 + (n - 1) * w ** 2) of what its calls do, where w is the share of it that is waiting.
+    """
 
     def __init__(self, running: Callable[[], int] = lambda: 1) -> None:
+        self._running = running
         self._draft = LatencyModel(running, through_zero=True)
         self._target = LatencyModel(running, through_zero=False)
-        self._rest: dict[tuple[str, bool], Mean] = {}  # by drafter, and whether it waited first
+        self._rest: dict[tuple[str, bool], Rest] = {}  # by drafter, and whether it waited first
 
     @property
     def known(self) -> bool:
@@ -114,7 +157,8 @@ class RoundTimes:
         waited: for what was drafted ahead, which says nothing of rounds in turns.
         """
         self._target.add(verified, target)
-        self._rest.setdefault((drafter, waited), Mean()).add(rest)
+        known = self._rest.setdefault((drafter, waited), Rest())
+        known.add(rest, self._running())
 
     def draft(self, tokens: int) -> float:
         """Return the seconds of a draft model's call."""
@@ -123,23 +167,33 @@ class RoundTimes:
 
     def of_drafts(self, drafter: str) -> tuple[float, float]:
         """Return the seconds of a round in which a model drafts, and of each draft token."""
-        (fixed, each), (draft_fixed, draft_each) = self.of_copies(drafter), self._draft.fit()
-        return fixed + draft_fixed, each + draft_each
+        return self._priced(drafter, self._target, self._draft)
 
     def of_copies(self, drafter: str) -> tuple[float, float]:
         """Return the seconds of a round whose draft costs no call, and of each draft token."""
-        fixed, each = self._target.fit()
-        return max(LEAST, fixed + self._rest_of(drafter)), each
+        return self._priced(drafter, self._target)
+
+    def _priced(self, drafter: str, *calls: LatencyModel) -> tuple[float, float]:
+        """Return the seconds of a round with such calls, and by how much a token makes it longer.
+
+        With as many tokens as lately it takes as long as it did.
+        """
+        rest = self._rest_of(drafter)
+        fits = [call.fit() for call in calls]
+        fixed, each = sum(fit[0] for fit in fits), sum(fit[1] for fit in fits)
+        usual = sum(fit[1] * call.mean_tokens for fit, call in zip(fits, calls, strict=True))
+        share = rest.waiting / max(LEAST, fixed + usual + rest.value)
+        longer = 1 / (1 + max(0, self._running() - 1) * share**2)
+        return max(LEAST, fixed + (1 - longer) * usual + rest.value), longer * each
 
     def step(self, piece: int) -> float:
         """Seconds a token of the target alone, as its verifications let expect."""
         hop = min((rest.value for rest in self._rest.values()), default=0.0)
         return max(LEAST, self._target.fit()[0] + hop / piece)
 
-    def _rest_of(self, drafter: str) -> float:
+    def _rest_of(self, drafter: str) -> Rest:
         """Of a drafter that has not been timed: as of another one."""
-        known = self._rest.get((drafter, False)) or next(iter(self._rest.values()), None)
-        return known.value if known else 0.0
+        return self._rest.get((drafter, False)) or next(iter(self._rest.values()), Rest())
 
 
 class PlainTimes:

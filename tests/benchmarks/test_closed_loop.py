@@ -8,8 +8,10 @@ from scale import first_of
 
 from tandem.bls.settings import AUTO
 
-# The timing of emulated-70b-1b. The embedded pair's: dear drafts and a loop that weighs.
+# The timings of emulated-70b-1b and emulated-405b-3b. The embedded pair's: dear drafts and a loop
+# that weighs.
 LARGE = PairTimes(target=0.019554, draft=0.00113)
+LARGEST = PairTimes(target=0.029886, draft=0.0016)
 SMALL = PairTimes(target=0.0037, draft=0.0008, verify_slope=0.09, hop=0.8e-3, processor=0.6e-3)
 
 EVEN, WRONG, RIGHT = AcceptanceModel((0.81278,)), AcceptanceModel((0.0,)), AcceptanceModel((1.0,))
@@ -72,6 +74,13 @@ def test_auto_never_loses_where_the_loops_processor_is_what_streams_wait_for(mon
     monkeypatch.setitem(WARM_UP, 64, 600)  # drafts are so slow there that they are tried late
     pair = replace(LARGE, processor=1.2e-3)
     assert over_best(pair, EVEN, 64, (8, 10, 16)) > LOSES_AT_MOST
+
+
+@pytest.mark.parametrize("slope", first_of(0.0, 0.01, 0.03))
+def test_auto_drafts_longer_where_longer_calls_wait_less_for_the_loops_processor(slope):
+    """Where each draft token cost what its calls take, auto had 0.91, 0.92 and 0.99."""
+    pair = replace(LARGEST, processor=0.8e-3, batch_slope=slope)
+    assert over_best(pair, AcceptanceModel((0.86,)), 64, (10, 14, 24)) > LOSES_AT_MOST
 
 
 def test_auto_is_as_regular_as_a_fixed_length_where_streams_share_a_processor():

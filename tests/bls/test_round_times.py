@@ -141,6 +141,54 @@ def test_a_round_that_waited_for_branches_says_nothing_of_those_that_do_not():
     assert times.of_drafts("draft_model")[0] == pytest.approx(0.023)
 
 
+def timed_under_load(running, *, alone=None, rest=0.044):
+    """Rounds of 10 tokens: 0.030 of the target, 0.020 of the draft, and the rest."""
+    num_running = 1
+    times = RoundTimes(lambda: num_running)
+    if alone is not None:
+        times.add_round("draft_model", 10, 0.029 + 0.001, alone)
+    num_running = running
+    for tokens in (8, 12) * 2000:
+        times.add_draft(tokens, 0.010 + 0.001 * tokens)
+        times.add_round("draft_model", tokens, 0.029 + 0.0001 * tokens, rest)
+    return times
+
+
+def test_a_longer_call_of_one_of_many_that_wait_makes_its_round_little_longer():
+    times = timed_under_load(64, alone=0.004)
+    fixed, each = times.of_drafts("draft_model")
+    assert fixed + 10 * each == pytest.approx(0.094, rel=1e-3)  # as long as it was
+    assert each == pytest.approx(0.0011 / (1 + 63 * (0.040 / 0.094) ** 2), rel=1e-2)
+    fixed, each = times.of_copies("draft_model")
+    assert fixed + 10 * each == pytest.approx(0.074, rel=1e-3)
+    assert each == pytest.approx(0.0001 / (1 + 63 * (0.040 / 0.074) ** 2), rel=1e-2)
+
+
+def test_times_are_told_when_nothing_decodes_any_more():
+    running = 1
+    times = RoundTimes(lambda: running)
+    times.add_round("draft_model", 4, 0.0, 0.0)
+    running = 2
+    for _ in range(100):
+        times.add_round("draft_model", 4, 0.0, 0.010)
+    running = 0
+    assert times.of_drafts("draft_model")[0] > 0
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        timed_under_load(1, alone=0.004),
+        timed_under_load(64),  # what a round takes where nobody waits is not known
+        timed_under_load(64, alone=0.044),
+        timed_under_load(64, alone=0.060),  # nobody waits less than not at all
+    ],
+)
+def test_where_nobody_waits_a_round_gets_as_much_longer_as_its_calls(times):
+    fixed, each = times.of_drafts("draft_model")
+    assert (fixed, each) == pytest.approx((0.029 + 0.010 + 0.044, 0.0011), rel=1e-2)
+
+
 def test_a_token_alone_takes_a_step_and_its_part_of_the_calls_way():
     times = PlainTimes()
     times.add(8, 0.160, 0.168)
