@@ -40,7 +40,7 @@ MAX_COPY_LEN = 10
 PROMPT_LEN = 200
 WORDS = 10**6  # so many that nothing comes again by chance
 COPY_LEN, NEW_LEN = 20, 10  # mean lengths of stretches that are copied from the prompt, and new
-STEPS_ALONE = 20  # of the target, before other streams begin
+STEPS_ALONE = 20
 FLOOR = 1e-9  # of a probability, before its logarithm is taken
 
 TARGET = EngineSettings(
@@ -368,16 +368,17 @@ def run(
     drafter: DrafterName = "draft_model",
     rated: bool = True,
     streams_text: bool = False,
+    steps_alone: int = STEPS_ALONE,
 ) -> ClosedLoopResult:
     """Let streams decode for so long, from a cold start and ``warm_up`` seconds before it counts.
 
-    The first stream is alone for a moment, as a server's first request often is. draft_len: 0 is
-    the target alone.
+    draft_len: 0 is the target alone. steps_alone: of the target, before all other streams begin:
+    a server's first request often is alone.
     """
     world = World(pair, language, drafter, draft_len, rated=rated, streams_text=streams_text)
     world.stream(0)
     for number in range(1, streams):
-        world.clock.after(STEPS_ALONE * pair.target, partial(world.stream, number))
+        world.clock.after(steps_alone * pair.target, partial(world.stream, number))
     while world.clock.now < warm_up:
         world.clock.advance()
     world.begin_counting()

@@ -7,6 +7,7 @@ on the draft, and waiting for other sequences, which gets shorter where calls ge
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 MEMORY = 0.99  # of a step; those of all requests count
@@ -100,10 +101,7 @@ class Mean:
 
 
 class Rest:
-    """Seconds of rounds that no engine took, of one drafter: of all, and where nobody waited.
-
-    That is where one sequence decoded alone.
-    """
+    """Seconds of rounds that no engine took: of all, and of those while no other sequence ran."""
 
     def __init__(self) -> None:
         self._all, self._unshared = Mean(), Mean()
@@ -114,9 +112,9 @@ class Rest:
         return self._all.value
 
     @property
-    def waiting(self) -> float:
-        """As much of it as was waiting for others; 0 where nobody knows."""
-        return max(0.0, self._all.value - self._unshared.value) if self._unshared.known else 0.0
+    def unshared(self) -> float:
+        """Of rounds in which nobody else could be waited for; without end where none is known."""
+        return self._unshared.value if self._unshared.known else math.inf
 
     def add(self, seconds: float, num_running: int) -> None:
         """Take a round in, of so many sequences."""
@@ -130,8 +128,9 @@ class RoundTimes:
 
     running: how many sequences decode now. What they wait for, processors or the interpreter's
     lock, has so many rounds a second, however long calls of engines are: a longer one waits less
-    before the next. By mean value analysis of a closed queue (Schweitzer 1979) a round gets longer
-    by 1 / (1 + (n - 1) * w ** 2) of what its calls do, where w is the share of it that is waiting.
+    before the next. By mean value analysis of a closed queue (Schweitzer 1979) a round of n
+    sequences gets longer by 1 / (1 + (n - 1) * w ** 2) of what its calls do, where w is the share
+    of it that it waits and is served there. Only waiting is known, so they are charged too much.
     """
 
     def __init__(self, running: Callable[[], int] = lambda: 1) -> None:
@@ -157,8 +156,7 @@ class RoundTimes:
         waited: for what was drafted ahead, which says nothing of rounds in turns.
         """
         self._target.add(verified, target)
-        known = self._rest.setdefault((drafter, waited), Rest())
-        known.add(rest, self._running())
+        self._rest.setdefault((drafter, waited), Rest()).add(rest, self._running())
 
     def draft(self, tokens: int) -> float:
         """Return the seconds of a draft model's call."""
@@ -166,15 +164,18 @@ class RoundTimes:
         return fixed + each * tokens
 
     def of_drafts(self, drafter: str) -> tuple[float, float]:
-        """Return the seconds of a round in which a model drafts, and of each draft token."""
+        """Return the seconds of a round in which a model drafts, and of each draft token.
+
+        They hold for drafts about as long as lately.
+        """
         return self._priced(drafter, self._target, self._draft)
 
     def of_copies(self, drafter: str) -> tuple[float, float]:
-        """Return the seconds of a round whose draft costs no call, and of each draft token."""
+        """Return the same of a round whose draft costs no call."""
         return self._priced(drafter, self._target)
 
     def _priced(self, drafter: str, *calls: LatencyModel) -> tuple[float, float]:
-        """Return the seconds of a round with such calls, and by how much a token makes it longer.
+        """Return the seconds of a round with such calls and no token, and what each token adds.
 
         With as many tokens as lately it takes as long as it did.
         """
@@ -182,18 +183,28 @@ class RoundTimes:
         fits = [call.fit() for call in calls]
         fixed, each = sum(fit[0] for fit in fits), sum(fit[1] for fit in fits)
         usual = sum(fit[1] * call.mean_tokens for fit, call in zip(fits, calls, strict=True))
-        share = rest.waiting / max(LEAST, fixed + usual + rest.value)
-        longer = 1 / (1 + max(0, self._running() - 1) * share**2)
-        return max(LEAST, fixed + (1 - longer) * usual + rest.value), longer * each
+        waiting = self._waiting(drafter, rest) / max(LEAST, fixed + usual + rest)
+        passed_on = 1 / (1 + max(0, self._running() - 1) * waiting**2)
+        return max(LEAST, fixed + (1 - passed_on) * usual + rest), passed_on * each
+
+    def _waiting(self, drafter: str, rest: float) -> float:
+        """Return how much of that is waiting for other sequences; nothing where nobody knows.
+
+        While no other one ran it was nothing, also in rounds that waited for branches: these took
+        more than others, so the least is taken.
+        """
+        known = (self._rest[key].unshared for key in self._rest if key[0] == drafter)
+        return max(0.0, rest - min(known, default=math.inf))
 
     def step(self, piece: int) -> float:
         """Seconds a token of the target alone, as its verifications let expect."""
         hop = min((rest.value for rest in self._rest.values()), default=0.0)
         return max(LEAST, self._target.fit()[0] + hop / piece)
 
-    def _rest_of(self, drafter: str) -> Rest:
+    def _rest_of(self, drafter: str) -> float:
         """Of a drafter that has not been timed: as of another one."""
-        return self._rest.get((drafter, False)) or next(iter(self._rest.values()), Rest())
+        known = self._rest.get((drafter, False)) or next(iter(self._rest.values()), None)
+        return known.value if known else 0.0
 
 
 class PlainTimes:

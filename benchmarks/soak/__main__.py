@@ -96,7 +96,8 @@ def _soak(
 ) -> list[str]:
     """Let the crowd in with faults all along; return what was wrong."""
     ledger, samples = Ledger(), []
-    _eventually(lambda: is_at_rest(server))
+    if not _eventually(lambda: is_at_rest(server)):
+        return ["requests run or wait before the crowd comes"]
     before = sample(server)
     with Trouble(server.repository) as trouble:
         crowd = Crowd(server.grpc_url, questions, ledger, trouble.explains)
@@ -118,8 +119,7 @@ def _soak(
     faults += _of_rest(server, trouble)
     out.print("\n| what is held | at first | growth | allowed |\n|---|---|---|---|")
     faults += _of_courses(courses(samples))
-    _eventually(lambda: all(c.flat for c in threads_at_rest(before, sample(server))))
-    faults += _of_courses(threads_at_rest(before, sample(server)))
+    faults += _of_courses(_threads_left(server, before))
     unwatched = max((s.heartbeat for s in samples if s.heartbeat is not None), default=0.0)
     if unwatched > SECONDS_UNWATCHED:
         faults.append(f"a watcher did not look for {unwatched:.0f} s")
@@ -169,6 +169,18 @@ def _of_rest(server: TritonServer, trouble: Trouble) -> list[str]:
     if "is its time-out" not in late.error:
         faults.append(f"a request of 1 ms was told: {late.error or late.texts}")
     return faults
+
+
+def _threads_left(server: TritonServer, before: Sample) -> list[Course]:
+    """Return the threads at rest, once those of the crowd have ended, or that do not end."""
+    courses_at_rest: list[Course] = []
+
+    def ended() -> bool:
+        courses_at_rest[:] = threads_at_rest(before, sample(server))
+        return all(course.flat for course in courses_at_rest)
+
+    _eventually(ended)
+    return courses_at_rest
 
 
 def _of_courses(measured: Iterable[Course]) -> list[str]:

@@ -164,6 +164,23 @@ def test_a_longer_call_of_one_of_many_that_wait_makes_its_round_little_longer():
     assert each == pytest.approx(0.0001 / (1 + 63 * (0.040 / 0.074) ** 2), rel=1e-2)
 
 
+def test_a_round_alone_that_waited_for_branches_waited_for_no_other_sequence():
+    num_running = 1
+    times = RoundTimes(lambda: num_running)
+    times.add_draft(10, 0.020)
+    times.add_round("prompt_lookup", 10, 0.030, 0.001)  # a way of its own
+    times.add_round("draft_model", 10, 0.030, 0.014, waited=True)
+    num_running = 64
+    times.add_round("draft_model", 10, 0.030, 0.044)
+    waiting = (0.044 - 0.014) / (0.030 + 0.020 + 0.044)
+    price = 0.002 / (1 + 63 * waiting**2)
+    assert times.of_drafts("draft_model")[1] == pytest.approx(price)
+    num_running = 1
+    times.add_round("draft_model", 10, 0.030, 0.044)  # waits less for branches than there is to do
+    num_running = 64
+    assert times.of_drafts("draft_model")[1] == pytest.approx(price)
+
+
 def test_times_are_told_when_nothing_decodes_any_more():
     running = 1
     times = RoundTimes(lambda: running)
