@@ -19,10 +19,12 @@ from live_triton import eventually
 from metrics import total
 from tritonclient.grpc.aio import InferenceServerClient as AsyncClient
 
+from tandem.contract import entry
 from tandem.gateway import server as gateway_server
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen
 from tandem.gateway.settings import GatewaySettings
+from tandem.tools.client.client import Client
 from tandem.tools.errors import TandemError
 
 from .conftest import emulated_zero, serving
@@ -95,6 +97,19 @@ def test_clients_of_the_gateway_that_leave_silence_no_stream(slow):
     with chunks(gateway, max_tokens=2) as answer:
         assert "".join(chunk.choices[0].text for chunk in answer if chunk.choices)
     assert eventually(lambda: idle(server))  # whoever left is not worked for
+
+
+def test_commands_that_leave_silence_no_stream(slow):
+    server, _ = slow
+    inputs = {entry.TEXT_INPUT: "x", entry.END_ID: -1, entry.DRAFTER: "none", entry.STREAM: True}
+    with Client(server.grpc_url) as asking:
+        for seconds in LEAVE_AFTER * TIMES:
+            chunks = asking.stream("bls_stream", {**inputs, entry.MAX_TOKENS: 400})
+            next(chunks)
+            time.sleep(seconds)
+            chunks.close()
+        assert asking.answer("bls_stream", {**inputs, entry.MAX_TOKENS: 2}).num_tokens == 2
+    assert eventually(lambda: idle(server))
 
 
 def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import time
+import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ Inputs: TypeAlias = Mapping[Tensor, Value]
 
 ORIGINS = (tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 ALIVE_SECONDS = 2.0
+SECONDS_TO_END = 10.0  # for a request that is stopped; one that hangs never ends
 UNKNOWN_MODEL = "StatusCode.NOT_FOUND"
 NO_SERVER = ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED")
 
@@ -148,9 +150,10 @@ class Client(AbstractContextManager["Client"]):
     ) -> Generator[AnswerChunk, None, None]:
         """Send a prompt to a text entry and yield the chunks of its answer as they come.
 
-        Closing the generator early cancels the request. tells_origins: ask for the kind of each
-        token, and for the length of its text.
+        Closing the generator early ends the request. tells_origins: ask for the kind of each token,
+        and for the length of its text.
         """
+        request_id, begun, complete = str(uuid.uuid4()), False, False
         arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
 
         def take(result: Any, error: InferenceServerException | None) -> None:
@@ -159,17 +162,20 @@ class Client(AbstractContextManager["Client"]):
         began = time.perf_counter()
         self._connection.start_stream(take)
         try:
-            self._send(model, inputs, tensors.ANSWER_OUTPUTS + ORIGINS * tells_origins)
-            while True:
-                result, error, moment = arrived.get()
-                if error is not None:
-                    raise self._failure(error)
-                if result.as_numpy(tensors.TEXT_OUTPUT) is not None:
-                    yield _chunk(result, moment - began)
-                if _is_final(result):
-                    return
+            self._send(model, request_id, inputs, tensors.ANSWER_OUTPUTS + ORIGINS * tells_origins)
+            while not complete:
+                arrival = arrived.get()
+                begun, complete = True, arrival.is_last
+                if arrival.error is not None:
+                    raise self._failure(arrival.error)
+                if arrival.result.as_numpy(tensors.TEXT_OUTPUT) is not None:
+                    yield _chunk(arrival.result, arrival.moment - began)
         finally:
-            self._connection.stop_stream(cancel_requests=True)
+            try:
+                if begun and not complete:
+                    self._leave(model, request_id, arrived)
+            finally:
+                self._connection.stop_stream(cancel_requests=True)
 
     def answer(self, model: str, inputs: Inputs) -> Answer:
         """Send a prompt to a text entry; return the complete answer."""
@@ -178,14 +184,27 @@ class Client(AbstractContextManager["Client"]):
             answer.add(chunk)
         return answer
 
-    def _send(self, model: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
+    def _leave(self, model: str, request_id: str, arrived: queue.SimpleQueue[_Arrival]) -> None:
+        """Have a request stopped, and drop what still comes of it.
+
+        A stream that is cancelled while a response goes out can silence Triton
+        (docs/deployment.md).
+        """
+        self._send(model, request_id, {tensors.STOP: True}, ())
+        until = time.monotonic() + SECONDS_TO_END
+        with suppress(queue.Empty):
+            while not arrived.get(timeout=max(0.0, until - time.monotonic())).is_last:
+                pass
+
+    def _send(self, model: str, request_id: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
         # A stream that has broken refuses the request, and says why through its callback.
         with suppress(InferenceServerException):
             self._connection.async_stream_infer(
                 model,
                 [_tensor(tensor, as_array(tensor, value)) for tensor, value in inputs.items()],
+                request_id=request_id,
                 outputs=[grpc.InferRequestedOutput(name) for name in outputs],
-                enable_empty_final_response=True,
+                enable_empty_final_response=bool(outputs),  # a `stop` has no response
             )
 
     def _no_entry(self, reason: str) -> TandemError:
@@ -215,6 +234,11 @@ class _Arrival(NamedTuple):
     result: Any
     error: InferenceServerException | None
     moment: float
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows."""
+        return self.error is not None or _is_final(self.result)
 
 
 def _chunk(result: Any, seconds: float) -> AnswerChunk:

@@ -1,0 +1,106 @@
+"""What becomes of a request of the command line whose answer is left."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+import pytest
+from triton_service import MANY, response
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tandem.contract import entry
+from tandem.tools.client import client
+from tandem.tools.client.client import Client
+
+INPUTS = {entry.TEXT_INPUT: "x", entry.MAX_TOKENS: 4}
+SECONDS = 20
+
+
+class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """A Triton of a test's own, that answers without end until it is asked to stop."""
+
+    def __init__(self, *, is_long=True, heeds=True, pauses=True):
+        self._is_long, self._heeds, self._pauses = is_long, heeds, pauses
+        self.requests, self.stops = [], []
+        self.all_came = threading.Event()  # what belongs to the request
+        self.ended = threading.Event()
+
+    def ModelStreamInfer(self, requests, context):  # noqa: N802
+        context.add_callback(self.ended.set)
+        self.requests.append(next(requests))
+        yield chunk()
+        if not self._is_long:
+            yield chunk(is_last=True)
+        if not self._pauses:
+            yield from itertools.repeat(chunk())
+        for stop in requests:
+            self.stops.append(stop)
+            yield from itertools.repeat(chunk(), MANY)  # they were on their way
+            if self._heeds:
+                yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
+                self.all_came.set()  # not reached where the client has cancelled before
+
+
+def chunk(*, is_last=False):
+    one = response({entry.TEXT_OUTPUT: b"a", entry.OUTPUT_IDS: [[[7]]]})
+    one.infer_response.parameters["triton_final_response"].bool_param = is_last
+    return one
+
+
+@contextmanager
+def asking(service):
+    """The chunks of an answer."""
+    server = grpc.server(ThreadPoolExecutor())
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with Client(f"127.0.0.1:{port}") as asks:
+            yield asks.stream("bls_stream", INPUTS)
+        assert service.ended.wait(SECONDS)
+    finally:
+        server.stop(0).wait()
+
+
+def leave(service):
+    with asking(service) as chunks:
+        next(chunks)
+        chunks.close()
+
+
+def test_an_answer_that_is_left_is_stopped_and_its_end_is_waited_for():
+    """Triton's one thread for streams can wait for ever behind a stream that is cancelled."""
+    service = Service()
+    leave(service)
+    (request,), (stop,) = service.requests, service.stops
+    assert service.all_came.is_set()
+    assert request.id
+    assert (stop.id, stop.model_name) == (request.id, request.model_name)
+    (given,) = stop.inputs
+    assert given.name == entry.STOP
+    assert stop.raw_input_contents == [b"\1"]
+    # An end of its own would be taken for that of the request.
+    assert not stop.parameters["triton_enable_empty_final_response"].bool_param
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_a_server_that_heeds_no_stop_is_not_waited_for_without_end(monkeypatch, pauses):
+    monkeypatch.setattr(client, "SECONDS_TO_END", 0.3)
+    leave(Service(heeds=False, pauses=pauses))
+
+
+def test_each_request_has_an_id_of_its_own():
+    service = Service()
+    leave(service)
+    leave(service)
+    first, second = service.requests
+    assert first.id != second.id
+
+
+def test_an_answer_that_is_complete_is_not_stopped():
+    service = Service(is_long=False)
+    with asking(service) as chunks:
+        assert len(list(chunks)) == 2
+    assert service.stops == []
