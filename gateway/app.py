@@ -25,6 +25,7 @@ from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import Backend, Triton
+from tandem.gateway.under_way import UnderWay
 
 PAGE = Path(__file__).parent / "page"
 # The page asks nobody but its own gateway, and nobody shows it in a frame.
@@ -41,17 +42,18 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Backend] = Tr
     that cannot be read raises.
     """
     tokenizer = ChatTokenizer(settings.tokenizer, settings.chat_template)
-    metrics = GatewayMetrics()
+    metrics, under_way = GatewayMetrics(), UnderWay()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.serving = Serving(connect(settings.url), tokenizer, metrics)
+        app.state.serving = Serving(connect(settings.url), tokenizer, metrics, under_way)
         try:
             yield
         finally:
             await app.state.serving.close()
 
     app = FastAPI(title="Tandem", openapi_url=None, lifespan=lifespan)
+    app.state.under_way = under_way
     _add_errors(app)
     _add_openai(app)
     _add_tokenizer(app)

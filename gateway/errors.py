@@ -23,6 +23,7 @@ GatewayCode: TypeAlias = Literal[
     "body_too_large",
     "chat_template",  # it fails on these messages, or there is none
     "context_length_exceeded",
+    "gateway_stopped",  # while the request was under way
     "invalid_api_key",
     "invalid_json",
     "invalid_text",  # what JSON can spell and UTF-8 cannot

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.types import ASGIApp
+from fastapi import FastAPI
 
 from tandem.gateway.connection import Connection
 
-# Requests under way get so long to end when the gateway is stopped.
+# Requests under way get so long to be answered when the gateway is stopped, and then to end.
 SECONDS_TO_STOP = 5
+SECONDS_TO_END = 2
 
 
-def serve(app: ASGIApp, listening: socket.socket) -> None:
+def serve(app: FastAPI, listening: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM. Called from the main thread."""
     _server(app).run(sockets=[listening])
 
 
 @contextmanager
-def serving(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
+def serving(app: FastAPI, listening: socket.socket) -> Iterator[None]:
     """Serve on a thread for as long as the context lasts."""
     server = _server(app)
     thread = threading.Thread(
@@ -33,7 +35,7 @@ def serving(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
         yield
     finally:
         server.should_exit = True
-        thread.join(SECONDS_TO_STOP + 5)
+        thread.join(SECONDS_TO_STOP + SECONDS_TO_END + 5)
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -52,14 +54,30 @@ def listen(address: str, port: int) -> socket.socket:
     return listening
 
 
-def _server(app: ASGIApp) -> uvicorn.Server:
+class _Server(uvicorn.Server):
+    """Ends the requests that are still under way a while after it is asked to stop.
+
+    uvicorn would cut them off: a stream would end as if it were complete.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, and wait for the others to end."""
+        end = self.config.app.state.under_way.end  # type: ignore[union-attr]
+        ending = asyncio.get_running_loop().call_later(SECONDS_TO_STOP, end)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+
+def _server(app: FastAPI) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=Connection,
         lifespan="on",
         log_level="warning",
         access_log=False,
-        timeout_graceful_shutdown=SECONDS_TO_STOP,
+        timeout_graceful_shutdown=SECONDS_TO_STOP + SECONDS_TO_END,
         server_header=False,
     )
-    return uvicorn.Server(config)
+    return _Server(config)

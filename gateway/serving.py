@@ -37,6 +37,7 @@ from tandem.gateway.stream import begun, stream_response
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tool_calls import FORMATS, ToolCallParser
 from tandem.gateway.triton.backend import Backend
+from tandem.gateway.under_way import UnderWay
 from tandem.gateway.values import MOST_CHOICES
 from tandem.gateway.writer import Writer
 
@@ -44,12 +45,19 @@ MESSAGE = 100  # what rendering a message or a variable costs by itself, in char
 
 
 class Serving:
-    """Answers requests; it holds no state but a connection and counters."""
+    """Answers requests; it holds no state but a connection, counters and who is under way."""
 
-    def __init__(self, engine: Backend, tokenizer: ChatTokenizer, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        engine: Backend,
+        tokenizer: ChatTokenizer,
+        metrics: GatewayMetrics,
+        under_way: UnderWay,
+    ) -> None:
         self.tokenizer = tokenizer
         self.metrics = metrics
         self._engine = engine
+        self._under_way = under_way
 
     async def ready(self) -> bool:
         """Whether requests would be answered now."""
@@ -224,11 +232,11 @@ class Serving:
         )
         if guide is not None:
             chunks = naming_field(guide, chunks)
-        if body.stream:
-            return stream_response(
-                await while_connected(http.receive, begun(exchange.events(chunks)))
-            )
-        return await while_connected(http.receive, exchange.whole(chunks))
+        with self._under_way.one():
+            if body.stream:
+                events = begun(exchange.events(chunks), self._under_way)
+                return stream_response(await while_connected(http.receive, events))
+            return await while_connected(http.receive, exchange.whole(chunks))
 
     def _new_answer(self, body: GenerationRequest, ids: Sequence[int]) -> AnswerState:
         answer = AnswerState(len(ids))
