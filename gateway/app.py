@@ -42,18 +42,17 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Backend] = Tr
     that cannot be read raises.
     """
     tokenizer = ChatTokenizer(settings.tokenizer, settings.chat_template)
-    metrics, under_way = GatewayMetrics(), UnderWay()
+    metrics = GatewayMetrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.serving = Serving(connect(settings.url), tokenizer, metrics, under_way)
+        app.state.serving = Serving(connect(settings.url), tokenizer, metrics, UnderWay())
         try:
             yield
         finally:
             await app.state.serving.close()
 
     app = FastAPI(title="Tandem", openapi_url=None, lifespan=lifespan)
-    app.state.under_way = under_way
     _add_errors(app)
     _add_openai(app)
     _add_tokenizer(app)
@@ -96,12 +95,14 @@ def _add_openai(app: FastAPI) -> None:
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        return await _serving(request).chat(await read_body(ChatRequest, request), request)
+        with _serving(request).under_way.one():
+            return await _serving(request).chat(await read_body(ChatRequest, request), request)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        body = await read_body(CompletionRequest, request)
-        return await _serving(request).completion(body, request)
+        with _serving(request).under_way.one():
+            body = await read_body(CompletionRequest, request)
+            return await _serving(request).completion(body, request)
 
 
 def _add_tokenizer(app: FastAPI) -> None:

@@ -57,17 +57,18 @@ def listen(address: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """Ends the requests that are still under way a while after it is asked to stop.
 
-    uvicorn would cut them off: a stream would end as if it were complete.
+    uvicorn would cut them off: a stream would break off, and another request get a bare 500.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and wait for the others to end."""
-        end = self.config.app.state.under_way.end  # type: ignore[union-attr]
+        end = self.config.app.state.serving.under_way.end  # type: ignore[union-attr]
         ending = asyncio.get_running_loop().call_later(SECONDS_TO_STOP, end)
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
+            end()  # a second Ctrl-C waits for nothing
 
 
 def _server(app: FastAPI) -> uvicorn.Server:

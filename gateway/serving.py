@@ -57,7 +57,7 @@ class Serving:
         self.tokenizer = tokenizer
         self.metrics = metrics
         self._engine = engine
-        self._under_way = under_way
+        self.under_way = under_way
 
     async def ready(self) -> bool:
         """Whether requests would be answered now."""
@@ -232,11 +232,10 @@ class Serving:
         )
         if guide is not None:
             chunks = naming_field(guide, chunks)
-        with self._under_way.one():
-            if body.stream:
-                events = begun(exchange.events(chunks), self._under_way)
-                return stream_response(await while_connected(http.receive, events))
-            return await while_connected(http.receive, exchange.whole(chunks))
+        if body.stream:
+            events = begun(exchange.events(chunks), self.under_way)
+            return stream_response(await while_connected(http.receive, events))
+        return await while_connected(http.receive, exchange.whole(chunks))
 
     def _new_answer(self, body: GenerationRequest, ids: Sequence[int]) -> AnswerState:
         answer = AnswerState(len(ids))

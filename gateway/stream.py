@@ -38,10 +38,13 @@ async def _after(
     first: bytes, events: AsyncGenerator[bytes, None], under_way: UnderWay
 ) -> AsyncGenerator[bytes, None]:
     try:
-        with under_way.one():
-            yield first
-            async for more in events:
-                yield more
+        yield first
+        while True:
+            with under_way.one():  # not while a client takes its time: the library would be hit
+                more = await anext(events, None)
+            if more is None:
+                return
+            yield more
     except Exception as error:  # noqa: BLE001  the status was said already: only an event is left
         yield event(json.dumps(api_error(error).body).encode())
         yield DONE

@@ -22,6 +22,8 @@ class UnderWay:
     @contextmanager
     def one(self) -> Iterator[None]:
         """Let the calling task work for a request; raise ApiError once the gateway ends."""
+        if self._over:
+            raise _stopped()
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -32,16 +34,20 @@ class UnderWay:
                 raise
             if sys.version_info >= (3, 11):
                 task.uncancel()
-            raise ApiError(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "the gateway is being stopped; send the request again",
-                code="gateway_stopped",
-            ) from cancelled
+            raise _stopped() from cancelled
         finally:
             self._tasks.discard(task)
 
     def end(self) -> None:
-        """End all of them."""
+        """End all of them, and all that are still to come."""
         self._over = True
         for task in self._tasks:
             task.cancel()
+
+
+def _stopped() -> ApiError:
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the gateway is being stopped; send the request again",
+        code="gateway_stopped",
+    )

@@ -39,8 +39,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             self.stops.append(stop)
             yield from itertools.repeat(chunk(), MANY)  # they were on their way
             if self._heeds:
-                yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
                 self.all_came.set()  # not reached where the client has cancelled before
+                yield service_pb2.ModelStreamInferResponse(error_message="cancelled")
 
 
 def chunk(*, is_last=False):

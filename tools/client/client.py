@@ -193,8 +193,9 @@ class Client(AbstractContextManager["Client"]):
         self._send(model, request_id, {tensors.STOP: True}, ())
         until = time.monotonic() + SECONDS_TO_END
         with suppress(queue.Empty):
-            while not arrived.get(timeout=max(0.0, until - time.monotonic())).is_last:
-                pass
+            while (left := until - time.monotonic()) > 0:
+                if arrived.get(timeout=left).is_last:
+                    return
 
     def _send(self, model: str, request_id: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
         # A stream that has broken refuses the request, and says why through its callback.
