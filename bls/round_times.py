@@ -130,7 +130,8 @@ class RoundTimes:
     lock, has so many rounds a second, however long calls of engines are: a longer one waits less
     before the next. By mean value analysis of a closed queue (Schweitzer 1979) a round of n
     sequences gets longer by 1 / (1 + (n - 1) * w ** 2) of what its calls do, where w is the share
-    of it that it waits and is served there. Only waiting is known, so they are charged too much.
+    of it that it waits and is served there. Only waiting is known, so calls are charged somewhat
+    more than that.
     """
 
     def __init__(self, running: Callable[[], int] = lambda: 1) -> None:

@@ -141,9 +141,9 @@ def test_a_round_that_waited_for_branches_says_nothing_of_those_that_do_not():
     assert times.of_drafts("draft_model")[0] == pytest.approx(0.023)
 
 
-def timed_under_load(running, *, alone=None, rest=0.044):
+def timed_under_load(running, *, alone=None, rest=0.044, company=1):
     """Rounds of 10 tokens: 0.030 of the target, 0.020 of the draft, and the rest."""
-    num_running = 1
+    num_running = company
     times = RoundTimes(lambda: num_running)
     if alone is not None:
         times.add_round("draft_model", 10, 0.029 + 0.001, alone)
@@ -197,6 +197,7 @@ def test_times_are_told_when_nothing_decodes_any_more():
     [
         timed_under_load(1, alone=0.004),
         timed_under_load(64),  # what a round takes where nobody waits is not known
+        timed_under_load(64, alone=0.004, company=2),  # these may have waited for each other
         timed_under_load(64, alone=0.044),
         timed_under_load(64, alone=0.060),  # nobody waits less than not at all
     ],

@@ -112,7 +112,7 @@ from tandem.gateway.settings import GatewaySettings
 
 triton = ScriptedTriton(lambda _: [HELLO[0], FOREVER])
 app = create_app(GatewaySettings("", Path(sys.argv[2])), connect=lambda _: triton)
-server.SECONDS_TO_STOP = 2  # the library would cut streams off before
+server.SECONDS_TO_STOP = float(sys.argv[3])
 with server.listen("127.0.0.1", 0) as bound:
     print(bound.getsockname()[1], flush=True)
     with suppress(KeyboardInterrupt):  # it comes again behind the end
@@ -120,20 +120,62 @@ with server.listen("127.0.0.1", 0) as bound:
 """
 
 
+@contextlib.contextmanager
+def gateway_process(tokenizer_folder, seconds_to_stop):
+    """A gateway in a process of its own, and the port that it listens on."""
+    arguments = [*map(str, (SUPPORT, tokenizer_folder, seconds_to_stop))]
+    with subprocess.Popen(
+        [sys.executable, "-c", GATEWAY, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as gateway:
+        yield gateway, int(gateway.stdout.readline())
+        gateway.wait(SECONDS)
+
+
 @pytest.mark.parametrize("signal_of_end", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_streams_with_an_error(tokenizer_folder, signal_of_end):
-    arguments = [sys.executable, "-c", GATEWAY, str(SUPPORT), str(tokenizer_folder)]
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as gateway:
-        with request(int(gateway.stdout.readline()), stream=True) as asked:
-            response = asked.getresponse()
-            first = response.readline()
-            gateway.send_signal(signal_of_end)
-            *_, last = told(first + response.read())
-        _, errors = gateway.communicate(timeout=SECONDS)
+    """The library would cut them off within a second."""
+    with (
+        gateway_process(tokenizer_folder, seconds_to_stop=2) as (gateway, port),
+        request(port, stream=True) as asked,
+    ):
+        response = asked.getresponse()
+        first = response.readline()
+        gateway.send_signal(signal_of_end)
+        *_, last = told(first + response.read())
+        assert gateway.communicate(timeout=SECONDS)[1] == ""
     assert last["error"]["code"] == "gateway_stopped"
-    assert errors == ""
+
+
+def test_a_second_interrupt_waits_for_nothing(tokenizer_folder):
+    with (
+        gateway_process(tokenizer_folder, seconds_to_stop=10 * SECONDS) as (gateway, port),
+        request(port, stream=True) as asked,
+    ):
+        response = asked.getresponse()
+        first = response.readline()
+        gateway.send_signal(signal.SIGINT)
+        assert eventually(lambda: not is_taken(port))
+        gateway.send_signal(signal.SIGINT)
+        *_, last = told(first + response.read())
+    assert last["error"]["code"] == "gateway_stopped"
+
+
+@pytest.mark.anyio
+async def test_what_is_cancelled_for_another_reason_stays_cancelled():
+    under_way = UnderWay()
+
+    async def work():
+        with under_way.one():
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
 
 
 class Paused(ScriptedTriton):
