@@ -89,7 +89,8 @@ class AheadStatistics:
 
     def observe(self, tokens: int, seconds: float, *, ahead: bool) -> None:
         """Count a round for the trial under way. ahead: whether branches were drafted in it."""
-        self._trials.observe(self._running(), tokens, seconds, allowed=ahead)
+        if not self._are_too_many:
+            self._trials.observe(self._running(), tokens, seconds, allowed=ahead)
 
     def timed(self, draft: Draft, seconds: StepSeconds) -> None:
         """Learn what a round took. What its draft did not take is time to draft ahead in."""
@@ -117,7 +118,7 @@ class AheadStatistics:
         longest: tokens (>= 1) that a draft may have. most: tokens of all branches together. always:
         only how, not whether.
         """
-        if not always and (self._shares_device or self._running() > MAX_HELPERS):
+        if not (always or self._may_pay):
             return None
         with self._lock:
             limits = longest, most
@@ -129,8 +130,19 @@ class AheadStatistics:
                 acceptance, share = self.acceptance(DRAFT_MODEL.name), self._share
                 plan, advantage = best_plan(costs, acceptance, longest, share, most)
                 self._plans[limits] = self._rounds, plan, advantage
-        pays = advantage > ADVANTAGE and self._trials.allow(self._running())
-        return plan if always or pays else None
+        return plan if always or advantage > ADVANTAGE else None
+
+    @property
+    def _may_pay(self) -> bool:
+        """Whether a plan is worth being made: to make one takes a processor's time."""
+        if self._shares_device or self._are_too_many:
+            return False
+        return self._trials.allow(self._running())
+
+    @property
+    def _are_too_many(self) -> bool:
+        """Whether so many decode that none drafts ahead by itself."""
+        return self._running() > MAX_HELPERS
 
     @property
     def _share(self) -> int:

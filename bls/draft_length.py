@@ -90,6 +90,7 @@ class AdaptiveLength:
         self._arm: Arm | None = None  # the last choice,
         self._kept = 0  # and for how many rounds more
         self._seconds_kept = 0.0  # that these have taken
+        self._ahead = False  # that it was chosen for a draft ahead of others
         self._asks_nobody = False  # in these: enough is known, and nothing is tried
         self._allowed = True  # to draft, in the round under way
         self._chose = False  # how it goes; not where the draft engine is unwell, say
@@ -98,8 +99,11 @@ class AdaptiveLength:
         """Choose the target alone, a trial, or the best draft.
 
         Ahead of others that is the longest one, also where it is unsure: the branches behind it are
-        worth more than the time that stopping would save.
+        worth more than the time that stopping would save. An arm is kept for one of both alone:
+        the limits differ.
         """
+        if ahead != self._ahead:
+            self._ahead, self._kept = ahead, 0
         plan = self._planned(limit)
         if ahead and plan.num_tokens and not plan.on_trial:
             return plan._replace(num_tokens=limit, stop_probability=0.0)

@@ -25,6 +25,7 @@ TRIAL_TURNS = 3  # of each way, in a trial
 FIRST_TOKENS = 1024  # of all sequences, before the first trial: many a load lasts for moments only
 PIECE = 16  # tokens in one call, at most, in a trial: whoever is in a long one changes late
 PATIENCE = 64  # tokens of each sequence that a turn waits for those that have not changed yet
+IN_VAIN = 64  # rounds in a row of each sequence that did not go a turn's way: it cannot be gone now
 MEMORY = 0.5  # how much of what a trial has found outlives the next one
 FAR_BEHIND = 0.8  # of the other way's tokens a second: no other turn will change that
 HOPELESS = 0.5  # of them: a turn ends with it, as soon as it has taken as long as the other way's
@@ -58,8 +59,8 @@ class OneLoad:
     better: what trials have found: True is the way, False to leave it. allowed: what all sequences
     do now. tokens_left: of all sequences together, until that changes. num_late: sequences that did
     not leave the way before yet; num_early: rounds in which it has a part all the same; patience:
-    tokens, until late ones are waited for no more. turns_left: in the trial under way; none: the
-    better way is kept.
+    tokens, until late ones are waited for no more; num_in_vain: rounds since one went the way of
+    this turn. turns_left: in the trial under way; none: the better way is kept.
     """
 
     first_of_each: int  # tokens of each sequence, before the first trial
@@ -70,6 +71,7 @@ class OneLoad:
     num_late: int = 0
     num_early: int = 0
     patience: int = 0
+    num_in_vain: int = 0
     turns_left: int = 0
     earned: dict[bool, Earned] = field(default_factory=dict)
     gain: float = 0.0  # logarithm of what is earned by the way, over what is without
@@ -89,7 +91,11 @@ class OneLoad:
             self.tokens_left = max(FIRST_TOKENS, running * self.first_of_each)
         if allowed != self.allowed:
             self.num_late -= 1
+            self.num_in_vain += 1
+            if self.turns_left and self.num_in_vain > IN_VAIN * running:
+                self._end_trial(running)
             return
+        self.num_in_vain = 0
         if self._is_early(tokens):
             return
         if self.turns_left and seconds:
@@ -123,6 +129,7 @@ class OneLoad:
             self.num_late, self.num_early = running - 1, running
             self.patience = running * PATIENCE
         self.allowed, self.tokens_left = allowed, running * TURN_TOKENS
+        self.num_in_vain = 0
 
     def _end_trial(self, running: int) -> None:
         """Keep the better way: the longer, the surer it is that the next trial finds the same.

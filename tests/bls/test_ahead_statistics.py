@@ -1,6 +1,6 @@
 """Whether requests draft ahead, and by which plan, follows from what they have learned."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from scripted import SETTINGS, ids, with_engines
@@ -40,10 +40,54 @@ def test_the_more_sequences_decode_the_fewer_branches_each_asks_for(running, bra
     assert ahead.plan.num_branches == branches
 
 
-def test_many_sequences_draft_nothing_ahead_by_themselves():
-    assert ahead_of(always=False, running=MAX_HELPERS).plan is not None
-    assert ahead_of(always=False, running=MAX_HELPERS + 1).plan is None
-    assert ahead_of(always=True, running=MAX_HELPERS + 1).plan is not None
+@dataclass
+class Load:
+    """So many sequences, of which each round takes so long in turns, and ahead."""
+
+    running: int
+    in_turns: float = 0.05
+    ahead: float = 0.05
+
+    def pass_rounds(self, ahead, number):
+        """Let rounds of any of them pass; return in how many branches were drafted."""
+        draft, were_ahead = Draft(ids(1, 1, 1, 1), drafter="draft_model"), []
+        for _ in range(number):
+            were_ahead.append(ahead.plan is not None)
+            whole = self.ahead if were_ahead[-1] else self.in_turns
+            ahead.verified(draft, 4, StepSeconds(whole, whole), ahead=were_ahead[-1])
+        return sum(were_ahead)
+
+
+TRIED = (BEFORE_TRIAL + 2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE)) // 5  # rounds of each sequence
+
+
+@pytest.mark.parametrize("running", [MAX_HELPERS, MAX_HELPERS + 1])
+def test_many_sequences_draft_nothing_ahead_by_themselves(running):
+    load = Load(running, in_turns=0.05, ahead=0.04)
+    by_itself, always = (ahead_of(10, always=always, running=running) for always in (False, True))
+    learn(by_itself)
+    assert (load.pass_rounds(by_itself, running * TRIED) > 0) == (running <= MAX_HELPERS)
+    assert always.plan is not None
+
+
+def test_what_many_earned_is_not_held_against_fewer_that_draft_ahead():
+    """Under one of too many nobody can go ahead: the turn for it used to last until fewer could."""
+    load = Load(2 * MAX_HELPERS, in_turns=0.09)
+    statistics = AheadStatistics(AHEAD, lambda: load.running)
+    ahead = DraftAhead(statistics, 10, always=False)
+    learn(ahead)
+    assert load.pass_rounds(ahead, 2 * load.running * TRIED) == 0
+    load.running, load.in_turns, load.ahead = MAX_HELPERS, 0.050, 0.055
+    assert load.pass_rounds(ahead, load.running * TRIED) > 0
+    assert load.pass_rounds(ahead, load.running * TURN_TOKENS) == 0
+
+
+def test_where_all_decode_in_turns_no_plan_is_made(monkeypatch):
+    """It takes a quarter of a millisecond of a processor that others wait for."""
+    statistics = AheadStatistics(AHEAD, lambda: 4)
+    learn(DraftAhead(statistics, 10, always=False))
+    monkeypatch.setattr("tandem.bls.ahead_statistics.best_plan", None)
+    assert statistics.plan(10, always=False) is None
 
 
 def test_where_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():

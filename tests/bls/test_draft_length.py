@@ -61,12 +61,10 @@ def test_a_draft_that_others_are_drafted_behind_is_as_long_as_is_best_for_these(
     best = DraftChoice(Arm(2, 0.5, 100.0), alone=1.0)
     monkeypatch.setattr(type(draft_statistics), "choice", lambda *_: best)
     no_trials(monkeypatch)
-    chosen = length.plan(4)
-    kept = [length.plan(limit, ahead=ahead) for limit, ahead in ((4, True), (1, False), (4, False))]
-    assert not chosen.is_kept
-    assert [plan[:2] for plan in (chosen, *kept)] == [(2, 0.5), (4, 0.0), (1, 0.5), (2, 0.5)]
-    assert all(plan.is_kept for plan in kept)
-    assert [length.plan(limit, ahead=True)[:2] for limit in (1, 3)] == [(1, 0.0), (3, 0.0)]
+    for ahead, drafts in ((False, [(2, 0.5), (1, 0.5)]), (True, [(4, 0.0), (1, 0.0)])) * 2:
+        plans = [length.plan(limit, ahead=ahead) for limit in (4, 1)]
+        assert [plan[:2] for plan in plans] == drafts
+        assert [plan.is_kept for plan in plans] == [False, True]  # an arm of its own
 
 
 def test_a_trial_is_as_long_as_it_would_be_if_nothing_were_drafted_behind_it(monkeypatch):

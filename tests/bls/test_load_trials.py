@@ -10,6 +10,7 @@ import pytest
 from tandem.bls.load_trials import (
     FIRST_TOKENS,
     HOPELESS,
+    IN_VAIN,
     KEPT_TOKENS,
     MOST_TOLD,
     PATIENCE,
@@ -318,6 +319,32 @@ def turn(trials, running, *, allowed, tokens, late=0):
         if rounds > running * (PATIENCE + TURN_TOKENS):
             break  # the trial is over
     return rounds
+
+
+def test_a_turn_whose_way_nobody_can_go_ends_the_trial():
+    trials = begun(2)
+    turn(trials, 2, allowed=False, tokens=4)
+    for _ in range(IN_VAIN):  # of two sequences; one that does go is enough
+        trials.observe(2, 4, 1.0, allowed=False)
+        trials.observe(2, 4, 1.0, allowed=False)
+    assert trials.on_trial(2)
+    trials.observe(2, 1, 1.0, allowed=True)
+    for _ in range(2 * IN_VAIN):
+        trials.observe(2, 4, 1.0, allowed=False)
+    assert trials.on_trial(2)
+    trials.observe(2, 4, 1.0, allowed=False)
+    assert not trials.on_trial(2)
+    assert not trials.allow(2)
+    for _ in range(4):
+        trials.observe(2, KEPT_TOKENS, 1.0, allowed=False)
+    assert trials.on_trial(2)  # the next one
+
+
+def test_outside_of_a_trial_some_may_go_another_way_for_good():
+    trials = new_trials(first=True)
+    for _ in range(IN_VAIN * 4):
+        trials.observe(2, 1, 1.0, allowed=False)
+    assert trials.allow(2)
 
 
 def test_rounds_that_began_before_the_way_changed_are_not_counted():
