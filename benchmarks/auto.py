@@ -38,6 +38,7 @@ from tandem.bls.settings import AUTO, DrafterName
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Spread
+from tandem.tools.benchmark.trace import Repetition
 from tandem.tools.benchmark.variant import CONTROL, Variant
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.profiles import deployment
@@ -324,9 +325,18 @@ def _measured(
                 turn = _turn(plan, scenario, at_once, number)
                 with LoadGenerator(server.grpc_url, planned.stream_entry.name, turn) as load:
                     for cell in load.cells():
-                        rates[cell.variant].append(cell.whole[0].tokens_per_second)
+                        rates[cell.variant].append(_rate(cell.whole[0], at_once))
             measured = {variant: r[TURNS_WARMING_UP:] for variant, r in rates.items()}
             yield CellRates(name, at_once, slope, measured)
+
+
+def _rate(answers: Repetition, at_once: int) -> float:
+    """Return tokens a second of all streams, as long as each of them asks.
+
+    Behind the first one that ends, fewer and fewer are left: tokens over all of the time tell how
+    much longer the longest answers took.
+    """
+    return answers.num_tokens / (answers.seconds / at_once)
 
 
 def _turn(plan: LoadPlan, scenario: Scenario, at_once: int, number: int) -> LoadPlan:
