@@ -108,9 +108,10 @@ class EmulatedEngine:
                 f"{cache.total_blocks}"
             )
         reused = cache.reuse(request.input_ids, length - 1)
+        whole = reused // self._settings.kv_block_tokens
         usage = CallUsage(
-            reused_blocks=cache.blocks_for(reused),
-            new_blocks=cache.blocks_for(max_length) - cache.blocks_for(reused),
+            reused_blocks=whole,
+            new_blocks=cache.blocks_for(max_length) - whole,
             computed_tokens=length - reused,
             first_scheduled_time_ns=begin_wall_ns,
         )

@@ -162,7 +162,7 @@ class TorchEngine:
 
     def _step(self) -> None:
         """Admit, schedule, run, and let every call take its next tokens."""
-        self._scheduler.admit()
+        self._admit()
         for sequence in self._scheduler.in_the_way():
             self._finish(sequence)
         chosen = self._scheduler.schedule()
@@ -180,6 +180,16 @@ class TorchEngine:
         self._take(chosen, list(steps[0].split(rows)))
         for step in steps[1:]:
             self._take([(sequence, 1) for sequence, _ in chosen], list(step.split(rows)))
+
+    def _admit(self) -> None:
+        """Admit calls. One for which there is no memory ends alone."""
+        while True:
+            try:
+                return self._scheduler.admit()
+            except Exception as error:
+                log.exception("a call could not be admitted")
+                first = self._scheduler.first_waiting
+                self._end(first, f"the engine has no room for its keys and values: {_line(error)}")
 
     def _forward(
         self, chosen: list[tuple[TorchSequence, int]], segments: list[Packed]
@@ -227,8 +237,12 @@ class TorchEngine:
 
     def _finish(self, sequence: TorchSequence) -> None:
         """End a call that somebody stopped."""
-        self._release(sequence)
-        sequence.answer(final=True)
+        try:
+            self._release(sequence)
+            sequence.answer(final=True)
+        except Exception as error:
+            log.exception("a call could not be ended")
+            self._end(sequence, f"the engine could not end it: {_line(error)}")
 
     def _release(self, sequence: TorchSequence) -> None:
         """Leave what an ended call has computed and read to the calls that go on with its text."""

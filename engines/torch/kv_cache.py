@@ -9,6 +9,7 @@ an idle entry that holds all but the last few of its tokens, and takes it over.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import time
@@ -100,7 +101,7 @@ class KVEntry:
     def resize(self, shape: KVShape, capacity: int, source: KVEntry | None = None) -> None:
         """Move to fresh memory, taking along the first `length` tokens of `source` (or its own)."""
         old = (source or self).layers
-        self.layers = shape.allocate(capacity)
+        self.layers = shape.allocate(capacity)  # or it raises, and nothing has changed
         self.capacity = capacity
         for (new_key, new_value), (key, value) in zip(self.layers, old, strict=False):
             new_key[:, : self.length] = key[:, : self.length]
@@ -131,7 +132,8 @@ class BranchKV:
 class KVCache:
     """All entries of an engine, under one cap. Used by the engine's thread only.
 
-    The cap counts tokens; memory is up to twice theirs, the price of growing without moving.
+    The cap counts tokens; memory is up to twice theirs (`UNPAGED_GROWTH`), the price of growing
+    without moving.
     """
 
     def __init__(
@@ -216,9 +218,10 @@ class KVCache:
         entry.blocks = self.blocks_for(entry.length)
         if not entry.length:
             return
-        if entry.capacity > 2 * entry.blocks * self._block:  # it ended long before its limit
-            entry.resize(self.shape, self._capacity(entry.length))
         self._entries.append(entry)
+        if entry.capacity > 2 * entry.blocks * self._block:  # it ended long before its limit
+            with contextlib.suppress(RuntimeError):  # no memory to move to: it stays as large
+                entry.resize(self.shape, self._capacity(entry.length))
 
     def drop(self, entry: KVEntry) -> None:
         """End a call whose keys and values cannot be trusted."""
@@ -259,7 +262,7 @@ class KVCache:
         entry.tokens = tokens
         entry.busy = True
         entry.blocks = self.blocks_for(max_length)
-        entry.reused_blocks = self.blocks_for(shared)
+        entry.reused_blocks = shared // self._block  # whole ones
         return entry
 
     def _capacity(self, max_length: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tandem.engines.errors import LoadError
-from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.torch.settings import UNPAGED_GROWTH, TorchSettings
 
 GIB = 2**30
 
@@ -57,9 +57,10 @@ def weight_bytes(config: Any, dtype: torch.dtype) -> int:
 
 
 def cache_bytes(config: Any, settings: TorchSettings, dtype: torch.dtype) -> int:
-    """Bytes of a full KV cache."""
+    """Bytes that a GPU gives a full KV cache at most."""
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     per_token = 2 * text.num_hidden_layers * heads * size * dtype.itemsize
-    return int(per_token * settings.kv_cache_tokens)
+    growth = 1 if settings.paged_kv_cache else UNPAGED_GROWTH
+    return int(per_token * settings.kv_cache_tokens * growth)

@@ -33,6 +33,11 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def first_waiting(self) -> TorchSequence:
+        """The call that would be admitted next."""
+        return self._waiting[0]
+
+    @property
     def calls(self) -> list[TorchSequence]:
         """All calls, running and waiting."""
         return [*self._running, *self._waiting]
@@ -77,7 +82,12 @@ class Scheduler:
         return chosen
 
     def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
-        """Forget a call, which is over; `keep` leaves its keys and values for reuse."""
+        """Forget a call, which is over; `keep` leaves its keys and values for reuse.
+
+        One that is over already stays so: its end may have failed behind this.
+        """
+        if sequence.over:
+            return
         sequence.over = True
         if sequence.entry is None:
             self._waiting.remove(sequence)

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from tandem.engines.errors import LoadError
 
+# Times the tokens of a cache without pages, so much memory a GPU gives it: an entry has room to
+# grow, and a CPU gives only what is written to.
+UNPAGED_GROWTH = 2
+
 
 @dataclass(frozen=True)
 class TorchSettings:

@@ -187,6 +187,50 @@ def test_few_entries_are_read_from_the_beginning(monkeypatch, busy):
         assert len(read) <= 16
 
 
+NO_MEMORY = RuntimeError("not enough memory: you tried to allocate 1 byte")
+
+
+def no_memory(*_):
+    raise NO_MEMORY
+
+
+def test_where_nothing_can_be_allocated_one_call_ends_and_others_go_on(make_harness, monkeypatch):
+    engine = make_harness()
+    running = engine.start(prompt(1, 9), 40, streaming=True, request_id="running")
+    first = running.next().tokens
+    with monkeypatch.context() as full:
+        full.setattr(KVShape, "allocate", no_memory)
+        refused = engine.start(prompt(2, 9), 4).wait()
+        assert refused.error == f"the engine has no room for its keys and values: {NO_MEMORY}"
+    assert [*first, *running.wait().tokens] == engine.tokens(prompt(1, 9), 40)
+    assert len(engine.tokens(prompt(2, 9), 4)) == 4
+
+
+def test_an_entry_that_cannot_move_to_less_memory_stays_where_it_is(monkeypatch):
+    cache = KVCache(SHAPE, 1024, BLOCK, 256)
+    tokens = np.array(prompt(3, 200), np.int64)
+    entry = cache.acquire(tokens[:9], 8, 200)
+    fill(entry, 9)
+    capacity = entry.capacity
+    monkeypatch.setattr(KVShape, "allocate", no_memory)
+    cache.release(entry)
+    assert (entry.capacity, entry.blocks) == (capacity, 2)
+    check(entry)
+    assert cache.acquire(tokens[:10], 9, 12) is entry
+
+
+def test_a_stopped_call_that_cannot_be_ended_takes_no_other_along(make_harness, monkeypatch):
+    """The engine's only thread used to end with it, and every later call hung."""
+    engine = make_harness()
+    stopped = engine.start(prompt(1, 9), 200, streaming=True, request_id="stopped")
+    stopped.next()
+    with monkeypatch.context() as broken:
+        broken.setattr(KVCache, "release", no_memory)
+        engine.engine.stop("stopped")
+        assert stopped.wait().error == f"the engine could not end it: {NO_MEMORY}"
+    assert len(engine.tokens(prompt(1, 9), 4)) == 4
+
+
 def fill(entry, length: int) -> None:
     """Compute: a token's key is the token itself."""
     for tensor in entry.layers[0]:

@@ -1,5 +1,8 @@
 """What does not fit into a GPU is refused before it is loaded."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from engine_harness import VOCAB
@@ -7,6 +10,7 @@ from transformers import LlamaConfig
 
 from tandem.engines.errors import LoadError
 from tandem.engines.torch.checkpoint import device_of
+from tandem.engines.torch.kv_cache import KVCache, KVShape
 from tandem.engines.torch.memory import (
     GIB,
     cache_bytes,
@@ -14,7 +18,7 @@ from tandem.engines.torch.memory import (
     require_memory,
     weight_bytes,
 )
-from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.torch.settings import UNPAGED_GROWTH, TorchSettings
 
 CONFIG = LlamaConfig(
     vocab_size=VOCAB,
@@ -34,7 +38,27 @@ def test_weights_are_counted_in_the_type_that_they_are_loaded_in(reference):
 
 
 def test_the_cache_counts_keys_and_values_of_all_layers():
-    assert cache_bytes(CONFIG, SETTINGS, torch.bfloat16) == 1000 * 3 * 2 * 12 * 2 * 2
+    paged = replace(SETTINGS, paged_kv_cache=True)
+    assert cache_bytes(CONFIG, paged, torch.bfloat16) == 1000 * 3 * 2 * 12 * 2 * 2
+
+
+def test_a_cache_without_pages_has_room_to_grow():
+    """What is counted is never exceeded, whatever texts come; memory used to be counted once."""
+    block, most = 8, 1024
+    cache = KVCache(KVShape(((2, 4, 4),), torch.float32, torch.device("cpu")), most, block, 256)
+    random, largest = np.random.default_rng(1), 0
+    for _ in range(300):
+        tokens = random.integers(0, VOCAB, random.integers(1, 200))
+        entry = cache.acquire(tokens, len(tokens) - 1, len(tokens) + random.integers(1, 56))
+        entry.length = len(tokens)
+        cache.release(entry)
+        largest = max(largest, sum(held.capacity for held in cache._entries))
+    assert most < largest <= UNPAGED_GROWTH * most
+    once, twice = (
+        cache_bytes(CONFIG, replace(SETTINGS, paged_kv_cache=paged), torch.bfloat16)
+        for paged in (True, False)
+    )
+    assert twice == UNPAGED_GROWTH * once
 
 
 def test_what_others_hold_counts():

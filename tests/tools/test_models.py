@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ from tandem.tools.models.hub import HubModel
 from tandem.tools.models.named import model_named
 from tandem.tools.models.source import CheckpointFolder
 from tandem.tools.models.weights import count_parameters
-from tandem.tools.profiles import deployment, memory
+from tandem.tools.profiles import deployment, gpus, memory
 
 ID = "owner/small-model"
 
@@ -245,7 +246,7 @@ def test_missing_package_is_told_with_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setattr(named, "find_spec", lambda _: None)
     assert refusal(lambda: model_named("a/b")) == (
         "no folder a/b, and a model of the Hub needs the package huggingface_hub; "
-        "pip install 'tandem-triton[embedded]'"
+        "install Tandem with the extra 'embedded' too (README, Install)"
     )
 
 
@@ -271,7 +272,7 @@ def planned(checkpoint, monkeypatch):
     config = json.loads((checkpoint / "config.json").read_text())
     shape = {"num_hidden_layers": 8, "num_attention_heads": 4, "hidden_size": 256}
     (checkpoint / "config.json").write_text(json.dumps(config | shape))
-    monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
     return deployment.for_checkpoints(checkpoint, checkpoint)
 
 
@@ -303,10 +304,28 @@ def test_kv_caches_are_what_memory_holds(planned, monkeypatch, free, tokens):
 
 def test_gpu_holds_the_weights_in_their_own_type(checkpoint, monkeypatch):
     planned = deployment.for_checkpoints(checkpoint, None)
-    monkeypatch.setattr(fit, "free_gpu_memory", lambda: 2_000_000_000)
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
     found = fit.fit_of(planned, {"target": 400_000_000})
     assert found.needs["target"].weights == 800_000_000
     assert (found.fits, found.on_gpu) == (True, True)
+
+
+def test_a_gpu_gives_a_cache_without_pages_twice_its_tokens(planned, monkeypatch):
+    on_cpu = fit.fit_of(planned, COUNTS).needs["target"].token_bytes
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
+    assert fit.fit_of(planned, COUNTS).needs["target"].token_bytes == on_cpu // 2 * 2
+    target = planned.profile.engines.target.model_copy(update={"paged_kv_cache": True})
+    engines = planned.profile.engines.model_copy(update={"target": target})
+    profile = planned.profile.model_copy(update={"engines": engines})
+    paged = fit.fit_of(replace(planned, profile=profile), COUNTS).needs["target"].token_bytes
+    assert paged == on_cpu // 2
+
+
+def test_a_part_of_a_gpu_is_left_alone(monkeypatch):
+    for told, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
+        monkeypatch.setattr(gpus, "_asked", lambda _, told=told: told)
+        assert gpus.free_gpu_memory(0.9) == free
+        assert gpus.count_gpus() == (told[0] if told else 0)
 
 
 def test_memory_of_a_container_is_what_its_limit_leaves(tmp_path, monkeypatch):
@@ -324,7 +343,7 @@ def test_memory_of_a_container_is_what_its_limit_leaves(tmp_path, monkeypatch):
 
 
 def test_doctor_says_whether_models_fit_before_their_weights_are_fetched(served, monkeypatch):
-    monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
     options = SimpleNamespace(target=ID, draft=ID, allow_pickle=False)
     found = {finding.subject: finding for finding in doctor.examine_models(options)}
     assert found["target"].found == f"{ID}, 0 million weights, 1 MB to fetch"
@@ -349,7 +368,7 @@ def test_models_that_do_not_fit_are_refused_before_their_weights_are_fetched(
     assert "draft and target must share one vocabulary" in refusal(
         lambda: chosen_deployment(options)
     )
-    monkeypatch.setattr(fit, "free_gpu_memory", lambda: None)
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
     monkeypatch.setattr(fit, "free_memory", lambda: 1000)
     options = options_of("--target", ID)
     assert "the models need about 0.5 GB of memory" in refusal(lambda: chosen_deployment(options))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from tandem.engines.torch.settings import UNPAGED_GROWTH
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes, item_bytes
 from tandem.tools.profiles.checkpoint import read_checkpoint, read_config
@@ -89,17 +90,21 @@ def fit_of(planned: Deployment, num_parameters: Mapping[Job, int]) -> Fit:
 
     num_parameters: of each engine's weights, which may not be here yet.
     """
-    gpu = free_gpu_memory()
+    engines = planned.profile.engines
+    sections: dict[Job, TorchDraft] = {job: getattr(engines, job) for job in num_parameters}
+    gpu = free_gpu_memory(min(section.gpu_memory_fraction for section in sections.values()))
     needs = {}
-    for job, count in num_parameters.items():
-        section, plan = getattr(planned.profile.engines, job), getattr(planned, job)
+    for job, section in sections.items():
+        plan, count = getattr(planned, job), num_parameters[job]
         needs[job] = _need(section, plan, count, on_gpu=gpu is not None)
     return Fit(needs, free_memory() if gpu is None else gpu, on_gpu=gpu is not None)
 
 
 def _need(section: TorchDraft, plan: EnginePlan, num_parameters: int, *, on_gpu: bool) -> Need:
-    """The CPU computes in float32, a GPU in the checkpoint's own type."""
+    """The CPU computes in float32, a GPU in the checkpoint's own type, and has caches larger."""
     folder = section.checkpoint
     size = item_bytes(read_config(folder)) if on_gpu else FLOAT32
     cached = read_checkpoint(folder, with_weights=False).kv_bytes_per_token * size // FLOAT32
+    if on_gpu and not section.paged_kv_cache:
+        cached *= UNPAGED_GROWTH
     return Need(num_parameters * size, cached, plan.kv_cache_tokens, plan.max_seq_len)
