@@ -53,6 +53,8 @@ class AnswerState:
     num_tokens: int = 0
     finish_reason: FinishReason | None = None
     statistics: Mapping[str, Any] | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     begun: bool = False
     additions: list[Addition] = field(default_factory=list)
 
@@ -61,6 +63,8 @@ class AnswerState:
         self.num_tokens += len(chunk.tokens)
         self.finish_reason = chunk.finish_reason
         self.statistics = chunk.statistics
+        self.num_draft_tokens = chunk.num_draft_tokens
+        self.num_accepted_tokens = chunk.num_accepted_tokens
 
     def addition(self, chunk: ResponseChunk) -> Addition:
         """Return what is to be told with the next chunk."""
@@ -108,6 +112,18 @@ class AnswerState:
     def num_cached_prompt_tokens(self) -> int | None:
         """Tokens of the prompt that were in the KV cache; None where, or until, nobody says."""
         return None if self.statistics is None else self.statistics["num_cached_prompt_tokens"]
+
+    @property
+    def speculation(self) -> Mapping[str, Any]:
+        """What speculation did; of an answer that was cut short, in no more than these totals."""
+        if self.statistics is not None:
+            return self.statistics
+        return {
+            "num_spec_steps": 0,
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_accepted_draft_tokens": self.num_accepted_tokens,
+            "acceptance_histogram": [],
+        }
 
     @property
     def reasoning(self) -> str:

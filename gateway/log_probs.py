@@ -28,12 +28,15 @@ class LogProbRow(NamedTuple):
 class LogProbReader:
     """Reads the rows of one answer off its chunks.
 
-    prompt: its ids, where the answer begins with it.
+    prompt: its ids, where the answer begins with it; echo: its text.
     """
 
-    def __init__(self, tokenizer: ChatTokenizer, prompt: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, tokenizer: ChatTokenizer, prompt: Sequence[int] | None = None, echo: str = ""
+    ) -> None:
         self._tokenizer = tokenizer
         self._prompt = prompt
+        self._echo = echo
         self._offset = 0
 
     def rows(self, chunk: ResponseChunk) -> list[LogProbRow]:
@@ -45,11 +48,13 @@ class LogProbReader:
         if prompt is None:
             return
         top = _top(chunk, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS, len(prompt))
-        told = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], top, strict=True)
-        for number, (token, log_prob, likeliest) in enumerate(told):
+        lengths = self._tokenizer.text_lengths(prompt, self._echo)
+        told = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], top, lengths, strict=True)
+        for number, (token, log_prob, likeliest, length) in enumerate(told):
             known = number > 0
             yield self._row(token, log_prob if known else None, likeliest if known else [])
-            self._offset += len(self._tokenizer.token_text(token))
+            self._offset += length
+        self._offset = len(self._echo)
 
     def _answer_rows(self, chunk: ResponseChunk) -> Iterator[LogProbRow]:
         top = _top(chunk, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS, len(chunk.tokens))

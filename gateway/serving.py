@@ -214,9 +214,8 @@ class Serving:
             {**inputs_for(body, model, ids, models.room, number), **guide_inputs(guide)}
             for number, ids in enumerate(wanted)
         ]
-        answers = [self._new_answer(body, ids) for ids in wanted]
-        for number, answer in enumerate(answers if echoes else ()):
-            answer.echo = echoes[number // body.n]
+        begins = [echo for echo in echoes or [""] * len(prompts) for _ in range(body.n)]
+        answers = [self._new_answer(body, *given) for given in zip(wanted, begins, strict=True)]
         exchange = Exchange(
             body,
             answers,
@@ -237,8 +236,8 @@ class Serving:
             return stream_response(await while_connected(http.receive, events))
         return await while_connected(http.receive, exchange.whole(chunks))
 
-    def _new_answer(self, body: GenerationRequest, ids: Sequence[int]) -> AnswerState:
-        answer = AnswerState(len(ids))
+    def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: str) -> AnswerState:
+        answer = AnswerState(len(ids), echo)
         if body.return_token_details:
             answer.origins = TokenOrigins()
         if isinstance(body, ChatRequest) and self.tokenizer.reasons:
@@ -249,7 +248,8 @@ class Serving:
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
             answer.one_call, answer.only_calls = body.one_call, body.must_call
         if body.num_alternatives is not None:
-            answer.log_probs = LogProbReader(self.tokenizer, ids if body.echoes else None)
+            echoed = ids if body.echoes else None
+            answer.log_probs = LogProbReader(self.tokenizer, echoed, echo)
         return answer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,12 @@ from tandem.gateway.chat_template import (
 from tandem.gateway.reasoning import BEGIN as BEGIN_OF_THOUGHTS
 from tandem.gateway.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.tool_calls import format_of
-from tandem.postprocessing.detokenizer import piece_bytes
+from tandem.postprocessing.detokenizer import (
+    Detokenizer,
+    make_detokenizer,
+    piece_bytes,
+    text_lengths,
+)
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 LAST_TOKENS = 16  # of a prompt: more than the tag and a line end take
@@ -166,6 +171,24 @@ class ChatTokenizer:
         """Return the bytes that a token adds to a text; None where nobody knows them."""
         text = self.token_text(token_id)
         return piece_bytes(self.token(token_id)) if UNREADABLE in text else text.encode()
+
+    def text_lengths(self, ids: Sequence[int], text: str) -> list[int]:
+        """Return how many characters of a text each of its ids completes.
+
+        None of those that the tokenizer has added, and so begins and ends more than the text.
+        """
+        lengths = text_lengths(self._detokenizer, ids, 0)
+        special = set(self._special_tokens.values())
+        too_many = sum(lengths) - len(text)
+        for number, token in enumerate(ids):
+            if token in special and 0 < lengths[number] <= too_many:
+                too_many -= lengths[number]
+                lengths[number] = 0
+        return lengths
+
+    @cached_property
+    def _detokenizer(self) -> Detokenizer:
+        return make_detokenizer(self._tokenizer, skip_special_tokens=False)
 
     def _marked(self, value: Value, marks: Marks) -> Value:
         """Mark the special tokens in every text of some plain data."""

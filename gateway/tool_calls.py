@@ -167,7 +167,7 @@ class CallObject:
             raise NotACallError
         self._value, self._depth = [], 0
         self._read = self._inside_value
-        if self._key == self._arguments_key and letter == "{":
+        if self._key == self._arguments_key and letter == "{" and not self.has_arguments:
             self.has_arguments, self._value = True, self._arguments
         self._inside_value(letter)
 
@@ -315,9 +315,12 @@ class ToolCallParser:
             self._tell()
         except NotACallError:
             self._take_arguments()
-            # Of a call that was told, nothing is taken back: the model broke it off.
+            if self._told:  # nothing is taken back: the model broke it off, and may end it now
+                self._read, self._part = self._after_call, ""
+                self._after_call(letter)
+                return
             self._new.content += "".join(self._held[:-1])
-            self._held, self._told = [letter], False
+            self._held = [letter]
             self._go_on_with_text()
             return
         if self._call.over:

@@ -61,7 +61,7 @@ class Writer:
     @property
     def metrics(self) -> RequestMetrics:
         """What speculation did."""
-        counted = [a.statistics for a in self._answers if a.statistics is not None]
+        counted = [answer.speculation for answer in self._answers]
         return RequestMetrics(speculative_decoding=speculative_decoding(counted))
 
     def whole(self) -> Completion:

@@ -74,6 +74,7 @@ EXTRAS = {
         tensors.PROMPT_TOP_LOG_PROBS,
     )
 }
+READY = "READY"  # Triton's word for a model that is loaded
 OF_THE_PROMPT = frozenset(name for name in EXTRAS if name.startswith("prompt_"))
 
 
@@ -226,12 +227,13 @@ class Triton:
         index = await self._connection.get_model_repository_index(
             as_json=True, client_timeout=SECONDS_TO_ANSWER
         )
-        names = {model["name"] for model in index.get("models", [])}
+        models = index.get("models", [])
+        loaded = {model["name"] for model in models if model.get("state") == READY}
         answers = [
             await self._connection.get_model_config(
                 name, as_json=True, client_timeout=SECONDS_TO_ANSWER
             )
-            for name in sorted(names)
+            for name in sorted(loaded)
         ]
         return [answer["config"] for answer in answers]
 

@@ -247,3 +247,18 @@ async def test_metrics_count_requests_and_speculation(client, triton):
         "vllm:e2e_request_latency_seconds_count 1",
     ):
         assert line in lines
+
+
+async def test_metrics_count_what_was_drafted_for_an_answer_that_was_cut_short(client, triton):
+    """Its tokens count, so drafts a token would be too few."""
+    triton.script = lambda _: [HELLO[0], ApiError(503, "why")]
+    async with client() as opened:
+        await opened.post("/v1/completions", json=PROMPT | {"stream": True})
+        lines = (await opened.get("/metrics")).text.splitlines()
+    for name, number in (
+        ("vllm:generation_tokens_total", len(HELLO[0].tokens)),
+        ("vllm:spec_decode_num_draft_tokens_total", HELLO[0].num_draft_tokens),
+        ("vllm:spec_decode_num_accepted_tokens_total", HELLO[0].num_accepted_tokens),
+    ):
+        assert number > 0
+        assert f"{name} {number}" in lines

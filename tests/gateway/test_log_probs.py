@@ -3,11 +3,14 @@
 import threading
 
 import pytest
+import tokenizer_kinds
 from scripted_triton import origins, statistics
+from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
 from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.objects import Completion
+from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events
@@ -96,6 +99,32 @@ async def test_an_echo_is_the_prompt_with_its_log_probs(ask, triton):
     assert choice["logprobs"]["text_offset"] == [0, 3, 6, 8, 11]
     assert triton.asked[0]["return_prompt_log_probs"]
     assert entry.PROMPT_TOP_IDS in triton.extras
+
+
+@pytest.mark.parametrize("as_ids", [True, False])
+async def test_the_tokens_of_one_character_are_where_it_is(ask, triton, tokenizer_folder, as_ids):
+    text = "a \U0001f642 b"
+    ids = ChatTokenizer(tokenizer_folder).encode(text, add_special_tokens=False)
+    assert len(ids) == 7  # four of them are the smile
+    told = rated("prompt", [0.0] * 7, [[[0, 0.0]]] * 7)
+    triton.script = lambda _: [ANSWER._replace(extras=ANSWER.extras | told)]
+    answer = await ask(prompt=ids if as_ids else text, echo=True, logprobs=1)
+    assert answer["choices"][0]["text"] == text + "():\n"
+    offsets = answer["choices"][0]["logprobs"]["text_offset"]
+    assert offsets == [0, 1, 2, 2, 2, 2, 3, 5, 8]
+
+
+def test_a_token_that_the_tokenizer_added_is_none_of_the_echo(tmp_path):
+    adding = Tokenizer.from_str(tokenizer_kinds.byte_level().to_str())
+    mark = "<s>", adding.token_to_id("<s>")
+    adding.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[mark])
+    adding.save(str(tmp_path / "tokenizer.json"))
+    tokenizer, text = ChatTokenizer(tmp_path), "ab"
+    first, *rest = tokenizer.encode(text, add_special_tokens=True)
+    assert tokenizer.token_text(first) == "<s>"
+    assert tokenizer.text_lengths([first, *rest], text)[0] == 0
+    assert sum(tokenizer.text_lengths([first, *rest], text)) == len(text)
+    assert tokenizer.text_lengths([first, *rest], f"<s>{text}")[0] == 3  # it was sent as ids
 
 
 async def test_an_echo_of_a_text_is_that_text(ask, triton):

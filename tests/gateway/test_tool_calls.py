@@ -98,6 +98,18 @@ def mistral(name, arguments):
         (HERMES, "<tool_call>" + hermes(*ADD), "<tool_call>", [ADD]),
         (HERMES, '<tool_call>{"name": "add", "arguments": {}} x', " x", [["add", "{}"]]),
         (HERMES, '<tool_call>{"name": "add", "arguments": {} x', "x", [["add", "{}"]]),
+        # A brace is missing; the markup behind it is no text of the answer.
+        (
+            HERMES,
+            '<tool_call>\n{"name": "add", "arguments": {"a": 1}\n</tool_call> So',
+            " So",
+            [["add", '{"a": 1}']],
+        ),
+        (MISTRAL, '[{"name": "add", "arguments": {"a": 1}] So', " So", [["add", '{"a": 1}']]),
+        *(
+            (HERMES, hermes("add", f'{{"a": 1}}, "arguments": {again}'), "", [["add", '{"a": 1}']])
+            for again in ('{"b": 2}', '"{}"', "3")
+        ),
         (LLAMA, llama(*WEATHER), "", [WEATHER]),
         (LLAMA, f"<|python_tag|>{llama(*WEATHER)}; {llama(*ADD)}", "", [WEATHER, ADD]),
         (LLAMA, f"\n{llama(*WEATHER)}\n{llama(*ADD)}", "", [WEATHER, ADD]),

@@ -33,6 +33,16 @@ async def test_models_are_read_from_configurations():
         assert await triton.ready()
 
 
+async def test_a_model_that_is_not_loaded_takes_none_of_the_others_along():
+    """A draft that was unloaded costs speed; Triton has no configuration of it."""
+    service = Service()
+    service.unloaded = ("another", "draft")
+    async with connected(service) as triton:
+        assert [model.name for model in (await triton.models()).models] == [
+            *("bls_stream", "bls", "ensemble")
+        ]
+
+
 async def test_many_who_come_at_once_ask_for_the_models_once():
     service = Service()
     async with connected(service) as triton:

@@ -38,6 +38,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.ready = True
         self.more = {}
         self.configs = CONFIGS
+        self.unloaded = ()  # models that Triton knows, and serves not
         self.asked = 0  # what is served
         self.streams = True  # whether they are answered
         self.requests = []
@@ -50,8 +51,10 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def RepositoryIndex(self, request, context):  # noqa: N802
         self.asked += 1
-        names = service_pb2.RepositoryIndexResponse.ModelIndex
-        return service_pb2.RepositoryIndexResponse(models=[names(name=n) for n in self.configs])
+        told = service_pb2.RepositoryIndexResponse.ModelIndex
+        ready = [told(name=name, version="1", state="READY") for name in self.configs]
+        others = [told(name=name, state="UNAVAILABLE", reason="unloaded") for name in self.unloaded]
+        return service_pb2.RepositoryIndexResponse(models=[*others, *ready])
 
     async def ModelConfig(self, request, context):  # noqa: N802
         answer = service_pb2.ModelConfigResponse()
