@@ -21,6 +21,7 @@ DRAFTING = (
     tensors.USE_DRAFT_LOGITS,
     tensors.DRAFT_ACCEPTANCE_THRESHOLD,
 )
+IN_ENGINE = "cannot be honoured: the target drafts by itself"
 MAX_POOL_NAME_BYTES = 256  # of UTF-8
 
 
@@ -44,6 +45,8 @@ class DraftInputs:
         threshold = self._threshold(row)
         ahead = self._draft_ahead(row, drafter, guided=request.guide is not None)
         pool = self._lookup_pool(row)
+        if drafter.in_engine and asked == 0:
+            raise BadRequest(f"input '{tensors.NUM_DRAFT_TOKENS}': 0 given, {IN_ENGINE}")
         if drafter is CONTROL or asked == 0:
             return replace(request, drafter=CONTROL.name)
         self._inputs.refuse_unless(
@@ -96,7 +99,7 @@ class DraftInputs:
             not drafter.in_engine,
             row,
             DRAFTING,
-            "cannot be honoured: the target drafts by itself",
+            IN_ENGINE,
         )
         return drafter
 

@@ -30,8 +30,9 @@ class Canceller:
     def _send(self) -> None:
         settings = self._engine.settings
         while True:
-            request = self._engine.stop_request(self._request_ids.get())
+            request_id = self._request_ids.get()
             try:
+                request = self._engine.stop_request(request_id)
                 self._calls.infer(settings.model, request, decoupled=settings.decoupled)
             except EngineCallError:
                 continue  # the call has ended before, or will run into its time-out

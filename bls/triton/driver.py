@@ -91,6 +91,7 @@ class Driver:
         helper = self._helper
         if helper is not None:
             helper.check(now)
+        self._caller.stop_again(now)
         call = self._caller.abandon_if_overdue(now)
         if call is not None:
             error = EngineTimeout(call.model, call.timeout)

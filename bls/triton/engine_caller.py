@@ -15,6 +15,8 @@ from tandem.bls.triton.engine_client import EngineRequests
 from tandem.bls.triton.pending_call import CallSlot, PendingCall
 from tandem.bls.triton.tokenizers import text_of, text_request
 
+SECONDS_BETWEEN_STOPS = 1.0  # of one call: an engine in a long step takes none of them before
+
 
 class EngineCaller:
     """Makes the calls of one thread. Another one may stop or abandon the call under way."""
@@ -27,6 +29,7 @@ class EngineCaller:
         self._name = request_ids.fresh()
         self._calls_made = 0
         self._slot = CallSlot(clients.abandoned)
+        self._next_stop = 0.0
 
     def answer(
         self, call: EngineCall, about_to_block: Callable[[], None] = lambda: None
@@ -58,9 +61,14 @@ class EngineCaller:
 
         The others are refused with ``reason`` until ``interruption`` is None again.
         """
-        self.interruption = reason
+        self.interruption, self._next_stop = reason, 0.0
+        self.stop_again(time.monotonic())
+
+    def stop_again(self, now: float) -> None:
+        """Have the call under way stopped, once interrupted: a `stop` may have overtaken it."""
         call = self._slot.call
-        if call is not None:
+        if call is not None and self.interruption is not None and now >= self._next_stop:
+            self._next_stop = now + SECONDS_BETWEEN_STOPS
             self._clients.stop(call.model, call.request_id)
 
     def abandon_if_overdue(self, now: float) -> PendingCall | None:

@@ -28,8 +28,8 @@ from tandem.bls.triton.deliveries import Deliveries
 from tandem.contract.errors import ErrorCode, coded
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-LARGE_BYTES = 2**20  # of a response: it may have to wait for more shared memory
-SPARE_BYTES = 2**18  # free in shared memory: many times what a small response takes
+LARGE_BYTES = 2**17  # of a response: it may have to wait for more shared memory
+SPARE_BYTES = 2**18  # free in shared memory: what the largest small response takes, twice
 GROWTH_BYTES = 2**24  # free in /dev/shm: Triton takes a MiB at a time
 SECONDS_BETWEEN_TRIES = 0.2
 
@@ -77,14 +77,15 @@ class Sender:
 
         Raises AnswerNotSent where there is no memory; the request can still be refused.
         """
-        large = final and self._decoupled and _bytes_of(response) > LARGE_BYTES
+        size = _bytes_of(response) if final else 0
+        large = self._decoupled and size > LARGE_BYTES
         with self._lock:
             if self._closed:
                 return
             if large or not final:
                 self._hand_over(response)
             if final:
-                self._end(None if large else response)
+                self._end(None if large else response, 0 if large else size)
 
     def refuse(self, line: str, code: ErrorCode = "INTERNAL") -> None:
         """Send one line instead of an answer, soon, without waiting for it."""
@@ -111,9 +112,12 @@ class Sender:
             except AnswerNotSent:
                 time.sleep(SECONDS_BETWEEN_TRIES)
 
-    def _end(self, response: Any) -> None:
-        """Send what goes with the final flag, and the flag. Call with the lock held."""
-        if not _memory_for_the_end():
+    def _end(self, response: Any, size: int = 0) -> None:
+        """Send what goes with the final flag, and the flag. Call with the lock held.
+
+        size: bytes of the response, where it may be large.
+        """
+        if not _memory_for_the_end(size):
             raise AnswerNotSent("the answer cannot be sent: the server's shared memory is full")
         try:
             with self._deliveries.one():
@@ -139,14 +143,24 @@ class Sender:
 
 
 def _bytes_of(response: Any) -> int:
-    """The numbers in a response; texts are small."""
-    return sum(tensor.as_numpy().nbytes for tensor in response.output_tensors())
+    """What the numbers and the texts in a response take."""
+    size = 0
+    for array in (tensor.as_numpy() for tensor in response.output_tensors()):
+        size += array.nbytes if array.dtype != object else sum(map(_bytes_of_text, array.flat))
+    return size
 
 
-def _memory_for_the_end() -> bool:
-    """Whether a small response surely finds shared memory, of what Triton holds or may take."""
+def _bytes_of_text(text: str | bytes) -> int:
+    return len(text.encode() if isinstance(text, str) else text)
+
+
+def _memory_for_the_end(size: int) -> bool:
+    """Whether a response surely finds shared memory, of what Triton holds or may take.
+
+    size: its bytes, where they are more than few.
+    """
     pool = getattr(pb_utils, "shared_memory", None)  # not documented: it may be gone one day
-    if pool is not None and pool.free_memory() >= SPARE_BYTES:
+    if pool is not None and pool.free_memory() >= SPARE_BYTES + size:
         return True
     left = os.statvfs("/dev/shm")
-    return left.f_bavail * left.f_frsize >= GROWTH_BYTES
+    return left.f_bavail * left.f_frsize >= GROWTH_BYTES + size

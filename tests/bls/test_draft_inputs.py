@@ -142,3 +142,11 @@ def test_a_target_that_drafts_by_itself_takes_no_orders(name, value):
     assert refusal(settings=alone, **{name: value}) == (
         f"input '{name}' cannot be honoured: the target drafts by itself"
     )
+
+
+def test_a_target_that_drafts_by_itself_cannot_be_asked_to_draft_nothing():
+    """It would go on, and nobody would count what it drafts."""
+    alone = replace(SETTINGS, drafters=("engine",), drafter="engine")
+    assert refusal(settings=alone, num_draft_tokens=0) == (
+        "input 'num_draft_tokens': 0 given, cannot be honoured: the target drafts by itself"
+    )

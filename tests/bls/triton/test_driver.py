@@ -13,6 +13,7 @@ from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine_caller import SECONDS_BETWEEN_STOPS
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
@@ -34,11 +35,12 @@ class HeldEngine:
     """Answers one token, once the first call is let go; `stop` at once."""
 
     def __init__(self):
-        self.called = []
+        self.called, self.num_stops = [], 0
         self.arrived, self.let_go, self.stopped = (threading.Event() for _ in range(3))
 
     def __call__(self, request):
         if tensors.STOP in [tensor.name() for tensor in request.given["inputs"]]:
+            self.num_stops += 1
             self.stopped.set()
             return triton.InferenceResponse([])
         self.called.append(request.model_name)
@@ -100,6 +102,24 @@ def test_nor_is_it_one_where_the_call_under_way_never_ends(engine, interrupted):
     assert receiver.error is reason
     assert steps.failures == []
     assert engine.called == ["draft"]
+
+
+def test_a_stop_that_overtook_its_call_is_sent_again(engine, interrupted):
+    driver, *_ = interrupted
+    assert engine.stopped.wait(PATIENCE)
+    engine.stopped.clear()
+    driver.check(time.monotonic() + 2 * SECONDS_BETWEEN_STOPS)
+    assert engine.stopped.wait(PATIENCE)
+
+
+def test_a_call_that_nobody_interrupted_is_not_stopped(engine):
+    driver = Driver(EngineClients(SETTINGS), DraftThenVerify()(), REQUEST, Receiver())
+    driver.start()
+    assert engine.arrived.wait(PATIENCE)
+    driver.check(time.monotonic() + 2 * SECONDS_BETWEEN_STOPS)
+    driver.interrupt(Cancelled())
+    assert engine.stopped.wait(PATIENCE)
+    assert engine.num_stops == 1
 
 
 def test_who_waits_for_a_chunk_ends_with_the_reason(pb):

@@ -64,6 +64,20 @@ def test_a_large_answer_goes_ahead_of_the_final_flag(made, answer):
     assert sender.closed
 
 
+@pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1])
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_texts_count_as_numbers_do(made, pb, monkeypatch, size, decoupled):
+    """The statistics of 10,000 rounds are megabytes of text."""
+    asked = []
+    monkeypatch.setattr(module, "_memory_for_the_end", lambda size: asked.append(size) or True)
+    triton, sender = made(decoupled=decoupled)
+    texts = np.array([[b"a" * (size - 4), "\u00e9" * 2]], object)
+    sender.send(pb.InferenceResponse([pb.Tensor("Y", texts)]), final=True)
+    ahead = decoupled and size > LARGE_BYTES
+    assert [sent.flags for sent in triton.sent] == ([0, FINAL] if ahead else [FINAL])
+    assert asked == [0 if ahead else size]
+
+
 @pytest.mark.parametrize("final", [True, False])
 def test_a_request_ends_with_one_line_when_its_answer_does_not_fit(made, answer, final):
     triton, sender = made(fits=lambda response: not large(response))
@@ -79,7 +93,7 @@ def test_a_request_ends_with_one_line_when_its_answer_does_not_fit(made, answer,
 
 def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, monkeypatch):
     """Triton closes its sender before it knows whether the response fits."""
-    monkeypatch.setattr(module, "_memory_for_the_end", lambda: False)
+    monkeypatch.setattr(module, "_memory_for_the_end", lambda _: False)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
     triton, sender = made(decoupled=False)
     with pytest.raises(AnswerNotSent):
@@ -87,7 +101,7 @@ def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, monkeypatch)
     sender.refuse("no memory")
     assert not sender.closed
     assert triton.sent == []
-    monkeypatch.setattr(module, "_memory_for_the_end", lambda: True)
+    monkeypatch.setattr(module, "_memory_for_the_end", lambda _: True)
     assert eventually(lambda: sender.closed)
     assert [sent.line for sent in triton.sent] == ["no memory"]
 
@@ -101,11 +115,15 @@ def test_memory_that_triton_holds_or_may_take_will_do(pb, monkeypatch):
 
     monkeypatch.setattr(pb, "shared_memory", Pool(), raising=False)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
-    assert module._memory_for_the_end()
+    assert module._memory_for_the_end(0)
+    assert not module._memory_for_the_end(2**62)
     monkeypatch.setattr(module, "GROWTH_BYTES", 2**62)
-    assert not module._memory_for_the_end()
+    assert not module._memory_for_the_end(0)
     Pool.free = module.SPARE_BYTES
-    assert module._memory_for_the_end()
+    assert module._memory_for_the_end(0)
+    assert not module._memory_for_the_end(1)
+    Pool.free += 1
+    assert module._memory_for_the_end(1)
 
 
 def test_an_end_that_triton_does_not_take_is_logged_and_tried_no_more(made, answer, pb):
