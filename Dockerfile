@@ -2,7 +2,7 @@
 # the target's tokenizer.
 #
 #   docker build --build-arg PROFILE=profiles/embedded.yaml --tag tandem:0.1.0 .
-#   docker run --gpus all --shm-size 1g --publish 8000-8002:8000-8002 tandem:0.1.0
+#   docker run --gpus all --shm-size 1g --publish 127.0.0.1:8000-8002:8000-8002 tandem:0.1.0
 #
 #   docker build --build-arg PROFILE=profiles/embedded.yaml --target gateway \
 #       --tag tandem-gateway:0.1.0 .
@@ -17,9 +17,7 @@ WORKDIR /tandem
 COPY . .
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --editable '.[gateway]'
 ARG PROFILE=profiles/embedded.yaml
-# The last line that render prints is the command that serves what it wrote.
-RUN /venv/bin/tandem render --profile "${PROFILE}" --output /repository > /tmp/said \
-    && tail -n 1 /tmp/said > /repository/.command
+RUN /venv/bin/tandem render --profile "${PROFILE}" --output /repository
 # It compiles guides. It lies beside the loop's model, where no other model sees it: TensorRT-LLM in
 # the image has another version for itself.
 RUN /venv/bin/pip install --no-cache-dir --no-deps --target /guides 'llguidance>=1.9,<2' \
@@ -59,5 +57,5 @@ EXPOSE 8000 8001 8002
 ENV TANDEM_ENTRY=bls TANDEM_TARGET=target
 HEALTHCHECK --interval=60s --timeout=30s --start-period=15m --retries=3 CMD [ \
     "python3", "/health.py", "alive", "--patience=25"]
-CMD ["sh", "-c", \
-    "exec $(cat /repository/.command)"]
+# Of whichever rendered repository is mounted here.
+CMD ["sh", "/repository/serve.sh"]

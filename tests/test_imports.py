@@ -43,6 +43,7 @@ ARROWS = {
 # The folders of tools/; each may import those before it.
 TOOLS = (
     "errors",
+    "extras",
     "findings",
     "profiles",
     "trtllm",

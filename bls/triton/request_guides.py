@@ -11,6 +11,7 @@ from tandem.bls.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
+from tandem.guides.library import check_library
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.refusals import keywords_of
 from tandem.guides.trial import LAST_ATTEMPT
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 class RequestGuides:
     """Has the guides of requests compiled; refuses those that nobody here can. Thread-safe.
 
-    Nobody can where a profile's `max_guide_bytes` is 0, without `llguidance` in this Python, and
-    with a tokenizer that it cannot read. folder: of the model. count_refused: is told the keywords
-    of each guide that could not be compiled.
+    Nobody can where a profile's `max_guide_bytes` is 0, without the library in this Python (see
+    `guides/library.py`), and with a tokenizer that it cannot read. folder: of the model.
+    count_refused: is told the keywords of each guide that could not be compiled.
     """
 
     def __init__(
@@ -35,8 +36,6 @@ class RequestGuides:
         self._missing = ""  # why there is none
         try:
             self._compiler = _compiler(settings, folder / settings.tokenizer_dir)
-        except ModuleNotFoundError:
-            self._missing = "its Python has no package llguidance; install it there"
         except GuideError as error:
             self._missing = str(error)
 
@@ -81,6 +80,7 @@ class RequestGuides:
 def _compiler(settings: LoopSettings, tokenizer_dir: Path) -> GuideCompiler | None:
     if not settings.max_guide_bytes:
         return None
+    check_library()
     from tandem.guides.compiler import GuideCompiler  # noqa: PLC0415  its library may be missing
 
     return GuideCompiler(tokenizer_dir, settings.target.vocab_size, settings.end_ids)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tandem.guides.library import REQUIREMENT
 from tandem.tools.cli import main
 from tandem.tools.commands.gateway import add_options as add_gateway_options
 from tandem.tools.triton.install import find_triton
@@ -152,19 +153,23 @@ def test_the_image_is_of_the_last_triton_with_tensorrt_engines():
 
 def test_the_image_compiles_guides_by_the_library_that_is_tested():
     [pinned] = re.findall(r'"(llguidance\S+)"', (ROOT / "pyproject.toml").read_text())
-    assert f"'{pinned}'" in (ROOT / "Dockerfile").read_text()
+    assert pinned == REQUIREMENT
+    assert f"'{REQUIREMENT}'" in (ROOT / "Dockerfile").read_text()
 
 
-def test_the_image_serves_by_what_render_says(capsys, tmp_path, embedded_profile, triton, flags):
-    """The last line of render becomes part of CMD: it is the command, and all of it is known."""
+def test_the_image_serves_as_the_repository_says(capsys, tmp_path, embedded_profile, triton, flags):
     output = tmp_path / "repository"
     main(["render", "--profile", str(embedded_profile), "--output", str(output)])
-    command = capsys.readouterr().out.splitlines()[-1]
-    shell, _, script = json.loads(told(read("Dockerfile")[-1], "CMD")[-1])
-    assert shell == "sh"
-    words = shlex.split(script.replace("$(cat /repository/.command)", command))
-    assert words[:3] == ["exec", "tritonserver", f"--model-repository={output}"]
-    assert [word for word in words[2:] if not is_known(word, triton, flags)] == []
+    said = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert said == ["sh", str(output / "serve.sh")]
+    image = read("Dockerfile")[-1]
+    [rendered] = (copy.split()[-1] for copy in told(image, "COPY") if copy.endswith("/repository"))
+    assert json.loads(told(image, "CMD")[-1]) == ["sh", f"{rendered}/serve.sh"]
+    command = (output / "serve.sh").read_text().partition("\nexec ")[2]
+    server, *words = shlex.split(command.replace("\\\n", ""))
+    assert server == "tritonserver"
+    words.remove("$@")
+    assert [word for word in words if not is_known(word, triton, flags)] == []
     assert any("thread-pool-size=" in word for word in words)
 
 

@@ -52,6 +52,13 @@ def refusal(models, **options):
     return text
 
 
+def test_a_server_that_is_not_ready_in_time_is_refused_with_what_is_missing(models):
+    assert refusal(models, startup_timeout=0.01).partition("; log: ")[0] == (
+        "Triton is not ready after 0.01 s, models not loaded: echo; what takes longer needs more "
+        "in 'timeouts.startup'"
+    )
+
+
 def ask(server):
     """Send a 7 to the echo model; return what comes back."""
     with client.InferenceServerClient(server.grpc_url) as connection:

@@ -38,6 +38,7 @@ def environment(tmp_path):
     (packages / "installed.pth").write_text(sysconfig.get_paths()["purelib"])
     plant_wrong_packages(packages)
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    (tmp_path / "venv" / "bin" / "tritonserver").symlink_to(find_triton().binary)
     return kept | {
         "PATH": f"{tmp_path / 'venv' / 'bin'}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": ":".join(map(str, find_triton().library_path)),
@@ -46,15 +47,17 @@ def environment(tmp_path):
 
 @contextmanager
 def bare_triton(models, environment, working_directory):
-    """Run tritonserver on a repository with next to no options; yield its gRPC address."""
+    """Run tritonserver on a repository, as that itself says; yield its gRPC address."""
     install, ports = find_triton(), Ports(*lasting_ports(3))
     prefix = f"tandem-test-{os.getpid()}-"
     command = [
         *(sys.executable, supervisor.__file__, "10", prefix),
-        *(install.binary, f"--model-repository={models}", "--disable-auto-complete-config"),
-        *(f"--backend-directory={install.backends}", f"--http-port={ports.http}"),
-        *(f"--grpc-port={ports.grpc}", f"--metrics-port={ports.metrics}"),
-        f"--backend-config=python,shm-region-prefix-name={prefix}",
+        *("sh", models / "serve.sh", f"--backend-directory={install.backends}"),
+        *(f"--http-port={ports.http}", f"--grpc-port={ports.grpc}"),
+        *(
+            f"--metrics-port={ports.metrics}",
+            f"--backend-config=python,shm-region-prefix-name={prefix}",
+        ),
     ]
     log = Path(models).with_suffix(".log")
     with (

@@ -259,7 +259,8 @@ def test_plot_without_matplotlib_fails_before_anything_is_measured(monkeypatch, 
     monkeypatch.setattr(plot, "find_spec", lambda _: None)
     assert command.main(["bench", "--plot", "x.png"]) == 1
     assert capsys.readouterr().err == (
-        "tandem: --plot needs matplotlib; run pip install 'tandem-triton[bench]'\n"
+        "tandem: --plot needs matplotlib; install Tandem with the extra 'bench' too "
+        "(README, Install)\n"
     )
 
 

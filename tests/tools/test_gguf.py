@@ -5,13 +5,14 @@ import os
 import pytest
 from ggufs import TEMPLATE, write_gguf
 
+from tandem.tools import extras
 from tandem.tools.errors import TandemError
 from tandem.tools.models import gguf as gguf_module
 from tandem.tools.models.gguf import GgufFile
 from tandem.tools.models.named import model_named
 from tandem.tools.profiles import deployment
 
-pytest.importorskip("gguf", reason="no gguf: pip install 'tandem-triton[gguf]'")
+pytest.importorskip("gguf", reason="no gguf: the extra 'gguf'")
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_failed_conversion_leaves_nothing_and_is_one_short_line(cache, tmp_path)
 def test_missing_package_is_told_with_the_extra_that_brings_it(file, monkeypatch):
     monkeypatch.setattr(gguf_module, "PACKAGES", ("no-such-package",))
     assert refusal(GgufFile(file).checkpoint) == (
-        f"{file}: a GGUF file needs the package no-such-package; pip install 'tandem-triton[gguf]'"
+        f"{file}: a GGUF file needs the package no-such-package; {extras.install('gguf')}"
     )
 
 

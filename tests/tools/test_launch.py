@@ -48,7 +48,8 @@ def test_launch_commands_are_as_checked_in(name, shipped, tmp_path, capsys):
     assert main(arguments) == 0
     assert main([*arguments, "--slurm"]) == 0
     printed = capsys.readouterr().out.replace(str(tmp_path), "")
-    check_golden(f"{name}/launch.txt", printed)
+    script = (tmp_path / "models" / "serve.sh").read_text()
+    check_golden(f"{name}/launch.txt", f"{printed}\n{script}")
 
 
 def test_other_engines_are_one_process(embedded_profile):

@@ -1,6 +1,8 @@
 """A rendered repository is what Triton expects, carries what it needs, and replaces only itself."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,7 @@ def planned(tmp_path):
                     {"name": "control", "kind": "forward", "drafter": "none"},
                 ],
                 "max_batch_size": 4,
+                "timeouts": {"startup": 1800},
                 "admission": {"max_requests": 8, "max_queue": 0},
             }
         )
@@ -133,16 +136,59 @@ def test_version_folders_carry_what_they_import(rendered):
 
 def test_repository_says_how_it_is_served_and_what_is_in_it(planned, rendered, tmp_path):
     text = (rendered / "README.md").read_text()
-    assert "\ntritonserver --model-repository=/models " in text
-    assert f"thread-pool-size={planned.thread_pool_size} " in text
-    assert "needs `numpy`, `tokenizers`, `llguidance`, `torch`, `transformers>=5`;" in text
+    assert "\nsh serve.sh\n" in text
+    assert "needs `numpy`, `tokenizers`, `llguidance>=1.9,<2`, `torch`, `transformers>=5`;" in text
     for model in repository.models(planned):
         assert f"\n| `{model.name}` | " in text
     assert str(tmp_path) not in text
 
 
+@pytest.fixture
+def served(rendered, tmp_path):
+    """Runs the repository's script with a `tritonserver` that says how it was called, and where."""
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "tritonserver"
+    script.write_text('#!/bin/sh\npwd; ls -A | wc -l; for word; do echo "$word"; done\n')
+    script.chmod(0o755)
+    moved = tmp_path / "any where"
+    rendered.rename(moved)
+
+    def run(*options, cwd=moved):
+        done = subprocess.run(
+            ["sh", os.path.relpath(moved / "serve.sh", cwd), *options],
+            cwd=cwd,
+            env=os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        folder, num_files, *words = done.stdout.splitlines()
+        assert int(num_files) == 0  # models import from the working directory first
+        return Path(folder), words
+
+    return run
+
+
+def test_a_repository_is_served_by_its_script_wherever_it_lies(planned, served, tmp_path):
+    _, words = served()
+    assert words[0] == f"--model-repository={tmp_path / 'any where'}"
+    assert f"--backend-config=python,thread-pool-size={planned.thread_pool_size}" in words
+    assert "--backend-config=python,stub-timeout-seconds=1800" in words
+
+
+def test_the_script_hands_options_on(served):
+    _, words = served("--http-port=9000", "--log-format=a b")
+    assert {"--http-port=9000", "--log-format=a b"} <= set(words)
+
+
+def test_the_script_stays_in_a_working_directory_that_is_empty(served, tmp_path):
+    """A container may have no folder to write to."""
+    (tmp_path / "empty").mkdir()
+    assert served(cwd=tmp_path / "empty")[0] == tmp_path / "empty"
+
+
 def test_rendered_files_name_no_path_of_this_machine(rendered, tmp_path):
-    for path in rendered.glob("*/config.pbtxt"):
+    for path in (*rendered.glob("*/config.pbtxt"), rendered / "serve.sh"):
         assert str(tmp_path) not in path.read_text()
         assert str(ROOT) not in path.read_text()
 

@@ -98,7 +98,8 @@ def test_missing_rouge_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setattr(builtins, "__import__", without)
     assert command.main(["summarize"]) == 1
     assert capsys.readouterr().err == (
-        "tandem: cannot import rouge_score.rouge_scorer; ROUGE needs: pip install rouge-score\n"
+        "tandem: cannot import rouge_score.rouge_scorer; install Tandem with the extra 'summarize' "
+        "too (README, Install)\n"
     )
 
 

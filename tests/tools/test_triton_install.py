@@ -41,7 +41,7 @@ def test_system_triton_is_preferred(tmp_path, monkeypatch):
 
 def test_absent_triton_says_what_to_install(monkeypatch):
     monkeypatch.setattr(install, "find_spec", lambda _: None)
-    with pytest.raises(TandemError, match=r"pip install 'tandem-triton\[embedded\]'"):
+    with pytest.raises(TandemError, match=r"with the extra 'embedded' too"):
         find_triton()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandem.bls.settings import AUTO
+from tandem.tools import extras
 from tandem.tools.benchmark.statistics import VariantStatistics
 from tandem.tools.errors import TandemError
 
@@ -28,7 +29,7 @@ class Curve(NamedTuple):
 def check_plot(path: Path | None) -> None:
     """Raise TandemError where a plot is wanted and cannot be drawn."""
     if path is not None and find_spec("matplotlib") is None:
-        raise TandemError("--plot needs matplotlib; run pip install 'tandem-triton[bench]'")
+        raise TandemError(f"--plot needs matplotlib; {extras.install('bench')}")
 
 
 def curves_of(rows: Sequence[VariantStatistics]) -> dict[str, Curve]:

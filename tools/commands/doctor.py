@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tandem.tools import extras
 from tandem.tools.commands.chosen import add_models, chosen_models, planned_models, told
 from tandem.tools.commands.front import PORT
 from tandem.tools.commands.options import add_profile, chosen_profile
@@ -33,8 +34,8 @@ from tandem.tools.triton.supervisor import SHARED_MEMORY
 GLIBC = (2, 35)
 MEMORY_MB = 1536  # the embedded profile's bound
 SHARED_MEMORY_MB = 64  # a megabyte a model, and room for tensors
-INSTALL = "pip install 'tandem-triton[embedded]'"
-GGUF = "GGUF files need it: pip install 'tandem-triton[gguf]'"
+INSTALL = extras.install("embedded")
+GGUF = f"GGUF files need it: {extras.install('gguf')}"
 FIXES = {
     "gguf": GGUF,
     "accelerate": GGUF,

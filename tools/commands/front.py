@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tandem.gateway.settings import GatewaySettings
 from tandem.preprocessing.errors import TokenizerError
+from tandem.tools import extras
 from tandem.tools.commands.options import Options, port
 from tandem.tools.errors import TandemError
 from tandem.tools.triton.server import EVERY_ADDRESS, LOOPBACK
@@ -85,7 +86,7 @@ def listening(address: str, number: int, option: str) -> socket.socket:
         from tandem.gateway.server import listen  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
         raise TandemError(
-            f"the gateway needs the package {error.name}: pip install 'tandem-triton[gateway]'; "
+            f"the gateway needs the package {error.name}: {extras.install('gateway')}; "
             "tandem up does without it with --no-gateway"
         ) from error
     try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
 from tandem.tools.triton import repository
 from tandem.tools.triton.launch import launch_of
-from tandem.tools.triton.rendered_readme import server_command, server_options
+from tandem.tools.triton.rendered_readme import SCRIPT, server_options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,6 @@ def run(options: argparse.Namespace) -> int:
         return 0
     names = [model.name for model in repository.models(planned)]
     print(f"{options.output}: {', '.join(names)}")
-    # A Dockerfile takes the last line: it is the command and nothing else.
-    print("To serve it, run this in an empty folder, where Triton is installed:")
-    print(server_command(planned, served_from))
+    print("To serve it, run this where Triton is installed:")
+    print(shlex.join(["sh", str(served_from / SCRIPT)]))
     return 0

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from tandem.tools import extras
 from tandem.tools.errors import TandemError
 
 MEASURES = {
@@ -28,7 +29,7 @@ class Rouge:
             from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415  an extra
         except ImportError as error:
             raise TandemError(
-                f"cannot import {error.name}; ROUGE needs: pip install rouge-score"
+                f"cannot import {error.name}; {extras.install('summarize')}"
             ) from error
         self._scorer = RougeScorer(list(MEASURES))
 

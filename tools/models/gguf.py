@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from tandem.tools import extras
 from tandem.tools.errors import TandemError
 from tandem.tools.models.source import Description, ModelSource
 from tandem.tools.models.weights import count_parameters, gigabytes
@@ -86,8 +87,7 @@ class GgufFile(ModelSource):
             versions = {name: metadata.version(name) for name in PACKAGES}
         except metadata.PackageNotFoundError as error:
             raise TandemError(
-                f"{self.path}: a GGUF file needs the package {error.name}; "
-                "pip install 'tandem-triton[gguf]'"
+                f"{self.path}: a GGUF file needs the package {error.name}; {extras.install('gguf')}"
             ) from error
         facts = self.path.stat()
         return json.dumps({"size": facts.st_size, "changed": facts.st_mtime_ns, **versions})

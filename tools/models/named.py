@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from tandem.tools import extras
 from tandem.tools.errors import TandemError
 from tandem.tools.models.gguf import GgufFile, is_gguf
 from tandem.tools.models.hub import ID, HubModel
@@ -34,6 +35,6 @@ def model_named(text: str, *, allow_pickle: bool = False) -> ModelSource:
     if find_spec("huggingface_hub") is None:
         raise TandemError(
             f"no folder {path}, and a model of the Hub needs the package huggingface_hub; "
-            "pip install 'tandem-triton[embedded]'"
+            f"{extras.install('embedded')}"
         )
     return HubModel(given["id"], given["revision"], allow_pickle=allow_pickle)

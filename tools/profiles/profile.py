@@ -178,13 +178,19 @@ class LimitsSection(ConfigSection):
     max_guide_bytes: NonNegativeInt = LoopSettings.max_guide_bytes
 
 
+STARTUP_SECONDS, MOST_STARTUP_SECONDS = 600.0, 86400
+
+
 class TimeoutsSection(ConfigSection):
-    """Seconds: one call of an engine, a whole request, the rest after a drafter failed."""
+    """Seconds: one call of an engine, a whole request, the rest after a drafter failed; a start."""
 
     target: PositiveFloat = 60.0
     draft: PositiveFloat = 5.0
     request: PositiveFloat = 600.0
     drafter_pause: PositiveFloat = 5.0
+    startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = (
+        STARTUP_SECONDS  # of Triton with all models
+    )
 
 
 DEFAULT_ENTRIES = (

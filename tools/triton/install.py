@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from tandem.tools import extras
 from tandem.tools.errors import TandemError
 
 SYSTEM_TRITON = Path("/opt/tritonserver")
@@ -107,7 +108,7 @@ def _wheel_triton(python_lib: Path) -> TritonInstall:
     if spec is None or spec.origin is None:
         raise TandemError(
             f"no Triton here: {SYSTEM_TRITON} does not exist and {WHEEL} is not installed; "
-            "run pip install 'tandem-triton[embedded]'"
+            f"{extras.install('embedded')}"
         )
     if int(metadata.version("numpy").split(".")[0]) > 1:
         raise TandemError(

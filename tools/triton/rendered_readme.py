@@ -1,16 +1,27 @@
-"""How a rendered repository is served, and the README in it that says so."""
+"""How a rendered repository is served: the script in it, and the README that says so."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
 
+from tandem.guides.library import REQUIREMENT
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.triton.launch import launch_of
-from tandem.tools.triton.server import READY_SECONDS
 
 EXIT_SECONDS = 30  # for requests in flight when it is asked to stop
-MOUNTED = Path("/models")  # where the README supposes the repository
+SCRIPT = "serve.sh"  # the image of the Dockerfile runs it
+HERE, MORE = "$repository", "$@"  # of the script: where it lies, and options of whoever calls it
+SERVE = """\
+#!/bin/sh
+# Serves the model repository that this file lies in, wherever it was copied or mounted. More
+# options of tritonserver may follow: sh serve.sh --http-port=9000
+set -eu
+repository=$(cd "$(dirname "$0")" && pwd)
+# Triton's Python models import from the working directory first: nothing may be there.
+[ -z "$(ls -A)" ] || cd "$(mktemp -d)"
+exec {command}
+"""
 PACKAGES = {  # of the Python that runs the models, by the engine in them
     "torch": ("torch", "transformers>=5"),
     "llmapi": ("tensorrt_llm",),
@@ -24,12 +35,12 @@ the profile and render it again.
 ## Serve
 
 ```sh
-{command}
+sh {script}
 ```
 
-Put the repository at `{folder}` or change the path. Start the server in an empty folder, because
-Triton's Python models import from the working directory first, and give it shared memory (Docker:
-`--shm-size 1g`). The Python of the server needs {packages}; Tandem is in the repository.
+The script may lie anywhere, together with the models. It starts `tritonserver`, and hands on more
+of its options. Give the server shared memory (Docker: `--shm-size 1g`). Its Python
+needs {packages}; Tandem is in the repository.
 
 ## Ask
 
@@ -46,21 +57,28 @@ curl 127.0.0.1:8000/v2/models/{entry}/generate{stream} \\
 """
 
 
-def server_options(planned: Deployment, folder: Path) -> list[str]:
+def server_options(planned: Deployment, folder: str | Path) -> list[str]:
     """Return the tritonserver command of every process that serves the repository."""
     return [
         *("tritonserver", f"--model-repository={folder}"),
         "--disable-auto-complete-config",
         f"--exit-timeout-secs={EXIT_SECONDS}",
-        f"--backend-config=python,stub-timeout-seconds={READY_SECONDS:.0f}",
+        f"--backend-config=python,stub-timeout-seconds={planned.profile.timeouts.startup:.0f}",
         f"--backend-config=python,thread-pool-size={planned.thread_pool_size}",
     ]
 
 
-def server_command(planned: Deployment, folder: Path) -> str:
-    """Return the command that serves the repository on one node."""
+def serve_script(planned: Deployment) -> str:
+    """Return the script that serves the repository on one node."""
     launch = launch_of(planned.profile)
-    return shlex.join(launch.command(server_options(planned, folder), ()))
+    first, *words = launch.command(server_options(planned, HERE), (MORE,))
+    return SERVE.format(command=first + "".join(map(_on_a_line, words)))
+
+
+def _on_a_line(word: str) -> str:
+    """Return a word of the script's command; each option begins a line."""
+    before = " \\\n    " if word.startswith(("-", MORE, ":")) else " "
+    return before + (f'"{word}"' if HERE in word or word == MORE else shlex.quote(word))
 
 
 def readme(planned: Deployment) -> str:
@@ -68,8 +86,7 @@ def readme(planned: Deployment) -> str:
     whole = [entry.name for entry in planned.profile.entries if entry.kind == "forward"]
     return README.format(
         name=planned.profile.name,
-        command=server_command(planned, MOUNTED),
-        folder=MOUNTED,
+        script=SCRIPT,
         packages=", ".join(f"`{package}`" for package in _packages(planned)),
         entry=whole[0] if whole else planned.stream_entry.name,
         stream="" if whole else "_stream",
@@ -82,7 +99,7 @@ def _packages(planned: Deployment) -> list[str]:
     engines = [engine for engine in (planned.target, planned.draft) if engine]
     kinds = [engine.parameters.get("engine", "") for engine in engines]
     own = [package for kind in kinds for package in PACKAGES.get(kind, ())]
-    guides = ("llguidance",) if planned.profile.limits.max_guide_bytes else ()
+    guides = (REQUIREMENT,) if planned.profile.limits.max_guide_bytes else ()
     return [*dict.fromkeys(("numpy", "tokenizers", *guides, *own))]
 
 

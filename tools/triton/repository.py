@@ -22,7 +22,7 @@ from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import TOKENIZER, Deployment
 from tandem.tools.profiles.engines.base import EnginePlan
-from tandem.tools.triton.rendered_readme import readme
+from tandem.tools.triton.rendered_readme import SCRIPT, readme, serve_script
 
 PACKAGE = Path(tandem.__file__).parent  # in a checkout its rooms are links
 MARKER = ".rendered-by-tandem"
@@ -129,6 +129,7 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
                 _write(model, fresh / model.name, link=link)
             (fresh / MARKER).write_text(f"{deployment.profile.name}\n")
             (fresh / README).write_text(readme(deployment))
+            (fresh / SCRIPT).write_text(serve_script(deployment))
             if output.exists():
                 output.rename(Path(temporary, "old"))
             fresh.rename(output)

@@ -6,6 +6,7 @@ with TritonServer(repository, thread_pool_size=128) as server:
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles.profile import STARTUP_SECONDS
 from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
 from tandem.tools.triton.launch import PREFIX, SINGLE, Launch
@@ -34,7 +36,6 @@ EVERY_ADDRESS = ("0.0.0.0", "::")
 EXIT_SECONDS = 5  # Triton's own patience with requests in flight when it is asked to stop
 STOP_SECONDS = 10.0  # then it is killed: an open idle gRPC stream can hold it for ever
 GUARD_SECONDS = STOP_SECONDS + 5
-READY_SECONDS = 600.0
 MOST_STARTS = 3
 SECONDS_BETWEEN_LOOKS = 2.0  # whether all of a server that runs is still there, and answers
 SECONDS_UNTAKEN = 30.0  # Triton takes a response within milliseconds, or its streams hang
@@ -66,7 +67,8 @@ class TritonServer:
 
     repository: a folder of models, as ``tandem render`` writes it.
     thread_pool_size: BLS calls that one model can have in flight; more of them wait in line.
-    address: what to listen on. launch: how many processes it is, and what starts them.
+    address: what to listen on. startup_timeout: seconds that all models may take to load.
+    launch: how many processes it is, and what starts them.
     on_progress: called again and again while the server starts.
 
     Entering starts it and returns once every model is ready. TandemError says in one line which
@@ -80,6 +82,7 @@ class TritonServer:
         thread_pool_size: int,
         ports: Ports = ANY_PORTS,
         address: str = LOOPBACK,
+        startup_timeout: float = STARTUP_SECONDS,
         launch: Launch = SINGLE,
         on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
@@ -88,6 +91,7 @@ class TritonServer:
         self.address = address
         self.shm_prefix = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}-"
         self._thread_pool_size = thread_pool_size
+        self._startup_timeout = startup_timeout
         self._launch = launch
         self._wanted_ports = ports
         self._on_progress = on_progress
@@ -247,7 +251,7 @@ class TritonServer:
     def _command(self, install: TritonInstall) -> list[str]:
         python = {
             "thread-pool-size": self._thread_pool_size,
-            "stub-timeout-seconds": int(READY_SECONDS),
+            "stub-timeout-seconds": math.ceil(self._startup_timeout),
         }
         options = {
             "model-repository": self.repository,
@@ -279,8 +283,12 @@ class TritonServer:
             if failure := self.log.failure:
                 raise self._failure(failure)
             seconds = time.monotonic() - began
-            if seconds > READY_SECONDS:
-                raise self._failure(f"not ready after {seconds:.0f} s")
+            if seconds > self._startup_timeout:
+                missing = ", ".join(sorted(self.models - set(self.log.loaded))) or "none"
+                raise self._failure(
+                    f"Triton is not ready after {self._startup_timeout:g} s, models not loaded: "
+                    f"{missing}; what takes longer needs more in 'timeouts.startup'"
+                )
             self._on_progress(Progress(frozenset(self.log.loaded), self.models, seconds))
             time.sleep(POLL_SECONDS)
 

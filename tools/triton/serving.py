@@ -25,6 +25,7 @@ def start(planned: Deployment, models: Path, ports: Ports, address: str) -> Trit
             thread_pool_size=planned.thread_pool_size,
             ports=ports,
             address=address,
+            startup_timeout=planned.profile.timeouts.startup,
             launch=launch,
             on_progress=lambda progress: tell(*_describe(progress)),
         )

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import tokenizer_kinds
@@ -13,6 +14,7 @@ from tandem.bls.request import Request
 from tandem.bls.triton.request_guides import RequestGuides
 from tandem.guides.errors import GuideUndecided
 from tandem.guides.guide import Guide
+from tandem.guides.library import check_library
 
 SMALL = replace(
     with_engines(SETTINGS, target={"vocab_size": vocab_size()}),
@@ -62,8 +64,31 @@ def test_without_the_library_guides_are_refused_by_name(guides, monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     it, _ = guides()
     it.check([request_for(None)])
-    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*llguidance; install it there$"):
+    with pytest.raises(
+        GuideRefused, match=UNSUPPORTED + ".*no package llguidance>=1.9,<2; install it there$"
+    ):
         it.check([request_for(Guide("json"))])
+
+
+@pytest.mark.parametrize("version", ["0.7.30", "1.8.2", "2.0.0", "master", None])
+def test_with_another_version_of_the_library_guides_are_refused_by_name(
+    guides, monkeypatch, version
+):
+    """Its faults are others than those that are known; NVIDIA's image has an older one."""
+    library = SimpleNamespace() if version is None else SimpleNamespace(__version__=version)
+    monkeypatch.setitem(sys.modules, "llguidance", library)
+    it, _ = guides()
+    said = (
+        f".*has llguidance {version or 'of an unknown version'}; install llguidance>=1.9,<2 there$"
+    )
+    with pytest.raises(GuideRefused, match=UNSUPPORTED + said):
+        it.check([request_for(Guide("json"))])
+
+
+@pytest.mark.parametrize("version", ["1.9.0", "1.10.3", "1.99.0rc1"])
+def test_versions_of_the_library_that_guides_are_made_for(monkeypatch, version):
+    monkeypatch.setitem(sys.modules, "llguidance", SimpleNamespace(__version__=version))
+    check_library()
 
 
 def test_with_a_tokenizer_that_cannot_be_read_guides_are_refused_by_name(guides):
