@@ -129,7 +129,6 @@ class OneLoad:
             self.num_late, self.num_early = running - 1, running
             self.patience = running * PATIENCE
         self.allowed, self.tokens_left = allowed, running * TURN_TOKENS
-        self.num_in_vain = 0
 
     def _end_trial(self, running: int) -> None:
         """Keep the better way: the longer, the surer it is that the next trial finds the same.

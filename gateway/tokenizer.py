@@ -181,7 +181,7 @@ class ChatTokenizer:
         special = set(self._special_tokens.values())
         too_many = sum(lengths) - len(text)
         for number, token in enumerate(ids):
-            if token in special and 0 < lengths[number] <= too_many:
+            if token in special and lengths[number] <= too_many:
                 too_many -= lengths[number]
                 lengths[number] = 0
         return lengths

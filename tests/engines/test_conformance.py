@@ -143,6 +143,17 @@ def test_the_same_context_again_computes_its_last_token(engine):
     assert (usage.computed_tokens, usage.reused_blocks, usage.new_blocks) == (1, 4, 1)
 
 
+@pytest.mark.parametrize(("shared", "blocks"), [(1, 0), (7, 0), (8, 1), (9, 1), (15, 1), (16, 2)])
+def test_blocks_that_are_reused_are_whole_ones(engine, shared, blocks):
+    """Of two prompts that share a first token alone, nothing is told to be cached."""
+    first, second = prompt(6, 20), prompt(7, 20)
+    second = [*first[:shared], (first[shared] + 1) % VOCAB, *second[shared + 1 :]]
+    engine.tokens(first)
+    usage = engine.call(second).last.usage
+    assert usage.computed_tokens == 20 - shared
+    assert (usage.reused_blocks, usage.new_blocks) == (blocks, 3 - blocks)
+
+
 def test_times_are_in_order(engine):
     usage = engine.call(prompt(7, 9), 5).last.usage
     assert 0 < usage.first_scheduled_time_ns <= usage.first_token_time_ns

@@ -114,6 +114,17 @@ async def test_the_tokens_of_one_character_are_where_it_is(ask, triton, tokenize
     assert offsets == [0, 1, 2, 2, 2, 2, 3, 5, 8]
 
 
+async def test_an_answer_begins_behind_the_part_of_a_character(ask, triton, tokenizer_folder):
+    whole = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
+    told = rated("prompt", [0.0] * 2, [[[0, 0.0]]] * 2)
+    triton.script = lambda _: [ANSWER._replace(extras=ANSWER.extras | told)]
+    answer = await ask(prompt=whole[:2], echo=True, logprobs=1)
+    text = answer["choices"][0]["text"]
+    offsets = answer["choices"][0]["logprobs"]["text_offset"]
+    assert text[offsets[2] :] == "():\n"
+    assert text[offsets[3] :] == "\n"
+
+
 def test_a_token_that_the_tokenizer_added_is_none_of_the_echo(tmp_path):
     adding = Tokenizer.from_str(tokenizer_kinds.byte_level().to_str())
     mark = "<s>", adding.token_to_id("<s>")

@@ -1,7 +1,10 @@
 """What is shown while a server starts and stops."""
 
+from types import SimpleNamespace
+
+from tandem.tools.profiles.profile import Profile
 from tandem.tools.triton import serving
-from tandem.tools.triton.server import Progress
+from tandem.tools.triton.server import ANY_PORTS, LOOPBACK, Progress
 
 
 def test_progress_is_a_line_for_each_state_where_there_is_no_terminal(capsys):
@@ -15,6 +18,24 @@ def test_progress_is_a_line_for_each_state_where_there_is_no_terminal(capsys):
         "starting Triton: 1 of 2 models",
         "starting Triton: 2 of 2 models",
     ]
+
+
+def test_models_may_load_for_as_long_as_the_profile_says(monkeypatch, tmp_path):
+    given = {}
+
+    class Server:
+        def __init__(self, _, **options):
+            given.update(options)
+
+        def start(self):
+            pass
+
+    monkeypatch.setattr(serving, "TritonServer", Server)
+    engines = {"target": {"checkpoint": "target"}}
+    profile = Profile(name="slow", engines=engines, timeouts={"startup": 1800})
+    planned = SimpleNamespace(profile=profile, thread_pool_size=4)
+    serving.start(planned, tmp_path, ANY_PORTS, LOOPBACK)
+    assert given["startup_timeout"] == 1800
 
 
 def test_stopping_names_what_it_waits_for():

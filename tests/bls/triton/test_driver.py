@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
-from tandem.bls.triton.engine_caller import SECONDS_BETWEEN_STOPS
+from tandem.bls.triton.engine_caller import SECONDS_BETWEEN_STOPS, EngineCaller
+from tandem.bls.triton.pending_call import AbandonedCalls
 from tandem.contract import engine as tensors
 
 PATIENCE = 30
@@ -108,8 +110,23 @@ def test_a_stop_that_overtook_its_call_is_sent_again(engine, interrupted):
     driver, *_ = interrupted
     assert engine.stopped.wait(PATIENCE)
     engine.stopped.clear()
+    driver.check(0.0)  # it was sent just now
     driver.check(time.monotonic() + 2 * SECONDS_BETWEEN_STOPS)
     assert engine.stopped.wait(PATIENCE)
+    assert engine.num_stops == 2
+
+
+def test_another_call_is_stopped_however_soon_it_follows():
+    """Branches that are late are stopped round by round."""
+    stops, clients = [], SimpleNamespace(abandoned=AbandonedCalls())
+    clients.stop = lambda *call: stops.append(call)
+    caller = EngineCaller(clients, REQUEST)
+    for name in ("1", "2"):
+        call = caller._slot.begin("draft", name, PATIENCE)
+        caller.interrupt(Cancelled())
+        caller._slot.end(call)
+        caller.interruption = None
+    assert stops == [("draft", "1"), ("draft", "2")]
 
 
 def test_a_call_that_nobody_interrupted_is_not_stopped(engine):
