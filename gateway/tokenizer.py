@@ -111,7 +111,7 @@ class ChatTokenizer:
         if self.template is None:
             raise ChatTemplateError(
                 f"the tokenizer in {self.folder} has no chat template; use /v1/completions, or "
-                "start the gateway with --chat-template FILE"
+                "run tandem gateway with --chat-template FILE"
             )
         marks = Marks()
         rendered = self.template.render(

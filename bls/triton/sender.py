@@ -15,6 +15,7 @@ of its own.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from functools import partial
@@ -23,7 +24,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tandem.bls.errors import AnswerNotSent
-from tandem.bls.triton.background import in_background, log_exception
+from tandem.bls.triton.background import in_background, log_exception, log_warning
 from tandem.bls.triton.deliveries import Deliveries
 from tandem.contract.errors import ErrorCode, coded
 
@@ -104,12 +105,16 @@ class Sender:
             in_background(end, lambda _: end())  # nobody else would
 
     def _end_when_possible(self, response: Any) -> None:
+        told = False
         while not self._closed:
             try:
                 with self._lock:
                     if not self._closed:
                         self._end(response)
             except AnswerNotSent:
+                if not told:
+                    log_warning("a request waits for its end: the server's shared memory is full")
+                    told = True
                 time.sleep(SECONDS_BETWEEN_TRIES)
 
     def _end(self, response: Any, size: int = 0) -> None:
@@ -159,7 +164,8 @@ def _memory_for_the_end(size: int) -> bool:
 
     size: its bytes, where they are more than few.
     """
-    pool = getattr(pb_utils, "shared_memory", None)  # not documented: it may be gone one day
+    # What a process shares with Triton. It is not documented: it may be gone one day.
+    pool = getattr(sys.modules.get("c_python_backend_utils"), "shared_memory", None)
     if pool is not None and pool.free_memory() >= SPARE_BYTES + size:
         return True
     left = os.statvfs("/dev/shm")

@@ -52,6 +52,23 @@ def refusal(models, **options):
     return text
 
 
+def test_a_path_with_a_space_is_refused_at_once(tmp_path):
+    """Triton would wait for its Python models until it was killed."""
+    write_model(tmp_path / "a b", "echo")
+    assert refusal(tmp_path / "a b") == (
+        f"Triton serves no path with a space: {tmp_path / 'a b'}; where it is Tandem's own, TMPDIR "
+        "or XDG_CACHE_HOME moves it"
+    )
+
+
+def test_a_models_process_knows_how_much_shared_memory_it_has_left(tmp_path):
+    """`Sender` asks before an end that must not be lost; nothing documents it."""
+    pool = "__import__('sys').modules['c_python_backend_utils'].shared_memory"
+    write_model(tmp_path, "echo", initialize=f"assert 2**19 < {pool}.free_memory() < 2**20")
+    with start(tmp_path) as server:
+        assert ask(server) == 7
+
+
 def test_a_server_that_is_not_ready_in_time_is_refused_with_what_is_missing(models):
     assert refusal(models, startup_timeout=0.01).partition("; log: ")[0] == (
         "Triton is not ready after 0.01 s, models not loaded: echo; what takes longer needs more "

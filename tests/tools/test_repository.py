@@ -137,7 +137,7 @@ def test_version_folders_carry_what_they_import(rendered):
 def test_repository_says_how_it_is_served_and_what_is_in_it(planned, rendered, tmp_path):
     text = (rendered / "README.md").read_text()
     assert "\nsh serve.sh\n" in text
-    assert "needs `numpy`, `tokenizers`, `llguidance>=1.9,<2`, `torch`, `transformers>=5`;" in text
+    assert "needs\n`numpy`, `tokenizers`, `llguidance>=1.9,<2`, `torch`, `transformers>=5`;" in text
     for model in repository.models(planned):
         assert f"\n| `{model.name}` | " in text
     assert str(tmp_path) not in text
@@ -150,7 +150,7 @@ def served(rendered, tmp_path):
     script = tmp_path / "bin" / "tritonserver"
     script.write_text('#!/bin/sh\npwd; ls -A | wc -l; for word; do echo "$word"; done\n')
     script.chmod(0o755)
-    moved = tmp_path / "any where"
+    moved = tmp_path / "anywhere"
     rendered.rename(moved)
 
     def run(*options, cwd=moved):
@@ -171,7 +171,7 @@ def served(rendered, tmp_path):
 
 def test_a_repository_is_served_by_its_script_wherever_it_lies(planned, served, tmp_path):
     _, words = served()
-    assert words[0] == f"--model-repository={tmp_path / 'any where'}"
+    assert words[0] == f"--model-repository={tmp_path / 'anywhere'}"
     assert f"--backend-config=python,thread-pool-size={planned.thread_pool_size}" in words
     assert "--backend-config=python,stub-timeout-seconds=1800" in words
 
@@ -179,6 +179,15 @@ def test_a_repository_is_served_by_its_script_wherever_it_lies(planned, served, 
 def test_the_script_hands_options_on(served):
     _, words = served("--http-port=9000", "--log-format=a b")
     assert {"--http-port=9000", "--log-format=a b"} <= set(words)
+
+
+def test_a_repository_in_a_path_with_a_space_is_refused(rendered, tmp_path):
+    """Triton starts its Python models by a shell's line; they would never be ready."""
+    rendered.rename(tmp_path / "any where")
+    script = tmp_path / "any where" / "serve.sh"
+    done = subprocess.run(["sh", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Triton serves no path with a space: {script.parent}\n"
 
 
 def test_the_script_stays_in_a_working_directory_that_is_empty(served, tmp_path):

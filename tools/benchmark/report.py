@@ -103,7 +103,7 @@ def _median(spread: Spread | None, style: str, scale: float = 1.0) -> str:
 
 
 def _range(spread: Spread | None, style: str, scale: float = 1.0) -> str:
-    if spread is None:
+    if spread is None or spread.is_one:
         return NOTHING
     return f"{spread.low * scale:{style}}-{spread.high * scale:{style}}"
 

@@ -21,6 +21,11 @@ class Spread(NamedTuple):
     low: float
     high: float
 
+    @property
+    def is_one(self) -> bool:
+        """Whether nothing differed: of a single measurement the percentiles say nothing."""
+        return self.low == self.high
+
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
         """Return the spread of what was measured; None where nothing was."""

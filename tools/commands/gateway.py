@@ -11,6 +11,7 @@ from pathlib import Path
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
 from tandem.tools.commands.front import KEY_VARIABLE, PORT, application, listening, url_of
 from tandem.tools.commands.options import add_url, at_least_one, port
+from tandem.tools.errors import TandemError
 from tandem.tools.triton.server import LOOPBACK
 
 
@@ -64,12 +65,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _readable(template: Path | None) -> Path | None:
+    """Return a file that can be read; raise TandemError, which names the option, for another."""
+    try:
+        if template is not None:
+            template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise TandemError(f"--chat-template: cannot read {template}: {reason}") from error
+    return template
+
+
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal; return the exit status."""
     settings = GatewaySettings(
         url=options.url,
         tokenizer=options.tokenizer,
-        chat_template=options.chat_template,
+        chat_template=_readable(options.chat_template),
         api_key=options.api_key or os.environ.get(KEY_VARIABLE) or None,
         max_body_bytes=options.max_body_mb * MEGABYTE,
         allowed_origins=tuple(options.allow_origin),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from tandem.bls.drafter_registry import ENGINE
 from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
@@ -157,7 +158,10 @@ def run(options: argparse.Namespace) -> int:
             status = 130
     print(closing_line(answer), file=sys.stderr)
     if options.explain and answer.statistics is not None:
-        Console(stderr=True).print(explanation(answer.statistics))
+        if ENGINE.name in answer.statistics["by_drafter"]:
+            print("the target drafts by itself, and does not tell its rounds", file=sys.stderr)
+        else:
+            Console(stderr=True).print(explanation(answer.statistics))
     return status
 
 

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import tandem
 from tandem.bls.drafter_registry import CONTROL, DRAFTERS
@@ -23,7 +23,13 @@ ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may hold dots too: ll
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, without the usage before it."""
+    """A parser whose errors are one line, without the usage before it.
+
+    Options are spelt out: an abbreviation would mean another one once there are more.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Raise TandemError with what was wrong and where help is."""

@@ -120,4 +120,6 @@ def _named(row: VariantStatistics) -> str:
     spread = row.speedup
     if row.cell.variant == CONTROL or spread is None:
         return f"{CONTROL.drafter}: no drafts"
+    if spread.is_one:
+        return f"{row.cell.variant} {spread.median:.2f}x (no spread: more --repetitions show one)"
     return f"{row.cell.variant} {spread.median:.2f}x ({SPREAD}: {spread.low:.2f}-{spread.high:.2f})"

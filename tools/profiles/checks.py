@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from tandem.bls.drafter_registry import CONTROL, DrafterKind, DrafterName
+from tandem.bls.drafter_registry import CONTROL, PROMPT_LOOKUP, DrafterKind, DrafterName
 from tandem.contract.strings import MOST_STRINGS
 from tandem.lookup.pools import LEAST_COUNTED
 from tandem.tools.profiles.drafters import OwnDrafter, all_kinds
@@ -59,7 +59,7 @@ def check_drafters(
             raise ProfileError(
                 key_path,
                 f"'{drafter}' needs engines.draft, which is missing; add it or say "
-                f"'{CONTROL.name}'",
+                f"'{PROMPT_LOOKUP.name}' or '{CONTROL.name}'",
             )
         raise ProfileError(key_path, f"'{drafter}' given, these engines allow {', '.join(known)}")
 

@@ -18,6 +18,9 @@ SERVE = """\
 # options of tritonserver may follow: sh serve.sh --http-port=9000
 set -eu
 repository=$(cd "$(dirname "$0")" && pwd)
+case $repository in
+    *[[:space:]]*) echo "Triton serves no path with a space: $repository" >&2; exit 1 ;;
+esac
 # Triton's Python models import from the working directory first: nothing may be there.
 [ -z "$(ls -A)" ] || cd "$(mktemp -d)"
 exec {command}
@@ -38,9 +41,10 @@ the profile and render it again.
 sh {script}
 ```
 
-The script may lie anywhere, together with the models. It starts `tritonserver`, and hands on more
-of its options. Give the server shared memory (Docker: `--shm-size 1g`). Its Python
-needs {packages}; Tandem is in the repository.
+The script may lie anywhere, together with the models, but in no path with a space. It starts
+`tritonserver`, and hands on more of its options; paths in these must be absolute. Give the server
+shared memory (Docker: `--shm-size 1g`). Its Python needs
+{packages}; Tandem is in the repository.
 
 ## Ask
 

@@ -154,6 +154,8 @@ class TritonServer:
 
     def _start_once(self) -> None:
         install = find_triton()
+        for path in (self.repository, install.backends):
+            _refuse_spaces(path)
         self.ports = claim_ports(self._wanted_ports, self.address)
         self.command = self._command(install)
         handle, log = tempfile.mkstemp(prefix="tandem-triton-", suffix=".log")
@@ -342,6 +344,15 @@ def _environment(install: TritonInstall) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "LD_LIBRARY_PATH": os.pathsep.join(libraries),
     }
+
+
+def _refuse_spaces(path: Path) -> None:
+    """Raise TandemError for a path that Triton would tear apart: its Python models never start."""
+    if any(letter.isspace() for letter in str(path)):
+        raise TandemError(
+            f"Triton serves no path with a space: {path}; where it is Tandem's own, TMPDIR or "
+            "XDG_CACHE_HOME moves it"
+        )
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:

@@ -1,5 +1,6 @@
 """Responses that do not fit, ends that must not be lost, and a watcher that never waits."""
 
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -91,7 +92,7 @@ def test_a_request_ends_with_one_line_when_its_answer_does_not_fit(made, answer,
     assert (end.line, end.flags) == ("it does not fit", FINAL)
 
 
-def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, monkeypatch):
+def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, pb, monkeypatch):
     """Triton closes its sender before it knows whether the response fits."""
     monkeypatch.setattr(module, "_memory_for_the_end", lambda _: False)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
@@ -101,19 +102,23 @@ def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, monkeypatch)
     sender.refuse("no memory")
     assert not sender.closed
     assert triton.sent == []
+    assert eventually(lambda: pb.Logger.lines)
     monkeypatch.setattr(module, "_memory_for_the_end", lambda _: True)
     assert eventually(lambda: sender.closed)
     assert [sent.line for sent in triton.sent] == ["no memory"]
+    [line] = pb.Logger.lines
+    assert line.endswith("a request waits for its end: the server's shared memory is full")
 
 
-def test_memory_that_triton_holds_or_may_take_will_do(pb, monkeypatch):
+def test_memory_that_triton_holds_or_may_take_will_do(monkeypatch):
     class Pool:
         free = 0
 
         def free_memory(self):
             return self.free
 
-    monkeypatch.setattr(pb, "shared_memory", Pool(), raising=False)
+    native = SimpleNamespace(shared_memory=Pool())  # tests/server/test_lifecycle.py: it is so
+    monkeypatch.setitem(sys.modules, "c_python_backend_utils", native)
     monkeypatch.setattr(module, "GROWTH_BYTES", 0)
     assert module._memory_for_the_end(0)
     assert not module._memory_for_the_end(2**62)

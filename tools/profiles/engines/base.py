@@ -152,7 +152,8 @@ def sequence_length(
     if reach is not None and length > reach:
         raise ProfileError(
             (*key_path, "max_seq_len"),
-            f"{length} is over the {reach} positions of {checkpoint.folder}",
+            f"{length} is over the {reach} positions of {checkpoint.folder}; leave it out, or say "
+            "no more",
         )
     return length
 
