@@ -22,6 +22,7 @@ ALL_BRANCHES = 128  # of all sequences together; each has `ahead_plan.BUDGETS[0]
 ADVANTAGE = 1.02  # of drafting ahead in tokens a second, before it is worth it
 PLAN_EVERY = 16  # rounds of all requests: costs change slowly
 BEFORE_TRIAL = 256  # tokens of each sequence: many of them have tried by then whether to draft
+TURN_ROUNDS = 6  # of each: long drafts are few rounds, and others notice late what branches take
 MEMORY = 0.998  # how much of what was learned about acceptance outlives a round
 MOST_UNREAD = 64  # handles of logits; what is forgotten is used again a minute later
 PRIOR = (7.0, 10.0)  # tokens accepted, and verified, before the first round
@@ -50,7 +51,9 @@ class AheadStatistics:
         # By what drafts and branches may have: the round in which it was made, the plan, its
         # advantage.
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
-        self._trials = LoadTrials(decisions, first=False, first_of_each=BEFORE_TRIAL)
+        self._trials = LoadTrials(
+            decisions, first=False, first_of_each=BEFORE_TRIAL, turn_rounds=TURN_ROUNDS
+        )
         self._rounds = 0
         # Handles of branches' logits that nobody will read; see `draft_ahead.BranchLogits`.
         self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)

@@ -57,17 +57,19 @@ class OneLoad:
     """What is done now under one load, and what was earned in the trial under way.
 
     better: what trials have found: True is the way, False to leave it. allowed: what all sequences
-    do now. tokens_left: of all sequences together, until that changes. num_late: sequences that did
-    not leave the way before yet; num_early: rounds in which it has a part all the same; patience:
-    tokens, until late ones are waited for no more; num_in_vain: rounds since one went the way of
-    this turn. turns_left: in the trial under way; none: the better way is kept.
+    do now. tokens_left, rounds_left: of all sequences together, until that changes. num_late:
+    sequences that did not leave the way before yet; num_early: rounds in which it has a part all
+    the same; patience: tokens, until late ones are waited for no more; num_in_vain: rounds since
+    one went the way of this turn. turns_left: in the trial under way; none: the better way is kept.
     """
 
     first_of_each: int  # tokens of each sequence, before the first trial
+    turn_rounds: int  # of each sequence, in a turn at least
     better: bool
     known: bool = False  # that it is
     allowed: bool = False
     tokens_left: int | None = None  # None: nothing was counted yet
+    rounds_left: int = 0
     num_late: int = 0
     num_early: int = 0
     patience: int = 0
@@ -101,7 +103,8 @@ class OneLoad:
         if self.turns_left and seconds:
             self.earned[allowed].add(tokens, seconds)
         self.tokens_left -= tokens
-        if self.tokens_left > 0 and not self._is_hopeless:
+        self.rounds_left -= 1
+        if max(self.tokens_left, self.rounds_left) > 0 and not self._is_hopeless:
             return
         if not self.turns_left:
             self._begin_trial(running)
@@ -128,7 +131,8 @@ class OneLoad:
         if allowed != self.allowed:
             self.num_late, self.num_early = running - 1, running
             self.patience = running * PATIENCE
-        self.allowed, self.tokens_left = allowed, running * TURN_TOKENS
+        self.allowed = allowed
+        self.tokens_left, self.rounds_left = running * TURN_TOKENS, running * self.turn_rounds
 
     def _end_trial(self, running: int) -> None:
         """Keep the better way: the longer, the surer it is that the next trial finds the same.
@@ -166,14 +170,21 @@ class LoadTrials:
     one that came or went would change the way of all, and turns of both would be mixed.
 
     first: whether the way is taken for the better one until something is known. first_of_each:
-    tokens of each sequence, before the first trial of a load. decisions: of this loop, and of the
+    tokens of each sequence, before the first trial of a load. turn_rounds: of each sequence, that a
+    turn lasts at least. decisions: of this loop, and of the
     one that decides for it.
     """
 
     def __init__(
-        self, decisions: Decisions | None = None, *, first: bool, first_of_each: int
+        self,
+        decisions: Decisions | None = None,
+        *,
+        first: bool,
+        first_of_each: int,
+        turn_rounds: int = 1,
     ) -> None:
         self._first, self._first_of_each = first, first_of_each
+        self._turn_rounds = turn_rounds
         self._decisions = decisions or OwnDecisions()
         self._by_load: dict[int, OneLoad] = {}
         self._load = 0  # the last one
@@ -239,7 +250,7 @@ class LoadTrials:
             self._load = load
         if self._load not in self._by_load:
             self._by_load[self._load] = OneLoad(
-                self._first_of_each, self._is_better_near(self._load)
+                self._first_of_each, self._turn_rounds, self._is_better_near(self._load)
             )
         return self._by_load[self._load]
 

@@ -177,6 +177,16 @@ def test_a_trial_begins_after_some_tokens_of_all_together_and_so_many_of_each(ru
     assert trials.on_trial(running)
 
 
+@pytest.mark.parametrize("turn_rounds", [1, 6])
+def test_a_turn_may_last_some_rounds_however_long_their_drafts_are(turn_rounds):
+    """Of drafts of 32 tokens, 40 tokens are one round, in which nothing of a new way is felt."""
+    trials = LoadTrials(first=False, first_of_each=EACH, turn_rounds=turn_rounds)
+    trials.observe(2, 2 * EACH, 1.0, allowed=False)
+    rounds = max(math.ceil(2 * TURN_TOKENS / 33), 2 * turn_rounds)
+    assert turn(trials, 2, allowed=False, tokens=33) == rounds
+    assert turn(trials, 2, allowed=True, tokens=33) >= rounds
+
+
 def test_what_is_clearly_better_is_kept_for_longer():
     small, large = (Sequences(4, with_it=rate, without=100).try_both()[2] for rate in (98, 85))
     assert small == pytest.approx(KEPT_TOKENS, rel=0.1)
