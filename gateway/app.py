@@ -52,7 +52,7 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Backend] = Tr
         finally:
             await app.state.serving.close()
 
-    app = FastAPI(title="Tandem", openapi_url=None, lifespan=lifespan)
+    app = FastAPI(title="Tandem", openapi_url=None, redirect_slashes=False, lifespan=lifespan)
     _add_errors(app)
     _add_openai(app)
     _add_tokenizer(app)

@@ -179,6 +179,8 @@ class CallObject:
         elif self._depth == 0 and letter in ",}":  # behind a number or a word
             self._end_value()
             self._after_value(letter)
+        elif letter == "<":  # nowhere in JSON: the end mark of a call whose braces are missing
+            raise NotACallError
         else:
             self._value.append(letter)
             self._in_string = letter == '"'
@@ -191,8 +193,8 @@ class CallObject:
         if self._key == "name":
             self.name = _text(value)
         elif self._key == self._arguments_key and not self.has_arguments:
+            self._arguments.append(_text(value) if value.startswith('"') else _json(value))
             self.has_arguments = True
-            self._arguments.append(_text(value) if value.startswith('"') else value)
         self._read = self._after_value
 
     def _after_value(self, letter: str) -> None:
@@ -382,3 +384,12 @@ def _text(literal: str) -> str:
     except ValueError as error:
         raise NotACallError from error
     return text
+
+
+def _json(literal: str) -> str:
+    """Return a value that is JSON, as it stands."""
+    try:
+        json.loads(literal)
+    except ValueError as error:
+        raise NotACallError from error
+    return literal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import hashlib
 import threading
 from collections import OrderedDict
@@ -28,6 +28,7 @@ KEPT_DIGESTS = 1024  # of guides that were refused, and of those that took more 
 TAKES_LONG = "it takes long to compile"
 SILENT = 0
 MASK_THREADS = 2
+TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
 
 
 class GuideCompiler:
@@ -74,7 +75,15 @@ class GuideCompiler:
             return used
 
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
-        matcher.check_start()
+        try:
+            matcher.check_start()
+        except (GuideTakesLong, GuideUndecided):
+            raise
+        except GuideError as error:
+            if used is not None:
+                self._forget(guide, used)
+            self._refuse(guide, str(error))
+            raise
         return matcher
 
     def _automaton(self, guide: Guide, *, tried: bool, attempt: int) -> GuideAutomaton:
@@ -110,8 +119,14 @@ class GuideCompiler:
 
         def compile_first_mask() -> str:
             grammar = grammar_of(guide)
-            with contextlib.suppress(Exception):  # the library says later what is wrong with it
-                self._compile(grammar).deep_copy().compute_bitmask()
+            try:
+                compiled = self._compile(grammar)
+                if not compiled.is_error():
+                    compiled = compiled.deep_copy()
+                    compiled.compute_bitmask()
+            except Exception:  # noqa: BLE001  the library says later what is wrong with it
+                return grammar
+            _refuse_error(compiled)
             return grammar
 
         try:
@@ -124,8 +139,7 @@ class GuideCompiler:
 
     def _compiled(self, grammar: str) -> LLMatcher:
         compiled = at_low_priority(lambda: self._compile(grammar))
-        if compiled.is_error():
-            raise GuideError(reason_of(compiled.get_error()))
+        _refuse_error(compiled)
         return compiled
 
     def _compile(self, grammar: str) -> LLMatcher:
@@ -138,11 +152,16 @@ class GuideCompiler:
             return kept
 
     def _refuse(self, guide: Guide, reason: str) -> None:
-        """Keep why it cannot be compiled: clients send the same guide with each request."""
+        """Keep why it cannot be compiled: clients send the same guide with each request.
+
+        What was tried of it may have taken hundreds of megabytes, which glibc would keep.
+        """
         with self._lock:
             self._refusals[_digest(guide)] = reason
             if len(self._refusals) > KEPT_DIGESTS:
                 self._refusals.popitem(last=False)
+        if TRIM is not None:
+            TRIM(0)
 
     def _remember(self, guide: Guide, attempt: int) -> None:
         """Make no earlier attempt at it where others wait: many clients may send it at once."""
@@ -165,6 +184,11 @@ class GuideCompiler:
         with self._lock:
             if self._kept.get(guide) is full:
                 del self._kept[guide]
+
+
+def _refuse_error(compiled: LLMatcher) -> None:
+    if compiled.is_error():
+        raise GuideError(reason_of(compiled.get_error()))
 
 
 def _tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:

@@ -139,6 +139,12 @@ class _Forwarded:
         sent = {tensor.name(): tensor for tensor in self._request.inputs()}
         check_sizes({name: tensor.as_numpy() for name, tensor in sent.items()}, self._settings)
         inputs = {name: _as_sent(tensor) for name, tensor in sent.items()}
+        stop = inputs.get(tensors.STOP)
+        if stop is not None and stop.as_numpy().any():
+            raise BadRequest(
+                f"input '{tensors.STOP}': this model has no requests of its own to stop; send it "
+                f"to '{self._settings.stream_model}'"
+            )
         stream = inputs.get(tensors.STREAM)
         if stream is not None and stream.as_numpy().any():
             raise BadRequest(

@@ -72,7 +72,9 @@ async def test_what_nobody_thought_of_is_an_internal_error(post, triton, caplog,
     assert "a secret of the inside" in caplog.text
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/v2/health/ready"])
+@pytest.mark.parametrize(
+    "path", ["/v1/responses", "/v1/embeddings", "/v1/completions/", "/v2/health/ready"]
+)
 async def test_other_endpoints_are_not_found(post, path):
     response = await post(path, {})
     assert response.status_code == 404

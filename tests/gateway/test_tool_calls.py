@@ -106,6 +106,18 @@ def mistral(name, arguments):
             [["add", '{"a": 1}']],
         ),
         (MISTRAL, '[{"name": "add", "arguments": {"a": 1}] So', " So", [["add", '{"a": 1}']]),
+        (
+            HERMES,
+            '<tool_call>{"name": "add", "arguments": {"a": 1</tool_call> So',
+            " So",
+            [["add", '{"a": 1']],
+        ),
+        (HERMES, hermes("add", '{"a": "</tool_call>"}'), "", [["add", '{"a": "</tool_call>"}']]),
+        *(
+            (HERMES, hermes("add", broken), hermes("add", broken), [])
+            for broken in ('x {"a": 1}', "tru", "[1, }]", "01")
+        ),
+        (LLAMA, llama("add", "garbage"), llama("add", "garbage"), []),
         *(
             (HERMES, hermes("add", f'{{"a": 1}}, "arguments": {again}'), "", [["add", '{"a": 1}']])
             for again in ('{"b": 2}', '"{}"', "3")

@@ -3,7 +3,9 @@
 import json
 import random
 import re
+import resource
 import threading
+from pathlib import Path
 
 import pytest
 import tokenizer_kinds
@@ -22,6 +24,42 @@ def fresh(tmp_path):
     tokenizer = tokenizer_kinds.byte_level()
     tokenizer_kinds.write(tokenizer, tmp_path)
     return GuideCompiler(tmp_path, tokenizer.get_vocab_size(), [END])
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The grammars that are compiled in this process, not in a copy of it."""
+    here, compile_ = [], GuideCompiler._compile
+
+    def compile_and_tell(self, grammar):
+        here.append(grammar)
+        return compile_(self, grammar)
+
+    monkeypatch.setattr(GuideCompiler, "_compile", compile_and_tell)
+    return here
+
+
+def test_what_cannot_be_compiled_is_compiled_in_a_copy_of_the_process_only(fresh, compiled):
+    with pytest.raises(GuideError):
+        fresh.matcher(Guide("regex", "a{2,1}"), [END])
+    assert compiled == []
+    fresh.matcher(Guide("regex", "a{2}"), [END])
+    assert len(compiled) == 1
+
+
+def test_what_fails_at_its_first_token_is_remembered_and_leaves_no_memory(fresh, compiled):
+    """Each such guide took seconds with every request, and left some hundred megabytes."""
+    pages = Path("/proc/self/statm")
+    before = int(pages.read_text().split()[1])
+    for number in range(4):
+        guide = Guide("regex", f"(d{{801}}){{{1000 + number}}}")
+        for _ in range(2):
+            with pytest.raises(GuideError, match="lexer error: too many expressions"):
+                fresh.matcher(guide, [END])
+        assert len(compiled) == number + 1
+        assert guide not in fresh._kept
+    left = (int(pages.read_text().split()[1]) - before) * resource.getpagesize()
+    assert left < 100 * 2**20  # 250 MB each
 
 
 def test_answers_by_one_guide_go_their_own_ways(fresh):
@@ -241,6 +279,7 @@ def test_an_answer_is_right_or_ends_in_a_line_wherever_its_automaton_becomes_ful
     expected, outcomes = seen(fresh.matcher(LOOPS, [END]), answer), []
     for limit in range(36, 66):
         fresh._limits = LLParserLimits(max_lexer_states=limit)
+        fresh._refusals.clear()
         fresh._kept.clear()
         try:
             said = seen(fresh.matcher(LOOPS, [END]), answer)

@@ -60,6 +60,22 @@ def test_a_bad_value_is_named(server, model, values, message):
     assert re.search(message, text), text
 
 
+@pytest.mark.parametrize("model", ["bls", "ensemble"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("stop", "input 'stop': this model has no requests of its own to stop; send it to"),
+        ("stream", "input 'stream': this model answers once; send the request to"),
+    ],
+)
+def test_what_only_the_loops_entry_takes_is_refused_with_its_name(server, model, name, message):
+    given = {"prompts": "x", "max_tokens": 4}
+    text = refusal(server, model, **given, **{name: True})
+    assert text.startswith(message)
+    assert "'bls_stream'" in text
+    assert ask_one(server, model, "x", max_tokens=2, **{name: False}).finish_reason == "length"
+
+
 def test_a_missing_input_is_named(server):
     with client.InferenceServerClient(server.grpc_url) as connection:
         for made, name in (
