@@ -29,6 +29,7 @@ IN_VAIN = 64  # rounds in a row of each sequence that did not go a turn's way: i
 MEMORY = 0.5  # how much of what a trial has found outlives the next one
 FAR_BEHIND = 0.8  # of the other way's tokens a second: no other turn will change that
 HOPELESS = 0.5  # of them: a turn ends with it, as soon as it has taken as long as the other way's
+LEAST_GAIN = 0.02  # logarithmic, before a way is better: where both are as good, it only costs work
 MOST_TOLD = 0.4  # logarithmic gain that one trial tells: the machine may have stood still in it
 KEPT_TOKENS = 4096  # of each sequence, by the better way, and in proportion where the gain is more
 SURE = 0.1  # than this
@@ -143,7 +144,7 @@ class OneLoad:
         if with_it and without:
             told = max(-MOST_TOLD, min(math.log(with_it / without), MOST_TOLD))
             self.gain = MEMORY * self.gain + told
-            self.known, self.better = True, self.gain > 0
+            self.known, self.better = True, self.gain > LEAST_GAIN
         self.turns_left = 0
         self._begin_turn(running, allowed=self.better)
         self.tokens_left = running * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))

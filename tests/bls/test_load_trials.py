@@ -187,6 +187,13 @@ def test_a_turn_may_last_some_rounds_however_long_their_drafts_are(turn_rounds):
     assert turn(trials, 2, allowed=True, tokens=33) >= rounds
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("with_it", [100, 101])
+def test_a_way_that_gains_nothing_is_left(first, with_it):
+    """Where every draft is wrong, each request decodes alone in the end, but tries again."""
+    assert Sequences(16, with_it=with_it, without=100, first=first).try_both()[1] is False
+
+
 def test_what_is_clearly_better_is_kept_for_longer():
     small, large = (Sequences(4, with_it=rate, without=100).try_both()[2] for rate in (98, 85))
     assert small == pytest.approx(KEPT_TOKENS, rel=0.1)
