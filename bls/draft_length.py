@@ -255,7 +255,7 @@ class AdaptiveLength:
             self._trial_goes_on = True
             return self._draft(length, on_trial=True)
         rest, self._rest = self._rest, min(2 * self._rest, MOST_TOKENS)
-        return self._alone(rest)
+        return self._alone(min(rest, self._draft_statistics.longest_piece))
 
     def _alone(self, num_tokens: int) -> DraftPlan:
         self._due = num_tokens

@@ -270,6 +270,18 @@ def test_nothing_is_drafted_behind_a_target_that_goes_on_alone(monkeypatch):
     assert length.plan(4, ahead=True) == DraftPlan(0, plain_tokens=FIRST_PIECE)
 
 
+def test_pieces_that_a_request_chose_itself_are_no_longer_in_a_trial_than_those_of_others(
+    monkeypatch,
+):
+    """Longer ones made drafts look better that nobody made: without them pieces are short."""
+    length, draft_statistics = taught(rounds=400)
+    no_trials(monkeypatch)
+    promising(monkeypatch, alone=200)
+    monkeypatch.setattr(type(draft_statistics), "longest_piece", 2 * FIRST_PIECE)
+    pieces = [length.plan(4).plain_tokens for _ in range(4)]
+    assert pieces == [FIRST_PIECE, 2 * FIRST_PIECE, 2 * FIRST_PIECE, 2 * FIRST_PIECE]
+
+
 def test_drafts_that_earned_again_rest_for_a_short_time_first(monkeypatch):
     length = taught(rounds=400)[0]
     no_trials(monkeypatch)
