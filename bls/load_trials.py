@@ -172,8 +172,7 @@ class LoadTrials:
 
     first: whether the way is taken for the better one until something is known. first_of_each:
     tokens of each sequence, before the first trial of a load. turn_rounds: of each sequence, that a
-    turn lasts at least. decisions: of this loop, and of the
-    one that decides for it.
+    turn lasts at least. decisions: of this loop, and of the one that decides for it.
     """
 
     def __init__(

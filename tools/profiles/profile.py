@@ -188,9 +188,7 @@ class TimeoutsSection(ConfigSection):
     draft: PositiveFloat = 5.0
     request: PositiveFloat = 600.0
     drafter_pause: PositiveFloat = 5.0
-    startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = (
-        STARTUP_SECONDS  # of Triton with all models
-    )
+    startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = STARTUP_SECONDS
 
 
 DEFAULT_ENTRIES = (
