@@ -264,9 +264,9 @@ def test_an_error_of_a_grammar_has_the_line_that_its_author_wrote():
 
 @pytest.mark.parametrize("text", ['start: "' + '\\"' * 50_000, "start: /" + "\\/" * 50_000])
 def test_a_text_without_end_is_refused_at_once(text):
-    began = time.perf_counter()
+    began = time.thread_time()
     grammar_of(Guide("lark_grammar", text))
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize("option", ["lenient", "coerce_one_of"])
