@@ -14,7 +14,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from tandem.guides.automaton import MOST_STATES, GuideAutomaton
-from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
+from tandem.guides.errors import EndsExcluded, GuideError, GuideTakesLong, GuideUndecided
 from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.guides.low_priority import at_low_priority
@@ -77,7 +77,7 @@ class GuideCompiler:
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
         try:
             matcher.check_start()
-        except (GuideTakesLong, GuideUndecided):
+        except (GuideUndecided, EndsExcluded):  # which say nothing of the guide for others
             raise
         except GuideError as error:
             if used is not None:

@@ -17,6 +17,10 @@ class GuideTakesLong(GuideUndecided):
     """A guide was not compiled in the time that it was given."""
 
 
+class EndsExcluded(GuideError):
+    """A guide and the end ids of a request exclude each other; with others it may be followed."""
+
+
 class TokenForbidden(GuideError):
     """A token came that the guide forbids."""
 

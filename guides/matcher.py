@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.guides.errors import GuideError, TokenForbidden, shortened
+from tandem.guides.errors import EndsExcluded, GuideError, TokenForbidden, shortened
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor
@@ -191,7 +191,7 @@ class GuideMatcher:
         before_end = self._known(_up_to(tokens, self._end_ids))
         masks, num_legal = self._masks_and_legal(tokens, before_end, may_end=may_end)
         if self._is_dead_end(masks, num_legal, before_end):
-            raise GuideError(DEAD_END)
+            raise EndsExcluded(DEAD_END)
         if num_legal > len(before_end) or not masks[num_legal].any():
             masks[num_legal] = ANYTHING
         return Walk(masks, num_legal)

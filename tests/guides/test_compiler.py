@@ -70,6 +70,16 @@ def test_memory_of_a_refused_guide_goes_back_once_it_is_free(fresh, monkeypatch)
     assert given_back == [0]
 
 
+def test_end_ids_that_exclude_a_guide_spoil_it_for_nobody_else(fresh, compiled):
+    guide = Guide("choice", '["fox"]')
+    [first] = allowed(fresh.matcher(guide, [END]).walk([]).masks[0])
+    for _ in range(2):
+        with pytest.raises(GuideError, match="the guide and the end ids exclude each other"):
+            fresh.matcher(guide, [first])
+        assert fresh.matcher(guide, [END]).forced(1) == [first]
+    assert len(compiled) == 1
+
+
 def test_answers_by_one_guide_go_their_own_ways(fresh):
     guide = Guide("choice", '["fox", "dog"]')
     assert not fresh.has(guide)
