@@ -118,7 +118,7 @@ class Driver:
             self._end(error)
         except Abandoned:
             return
-        except Exception as error:  # noqa: BLE001  the client must get an error, whatever it is
+        except BaseException as error:  # noqa: BLE001  a panic of a library in Rust is no Exception
             log_exception("the decoding loop failed", error)
             self._end(ServingError("internal error in the decoding loop; see the log"))
 

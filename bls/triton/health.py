@@ -6,7 +6,7 @@ import threading
 import time
 
 from tandem.bls.errors import EngineCallError, EngineRefused, Overloaded
-from tandem.bls.triton.background import in_background, log_info, log_warning
+from tandem.bls.triton.background import in_background, log_exception, log_info, log_warning
 from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.engine_client import EngineClient
 
@@ -51,6 +51,9 @@ class DraftHealth:
             try:
                 self._probe()
             except EngineCallError:
+                continue
+            except Exception as error:  # noqa: BLE001  nobody else would ever try it again
+                log_exception("a draft engine could not be tried", error)
                 continue
             if time.monotonic() - began < self._engine.settings.timeout:
                 break

@@ -89,6 +89,7 @@ class Helper:
 
     def check(self, now: float) -> None:
         """Give the thread up if its call is overdue."""
+        self._caller.stop_again(now)
         call = self._caller.abandon_if_overdue(now)
         if call is not None:
             self.lost = True
@@ -119,11 +120,18 @@ class Helper:
                 self._ended()
 
     def _carry_out(self, steps: StepsBeside) -> Any:
-        """Make the calls that steps yield; return what they return."""
+        """Make the calls that steps yield; return what they return.
+
+        Branches of a call that was stopped are left out: nobody reads them, and such a call ended
+        too soon to learn from what it took.
+        """
         try:
             call = next(steps)
             while True:
-                call = steps.send(self._caller.answer(call))
+                answer = self._caller.answer(call)
+                if self._caller.interruption is not None:
+                    answer = answer._replace(branches=())
+                call = steps.send(answer)
         except StopIteration as ended:
             return ended.value
 

@@ -166,7 +166,8 @@ def _memory_for_the_end(size: int) -> bool:
     """
     # What a process shares with Triton. It is not documented: it may be gone one day.
     pool = getattr(sys.modules.get("c_python_backend_utils"), "shared_memory", None)
-    if pool is not None and pool.free_memory() >= SPARE_BYTES + size:
+    free_memory = getattr(pool, "free_memory", None)
+    if free_memory is not None and free_memory() >= SPARE_BYTES + size:
         return True
     left = os.statvfs("/dev/shm")
     return left.f_bavail * left.f_frsize >= GROWTH_BYTES + size

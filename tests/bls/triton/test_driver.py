@@ -160,6 +160,21 @@ def test_who_waits_for_a_chunk_ends_with_the_reason(pb):
     assert pb.Logger.lines == []
 
 
+class Panic(BaseException):
+    """What a library in Rust raises is no Exception."""
+
+
+def test_whatever_a_loop_ends_with_its_client_is_told(pb):
+    def steps():
+        raise Panic("index out of bounds")
+        yield
+
+    receiver = Receiver()
+    Driver(EngineClients(SETTINGS), steps(), REQUEST, receiver).start()
+    assert receiver.end.wait(PATIENCE)
+    assert str(receiver.error) == "internal error in the decoding loop; see the log"
+
+
 def draft_ahead():
     """Steps beside a verification."""
     return (yield EngineCall("draft", REQUEST.prompt_ids, 1, seed=0))

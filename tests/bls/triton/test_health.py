@@ -50,6 +50,20 @@ def test_drafts_come_back_when_a_probe_is_answered(health, probes, pb):
     assert errors == []
 
 
+def test_a_probe_that_fails_in_an_unknown_way_is_repeated(health, probes, pb):
+    errors = [RuntimeError("nobody knows this one")]
+
+    def answer(_):
+        if errors:
+            raise errors.pop()
+        return triton.InferenceResponse([triton.Tensor("output_ids", None)])
+
+    pb.InferenceRequest.answer = answer
+    health.failed(FAILED)
+    probes[0]()
+    assert health.available
+
+
 def test_a_log_that_takes_nothing_costs_no_request_and_no_probe(health, probes, pb, capsys):
     """Its lines go through shared memory, which may be full."""
     pb.Logger.full = True

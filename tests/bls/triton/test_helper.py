@@ -24,6 +24,7 @@ from tandem.bls.settings import MAX_HELPERS
 from tandem.bls.triton import helper as module
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine_caller import SECONDS_BETWEEN_STOPS
 from tandem.bls.triton.helper import Helper
 from tandem.contract import engine as tensors
 
@@ -344,6 +345,38 @@ def test_steps_that_are_given_up_during_a_call_make_no_other_one(pb, working):
     assert steps.made == 1
     with pytest.raises(Cancelled):
         _ = task.result
+    helper.close(lambda: None)
+
+
+def test_a_stop_that_overtook_a_helpers_call_is_sent_again(pb, working):
+    helper, *_ = working
+    stops = pb.InferenceRequest.answer.stops
+    helper.stop()
+    eventually(lambda: len(stops) == 1)
+    helper.check(time.monotonic() + SECONDS_BETWEEN_STOPS)
+    eventually(lambda: len(stops) == 2)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_branches_of_a_call_that_was_stopped_are_left_out(pb, stopped):
+    """They were cut short, and would teach that such calls take next to no time."""
+    hold = HeldDraft()
+    pb.InferenceRequest.answer = Engines(hold=hold)
+    helper = Helper.if_free(EngineClients(AHEAD), REQUEST)
+    call = EngineCall("draft", REQUEST.prompt_ids, 4, 0, Draft(ids(4)), Branching((0, 1), (0, 2)))
+
+    def steps():
+        answer = yield call
+        came.append(len(answer.branches))
+
+    came = []
+    task = helper.begin(steps())
+    assert hold.arrived.wait(PATIENCE)
+    if stopped:
+        helper.stop()
+    hold.let_go.set()
+    assert task.done_within(PATIENCE)
+    assert came == [0 if stopped else 1]
     helper.close(lambda: None)
 
 
