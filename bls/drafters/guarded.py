@@ -117,16 +117,16 @@ class GuardedDrafter(Drafter):
             except StopIteration as returned:
                 draft: Draft = returned.value
                 return draft
-            self._check_call(effect)
+            asked = self._checked_effect(effect)
             try:
-                resume = partial(steps.send, (yield effect))
+                resume = partial(steps.send, (yield asked))
             except (ServingError, Cancelled) as error:
                 resume = partial(steps.throw, error)
 
-    def _check_call(self, effect: Any) -> None:
-        """Raise DrafterFailed for what is not a call of the draft model, or `Settle`."""
+    def _checked_effect(self, effect: Any) -> EngineCall | Settle:
+        """Return a call of the draft model, or `Settle`; raise DrafterFailed for all else."""
         if isinstance(effect, Settle):
-            return
+            return effect
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
             raise self._fault(f"it yields {what} where only calls of the draft model may be")
@@ -134,6 +134,13 @@ class GuardedDrafter(Drafter):
             raise self._fault(f"it calls the {effect.engine}, not the {DRAFT}")
         if not (_is_row(effect.context) and isinstance(effect.max_new_tokens, int)):
             raise self._fault("its call is not of a row of token ids, for a number of tokens")
+        if not 0 <= effect.seed < 2**64:
+            raise self._fault("its call's seed does not lie in 0..2^64-1")
+        return effect._replace(
+            context=effect.context.astype(np.int32, copy=False),
+            seed=int(effect.seed),
+            stop_ids=tuple(int(token) for token in effect.stop_ids),
+        )
 
     def _checked(self, draft: Draft, sequence: Sequence, limit: int) -> Draft:
         """Return the draft under a drafter's name, up to an end of sequence."""

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from scripted import ENDLESS, Health, Target, decoding_of, expected, ids, play
+from scripted import ENDLESS, Draft, Health, Target, decoding_of, expected, ids, play
 
 from tandem.bls.drafter_registry import (
     BUILT_IN,
@@ -129,6 +130,14 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
         (PROPOSE.format("yield EngineCall('target', None, 1, 1)"), "it calls the target, not the"),
         (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "its call is not of a row of"),
         ("def propose(self, sequence, limit):\n    return iter([1])", "it yields int where only"),
+        (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, -1)"),
+            "its call's seed does not lie in 0..2^64-1",
+        ),
+        (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, stop_ids=3)"),
+            "TypeError: 'int' object is not iterable",
+        ),
     ],
 )
 def test_who_may_call_the_draft_model_may_do_nothing_else(joined, body, fault):
@@ -138,6 +147,22 @@ def test_who_may_call_the_draft_model_may_do_nothing_else(joined, body, fault):
     assert not any(len(call.draft) for call in target.calls)
     [line] = health.errors
     assert line.startswith(f"drafter 'own' failed: {fault}")
+
+
+def test_its_calls_go_out_as_engines_read_them(joined):
+    """Triton refuses ids of 64 bits, and such a refusal would rest everybody's drafts."""
+    joined(
+        "def propose(self, sequence, limit):\n"
+        "    context = sequence.context.astype('int64')\n"
+        "    answer = yield EngineCall('draft', context, limit, 1, stop_ids=[2])\n"
+        "    return Draft(answer.tokens)",
+        CALLER,
+    )
+    decoding = decoding_of(REQUEST, health=Health())
+    draft = Draft(ENDLESS)
+    play(decoding, Target(ENDLESS), draft)
+    assert {call.context.dtype for call in draft.calls} == {np.dtype(np.int32)}
+    assert {call.stop_ids for call in draft.calls} == {(2,)}
 
 
 def test_drafts_count_under_no_name_that_nobody_knows(joined):
