@@ -179,10 +179,17 @@ def _logits(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:
     context = [p.decoding.context_logits for p in parts]
     if all(logits is not None for logits in context):
         outputs[tensors.CONTEXT_LOGITS] = _stacked(context)
-    if all(p.decoding.generation_logits for p in parts):
-        rows = [np.concatenate(p.decoding.generation_logits) for p in parts]
+    generation = [p.decoding.generation_logits for p in parts]
+    widths = {logits[0].shape[-1] for logits in generation if logits}
+    if widths and all(map(_has_its_logits, parts)):
+        nothing = np.empty((0, *widths), np.float32)  # of an answer without tokens
+        rows = [np.concatenate((nothing, *logits)) for logits in generation]
         outputs[tensors.GENERATION_LOGITS] = _stacked(rows)[:, np.newaxis]
     return outputs
+
+
+def _has_its_logits(part: SequenceOutput) -> bool:
+    return bool(part.decoding.generation_logits) or not len(part.tokens)
 
 
 def _performance(parts: Sequence[SequenceOutput]) -> dict[Tensor, NDArray[Any]]:

@@ -124,6 +124,22 @@ def test_context_and_generation_logits_come_where_they_are_asked_for(connection,
     assert result.as_numpy("generation_logits").shape == (1, 1, 6, width)
 
 
+def test_an_answer_without_tokens_costs_no_other_one_its_logits(connection):
+    prompts = ["import os", "def main():"]
+    asked = client.InferRequestedOutput("output_ids")
+    alone = connection.infer("ensemble", inputs(prompts[1], max_tokens=1), outputs=[asked])
+    end = int(alone.as_numpy("output_ids").item())
+    made = inputs(prompts, max_tokens=6, return_generation_logits=True)
+    made.append(tensor("end_id", [[-1], [end]]))
+    outputs = [client.InferRequestedOutput(name) for name in ("generation_logits", "text_output")]
+    result = connection.infer("ensemble", made, outputs=outputs)
+    assert result.as_numpy("text_output")[1] == b""
+    logits = result.as_numpy("generation_logits")
+    assert logits.shape[:3] == (2, 1, 6)
+    assert logits[0].any(axis=-1).all()
+    assert not logits[1].any()
+
+
 def post(server, path, body):
     request = urllib.request.Request(
         f"http://{server.http_url}/v2/models/{path}", json.dumps(body).encode()
