@@ -107,6 +107,8 @@ class Serving:
         length = sum(map(len, body.prompts))
         prompts = await aside(length, lambda: self._prompt_ids(body.prompts, special))
         for ids in prompts:
+            if not ids:
+                raise bad_request("a prompt gives no tokens; send some text", param="prompt")
             check_room(body, len(ids), models.room)
         largest = max(map(max, prompts))
         vocab_size = models.loop.target.vocab_size

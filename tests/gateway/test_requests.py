@@ -1,5 +1,8 @@
 """Fields of requests: what they ask Triton for, and which of them are refused."""
 
+import json
+import shutil
+
 import pytest
 
 from tandem.gateway import fields
@@ -289,6 +292,21 @@ async def test_what_they_send_for_a_completion_is_taken(post, name):
     body = CLIENTS_OF_COMPLETIONS[name]
     response = await post("/v1/completions", {"model": "bls", **body})
     assert response.status_code == 200, response.text
+
+
+async def test_a_prompt_that_gives_no_tokens_is_refused(post, tokenizer_folder, tmp_path):
+    """Of a tokenizer that strips white space."""
+    folder = tmp_path / "strips"
+    shutil.copytree(tokenizer_folder, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    body = {"prompt": ["hi", " "]}
+    response = await post("/v1/completions", body, tokenizer=folder)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["message"] == "a prompt gives no tokens; send some text"
+    assert error["param"] == "prompt"
 
 
 async def test_seeds_of_choices_are_derived_alike_each_time(post, triton):
