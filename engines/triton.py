@@ -280,7 +280,10 @@ class _ComputedTokens:
         while not self._closing.wait(self._PERIOD_SECONDS):
             count = self._count()
             if count > reported:
-                self._metric.increment(count - reported)
+                try:
+                    self._metric.increment(count - reported)
+                except Exception:  # noqa: BLE001  the server's shared memory is full for a moment
+                    continue
                 reported = count
 
 

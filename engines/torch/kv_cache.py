@@ -220,7 +220,7 @@ class KVCache:
             return
         self._entries.append(entry)
         if entry.capacity > 2 * entry.blocks * self._block:  # it ended long before its limit
-            with contextlib.suppress(RuntimeError):  # no memory to move to: it stays as large
+            with contextlib.suppress(RuntimeError, OSError):  # no memory to move to: it stays large
                 entry.resize(self.shape, self._capacity(entry.length))
 
     def drop(self, entry: KVEntry) -> None:

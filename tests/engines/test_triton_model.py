@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -108,6 +109,24 @@ def told(response):
 
 def answer(**given):
     return EngineResponse(tokens=(7, 8), **given)
+
+
+def test_computed_tokens_are_counted_after_a_moment_without_memory(triton, monkeypatch):
+    family, asked = stand_in.MetricFamily, itertools.count()
+
+    def count():
+        monkeypatch.setattr(family, "full", next(asked) == 0)
+        return 7
+
+    monkeypatch.setattr(triton._ComputedTokens, "_PERIOD_SECONDS", 0.001)
+    counter = triton._ComputedTokens("target", count)
+    [metric] = family.metrics.values()
+    deadline = time.monotonic() + 30
+    while metric.value < 7:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    counter.close()
+    assert metric.value == 7
 
 
 @pytest.mark.parametrize(
