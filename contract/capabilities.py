@@ -13,12 +13,9 @@ class Capabilities:
     drafts_itself: speculates inside; the loop must not draft for it.
     keyed_randomness: the noise of a token depends on (seed, absolute position, purpose) alone, so
         that a seed gives one text however it is cut into calls.
-    draft_logits: verifies against `draft_logits` too; its `generation_logits` can be sent as such.
     log_probs_with_drafts: returns log-probabilities of what a verification emits.
     top_log_probs: tells the likeliest tokens beside those that it emits.
     prompt_log_probs: returns log-probabilities of a context's tokens.
-    stop: a second call with `stop` and the same request id ends a running one.
-    streaming: answers token by token when asked to.
     stops_when_unsure: honours `draft_stop_probability`, and rates the tokens it drafts.
     logits_tell_all: its `generation_logits`, warped as transformers does, are what it draws from:
         bias, penalties, bans and masks are in them.
@@ -35,12 +32,9 @@ class Capabilities:
     verifies_drafts: bool
     drafts_itself: bool
     keyed_randomness: bool
-    draft_logits: bool
     log_probs_with_drafts: bool
     top_log_probs: bool
     prompt_log_probs: bool
-    stop: bool
-    streaming: bool
     stops_when_unsure: bool
     logits_tell_all: bool
     shares_logits: bool

@@ -183,26 +183,24 @@ def test_a_call_that_cannot_be_served_is_refused_by_name(engine, given, message)
         engine.start(**given)
 
 
-@needs("streaming")
-def test_streaming_sends_a_token_an_answer_and_the_last_is_final(able):
+def test_streaming_sends_a_token_an_answer_and_the_last_is_final(engine):
     ids = prompt(9, 9)
-    outcome = able.call(ids, 12, streaming=True)
+    outcome = engine.call(ids, 12, streaming=True)
     assert [len(answer.tokens) for answer in outcome.answers] == [1] * 12
     assert [answer.final for answer in outcome.answers] == [False] * 11 + [True]
     assert [answer.first for answer in outcome.answers] == [True] + [False] * 11
-    assert outcome.tokens == able.tokens(ids, 12)
+    assert outcome.tokens == engine.tokens(ids, 12)
 
 
-@needs("stop")
-def test_stop_ends_a_call_and_unknown_ids_are_harmless(able):
-    able.engine.stop("nobody")
-    running = able.start(prompt(10, 9), 200, request_id="x", streaming=True)
+def test_stop_ends_a_call_and_unknown_ids_are_harmless(engine):
+    engine.engine.stop("nobody")
+    running = engine.start(prompt(10, 9), 200, request_id="x", streaming=True)
     running.next()
-    able.engine.stop("x")
+    engine.engine.stop("x")
     outcome = running.wait()
     assert outcome.error is None
     assert len(outcome.tokens) < 199
-    assert len(able.tokens(prompt(10, 9), 5)) == 5
+    assert len(engine.tokens(prompt(10, 9), 5)) == 5
 
 
 @needs("verifies_drafts")
@@ -290,7 +288,7 @@ def test_a_seed_gives_one_text_with_and_without_drafts(able, draft_len):
     assert text == want[: len(text)]
 
 
-@needs("draft_logits")
+@needs("verifies_drafts")
 def test_its_own_logits_as_the_drafts_are_accepted_whole(able):
     ids = prompt(14, 12)
     proposal = able.call(ids, 4, sampling=SAMPLED, return_generation_logits=True)
@@ -301,7 +299,7 @@ def test_its_own_logits_as_the_drafts_are_accepted_whole(able):
     assert outcome.tokens[:4] == proposal.tokens
 
 
-@needs("draft_logits")
+@needs("verifies_drafts")
 def test_draft_logits_of_another_shape_are_refused(able):
     logits = np.zeros((2, VOCAB + 1), np.float32)
     with pytest.raises(RequestError, match=r"draft_logits has shape \[2, 132\]"):
