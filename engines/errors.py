@@ -51,3 +51,14 @@ class CancelledError(EngineError):
     """What the engine runs on gave the call up."""
 
     code: ClassVar[ErrorCode] = "CANCELLED"
+
+
+def first_line(error: Exception) -> str:
+    r"""Return what somebody else's error says, in one line; its type where it says nothing.
+
+    >>> first_line(ValueError("no such head\n  at layer 3"))
+    'no such head'
+    >>> first_line(MemoryError())
+    'MemoryError'
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -15,7 +15,7 @@ from typing import Any
 from tandem.engines.admission import check
 from tandem.engines.capabilities import LLMAPI, LLMAPI_SPECULATIVE
 from tandem.engines.engine import Respond
-from tandem.engines.errors import ClosingError, EngineError, LoadError
+from tandem.engines.errors import ClosingError, EngineError, LoadError, first_line
 from tandem.engines.llmapi.arguments import embedding_bias, llm_arguments, sampling_arguments
 from tandem.engines.llmapi.call import LlmapiCall
 from tandem.engines.llmapi.settings import LlmApiSettings
@@ -40,7 +40,7 @@ class LlmApiEngine:
         try:
             self._llm = package.LLM(**llm_arguments(settings, package.llmapi))
         except Exception as error:
-            raise LoadError(f"TensorRT-LLM does not start: {_line(error)}") from error
+            raise LoadError(f"TensorRT-LLM does not start: {first_line(error)}") from error
         self._calls: dict[LlmapiCall, asyncio.Task[None]] = {}
         self._closing = False
         self._loop = asyncio.new_event_loop()
@@ -98,7 +98,7 @@ class LlmApiEngine:
         except Exception as error:
             log.exception("a call failed")
             code = error.code if isinstance(error, EngineError) else "INTERNAL"
-            call.fail(f"the engine failed: {_line(error)}", code)
+            call.fail(f"the engine failed: {first_line(error)}", code)
         finally:
             call.abort()
             self.computed_tokens += call.computed_tokens
@@ -116,7 +116,3 @@ class LlmApiEngine:
             task.cancel()
             call.fail(str(ClosingError()), ClosingError.code)
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -10,7 +10,7 @@ import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from tandem.engines.errors import LoadError
+from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.memory import require_memory
 from tandem.engines.torch.settings import TorchSettings
@@ -84,8 +84,7 @@ def _load(path: Path, dtype: torch.dtype | str, device: torch.device) -> Any:
             path, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise LoadError(f"checkpoint '{path}' cannot be loaded: {line}") from error
+        raise LoadError(f"checkpoint '{path}' cannot be loaded: {first_line(error)}") from error
     return model.to(device).eval().requires_grad_(False)
 
 

@@ -15,7 +15,7 @@ from tandem.contract.errors import ErrorCode
 from tandem.engines.admission import check
 from tandem.engines.capabilities import TORCH, TORCH_LOOKUP
 from tandem.engines.engine import Respond
-from tandem.engines.errors import ClosingError, RequestError
+from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.attention import Packed
 from tandem.engines.torch.branch_sampling import BranchSampler
@@ -131,7 +131,7 @@ class TorchEngine:
                     self._step()
                 except Exception as error:
                     log.exception("a step failed")
-                    self._end_all(f"the engine failed: {_line(error)}")
+                    self._end_all(f"the engine failed: {first_line(error)}")
             closing = ClosingError()
             self._end_all(str(closing), closing.code)
 
@@ -174,7 +174,7 @@ class TorchEngine:
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
-                self._end(sequence, f"the model failed: {_line(error)}")
+                self._end(sequence, f"the model failed: {first_line(error)}")
             return
         rows = [segment.rows for segment in segments]
         self._take(chosen, list(steps[0].split(rows)))
@@ -189,7 +189,9 @@ class TorchEngine:
             except Exception as error:
                 log.exception("a call could not be admitted")
                 first = self._scheduler.first_waiting
-                self._end(first, f"the engine has no room for its keys and values: {_line(error)}")
+                self._end(
+                    first, f"the engine has no room for its keys and values: {first_line(error)}"
+                )
 
     def _forward(
         self, chosen: list[tuple[TorchSequence, int]], segments: list[Packed]
@@ -233,7 +235,7 @@ class TorchEngine:
             self._end(sequence, str(error), error.code)
         except Exception as error:
             log.exception("choosing a token failed")
-            self._end(sequence, f"choosing a token failed: {_line(error)}")
+            self._end(sequence, f"choosing a token failed: {first_line(error)}")
 
     def _finish(self, sequence: TorchSequence) -> None:
         """End a call that somebody stopped."""
@@ -242,7 +244,7 @@ class TorchEngine:
             sequence.answer(final=True)
         except Exception as error:
             log.exception("a call could not be ended")
-            self._end(sequence, f"the engine could not end it: {_line(error)}")
+            self._end(sequence, f"the engine could not end it: {first_line(error)}")
 
     def _release(self, sequence: TorchSequence) -> None:
         """Leave what an ended call has computed and read to the calls that go on with its text."""
@@ -264,7 +266,3 @@ def _return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

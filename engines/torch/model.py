@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.errors import LoadError
+from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
@@ -56,9 +56,8 @@ class PackedModel:
             self.vocab_size = self._check()
         except Exception as error:
             kind = self._model.config.model_type
-            line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise LoadError(
-                f"checkpoint '{path}': architecture '{kind}' is not supported: {line}"
+                f"checkpoint '{path}': architecture '{kind}' is not supported: {first_line(error)}"
             ) from error
         if self._paged:
             self._paged.capture()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tandem.engines.errors import first_line
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes
 from tandem.tools.profiles.memory import free_memory
@@ -53,7 +54,7 @@ def main() -> None:
     try:
         dequantize(Path(sys.argv[1]), Path(sys.argv[2]))
     except Exception as error:  # noqa: BLE001  whatever it is, the caller is told in one line
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        line = first_line(error)
         sys.exit(line if isinstance(error, TandemError) else f"{type(error).__name__}: {line}")
 
 

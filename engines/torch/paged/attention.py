@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 
+from tandem.engines.errors import first_line
 from tandem.engines.torch.attention import QKV
 from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, write
 from tandem.engines.torch.paged.pool import PagePool
@@ -159,7 +160,7 @@ def choose(
         try:
             fault = _fault(attention, pool, heads, windows)
         except Exception as error:  # noqa: BLE001 (whatever a PyTorch without it raises)
-            fault = (str(error).strip() or type(error).__name__).splitlines()[0]
+            fault = first_line(error)
         if fault is None:
             log.info("attention over pages: %s", name)
             return attention
