@@ -1,0 +1,96 @@
+"""Whether models fit into the memory that there is, and how long their caches may be."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from checkpoints import write_empty, write_tokenizer
+
+from tandem.tools.errors import TandemError
+from tandem.tools.models import fit
+from tandem.tools.profiles import deployment, gpus, memory
+
+COUNTS = {"target": 400_000_000, "draft": 1_000_000}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A checkpoint's folder, in bfloat16."""
+    folder = tmp_path / "checkpoint"
+    write_empty(folder, write_tokenizer(folder), torch_dtype="bfloat16")
+    return folder
+
+
+@pytest.fixture
+def planned(checkpoint, monkeypatch):
+    """Two engines of 1024 tokens, 16 KB each; at best their caches hold 16 sequences."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    shape = {"num_hidden_layers": 8, "num_attention_heads": 4, "hidden_size": 256}
+    (checkpoint / "config.json").write_text(json.dumps(config | shape))
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
+    return deployment.for_checkpoints(checkpoint, checkpoint)
+
+
+def test_models_larger_than_memory_are_refused_with_what_takes_how_much(planned, monkeypatch):
+    monkeypatch.setattr(fit, "free_memory", lambda: 2_000_000_000)
+    with pytest.raises(TandemError) as refused:
+        fit.fit_of(planned, COUNTS).check()
+    assert str(refused.value) == (
+        "the models need about 2.6 GB of memory (1.6 GB of weights and 17 MB for 1024 tokens in "
+        "target, 4 MB of weights and 17 MB for 1024 tokens in draft), and 2.0 GB are free; take "
+        "smaller models"
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "tokens"), [(4_000_000_000, 16 * 1024), (2_637_600_000, 1024), (2_872_000_000, 8191)]
+)
+def test_kv_caches_are_what_memory_holds(planned, monkeypatch, free, tokens):
+    monkeypatch.setattr(fit, "free_memory", lambda: free)
+    found = fit.fit_of(planned, COUNTS)
+    found.check()
+    assert found.kv_cache_tokens() == pytest.approx({"target": tokens, "draft": tokens}, rel=0.01)
+    served = deployment.for_checkpoints(
+        planned.profile.engines.target.checkpoint, None, kv_cache_tokens=found.kv_cache_tokens()
+    )
+    assert served.target.kv_cache_tokens == found.kv_cache_tokens()["target"]
+
+
+def test_gpu_holds_the_weights_in_their_own_type(checkpoint, monkeypatch):
+    planned = deployment.for_checkpoints(checkpoint, None)
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
+    found = fit.fit_of(planned, {"target": 400_000_000})
+    assert found.needs["target"].weights == 800_000_000
+    assert (found.fits, found.on_gpu) == (True, True)
+
+
+def test_a_gpu_gives_a_cache_without_pages_twice_its_tokens(planned, monkeypatch):
+    on_cpu = fit.fit_of(planned, COUNTS).needs["target"].token_bytes
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda _: 2_000_000_000)
+    assert fit.fit_of(planned, COUNTS).needs["target"].token_bytes == on_cpu // 2 * 2
+    target = planned.profile.engines.target.model_copy(update={"paged_kv_cache": True})
+    engines = planned.profile.engines.model_copy(update={"target": target})
+    profile = planned.profile.model_copy(update={"engines": engines})
+    paged = fit.fit_of(replace(planned, profile=profile), COUNTS).needs["target"].token_bytes
+    assert paged == on_cpu // 2
+
+
+def test_a_part_of_a_gpu_is_left_alone(monkeypatch):
+    for told, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
+        monkeypatch.setattr(gpus, "_asked", lambda _, told=told: told)
+        assert gpus.free_gpu_memory(0.9) == free
+        assert gpus.count_gpus() == (told[0] if told else 0)
+
+
+def test_memory_of_a_container_is_what_its_limit_leaves(tmp_path, monkeypatch):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    monkeypatch.setattr(memory, "MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    assert memory.free_memory() == 8000 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("3000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 500000\n")
+    assert memory.free_memory() == 8000 * 1024
+    (tmp_path / "memory.max").write_text("4000000\n")
+    assert memory.free_memory() == 1_500_000
