@@ -213,6 +213,16 @@ async def test_what_is_served_is_asked_again_after_the_server_was_gone():
         assert [model.name for model in (await triton.models()).models] == ["bls_stream", "bls"]
 
 
+async def test_no_proxy_is_asked(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    server, port = await started(Service())
+    triton = Triton(f"127.0.0.1:{port}")
+    assert await triton.ready()
+    await triton.close()
+    await server.stop(0)
+
+
 async def test_a_server_that_comes_back_is_found():
     server, port = await started(Service())
     triton = Triton(f"127.0.0.1:{port}")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tandem.contract import entry
-from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals, as_array
+from tandem.tools.client import client
+from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals, Client, as_array
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,27 @@ def test_value_becomes_a_batch_of_one(tensor, value, expected):
     array = as_array(tensor, value)
     assert array.dtype == expected.dtype
     assert array.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("127.0.0.1:8001", True),
+        ("localhost:8001", True),
+        ("[::1]:8001", True),
+        ("triton.example:8001", False),
+        ("10.0.0.7:8001", False),
+    ],
+)
+def test_a_server_on_this_machine_is_asked_without_a_proxy(monkeypatch, url, here):
+    """gRPC would ask one that the environment names, also for the loopback."""
+    made = []
+    monkeypatch.setattr(
+        client.grpc, "InferenceServerClient", lambda url, channel_args: made.append(channel_args)
+    )
+    Client(url)
+    [options] = made
+    assert (options is not None and ("grpc.enable_http_proxy", 0) in options) is here
 
 
 def test_answer_adds_up_its_chunks():

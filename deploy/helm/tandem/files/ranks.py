@@ -29,6 +29,8 @@ from pathlib import Path
 PORT = int(os.environ.get("TANDEM_RANKS_PORT", "8003"))
 FOLDER = "TANDEM_RANKS_FOLDER"  # where the agent finds the posted lines are
 POLL_SECONDS = 1.0
+# Straight to the leader: a container may name a proxy for all else in its environment.
+OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 def main(verb: str, *rest: str) -> int:
@@ -83,7 +85,7 @@ def follow() -> int:
 
 def read(url: str) -> str | None:
     """Return the posted line; None while there is none, or no leader."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+    with contextlib.suppress(OSError), OPEN(url, timeout=5) as answer:
         return str(answer.read().decode())
     return None
 
