@@ -121,6 +121,28 @@ def test_revision_is_fetched(served, tmp_path, checkpoint):
     assert by_branch.name == f"{ID}@v2"
 
 
+def test_an_index_that_names_an_absent_file_is_one_line(served, checkpoint):
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (checkpoint / "model.safetensors").rename(checkpoint / "model-1.safetensors")
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert refusal(HubModel(ID).describe) == (
+        f"{ID} lacks model-2.safetensors, which its index of weights names"
+    )
+
+
+def test_weights_that_a_folder_holds_twice_are_counted_once(checkpoint):
+    """Mistral's folders hold their own format beside transformers'."""
+    shutil.copy(checkpoint / "model.safetensors", checkpoint / "consolidated.safetensors")
+    assert count_parameters(checkpoint) == 40
+    (checkpoint / "model.safetensors").rename(checkpoint / "model-1.safetensors")
+    assert count_parameters(checkpoint) == 80
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-1.safetensors"}}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert count_parameters(checkpoint) == 40
+    (checkpoint / "model.safetensors.index.json").write_text("[]")
+    assert count_parameters(checkpoint) == 80
+
+
 def test_missing_revision_is_one_line_that_says_where_to_look(served):
     assert refusal(HubModel(ID, "v9").describe) == (
         f"{ID} has no revision 'v9'; say a branch, tag or commit that "

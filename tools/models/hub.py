@@ -117,6 +117,9 @@ class HubModel(ModelSource):
         weights = self._chosen(folder, names)
         if not weights:
             raise TandemError(f"{self.name} {_what_instead(names)}")
+        absent = [name for name in weights if name not in names]
+        if absent:
+            raise TandemError(f"{self.name} lacks {absent[0]}, which its index of weights names")
         return weights
 
     def _chosen(self, folder: Path, names: Sequence[str]) -> list[str]:
@@ -231,7 +234,7 @@ def _indexed(path: Path) -> list[str]:
     """Return the files that an index of weights names; raise TandemError where it is none."""
     try:
         return sorted(set(json.loads(path.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TandemError(f"{path} is no index of weights: {error}") from error
 
 

@@ -14,10 +14,10 @@ MAX_HEADER = 100_000_000  # bytes; the format's own limit
 
 def count_parameters(folder: Path) -> int:
     """Count the weights of a checkpoint's folder; 0 where it has none that can be read."""
-    safetensors = sorted(folder.glob("*.safetensors"))
+    safetensors = _safetensors(folder)
     if safetensors:
         return sum(map(_in_safetensors, safetensors))
-    size = sum(path.stat().st_size for path in folder.glob("*.bin"))
+    size = sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin"))
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
@@ -28,6 +28,19 @@ def count_parameters(folder: Path) -> int:
 def item_bytes(config: Mapping[str, Any]) -> int:
     """Bytes of one number in a checkpoint's files, by its config.json."""
     return ITEM_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
+
+
+def _safetensors(folder: Path) -> list[Path]:
+    """Return the files that transformers reads: beside them a folder may hold the same weights."""
+    whole = folder / "model.safetensors"
+    if whole.is_file():
+        return [whole]
+    try:
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        parts = [folder / name for name in set(index["weight_map"].values())]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return sorted(folder.glob("*.safetensors"))
+    return [part for part in parts if part.is_file()]
 
 
 def _in_safetensors(path: Path) -> int:
