@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import numpy as np
+
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import bad_request
@@ -107,7 +109,8 @@ def check_room(request: GenerationRequest, length: int, room: int) -> int:
 def _sampling(request: GenerationRequest, number: int) -> dict[Tensor, Value]:
     """A temperature of 1 samples only with ``top_p`` beside it: alone, entries take it for greedy.
 
-    With a ``top_p`` of 0 only the likeliest token is left, which is greedy.
+    With a ``top_p`` of 0 only the likeliest token is left, which is greedy; and so it is where it
+    would be 0 as an entry reads it.
     """
     chosen: dict[Tensor, Value | None] = {
         tensors.TEMPERATURE: 0.0,
@@ -116,7 +119,7 @@ def _sampling(request: GenerationRequest, number: int) -> dict[Tensor, Value]:
         tensors.FREQUENCY_PENALTY: request.frequency_penalty,
         tensors.SEED: None if request.seed is None else derived_seed(request.seed, number),
     }
-    if request.temperature and request.top_p:
+    if request.temperature and np.float32(request.top_p):
         chosen[tensors.TEMPERATURE] = request.temperature
         chosen[tensors.TOP_P] = request.top_p
         chosen[tensors.TOP_K] = max(request.top_k, 0) or None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, Field, WrapValidator, field_validator, model_validator
+from pydantic import Field, WrapValidator, field_validator, model_validator
 
-from tandem.gateway.body_objects import Body
+from tandem.gateway.body_objects import Body, BodyObject
 from tandem.gateway.fields import quoted, wrong
 from tandem.gateway.guides import GuidedRequest
 from tandem.gateway.messages import Messages
@@ -27,11 +27,18 @@ from tandem.gateway.values import (
 )
 
 
-class StreamOptions(BaseModel):
-    """What a stream sends in addition to the text."""
+class StreamOptions(BodyObject):
+    """What a stream sends in addition to the text.
+
+    include_obfuscation: OpenAI pads chunks against who listens to their lengths. None is padded
+    here.
+    """
+
+    place = "stream_options"
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
 
 
 class GenerationRequest(GuidedRequest):

@@ -38,6 +38,7 @@ async def refused(post, path="/v1/completions", **body):
         ({"temperature": 0}, GREEDY),
         ({"temperature": 0, "top_p": 0.9, "top_k": 5}, GREEDY),
         ({"top_p": 0}, GREEDY),
+        ({"temperature": 0.7, "top_p": 1e-50}, GREEDY),  # 0 as an entry reads it
         ({"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.7, "top_p": 0.9}),
         ({"top_k": 5}, {"temperature": 1.0, "top_p": 1.0, "top_k": 5}),
         ({"top_k": -1}, {"temperature": 1.0, "top_p": 1.0}),
@@ -162,6 +163,11 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
         ({"prompt": None}, "prompt", "prompt is missing"),
         ({"prompt": ["a"] * 65, "n": 2}, "prompt", "65 prompts with n 2 exceed 128 answers"),
         ({"stream_options": {}}, "stream_options", "needs stream to be true"),
+        (
+            {"stream": True, "stream_options": {"include_usge": True}},
+            "stream_options.include_usge",
+            "did you mean 'include_usage'?",
+        ),
         ({"prompt": [-1]}, "prompt", ""),
         ({"prompt": [4096]}, "prompt", "token id 4096 is not below 4096"),
     ],
@@ -227,6 +233,7 @@ async def test_an_answer_can_be_sent_back(post, triton):
     await asked(post, triton, "/v1/chat/completions", messages=messages)
 
 
+NULLS = {"stream_options": {"include_usage": True, "continuous_usage_stats": None}}
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 CLIENTS = {
@@ -249,6 +256,7 @@ CLIENTS = {
         "stop": None,
     },
     "aiperf": {**CHAT, **STREAMED, "min_tokens": 8, "max_completion_tokens": 8},
+    "a client that writes what it leaves out": {**CHAT, "stream": True, **NULLS},
     "Open WebUI": {**CHAT, "stream": True, "user": "somebody", "metadata": {"chat_id": "1"}},
 }
 
