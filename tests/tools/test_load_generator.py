@@ -1,5 +1,6 @@
 """What the load generator asks, in which order, and what it keeps of the answers."""
 
+import threading
 from typing import ClassVar
 
 import pytest
@@ -11,6 +12,7 @@ from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.trace import Arrival
 from tandem.tools.benchmark.variant import CONTROL, Variant
 from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals
+from tandem.tools.errors import TandemError
 
 DRAFTS = Variant("draft_model", 4)
 
@@ -63,6 +65,37 @@ def test_one_stream_asks_every_way_in_turn_and_each_begins_once(asked):
         (CONTROL, 2, 1.5),
         (DRAFTS, 2, 1.5),
     ]
+
+
+def test_a_stream_that_is_refused_ends_the_others_with_their_next_answer(asked, monkeypatch):
+    """They would ask all that is left of their turn, and the error would wait for them."""
+    asks, waits = threading.Event(), threading.Event()
+
+    class Refusing(ScriptedClient):
+        def stream(self, model, inputs):
+            if len(asked) < 6:  # priming
+                yield from super().stream(model, inputs)
+                return
+            asked.append(inputs)
+            if self.url == "refused":
+                assert asks.wait(30)
+                raise TandemError("no")
+            asks.set()
+            assert waits.wait(30)
+            yield AnswerChunk("x", [1], AnswerTotals(1, 0, 0), "length", 1.0, {})
+
+    clients = iter([Refusing("refused"), Refusing("other")])
+    monkeypatch.setattr(load_generator, "Client", lambda _: next(clients))
+    plan = LoadPlan(
+        [Scenario("code", [{entry.TEXT_INPUT: text} for text in "abcdef"])],
+        *([CONTROL], [2], 8, 1, 0, {}, None),
+    )
+    asker = LoadGenerator("url", "bls_stream", plan)
+    closing = asker._closing.set
+    monkeypatch.setattr(asker._closing, "set", lambda: (closing(), waits.set()))
+    with pytest.raises(TandemError), asker:
+        asker.cells()
+    assert len(asked) == 6 + 2
 
 
 def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(asked):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import product
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -80,6 +81,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._plan = plan
         self._on_answer = on_answer
         self._open = ExitStack()
+        self._closing = threading.Event()  # no thread begins with another prompt
         most = max(plan.nums_streams)
         self._clients = [self._open.enter_context(Client(url)) for _ in range(most)]
         self._threads = self._open.enter_context(ThreadPoolExecutor(most))
@@ -90,7 +92,8 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the connections."""
+        """Close the connections, once the answers under way are there."""
+        self._closing.set()
         self._open.close()
 
     def cells(self) -> list[Cell]:
@@ -118,8 +121,8 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         few, most = min(PRIMING_TOKENS, self._plan.max_tokens), len(self._clients)
 
         def prime(number: int) -> None:
-            for prompt in scenario.prompts[number::most]:
-                for variant in self._plan.variants:
+            for prompt, variant in product(scenario.prompts[number::most], self._plan.variants):
+                if not self._closing.is_set():
                     self._ask(self._clients[number], variant, prompt, few, stream=False)
 
         list(self._threads.map(prime, range(most)))
@@ -168,6 +171,8 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         most = self._plan.max_tokens
         traces = []
         for number in turn.prompts:
+            if self._closing.is_set():
+                break
             prompt = turn.scenario.prompts[number]
             answer, arrivals = self._ask(client, turn.variant, prompt, most, stream=turn.stream)
             traces.append(_trace(answer, arrivals if turn.stream else (), number))
