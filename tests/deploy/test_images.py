@@ -217,7 +217,8 @@ def test_compose_publishes_the_port_of_a_gateway_that_has_its_own_image():
 def test_prometheus_scrapes_and_grafana_reads_it():
     deploy = ROOT / "deploy"
     scraped = yaml.safe_load((deploy / "prometheus" / "prometheus.yml").read_text())
-    assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": ["server:8002"]}]
+    targets = [scrape["static_configs"] for scrape in scraped["scrape_configs"]]
+    assert targets == [[{"targets": ["server:8002"]}], [{"targets": ["server:8080"]}]]
     provisioning = deploy / "grafana" / "provisioning"
     source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())
     assert source["datasources"][0]["url"] == "http://prometheus:9090"
