@@ -90,6 +90,14 @@ def test_small_files_are_fetched_before_the_weights(served, checkpoint):
     assert count_parameters(folder) == 4 * 8 + 8
 
 
+def test_templates_in_a_folder_of_their_own_are_fetched_too(served, checkpoint):
+    (checkpoint / "additional_chat_templates").mkdir()
+    (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    folder = HubModel(ID).checkpoint()
+    assert (folder / "additional_chat_templates" / "tool_use.jinja").read_text() == "{{ tools }}"
+    assert not (folder / "original").exists()
+
+
 def test_what_was_fetched_is_not_fetched_again(served):
     folder = HubModel(ID).checkpoint()
     before = list(served.fetched)

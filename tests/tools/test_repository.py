@@ -204,9 +204,13 @@ def test_rendered_files_name_no_path_of_this_machine(rendered, tmp_path):
 
 def test_a_gateway_finds_its_chat_template_beside_the_tokenizer(planned, tmp_path):
     (tmp_path / "target" / "chat_template.jinja").write_text("{{ messages }}")
+    more = tmp_path / "target" / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("{{ tools }}")
     repository.render(planned, tmp_path / "out")
-    beside = tmp_path / "out" / "preprocessing" / "1" / "tokenizer" / "chat_template.jinja"
-    assert beside.read_text() == "{{ messages }}"
+    tokenizer = tmp_path / "out" / "preprocessing" / "1" / "tokenizer"
+    assert (tokenizer / "chat_template.jinja").read_text() == "{{ messages }}"
+    assert (tokenizer / more.name / "tool_use.jinja").read_text() == "{{ tools }}"
 
 
 def test_rendering_again_changes_nothing(planned, rendered):

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ID = re.compile(r"(?P<id>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>\S+))?")
 SMALL = ("*.json", "*.jinja", "merges.txt")
+MORE_TEMPLATES = "additional_chat_templates/*.jinja"  # all that is read of a folder's folders
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
 LOG_IN = "hf auth login, or HF_TOKEN=..."
@@ -77,7 +79,7 @@ class HubModel(ModelSource):
 
     @cached_property
     def _sizes(self) -> dict[str, int] | None:
-        """Size of every file at the top of the repository; None where the Hub is out of reach."""
+        """Size of every file that may be read; None where the Hub is out of reach."""
         from huggingface_hub import HfApi, errors  # noqa: PLC0415  takes its time
 
         with self._one_line():
@@ -90,7 +92,7 @@ class HubModel(ModelSource):
             except (errors.OfflineModeIsEnabled, _transport_error()):
                 return None
         files = info.siblings or []
-        return {f.rfilename: f.size or 0 for f in files if "/" not in f.rfilename}
+        return {f.rfilename: f.size or 0 for f in files if _is_read(f.rfilename)}
 
     def _fetch(self, names: Sequence[str], revision: str | None, *, shown: bool = False) -> Path:
         """Fetch files; shown: with the library's own progress, on a terminal."""
@@ -204,6 +206,10 @@ class HubModel(ModelSource):
                 f"cannot write {error.filename or _cache()}: {error.strerror}; choose another "
                 "folder by HF_HOME"
             ) from error
+
+
+def _is_read(name: str) -> bool:
+    return "/" not in name or fnmatchcase(name, MORE_TEMPLATES)
 
 
 def _is_small(name: str) -> bool:

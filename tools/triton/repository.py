@@ -43,6 +43,7 @@ TOKENIZER_FILES = (
     "merges.txt",
     "config.json",
 )
+MORE_TEMPLATES = "additional_chat_templates"  # beside the default one, such as one for tools
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ def models(deployment: Deployment) -> Iterator[Model]:
     """Yield every model of a deployment."""
     names, size = deployment.profile.models, deployment.profile.max_batch_size
     tokenizer = {TOKENIZER: _matching(deployment.tokenizer.folder, TOKENIZER_FILES)}
+    if templates := _matching(deployment.tokenizer.folder / MORE_TEMPLATES, ("*.jinja",)):
+        tokenizer[f"{TOKENIZER}/{MORE_TEMPLATES}"] = templates
     yield Model(
         name=names.preprocessing,
         source="preprocessing",
