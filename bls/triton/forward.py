@@ -97,7 +97,7 @@ class _Forwarded:
             self._sender.refuse(error.what, error.code)  # what `bls_stream` said, as it said it
         except ServingError as error:
             self.refuse(error)
-        except Exception as error:  # noqa: BLE001  the client must not wait for ever
+        except BaseException as error:  # noqa: BLE001  the client must not wait for ever
             log_exception("a request could not be forwarded", error)
             self._sender.refuse("internal error while forwarding; see the server's log")
 

@@ -115,7 +115,7 @@ class Helper:
                 self._ended(error=error)
             except Abandoned:
                 return
-            except Exception as error:  # noqa: BLE001  it must not cost the sequence its end
+            except BaseException as error:  # noqa: BLE001  it must not cost the sequence its end
                 log_exception("what a sequence had done beside its own calls failed", error)
                 self._ended()
 

@@ -124,7 +124,7 @@ def ending(state: RequestState) -> Iterator[None]:
         return
     except ServingError as error:
         state.fail(error)
-    except Exception as error:  # noqa: BLE001  the client must not wait for ever
+    except BaseException as error:  # noqa: BLE001  the client must not wait for ever
         log_exception("a request could not be started", error)
         state.fail(ServingError("internal error while starting the request"))
 

@@ -263,10 +263,15 @@ def test_branches_that_fail_cost_the_draft_its_rest_and_the_text_nothing(pb):
     assert statistics.ahead.num_hits == 0
 
 
-def test_what_goes_wrong_in_the_helper_is_logged_and_costs_the_text_nothing(pb):
+class Panic(BaseException):
+    """What a library in Rust raises is no Exception."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Panic])
+def test_what_goes_wrong_in_the_helper_is_logged_and_costs_the_text_nothing(pb, error):
     def wrong(kind, request_id):
         if kind == "branches":
-            raise RuntimeError("boom")
+            raise error("boom")
 
     _, receiver, _ = started(pb, Engines(hold=wrong))
     assert receiver.end.wait(PATIENCE)
