@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -55,7 +55,12 @@ class GuardedDrafter(Drafter):
         """Pass on steps beside a verification, of a drafter that may call an engine."""
         if not self._kind.samples_from_draft_model:
             return None
-        return self._try(lambda: self._drafter.draft_ahead(sequence, draft), None)
+        steps = self._try(lambda: self._drafter.draft_ahead(sequence, draft), None)
+        return None if steps is None else self._ahead(steps)
+
+    def _ahead(self, steps: StepsAhead) -> StepsAhead:
+        with self._naming_it():
+            return (yield from self._calls_alone(steps))
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Pass on what became of a draft."""
@@ -108,15 +113,14 @@ class GuardedDrafter(Drafter):
             return draft
         raise self._fault("it calls an engine; its row has to say samples_from_draft_model")
 
-    def _calls_alone(self, steps: Proposal) -> Proposal:
+    def _calls_alone(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """Pass on what steps ask of the draft model, and nothing else that they yield."""
         resume: Callable[[], Any] = partial(next, steps)
         while True:
             try:
                 effect = resume()
             except StopIteration as returned:
-                draft: Draft = returned.value
-                return draft
+                return returned.value
             asked = self._checked_effect(effect)
             try:
                 resume = partial(steps.send, (yield asked))
@@ -126,7 +130,7 @@ class GuardedDrafter(Drafter):
     def _checked_effect(self, effect: Any) -> EngineCall | Settle:
         """Return a call of the draft model, or `Settle`; raise DrafterFailed for all else."""
         if isinstance(effect, Settle):
-            return effect
+            return Settle(float(effect.timeout))
         if not isinstance(effect, EngineCall):
             what = type(effect).__name__
             raise self._fault(f"it yields {what} where only calls of the draft model may be")
@@ -136,9 +140,14 @@ class GuardedDrafter(Drafter):
             raise self._fault("its call is not of a row of token ids, for a number of tokens")
         if not 0 <= effect.seed < 2**64:
             raise self._fault("its call's seed does not lie in 0..2^64-1")
+        if not 0 < effect.max_new_tokens < 2**31:
+            raise self._fault("its call is for no number of tokens that an engine counts")
+        if len(effect.context) and not 0 <= effect.context.min() <= effect.context.max() < 2**31:
+            raise self._fault("its call's context has ids that are none")
         return effect._replace(
             context=effect.context.astype(np.int32, copy=False),
             seed=int(effect.seed),
+            end_id=None if effect.end_id is None else int(effect.end_id),
             stop_ids=tuple(int(token) for token in effect.stop_ids),
         )
 

@@ -16,13 +16,15 @@ from tandem.bls.drafter_registry import (
     join,
 )
 from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
+from tandem.bls.effects import Draft as Proposed
+from tandem.bls.errors import DrafterFailed
 from tandem.bls.request import Request
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "drafters" / "repeat.py"
 HEAD = """
 from tandem.bls.drafter_registry import DrafterKind
 from tandem.bls.drafters.drafter import Drafter
-from tandem.bls.effects import Draft, EngineCall
+from tandem.bls.effects import Draft, EngineCall, Settle
 """
 ROW = "DRAFTER = DrafterKind(name='own', description='a test', module=__name__)\n"
 MAKE = "def make(request, context):\n    return Own()\n"
@@ -135,6 +137,21 @@ CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
             "its call's seed does not lie in 0..2^64-1",
         ),
         (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 2**64, 1)"),
+            "its call is for no number of tokens",
+        ),
+        (
+            PROPOSE.format(
+                "yield EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1)"
+            ),
+            "its call's context has ids that are none",
+        ),
+        (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, end_id='x')"),
+            "ValueError: invalid literal for int()",
+        ),
+        (PROPOSE.format("yield Settle('x')"), "ValueError: could not convert string to float"),
+        (
             PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, stop_ids=3)"),
             "TypeError: 'int' object is not iterable",
         ),
@@ -147,6 +164,19 @@ def test_who_may_call_the_draft_model_may_do_nothing_else(joined, body, fault):
     assert not any(len(call.draft) for call in target.calls)
     [line] = health.errors
     assert line.startswith(f"drafter 'own' failed: {fault}")
+
+
+def test_steps_ahead_may_do_nothing_else_either(joined):
+    joined(
+        "def draft_ahead(self, sequence, draft):\n"
+        "    yield EngineCall('target', sequence.context, 1, 1)\n"
+        "def propose(self, sequence, limit):\n    yield",
+        CALLER,
+    )
+    decoding = decoding_of(REQUEST)
+    steps = decoding._drafter.draft_ahead(decoding.sequence, Proposed(ids(1)))
+    with pytest.raises(DrafterFailed, match="it calls the target, not the draft"):
+        next(steps)
 
 
 def test_its_calls_go_out_as_engines_read_them(joined):
