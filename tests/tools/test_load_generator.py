@@ -67,7 +67,10 @@ def test_one_stream_asks_every_way_in_turn_and_each_begins_once(asked):
     ]
 
 
-def test_a_stream_that_is_refused_ends_the_others_with_their_next_answer(asked, monkeypatch):
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_stream_that_is_refused_ends_the_others_with_their_next_answer(
+    asked, monkeypatch, refused
+):
     """They would ask all that is left of their turn, and the error would wait for them."""
     asks, waits = threading.Event(), threading.Event()
 
@@ -84,15 +87,15 @@ def test_a_stream_that_is_refused_ends_the_others_with_their_next_answer(asked, 
             assert waits.wait(30)
             yield AnswerChunk("x", [1], AnswerTotals(1, 0, 0), "length", 1.0, {})
 
-    clients = iter([Refusing("refused"), Refusing("other")])
+    clients = iter([Refusing("refused" if number == refused else "other") for number in (0, 1)])
     monkeypatch.setattr(load_generator, "Client", lambda _: next(clients))
     plan = LoadPlan(
         [Scenario("code", [{entry.TEXT_INPUT: text} for text in "abcdef"])],
         *([CONTROL], [2], 8, 1, 0, {}, None),
     )
     asker = LoadGenerator("url", "bls_stream", plan)
-    closing = asker._closing.set
-    monkeypatch.setattr(asker._closing, "set", lambda: (closing(), waits.set()))
+    end = asker._ending.set
+    monkeypatch.setattr(asker._ending, "set", lambda: (end(), waits.set()))
     with pytest.raises(TandemError), asker:
         asker.cells()
     assert len(asked) == 6 + 2

@@ -18,6 +18,7 @@ from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import Variant
 from tandem.tools.client.client import Answer, Client, Inputs
 from tandem.tools.client.request import request_inputs
+from tandem.tools.errors import TandemError
 
 PRIMING_TOKENS = 2  # the fewest that make a draft model see the prompt
 Item = TypeVar("Item")
@@ -81,7 +82,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._plan = plan
         self._on_answer = on_answer
         self._open = ExitStack()
-        self._closing = threading.Event()  # no thread begins with another prompt
+        self._ending = threading.Event()  # no thread begins with another prompt
         most = max(plan.nums_streams)
         self._clients = [self._open.enter_context(Client(url)) for _ in range(most)]
         self._threads = self._open.enter_context(ThreadPoolExecutor(most))
@@ -93,7 +94,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         traceback: TracebackType | None,
     ) -> None:
         """Close the connections, once the answers under way are there."""
-        self._closing.set()
+        self._ending.set()
         self._open.close()
 
     def cells(self) -> list[Cell]:
@@ -122,7 +123,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
 
         def prime(number: int) -> None:
             for prompt, variant in product(scenario.prompts[number::most], self._plan.variants):
-                if not self._closing.is_set():
+                if not self._ending.is_set():
                     self._ask(self._clients[number], variant, prompt, few, stream=False)
 
         list(self._threads.map(prime, range(most)))
@@ -171,7 +172,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         most = self._plan.max_tokens
         traces = []
         for number in turn.prompts:
-            if self._closing.is_set():
+            if self._ending.is_set():
                 break
             prompt = turn.scenario.prompts[number]
             answer, arrivals = self._ask(client, turn.variant, prompt, most, stream=turn.stream)
@@ -184,9 +185,13 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         more = {**self._plan.more, **variant.inputs}
         inputs = request_inputs(prompt, max_tokens, more, stream=stream)
         answer, arrivals = Answer(), []
-        for chunk in client.stream(self._entry, inputs):
-            answer.add(chunk)
-            arrivals.append(Arrival(chunk.seconds, len(chunk.tokens)))
+        try:
+            for chunk in client.stream(self._entry, inputs):
+                answer.add(chunk)
+                arrivals.append(Arrival(chunk.seconds, len(chunk.tokens)))
+        except TandemError:
+            self._ending.set()
+            raise
         self._on_answer(variant)
         return answer, tuple(arrivals)
 
