@@ -215,7 +215,8 @@ async def test_what_is_served_is_asked_again_after_the_server_was_gone():
 
 async def test_no_proxy_is_asked(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
     server, port = await started(Service())
     triton = Triton(f"127.0.0.1:{port}")
     assert await triton.ready()

@@ -32,6 +32,7 @@ def test_value_becomes_a_batch_of_one(tensor, value, expected):
         ("127.0.0.1:8001", True),
         ("localhost:8001", True),
         ("[::1]:8001", True),
+        ("0.0.0.0:8001", True),
         ("triton.example:8001", False),
         ("10.0.0.7:8001", False),
     ],

@@ -118,12 +118,14 @@ class Answer:
         return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else 0.0
 
 
-def _is_on_this_machine(url: str) -> bool:
+def is_on_this_machine(url: str) -> bool:
+    """Whether a server's address is one of the loopback, or all of this machine."""
     host = url.rpartition(":")[0].strip("[]")
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
+    return address.is_loopback or address.is_unspecified
 
 
 class Client(AbstractContextManager["Client"]):
@@ -134,7 +136,7 @@ class Client(AbstractContextManager["Client"]):
 
     def __init__(self, url: str) -> None:
         self._url = url
-        here = THIS_MACHINE if _is_on_this_machine(url) else None
+        here = THIS_MACHINE if is_on_this_machine(url) else None
         self._connection = grpc.InferenceServerClient(url, channel_args=here)
 
     def __exit__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import shutil
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.target_server import TargetServer, served_drafters
-from tandem.tools.client.client import Client, Inputs, Value
+from tandem.tools.client.client import Client, Inputs, Value, is_on_this_machine
 from tandem.tools.client.dataset import read_prompts
 from tandem.tools.client.request import MODEL, URL, inputs_for
 from tandem.tools.commands.chosen import add_deployment, planned_of
@@ -287,7 +288,8 @@ def _generate(
 ) -> int:
     command = perf_command(program, load, url, folder, options.more)
     print(f"$ {shlex.join(command)}", flush=True)
-    return subprocess.run(command, check=False).returncode
+    near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
+    return subprocess.run(command, check=False, env=os.environ | near).returncode
 
 
 def _print_aiperf(loads: Sequence[Load], planned: Deployment | None) -> None:
