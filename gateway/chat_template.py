@@ -113,12 +113,12 @@ def _sources(folder: Path) -> dict[str, str]:
     named = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     files = {file.stem: file for file in named} | {DEFAULT: folder / "chat_template.jinja"}
     found = {n: file.read_text(encoding="utf-8") for n, file in files.items() if file.is_file()}
-    if found:
+    if DEFAULT in found:
         return found
     configured = _configuration(folder).get("chat_template")
     if isinstance(configured, list):
-        return {entry["name"]: entry["template"] for entry in configured}
-    return {} if configured is None else {DEFAULT: configured}
+        return {entry["name"]: entry["template"] for entry in configured} | found
+    return found if configured is None else {DEFAULT: configured} | found
 
 
 def special_tokens(folder: Path) -> dict[str, str]:

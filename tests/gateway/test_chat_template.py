@@ -216,6 +216,9 @@ def test_template_comes_from_the_folder(folder, tmp_path):
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "two"}]
     config.write_text(json.dumps({"chat_template": named}))
     assert load_chat_template(copy).render([]) == "two"
+    (copy / "additional_chat_templates").mkdir()
+    (copy / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    assert load_chat_template(copy).render([]) == "two"
     (copy / "chat_template.jinja").write_text("three")
     assert load_chat_template(copy).render([]) == "three"
 
