@@ -150,14 +150,24 @@ def test_failed_download_is_one_line(monkeypatch):
         find_perf_analyzer()
 
 
-def test_exit_status_is_the_load_generators(wheel, tmp_path, monkeypatch, capfd):
+@pytest.fixture
+def load_generator(wheel, monkeypatch):
+    """One that says which entry it asks, and past which proxy, and ends with 3."""
+    program = '#!/bin/sh\n[ "$1" = --version ] || { echo "$2 by $no_grpc_proxy"; exit 3; }\n'
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(MEMBER, '#!/bin/sh\n[ "$1" = --version ] || { echo "$2"; exit 3; }\n')
+        archive.writestr(MEMBER, program)
     monkeypatch.setattr(perf_analyzer, "_download", lambda folder: wheel)
     monkeypatch.setattr(perf, "_check_entries", lambda url, loads: None)
-    assert command.main(["perf", "--url", "h:1"]) == 3
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+
+
+@pytest.mark.usefixtures("load_generator")
+@pytest.mark.parametrize(("url", "direct"), [("h:1", ""), ("127.0.0.1:1", "127.0.0.1")])
+def test_exit_status_is_the_load_generators_and_no_proxy_is_near(capfd, url, direct):
+    assert command.main(["perf", "--url", url]) == 3
     shown = capfd.readouterr().out.splitlines()
-    assert [line for line in shown if not line.startswith("$ ")] == ["bls", "bls_stream"]
+    asked = [line for line in shown if not line.startswith("$ ")]
+    assert asked == [f"bls by {direct}", f"bls_stream by {direct}"]
 
 
 def test_entries_with_a_drafter_of_their_own_are_left_out():

@@ -1,4 +1,4 @@
-"""A forwarded request whose client has gone, while `bls_stream` hangs."""
+"""A forwarded request: its client may go while `bls_stream` hangs, and its call may fail."""
 
 import itertools
 import time
@@ -51,3 +51,26 @@ def test_one_stop_is_under_way_at_a_time(cancelled, pb, monkeypatch):
     [stop] = begun
     stop()
     assert len(asked) == 2
+
+
+class Panic(BaseException):
+    """What a library in Rust raises is no Exception."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Panic])
+def test_whatever_ends_the_call_the_client_is_told(pb, monkeypatch, error):
+    def call(_):
+        raise error("boom")
+
+    monkeypatch.setattr(_Forwarded, "_call", call)
+    sender = pb.ResponseSender()
+    settings = ForwarderSettings(stream_model="bls_stream", drafter=None, request_timeout=60.0)
+    _Forwarded(Request(sender), settings, Calls(), AbandonedCalls()).run()
+    deadline = time.monotonic() + 30  # another thread sends it
+    while not sender.sent:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    [sent] = sender.sent
+    line = "internal error while forwarding; see the server's log"
+    assert sent.response.error().message() == line
+    assert any("boom" in logged for logged in pb.Logger.lines)
