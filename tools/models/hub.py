@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import glob
-import json
 import re
 import shutil
 import sys
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models.source import Description, ModelSource
-from tandem.tools.models.weights import gigabytes, item_bytes
+from tandem.tools.models.weights import INDEX, SAFETENSORS, gigabytes, indexed, item_bytes
 from tandem.tools.profiles.checkpoint import CheckpointError, read_config
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 ID = re.compile(r"(?P<id>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>\S+))?")
 SMALL = ("*.json", "*.jinja", "merges.txt")
 MORE_TEMPLATES = "additional_chat_templates/*.jinja"  # all that is read of a folder's folders
-SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
-INDEX = ".index.json"
+PICKLE = "pytorch_model.bin"
 LOG_IN = "hf auth login, or HF_TOKEN=..."
 
 
@@ -239,8 +237,8 @@ def _transport_error() -> type[Exception]:
 def _indexed(path: Path) -> list[str]:
     """Return the files that an index of weights names; raise TandemError where it is none."""
     try:
-        return sorted(set(json.loads(path.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return indexed(path)
+    except ValueError as error:
         raise TandemError(f"{path} is no index of weights: {error}") from error
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+SAFETENSORS = "model.safetensors"
+INDEX = ".index.json"  # behind the name of the weights that it is of
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 
 
@@ -32,15 +34,22 @@ def item_bytes(config: Mapping[str, Any]) -> int:
 
 def _safetensors(folder: Path) -> list[Path]:
     """Return the files that transformers reads: beside them a folder may hold the same weights."""
-    whole = folder / "model.safetensors"
+    whole = folder / SAFETENSORS
     if whole.is_file():
         return [whole]
     try:
-        index = json.loads((folder / "model.safetensors.index.json").read_text())
-        parts = [folder / name for name in set(index["weight_map"].values())]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        parts = indexed(folder / f"{SAFETENSORS}{INDEX}")
+    except (OSError, ValueError):
         return sorted(folder.glob("*.safetensors"))
-    return [part for part in parts if part.is_file()]
+    return [folder / part for part in parts if (folder / part).is_file()]
+
+
+def indexed(path: Path) -> list[str]:
+    """Return the files that an index of weights names; raise ValueError where it is none."""
+    try:
+        return sorted(set(json.loads(path.read_text())["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _in_safetensors(path: Path) -> int:
