@@ -206,13 +206,17 @@ def test_where_nothing_can_be_allocated_one_call_ends_and_others_go_on(make_harn
     assert len(engine.tokens(prompt(2, 9), 4)) == 4
 
 
-def test_an_entry_that_cannot_move_to_less_memory_stays_where_it_is(monkeypatch):
+@pytest.mark.parametrize("error", [RuntimeError, OSError])  # as a GPU has none, and as a CPU
+def test_an_entry_that_cannot_move_to_less_memory_stays_where_it_is(monkeypatch, error):
+    def fail(*_):
+        raise error(NO_MEMORY)
+
     cache = KVCache(SHAPE, 1024, BLOCK, 256)
     tokens = np.array(prompt(3, 200), np.int64)
     entry = cache.acquire(tokens[:9], 8, 200)
     fill(entry, 9)
     capacity = entry.capacity
-    monkeypatch.setattr(KVShape, "allocate", no_memory)
+    monkeypatch.setattr(KVShape, "allocate", fail)
     cache.release(entry)
     assert (entry.capacity, entry.blocks) == (capacity, 2)
     check(entry)

@@ -129,6 +129,10 @@ def test_memory_that_triton_holds_or_may_take_will_do(monkeypatch):
     assert not module._memory_for_the_end(1)
     Pool.free += 1
     assert module._memory_for_the_end(1)
+    native.shared_memory = object()  # of another Triton, which tells nothing
+    assert not module._memory_for_the_end(0)
+    monkeypatch.setattr(module, "GROWTH_BYTES", 0)
+    assert module._memory_for_the_end(0)
 
 
 def test_an_end_that_triton_does_not_take_is_logged_and_tried_no_more(made, answer, pb):
