@@ -231,7 +231,14 @@ class AdaptiveLength:
             kept = KEPT_AT_FIRST if self._steps > KEPT_AT_FIRST else 0
         self._arm, self._kept = choice.arm, kept
         self._asks_nobody = settled and not draft_statistics.on_trial
+        if self._asks_nobody and not self._learns_at_once and not draft_statistics.learns_in_turn():
+            return DraftPlan(choice.arm.length, choice.arm.stop, is_kept=True)
         return self._draft(choice.arm.length, choice.arm.stop)
+
+    @property
+    def _learns_at_once(self) -> bool:
+        """Whether this round is one of the first, from which answers of a few rounds are known."""
+        return self._steps == 0 or (self._steps == 1 and self._own.from_second_round)
 
     def _as_before(self, arm: Arm, limit: int) -> DraftPlan:
         """Keep an arm; once enough is known, a round by it costs no time to learn from."""

@@ -33,6 +33,10 @@ from tandem.bls.round_times import PlainTimes, RoundTimes
 FIRST_ROUNDS = 2  # verified drafts, before lengths follow from them
 SETTLED_ROUNDS = 200  # of all requests, after which some are not learned from
 MOST_IN_TURN = 8  # requests that begin, of which one learns from its second round too
+# Sequences that choose, for each choice that is learned from. Where so many decode, all of them
+# learn enough from some; to ask the draft model for probabilities takes processors' time.
+SEQUENCES_A_CHOICE = 16
+MOST_CHOICES = 4  # of which one is learned from
 BEFORE_TRIAL = 64  # tokens of each sequence: where drafts do not pay, each of them costs
 SHARE = 0.003  # of all time, that each kind of trial may cost
 LEAST_PRICE = 0.1  # of what a trial lasts
@@ -126,7 +130,7 @@ class DraftStatistics:
         self.plain_times = PlainTimes(running)
         self._drafts_budget, self._plain_budget = TrialBudget(), TrialBudget()
         self._plain_sampled = False
-        self._requests = itertools.count()
+        self._requests, self._choices = itertools.count(), itertools.count()
         self._running = running
         self._trials = LoadTrials(decisions, first=True, first_of_each=BEFORE_TRIAL)
         self._lock = threading.Lock()
@@ -176,6 +180,11 @@ class DraftStatistics:
     def settled(self) -> bool:
         """Whether so much is known that not every round has to be learned from."""
         return self.drafts.all.rounds >= SETTLED_ROUNDS
+
+    def learns_in_turn(self) -> bool:
+        """Whether the round of this choice is one to learn from, among those of many sequences."""
+        turns = min(max(1, self._running() // SEQUENCES_A_CHOICE), MOST_CHOICES)
+        return next(self._choices) % turns == 0
 
     def learn(
         self,

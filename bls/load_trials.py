@@ -149,6 +149,17 @@ class OneLoad:
         self._begin_turn(running, allowed=self.better)
         self.tokens_left = running * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))
 
+    def pause(self) -> None:
+        """Note that this load has ended, perhaps in a trial, which goes on once the load is back.
+
+        Until then, and first then, the better way is gone: a burst of requests passes through the
+        loads of the last one's end, and shall not meet a turn of a trial that ended with them.
+        """
+        if self.turns_left:
+            self.turns_left += self.turns_left % 2  # the turn under way is had again
+            self.allowed, self.tokens_left, self.rounds_left = self.better, None, 0
+            self.num_late = self.num_early = self.num_in_vain = 0
+
     @property
     def _is_hopeless(self) -> bool:
         """Whether this turn's way is so far behind that the rest of the turn tells nothing else."""
@@ -168,7 +179,8 @@ class LoadTrials:
     """Trials under each load. Thread-safe. Loads of 3 to 5 sequences are one, 6 to 11, and so on.
 
     A load ends once there are more sequences, or fewer than half: where it lies at a bound, each
-    one that came or went would change the way of all, and turns of both would be mixed.
+    one that came or went would change the way of all, and turns of both would be mixed. A trial
+    that its load leaves goes on once it is back.
 
     first: whether the way is taken for the better one until something is known. first_of_each:
     tokens of each sequence, before the first trial of a load. turn_rounds: of each sequence, that a
@@ -247,6 +259,9 @@ class LoadTrials:
     def _under(self, running: int) -> OneLoad:
         load = _load_of(running)
         if load > self._load or 2 * running < 2**self._load:
+            if ended := self._by_load.get(self._load):
+                ended.pause()
+                self._tell(self._load, ended.decision)
             self._load = load
         if self._load not in self._by_load:
             self._by_load[self._load] = OneLoad(

@@ -128,13 +128,31 @@ def test_of_many_new_requests_some_learn_from_their_second_round(monkeypatch, ru
     kept = []
     for _ in range(2 * MOST_IN_TURN):
         length, plans = AdaptiveLength(draft_statistics), []
-        for _ in range(2 + KEPT_ROUNDS):
+        for _ in range(1 + KEPT_ROUNDS):
             plans.append(length.plan(4))
             length.verified(replace(drafted(1), plan=plans[-1]), 1, StepSeconds(0.07, 0.05))
         kept.append([plan.is_kept for plan in plans])
-    at_once, later = [False, False, *[True] * KEPT_ROUNDS], [False, *[True] * KEPT_ROUNDS, False]
+    later = [False, *[True] * KEPT_ROUNDS]
+    at_once = [False, *later[:-1]]
     assert kept.count(at_once) == learning
     assert kept.count(later) == 2 * MOST_IN_TURN - learning
+
+
+@pytest.mark.parametrize(("running", "turns"), [(1, 1), (31, 1), (32, 2), (64, 4), (500, 4)])
+def test_of_many_sequences_not_every_choice_is_learned_from(monkeypatch, running, turns):
+    """To ask for probabilities and to learn from them took a twentieth of the speed of 64."""
+    draft_statistics = taught(rounds=400)[1]
+    draft_statistics.rated = True
+    monkeypatch.setattr(draft_statistics, "_running", lambda: running)
+    monkeypatch.setattr(DraftStatistics, "allows_drafts", True)
+    no_trials(monkeypatch)
+    length, choices, learned = AdaptiveLength(draft_statistics), 1 + 4 * turns, 0
+    for number in range(choices * (1 + KEPT_ROUNDS)):
+        plan = length.plan(4)
+        assert plan.wants_log_probs is not plan.is_kept
+        learned += number > 1 and not plan.is_kept
+        length.verified(replace(drafted(1), plan=plan), 1, StepSeconds(0.07, 0.05))
+    assert learned == (choices - 1) / turns
 
 
 def test_an_arm_is_not_kept_once_a_draft_by_it_was_all_wrong(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import groupby
 
 import pytest
 
@@ -253,6 +254,41 @@ def test_loads_are_told_apart_but_not_those_that_differ_by_one_sequence():
     try_both(trials, 64, with_it=4, without=5)
     ways = {running: trials.allow(running) for running in (2, 3, 4, 5, 15, 16, 17, 63, 64, 65)}
     assert [running for running, way in ways.items() if way] == [2, 15, 16, 17]
+
+
+def under(running, *, better):
+    """Sequences in the turn of a trial that does not go the better way."""
+    sequences = Sequences(running, with_it=110 if better else 90, without=100, first=better)
+    sequences.stay()
+    assert sequences.on_trial
+    assert sequences.trials.allow(running) is not better
+    return sequences
+
+
+@pytest.mark.parametrize("left_for", [2, 64])
+@pytest.mark.parametrize("better", [True, False])
+def test_who_comes_back_to_a_load_that_was_left_in_a_trial_goes_the_better_way(better, left_for):
+    """A burst of requests passed through the loads of the last one's end, and met its turns."""
+    sequences = under(16, better=better)
+    sequences.trials.allow(left_for)
+    assert sequences.trials.allow(16) is better
+    assert sequences.stay() >= EACH  # of each sequence, before the other way is tried again
+
+
+@pytest.mark.parametrize("times_left", [1, 2, 5])
+def test_a_trial_goes_on_where_its_load_comes_and_goes(times_left):
+    sequences = under(16, better=True)
+    sequences.rates = {True: 90, False: 100}  # it only was taken for the better one
+    for _ in range(times_left):
+        sequences.trials.allow(64)
+        sequences.stay()
+    ways = []
+    while sequences.on_trial:
+        ways.append(sequences.trials.allow(16))
+        sequences.round()
+    turns = [way for way, _ in groupby(ways)]
+    assert turns == [False, True, False, True, False]  # of each way as many as if nobody had left
+    assert sequences.trials.allow(16) is False
 
 
 @pytest.mark.parametrize("bound", [2, 5, 11, 22])
