@@ -158,7 +158,6 @@ class OneLoad:
         if self.turns_left:
             self.turns_left += self.turns_left % 2  # the turn under way is had again
             self.allowed, self.tokens_left, self.rounds_left = self.better, None, 0
-            self.num_late = self.num_early = self.num_in_vain = 0
 
     @property
     def _is_hopeless(self) -> bool:

@@ -64,6 +64,15 @@ def test_all_loops_go_the_way_of_one_also_in_its_trials():
     assert not loops.trials[2].allow(6)  # each that drafts among others that do not would gain
 
 
+def test_others_hear_that_a_load_was_left_in_a_trial():
+    """They would meet its turn in the next burst."""
+    loops = Loops([2, 2])
+    while loops.trials[1].allow(4):
+        loops.rounds(1, with_it=100, without=100)
+    loops.trials[0].allow(64)
+    assert loops.trials[1].allow(4)
+
+
 def test_a_loop_decides_itself_while_those_before_it_are_idle():
     loops = Loops([4, 4])
     loops.rounds(10 * EACH, with_it=100, without=130)

@@ -2,8 +2,9 @@
 
 from scripted import ids
 
+from tandem.bls.arms import Arm
 from tandem.bls.draft_length import AdaptiveLength
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_statistics import DraftChoice, DraftStatistics
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 
 
@@ -32,3 +33,9 @@ def no_trials(monkeypatch):
     """Have requests do what is best, and never try anything else."""
     for trial in ("pays_plain", "pays_draft"):
         monkeypatch.setattr(DraftStatistics, trial, lambda *_, **__: False)
+
+
+def promising(monkeypatch, *, alone, length=2):
+    """Have drafts of a length promise 100 tokens a second, and the target alone so many."""
+    choice = DraftChoice(Arm(length, 0.0, 100.0), alone=alone)
+    monkeypatch.setattr(DraftStatistics, "choice", lambda *_: choice)
