@@ -66,6 +66,7 @@ def ask(url: str, request: SoakRequest) -> SoakOutcome:
 def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     texts = [""] * len(request.prompts)
+    complete = False
     connection.start_stream(lambda result, error: arrived.put((result, error)))
     try:
         connection.async_stream_infer(
@@ -85,6 +86,7 @@ def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> S
                 gone = request.leaves_after_seconds is not None
                 return SoakOutcome(tuple(texts), "" if gone else NO_ANSWER, left=gone)
             if error is not None:
+                complete = True
                 return SoakOutcome(tuple(texts), error.message())
             told = result.as_numpy(tensors.TEXT_OUTPUT)
             if told is not None:
@@ -92,11 +94,13 @@ def _streamed(connection: grpc.InferenceServerClient, request: SoakRequest) -> S
                 row = result.as_numpy(tensors.BATCH_INDEX).item()
                 texts[row] += told.item().decode()
             if result.get_response().parameters["triton_final_response"].bool_param:
+                complete = True
                 return SoakOutcome(tuple(texts))
     except InferenceServerException as error:
         return SoakOutcome(tuple(texts), error.message())
     finally:
-        connection.stop_stream(cancel_requests=True)
+        # Of a stream that is cancelled tritonclient keeps a thread for good.
+        connection.stop_stream(cancel_requests=not complete)
 
 
 def _plain(connection: grpc.InferenceServerClient, request: SoakRequest) -> SoakOutcome:

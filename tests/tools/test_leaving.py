@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import grpc
 import pytest
+from live_triton import eventually
 from triton_service import MANY, response
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -16,6 +17,7 @@ from tandem.tools.client.client import Client
 
 INPUTS = {entry.TEXT_INPUT: "x", entry.MAX_TOKENS: 4}
 SECONDS = 20
+SERVES = "service"  # the threads that do
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -52,7 +54,7 @@ def chunk(*, is_last=False):
 @contextmanager
 def asking(service):
     """The chunks of an answer."""
-    server = grpc.server(ThreadPoolExecutor())
+    server = grpc.server(ThreadPoolExecutor(thread_name_prefix=SERVES))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -62,6 +64,10 @@ def asking(service):
         assert service.ended.wait(SECONDS)
     finally:
         server.stop(0).wait()
+
+
+def threads_of_clients():
+    return {t for t in threading.enumerate() if not t.name.startswith(SERVES)}
 
 
 def leave(service):
@@ -89,6 +95,17 @@ def test_an_answer_that_is_left_is_stopped_and_its_end_is_waited_for():
 def test_a_server_that_heeds_no_stop_is_not_waited_for_without_end(monkeypatch, pauses):
     monkeypatch.setattr(client, "SECONDS_TO_END", 0.3)
     leave(Service(heeds=False, pauses=pauses))
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_an_answer_that_has_ended_leaves_no_thread_behind(is_long):
+    """tritonclient keeps one of each stream that is cancelled; a benchmark has thousands."""
+    before = threads_of_clients()
+    with asking(Service(is_long=is_long)) as chunks:
+        next(chunks)
+        assert threads_of_clients() > before
+        chunks.close() if is_long else list(chunks)
+    assert eventually(lambda: threads_of_clients() <= before)
 
 
 def test_each_request_has_an_id_of_its_own():

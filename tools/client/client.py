@@ -191,9 +191,10 @@ class Client(AbstractContextManager["Client"]):
         finally:
             try:
                 if begun and not complete:
-                    self._leave(model, request_id, arrived)
+                    complete = self._leave(model, request_id, arrived)
             finally:
-                self._connection.stop_stream(cancel_requests=True)
+                # Of a stream that is cancelled tritonclient keeps a thread for good.
+                self._connection.stop_stream(cancel_requests=not complete)
 
     def answer(self, model: str, inputs: Inputs) -> Answer:
         """Send a prompt to a text entry; return the complete answer."""
@@ -202,8 +203,8 @@ class Client(AbstractContextManager["Client"]):
             answer.add(chunk)
         return answer
 
-    def _leave(self, model: str, request_id: str, arrived: queue.SimpleQueue[_Arrival]) -> None:
-        """Have a request stopped, and drop what still comes of it.
+    def _leave(self, model: str, request_id: str, arrived: queue.SimpleQueue[_Arrival]) -> bool:
+        """Have a request stopped, and drop what still comes of it; return whether it ended.
 
         A stream that is cancelled while a response goes out can silence Triton
         (docs/deployment.md).
@@ -213,7 +214,8 @@ class Client(AbstractContextManager["Client"]):
         with suppress(queue.Empty):
             while (left := until - time.monotonic()) > 0:
                 if arrived.get(timeout=left).is_last:
-                    return
+                    return True
+        return False
 
     def _send(self, model: str, request_id: str, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
         # A stream that has broken refuses the request, and says why through its callback.
