@@ -1,6 +1,7 @@
 """What the load generator asks, in which order, and what it keeps of the answers."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
@@ -99,6 +100,20 @@ def test_a_stream_that_is_refused_ends_the_others_with_their_next_answer(
     with pytest.raises(TandemError), asker:
         asker.cells()
     assert len(asked) == 6 + 2
+
+
+def test_where_not_all_streams_can_begin_the_others_do_not_wait(asked, monkeypatch):
+    """A container may allow fewer threads than there are to be streams."""
+
+    class FewThreads(ThreadPoolExecutor):
+        def submit(self, work, *args):
+            if work.__name__ == "stream" and args == (2,):
+                raise RuntimeError("can't start new thread")
+            return super().submit(work, *args)
+
+    monkeypatch.setattr(load_generator, "ThreadPoolExecutor", FewThreads)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        measured([3])
 
 
 def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(asked):

@@ -156,6 +156,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         each = self._plan.each_of(len(turn.prompts), count)
         apart = 1 if each == len(turn.prompts) else each
         barrier = threading.Barrier(count)
+        self._open.callback(barrier.abort)  # who came waits for nobody that cannot begin
 
         def stream(number: int) -> tuple[list[Trace], float, float]:
             own = turn._replace(prompts=_rotated(turn.prompts, number * apart)[:each])
