@@ -174,7 +174,7 @@ class DraftStatistics:
 
     def count(self, tokens: int) -> None:
         """Count a round outside of trials: they do not begin before some have passed."""
-        self._trials.count(tokens)
+        self._trials.count(self._running(), tokens)
 
     @property
     def settled(self) -> bool:

@@ -17,6 +17,7 @@ import functools
 import math
 import threading
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tandem.bls.other_loops import Decision, Decisions, OwnDecisions
 
@@ -53,6 +54,14 @@ class Earned:
         self.seconds += seconds
 
 
+class LeftTurn(NamedTuple):
+    """What a turn had before it, of all sequences together, as its load was left."""
+
+    allowed: bool
+    tokens: int
+    rounds: int
+
+
 @dataclass
 class OneLoad:
     """What is done now under one load, and what was earned in the trial under way.
@@ -62,6 +71,7 @@ class OneLoad:
     sequences that did not leave the way before yet; num_early: rounds in which it has a part all
     the same; patience: tokens, until late ones are waited for no more; num_in_vain: rounds since
     one went the way of this turn. turns_left: in the trial under way; none: the better way is kept.
+    left: its turn that was left and will go on; num_left: how many turns of it were.
     """
 
     first_of_each: int  # tokens of each sequence, before the first trial
@@ -76,6 +86,8 @@ class OneLoad:
     patience: int = 0
     num_in_vain: int = 0
     turns_left: int = 0
+    left: LeftTurn | None = None
+    num_left: int = 0
     earned: dict[bool, Earned] = field(default_factory=dict)
     gain: float = 0.0  # logarithm of what is earned by the way, over what is without
 
@@ -86,22 +98,28 @@ class OneLoad:
     @property
     def decision(self) -> Decision:
         """What sequences do now, and whether that is about to change."""
-        return Decision(self.allowed, on_trial=self.turns_left > 0)
+        return Decision(self.allowed, on_trial=self.has_turn)
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether a turn of a trial is under way: what is done is measured, and will change."""
+        return self.turns_left > 0 and self.left is None
 
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
         """Count a round; one that began before the way changed belongs to no turn."""
         if self.tokens_left is None:
-            self.tokens_left = max(FIRST_TOKENS, running * self.first_of_each)
+            first = max(FIRST_TOKENS, running * self.first_of_each)
+            self.tokens_left = first >> max(0, self.num_left - 1)
         if allowed != self.allowed:
             self.num_late -= 1
             self.num_in_vain += 1
-            if self.turns_left and self.num_in_vain > IN_VAIN * running:
+            if self.has_turn and self.num_in_vain > IN_VAIN * running:
                 self._end_trial(running)
             return
         self.num_in_vain = 0
         if self._is_early(tokens):
             return
-        if self.turns_left and seconds:
+        if self.has_turn and seconds:
             self.earned[allowed].add(tokens, seconds)
         self.tokens_left -= tokens
         self.rounds_left -= 1
@@ -109,6 +127,9 @@ class OneLoad:
             return
         if not self.turns_left:
             self._begin_trial(running)
+            return
+        if self.left:
+            self._go_on(running, self.left)
             return
         self.turns_left -= 1
         if not self.turns_left or self._is_clear:
@@ -125,7 +146,7 @@ class OneLoad:
     def _begin_trial(self, running: int) -> None:
         """Each way has its turns, what is taken for the better one first."""
         self.earned = {True: Earned(), False: Earned()}
-        self.turns_left = 2 * TRIAL_TURNS
+        self.turns_left, self.num_left = 2 * TRIAL_TURNS, 0
         self._begin_turn(running, allowed=self.better)
 
     def _begin_turn(self, running: int, *, allowed: bool) -> None:
@@ -150,19 +171,28 @@ class OneLoad:
         self.tokens_left = running * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))
 
     def pause(self) -> None:
-        """Note that this load has ended, perhaps in a trial, which goes on once the load is back.
+        """Note that this load has ended, perhaps in a turn, which goes on after it is back.
 
-        Until then, and first then, the better way is gone: a burst of requests passes through the
-        loads of the last one's end, and shall not meet a turn of a trial that ended with them.
+        Until then the better way is gone: a burst of requests passes through the loads of the last
+        one's end, and shall not meet a turn of a trial that ended with them. Each time that is for
+        half as long, so that a trial ends where all bursts are short.
         """
-        if self.turns_left:
-            self.turns_left += self.turns_left % 2  # the turn under way is had again
-            self.allowed, self.tokens_left, self.rounds_left = self.better, None, 0
+        if not self.has_turn or self.tokens_left is None:
+            return
+        self.left = LeftTurn(self.allowed, self.tokens_left, self.rounds_left)
+        self.num_left += 1
+        self.allowed, self.tokens_left, self.rounds_left = self.better, None, 0
+
+    def _go_on(self, running: int, turn: LeftTurn) -> None:
+        """Go on with a turn that was left."""
+        self.left = None
+        self._begin_turn(running, allowed=turn.allowed)
+        self.tokens_left, self.rounds_left = turn.tokens, turn.rounds
 
     @property
     def _is_hopeless(self) -> bool:
         """Whether this turn's way is so far behind that the rest of the turn tells nothing else."""
-        if not self.turns_left:
+        if not self.has_turn:
             return False
         this, other = self.earned[self.allowed], self.earned[not self.allowed]
         return this.seconds >= other.seconds and this.rate < HOPELESS * other.rate
@@ -231,11 +261,16 @@ class LoadTrials:
             trials.observe(here, tokens, seconds, allowed=allowed)
             self._tell(load, trials.decision)
 
-    def count(self, tokens: int) -> None:
-        """Count tokens of a round outside of trials, where its seconds matter to none."""
+    def count(self, running: int, tokens: int) -> None:
+        """Count tokens of a round outside of turns, where its seconds matter to none.
+
+        Those of a sequence that is alone are none of a load's.
+        """
+        if running < 2 or self._decisions.to_follow(_load_of(running)) is not None:
+            return
         with self._lock:
-            trials = self._by_load.get(self._load)
-            if trials and trials.tokens_left is not None and not trials.turns_left:
+            trials = self._under(running)
+            if trials.tokens_left is not None and not trials.has_turn:
                 trials.tokens_left -= tokens
 
     def _decision(self, running: int) -> Decision:

@@ -158,7 +158,7 @@ def keeping(monkeypatch, *, on_trial):
         def observe(self, _, tokens, seconds, *, allowed):
             seen.append(("told", tokens, seconds, allowed))
 
-        def count(self, tokens):
+        def count(self, _, tokens):
             seen.append(("counted", tokens))
 
     monkeypatch.setattr(draft_statistics, "_trials", Trials())

@@ -33,11 +33,13 @@ def test_a_sequence_alone_goes_this_way_whatever_was_measured():
 
 def test_tokens_of_rounds_of_which_nothing_else_is_told_bring_the_first_trial_nearer():
     trials = new_trials(first=True)
-    trials.count(2 * EACH)  # of a load that nobody knows
+    trials.count(2, 2 * EACH)  # of a load that nobody knows
     trials.allow(2)
-    trials.count(2 * EACH)  # before its first round
+    trials.count(2, 2 * EACH)  # before its first round
     trials.observe(2, TOKENS, 1.0, allowed=True)
-    trials.count(2 * EACH - 2 * TOKENS)
+    trials.count(1, 2 * EACH)  # of one alone
+    trials.observe(2, TOKENS, 1.0, allowed=True)
+    trials.count(2, 2 * EACH - 3 * TOKENS)
     assert not trials.on_trial(2)
     trials.observe(2, TOKENS, 1.0, allowed=True)
     assert trials.on_trial(2)
@@ -46,7 +48,7 @@ def test_tokens_of_rounds_of_which_nothing_else_is_told_bring_the_first_trial_ne
 def test_tokens_of_rounds_of_which_nothing_else_is_told_belong_to_no_turn():
     told, counted = (Sequences(4, with_it=100, without=50, first=True) for _ in range(2))
     for sequences in (told, counted):
-        counted.trials.count(4 * TURN_TOKENS)
+        counted.trials.count(4, 4 * TURN_TOKENS)
         sequences.stay()
     assert told.now == counted.now
 

@@ -3,9 +3,9 @@
 from itertools import groupby
 
 import pytest
-from trials import EACH, Sequences, new_trials, try_both
+from trials import EACH, TOKENS, Sequences, new_trials, try_both
 
-from tandem.bls.load_trials import TRIAL_TURNS, TURN_TOKENS
+from tandem.bls.load_trials import PATIENCE, TRIAL_TURNS, TURN_TOKENS
 
 
 def test_loads_are_told_apart_but_not_those_that_differ_by_one_sequence():
@@ -51,6 +51,46 @@ def test_a_trial_goes_on_where_its_load_comes_and_goes(times_left):
     turns = [way for way, _ in groupby(ways)]
     assert turns == [False, True, False, True, False]  # of each way as many as if nobody had left
     assert sequences.trials.allow(16) is False
+
+
+@pytest.mark.parametrize("better", [True, False])
+@pytest.mark.parametrize("each", [32, 48, 64, 96, 128])
+def test_a_trial_ends_where_all_bursts_are_short(each, better):
+    """Each of them would begin its turn anew, and the worse way be kept for ever."""
+    tokens = 4  # of a round: bursts end as waits do
+    trials = new_trials(first=not better)  # what is taken for the better way is not
+    for _ in range(200):
+        trials.allow(2)
+        ways = [trials.allow(16)] * 16
+        for number in range(16 * each // tokens):
+            way = ways[number % 16]
+            trials.observe(16, tokens, 1.0 if way is better else 1.4, allowed=way)
+            ways[number % 16] = trials.allow(16)
+    trials.allow(2)
+    assert trials.allow(16) is better
+    assert not trials.on_trial(16)
+
+
+def test_a_wait_goes_on_where_its_load_is_left_again():
+    sequences = under(16, better=True)
+    sequences.trials.allow(64)
+    for _ in range(16 * EACH // 2 // TOKENS):
+        sequences.round()
+        assert sequences.trials.allow(16)
+    sequences.trials.allow(64)
+    assert EACH // 2 <= sequences.stay() <= EACH // 2 + PATIENCE + TOKENS
+    assert not sequences.trials.allow(16)
+
+
+@pytest.mark.parametrize("times_left", [0, 1, 5])
+def test_a_hopeless_turn_is_as_short_after_its_load_was_left(times_left):
+    """What the better way earns meanwhile is no part of the trial."""
+    sequences = under(16, better=True)
+    sequences.rates = {True: 100, False: 10}
+    for _ in range(times_left):
+        sequences.trials.allow(64)
+        sequences.stay()
+    assert sequences.stay() < TURN_TOKENS
 
 
 @pytest.mark.parametrize("bound", [2, 5, 11, 22])
