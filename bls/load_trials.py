@@ -228,7 +228,7 @@ class LoadTrials:
         self._turn_rounds = turn_rounds
         self._decisions = decisions or OwnDecisions()
         self._by_load: dict[int, OneLoad] = {}
-        self._load = 0  # the last one
+        self._load = 0  # the last one; 0: it has ended, or another loop decides
         self._told: dict[int, Decision] = {}
         self._lock = threading.Lock()
 
@@ -262,7 +262,7 @@ class LoadTrials:
             self._tell(load, trials.decision)
 
     def count(self, running: int, tokens: int) -> None:
-        """Count tokens of a round outside of turns, where its seconds matter to none.
+        """Count tokens of a round of this way outside of turns, where its seconds matter to none.
 
         Those of a sequence that is alone are none of a load's.
         """
@@ -270,6 +270,8 @@ class LoadTrials:
             return
         with self._lock:
             trials = self._under(running)
+            if trials.allowed:
+                self._decisions.counted()
             if trials.tokens_left is not None and not trials.has_turn:
                 trials.tokens_left -= tokens
 
@@ -278,6 +280,9 @@ class LoadTrials:
         load = _load_of(running)
         followed = self._decisions.to_follow(load)
         if followed is not None:
+            if self._load:
+                with self._lock:
+                    self._leave()
             return followed
         with self._lock:
             decision = self._under(running).decision
@@ -293,15 +298,24 @@ class LoadTrials:
     def _under(self, running: int) -> OneLoad:
         load = _load_of(running)
         if load > self._load or 2 * running < 2**self._load:
-            if ended := self._by_load.get(self._load):
-                ended.pause()
-                self._tell(self._load, ended.decision)
+            self._leave()
             self._load = load
         if self._load not in self._by_load:
             self._by_load[self._load] = OneLoad(
                 self._first_of_each, self._turn_rounds, self._is_better_near(self._load)
             )
         return self._by_load[self._load]
+
+    def _leave(self) -> None:
+        """Note that the last load has ended, for this loop and for those that follow it.
+
+        They ask by how many sequences decode, and a load lasts until these are half as many.
+        """
+        if ended := self._by_load.get(self._load):
+            ended.pause()
+            for load in (self._load, self._load - 1):
+                self._tell(load, self._by_load.get(load, ended).decision)
+        self._load = 0
 
     def _is_better_near(self, load: int) -> bool:
         """Whether the way is better under the nearest load that is known."""

@@ -82,6 +82,18 @@ def test_what_many_earned_is_not_held_against_fewer_that_draft_ahead():
     assert load.pass_rounds(ahead, load.running * TURN_TOKENS) == 0
 
 
+def test_who_comes_back_from_among_too_many_meets_no_turn_that_they_had_ended():
+    load = Load(MAX_HELPERS)
+    ahead = DraftAhead(AheadStatistics(AHEAD, lambda: load.running), 10, always=False)
+    learn(ahead)
+    while ahead.plan is None:
+        load.pass_rounds(ahead, 1)
+    load.running = 4 * MAX_HELPERS
+    assert ahead.plan is None
+    load.running = MAX_HELPERS
+    assert ahead.plan is None
+
+
 def test_where_all_decode_in_turns_no_plan_is_made(monkeypatch):
     """It takes a quarter of a millisecond of a processor that others wait for."""
     statistics = AheadStatistics(AHEAD, lambda: 4)

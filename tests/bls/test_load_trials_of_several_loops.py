@@ -1,5 +1,7 @@
 """Where several loops serve an entry, one of them tries and all go its way."""
 
+from trials import try_both
+
 from tandem.bls.load_trials import FIRST_TOKENS, PIECE, LoadTrials
 from tandem.bls.other_loops import OwnDecisions
 
@@ -73,6 +75,40 @@ def test_others_hear_that_a_load_was_left_in_a_trial():
     assert loops.trials[1].allow(4)
 
 
+def test_they_hear_it_also_where_they_asked_as_fewer_decoded():
+    """The load lasted until half as many did; what was told then is of that number."""
+    loops = Loops([20, 20])
+    for trials in loops.trials:
+        trials.allow(64)
+    while loops.trials[1].allow(40):
+        loops.rounds(1, with_it=100, without=100)
+    loops.trials[0].allow(4)
+    assert loops.trials[1].allow(40)
+
+
+def test_they_hear_of_the_load_that_so_many_have_without_more_before():
+    """Where it has a way of its own, that of the larger load is not told in its place."""
+    loops = Loops([20, 20])
+    loops.rounds(10 * EACH, with_it=100, without=130)
+    assert not loops.trials[0].allow(40)
+    try_both(loops.trials[0], 90, with_it=5, without=4)
+    assert all(trials.allow(40) for trials in loops.trials)
+    loops.trials[0].allow(4)
+    assert not loops.trials[1].allow(40)
+
+
+def test_a_loop_that_follows_another_one_in_its_own_turn_has_left_that():
+    """Once it decides again, its next sequences would meet it."""
+    loops = Loops([0, 4])
+    while loops.trials[1].allow(4):
+        loops.rounds(1, with_it=100, without=100)
+    loops.running[0] = 4
+    loops.trials[0].allow(8)
+    loops.trials[1].allow(8)
+    loops.running[0] = 0
+    assert loops.trials[1].allow(4)
+
+
 def test_a_loop_decides_itself_while_those_before_it_are_idle():
     loops = Loops([4, 4])
     loops.rounds(10 * EACH, with_it=100, without=130)
@@ -101,6 +137,16 @@ def test_others_are_told_of_rounds_that_went_the_way_which_was_decided():
         trials.observe(4, 5, 1.0, allowed=allowed)
     trials.observe(1, 5, 1.0, allowed=True)  # alone
     assert counting.number == 2
+
+
+def test_rounds_of_which_nothing_else_is_told_are_rounds_too():
+    """A leader of one long answer learns from one round in 32."""
+    for first in (True, False):
+        counting = Counting()
+        trials = LoadTrials(counting, first=first, first_of_each=EACH)
+        trials.count(4, 5)
+        trials.count(1, 5)  # alone
+        assert counting.number == first  # else it began before the way changed
 
 
 def test_a_turn_is_as_long_as_its_own_sequences_need():
