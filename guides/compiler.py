@@ -19,6 +19,7 @@ from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.guides.low_priority import at_low_priority
 from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
+from tandem.guides.plain import is_plain
 from tandem.guides.trial import ATTEMPT_SECONDS, LAST_ATTEMPT, TURNS, try_out
 from tandem.preprocessing.tokenizer import load_tokenizer
 
@@ -101,6 +102,7 @@ class GuideCompiler:
         if attempt < enough and not tried:
             raise GuideTakesLong(TAKES_LONG)
         try:
+            tried = tried or is_plain(guide)
             grammar = grammar_of(guide) if tried else self._tried_out(guide, attempt)
             with TURNS.at_work(ATTEMPT_SECONDS[attempt]):
                 compiled = self._compiled(grammar)
