@@ -137,13 +137,13 @@ class AheadStatistics:
 
     @property
     def _may_pay(self) -> bool:
-        """Whether a plan is worth being made: to make one takes a processor's time.
-
-        Trials are asked also where too many decode: so they know that a smaller load has ended.
-        """
+        """Whether a plan is worth being made: to make one takes a processor's time."""
         if self._shares_device:
             return False
-        return self._trials.allow(self._running()) and not self._are_too_many
+        if self._are_too_many:
+            self._trials.leave()
+            return False
+        return self._trials.allow(self._running())
 
     @property
     def _are_too_many(self) -> bool:

@@ -134,8 +134,9 @@ class AdaptiveLength:
         """
         is_kept = draft.plan is not None and draft.plan.is_kept
         if is_kept and self._asks_nobody:
+            self._asks_nobody = self._draft_statistics.count(num_accepted + 1)
+        if is_kept and self._asks_nobody:
             self._chose = False
-            self._draft_statistics.count(num_accepted + 1)
         else:
             chosen = self._chose or draft.drafted_ahead
             self._tell_trials(num_accepted + 1, seconds, chosen=chosen)

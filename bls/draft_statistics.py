@@ -172,9 +172,12 @@ class DraftStatistics:
         """Count a round for the trial under way. allowed: whether drafts were, as it began."""
         self._trials.observe(self._running(), tokens, seconds, allowed=allowed)
 
-    def count(self, tokens: int) -> None:
-        """Count a round outside of trials: they do not begin before some have passed."""
-        self._trials.count(self._running(), tokens)
+    def count(self, tokens: int) -> bool:
+        """Count a round outside of trials: they do not begin before some have passed.
+
+        Returns False in a trial, where it has to be observed.
+        """
+        return self._trials.count(self._running(), tokens)
 
     @property
     def settled(self) -> bool:

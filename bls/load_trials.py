@@ -34,6 +34,7 @@ LEAST_GAIN = 0.02  # logarithmic, before a way is better: where both are as good
 MOST_TOLD = 0.4  # logarithmic gain that one trial tells: the machine may have stood still in it
 KEPT_TOKENS = 4096  # of each sequence, by the better way, and in proportion where the gain is more
 SURE = 0.1  # than this
+MOST_LEFT = 10  # times that turns of a trial are left; bursts shorter than this takes end none
 
 
 @dataclass
@@ -55,11 +56,11 @@ class Earned:
 
 
 class LeftTurn(NamedTuple):
-    """What a turn had before it, of all sequences together, as its load was left."""
+    """What a turn had before it, of each sequence, as its load was left."""
 
     allowed: bool
-    tokens: int
-    rounds: int
+    tokens: float
+    rounds: float
 
 
 @dataclass
@@ -67,11 +68,11 @@ class OneLoad:
     """What is done now under one load, and what was earned in the trial under way.
 
     better: what trials have found: True is the way, False to leave it. allowed: what all sequences
-    do now. tokens_left, rounds_left: of all sequences together, until that changes. num_late:
-    sequences that did not leave the way before yet; num_early: rounds in which it has a part all
-    the same; patience: tokens, until late ones are waited for no more; num_in_vain: rounds since
-    one went the way of this turn. turns_left: in the trial under way; none: the better way is kept.
-    left: its turn that was left and will go on; num_left: how many turns of it were.
+    do now. tokens_left, rounds_left: of each sequence, until that changes. num_late: sequences that
+    did not leave the way before yet; num_early: rounds in which it has a part all the same;
+    patience: tokens of each sequence, until late ones are waited for no more; num_in_vain: rounds
+    since one went the way of this turn. turns_left: in the trial under way; none: the better way is
+    kept. left: its turn that was left and will go on; num_left: how many turns of it were.
     """
 
     first_of_each: int  # tokens of each sequence, before the first trial
@@ -79,11 +80,11 @@ class OneLoad:
     better: bool
     known: bool = False  # that it is
     allowed: bool = False
-    tokens_left: int | None = None  # None: nothing was counted yet
-    rounds_left: int = 0
+    tokens_left: float | None = None  # None: nothing was counted yet
+    rounds_left: float = 0
     num_late: int = 0
     num_early: int = 0
-    patience: int = 0
+    patience: float = 0
     num_in_vain: int = 0
     turns_left: int = 0
     left: LeftTurn | None = None
@@ -106,10 +107,14 @@ class OneLoad:
         return self.turns_left > 0 and self.left is None
 
     def observe(self, running: int, tokens: int, seconds: float, *, allowed: bool) -> None:
-        """Count a round; one that began before the way changed belongs to no turn."""
+        """Count a round; one that began before the way changed belongs to no turn.
+
+        running: sequences of which this is one. It may change in a turn: others end, or go to
+        another loop.
+        """
         if self.tokens_left is None:
-            first = max(FIRST_TOKENS, running * self.first_of_each)
-            self.tokens_left = first >> max(0, self.num_left - 1)
+            first = max(FIRST_TOKENS / running, self.first_of_each)
+            self.tokens_left = first / 2 ** max(0, self.num_left - 1)
         if allowed != self.allowed:
             self.num_late -= 1
             self.num_in_vain += 1
@@ -117,12 +122,12 @@ class OneLoad:
                 self._end_trial(running)
             return
         self.num_in_vain = 0
-        if self._is_early(tokens):
+        if self._is_early(running, tokens):
             return
         if self.has_turn and seconds:
             self.earned[allowed].add(tokens, seconds)
-        self.tokens_left -= tokens
-        self.rounds_left -= 1
+        self.tokens_left -= tokens / running
+        self.rounds_left -= 1 / running
         if max(self.tokens_left, self.rounds_left) > 0 and not self._is_hopeless:
             return
         if not self.turns_left:
@@ -137,10 +142,11 @@ class OneLoad:
         else:
             self._begin_turn(running, allowed=not self.allowed)
 
-    def _is_early(self, tokens: int) -> bool:
+    def _is_early(self, running: int, tokens: int) -> bool:
         """Whether the way before has a part in this round of a turn."""
-        self.num_early -= 1
-        self.patience -= tokens
+        self.num_late = min(self.num_late, running - 1)
+        self.num_early = min(self.num_early, running) - 1
+        self.patience -= tokens / running
         return self.num_early >= 0 or (self.num_late > 0 and self.patience > 0)
 
     def _begin_trial(self, running: int) -> None:
@@ -152,9 +158,9 @@ class OneLoad:
     def _begin_turn(self, running: int, *, allowed: bool) -> None:
         if allowed != self.allowed:
             self.num_late, self.num_early = running - 1, running
-            self.patience = running * PATIENCE
+            self.patience = PATIENCE
         self.allowed = allowed
-        self.tokens_left, self.rounds_left = running * TURN_TOKENS, running * self.turn_rounds
+        self.tokens_left, self.rounds_left = TURN_TOKENS, self.turn_rounds
 
     def _end_trial(self, running: int) -> None:
         """Keep the better way: the longer, the surer it is that the next trial finds the same.
@@ -168,19 +174,21 @@ class OneLoad:
             self.known, self.better = True, self.gain > LEAST_GAIN
         self.turns_left = 0
         self._begin_turn(running, allowed=self.better)
-        self.tokens_left = running * int(KEPT_TOKENS * max(1.0, abs(self.gain) / SURE))
+        self.tokens_left = KEPT_TOKENS * max(1.0, abs(self.gain) / SURE)
 
     def pause(self) -> None:
         """Note that this load has ended, perhaps in a turn, which goes on after it is back.
 
         Until then the better way is gone: a burst of requests passes through the loads of the last
         one's end, and shall not meet a turn of a trial that ended with them. Each time that is for
-        half as long, so that a trial ends where all bursts are short.
+        half as long, so that a trial ends where all bursts are short. In the end the turn goes on
+        at once: where bursts are of two rounds each, all of them would be late or early.
         """
-        if not self.has_turn or self.tokens_left is None:
+        if not self.has_turn or self.tokens_left is None or self.num_left == MOST_LEFT:
             return
         self.left = LeftTurn(self.allowed, self.tokens_left, self.rounds_left)
         self.num_left += 1
+        self.num_late = self.num_early = 0
         self.allowed, self.tokens_left, self.rounds_left = self.better, None, 0
 
     def _go_on(self, running: int, turn: LeftTurn) -> None:
@@ -234,7 +242,10 @@ class LoadTrials:
 
     def allow(self, running: int) -> bool:
         """Whether sequences may go this way now. One alone takes nothing from anybody."""
-        return running < 2 or self._decision(running).allowed
+        if running < 2:
+            self.leave()
+            return True
+        return self._decision(running).allowed
 
     def on_trial(self, running: int) -> bool:
         """Whether what is allowed is about to change."""
@@ -253,7 +264,7 @@ class LoadTrials:
         load = _load_of(running)
         if running < 2 or self._decisions.to_follow(load) is not None:
             return
-        here = max(1, running - self._decisions.num_elsewhere())
+        here = self._num_here(running)
         with self._lock:
             trials = self._under(running)
             if allowed == trials.allowed:
@@ -261,28 +272,44 @@ class LoadTrials:
             trials.observe(here, tokens, seconds, allowed=allowed)
             self._tell(load, trials.decision)
 
-    def count(self, running: int, tokens: int) -> None:
-        """Count tokens of a round of this way outside of turns, where its seconds matter to none.
+    def count(self, running: int, tokens: int) -> bool:
+        """Count a round of this way of which only the tokens matter.
 
-        Those of a sequence that is alone are none of a load's.
+        Returns False in a turn, where all of it matters: it has to be observed. Tokens of a
+        sequence that is alone are none of a load's.
         """
-        if running < 2 or self._decisions.to_follow(_load_of(running)) is not None:
-            return
+        if running < 2:
+            return True
+        followed = self._decisions.to_follow(_load_of(running))
+        if followed is not None:
+            return not followed.on_trial
+        here = self._num_here(running)
         with self._lock:
             trials = self._under(running)
+            if trials.has_turn:
+                return False
             if trials.allowed:
                 self._decisions.counted()
-            if trials.tokens_left is not None and not trials.has_turn:
-                trials.tokens_left -= tokens
+            if trials.tokens_left is not None:
+                trials.tokens_left -= tokens / here
+        return True
+
+    def leave(self) -> None:
+        """Note that the last load has ended: one sequence is left, or none may go this way."""
+        if self._load:
+            with self._lock:
+                self._end_load()
+
+    def _num_here(self, running: int) -> int:
+        """How many of these sequences are this loop's."""
+        return max(1, running - self._decisions.num_elsewhere())
 
     def _decision(self, running: int) -> Decision:
         """Return what was decided under this load, by whichever loop decides."""
         load = _load_of(running)
         followed = self._decisions.to_follow(load)
         if followed is not None:
-            if self._load:
-                with self._lock:
-                    self._leave()
+            self.leave()
             return followed
         with self._lock:
             decision = self._under(running).decision
@@ -298,15 +325,21 @@ class LoadTrials:
     def _under(self, running: int) -> OneLoad:
         load = _load_of(running)
         if load > self._load or 2 * running < 2**self._load:
-            self._leave()
+            self._end_load()
             self._load = load
-        if self._load not in self._by_load:
-            self._by_load[self._load] = OneLoad(
-                self._first_of_each, self._turn_rounds, self._is_better_near(self._load)
-            )
+            self._begin_load()
         return self._by_load[self._load]
 
-    def _leave(self) -> None:
+    def _begin_load(self) -> None:
+        """Take for better what is under the nearest load that is known: that may be this one."""
+        better = self._is_better_near(self._load)
+        trials = self._by_load.get(self._load)
+        if trials is None:
+            self._by_load[self._load] = OneLoad(self._first_of_each, self._turn_rounds, better)
+        elif not trials.turns_left:
+            trials.better = trials.allowed = better
+
+    def _end_load(self) -> None:
         """Note that the last load has ended, for this loop and for those that follow it.
 
         They ask by how many sequences decode, and a load lasts until these are half as many.

@@ -82,13 +82,14 @@ def test_what_many_earned_is_not_held_against_fewer_that_draft_ahead():
     assert load.pass_rounds(ahead, load.running * TURN_TOKENS) == 0
 
 
-def test_who_comes_back_from_among_too_many_meets_no_turn_that_they_had_ended():
+@pytest.mark.parametrize("many", [MAX_HELPERS + 1, 4 * MAX_HELPERS])
+def test_who_comes_back_from_among_too_many_meets_no_turn_that_they_had_ended(many):
     load = Load(MAX_HELPERS)
     ahead = DraftAhead(AheadStatistics(AHEAD, lambda: load.running), 10, always=False)
     learn(ahead)
     while ahead.plan is None:
         load.pass_rounds(ahead, 1)
-    load.running = 4 * MAX_HELPERS
+    load.running = many
     assert ahead.plan is None
     load.running = MAX_HELPERS
     assert ahead.plan is None

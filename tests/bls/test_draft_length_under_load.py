@@ -142,8 +142,11 @@ def test_an_arm_is_not_kept_where_no_drafts_are_worth_it_any_more(monkeypatch):
     assert length.plan(4) == DraftPlan(0, plain_tokens=FIRST_PIECE)
 
 
-def keeping(monkeypatch, *, on_trial):
-    """A request that has just chosen an arm to keep; what trials are asked and told from then."""
+def keeping(monkeypatch, *, on_trial, in_turn=False):
+    """A request that has just chosen an arm to keep; what trials are asked and told from then.
+
+    on_trial: as it chose. in_turn: as its next rounds end.
+    """
     draft_statistics = taught(rounds=400)[1]
     no_trials(monkeypatch)
     monkeypatch.setattr(type(draft_statistics), "on_trial", on_trial)
@@ -159,7 +162,9 @@ def keeping(monkeypatch, *, on_trial):
             seen.append(("told", tokens, seconds, allowed))
 
         def count(self, _, tokens):
-            seen.append(("counted", tokens))
+            if not in_turn:
+                seen.append(("counted", tokens))
+            return not in_turn
 
     monkeypatch.setattr(draft_statistics, "_trials", Trials())
     return length, seen
@@ -189,12 +194,19 @@ def test_rounds_by_a_kept_arm_ask_and_tell_what_they_take_in_a_trial(monkeypatch
     assert seen == TOLD * KEPT_ROUNDS
 
 
+def test_a_round_by_a_kept_arm_that_ends_in_a_turn_is_told_and_the_next_one_asks(monkeypatch):
+    """Trials wait for those that are late: one that is not told of is waited for in vain."""
+    length, seen = keeping(monkeypatch, on_trial=False, in_turn=True)
+    assert play(length, 3).is_kept
+    assert seen == [("told", 2, 0.07, True)] + 2 * TOLD
+
+
 def test_rounds_by_a_kept_arm_ask_and_tell_until_enough_is_known(monkeypatch):
     length, draft_statistics = taught(rounds=KEPT_ROUNDS + 2)
     no_trials(monkeypatch)
     monkeypatch.setattr(type(draft_statistics), "on_trial", False)
     seen = []
-    monkeypatch.setattr(type(draft_statistics), "count", lambda _, tokens: seen.append(tokens))
+    monkeypatch.setattr(type(draft_statistics), "count", lambda _, tokens: not seen.append(tokens))
     play(length, 2 * KEPT_ROUNDS)
     assert not seen
 

@@ -53,6 +53,14 @@ def test_tokens_of_rounds_of_which_nothing_else_is_told_belong_to_no_turn():
     assert told.now == counted.now
 
 
+def test_what_is_to_be_counted_in_a_turn_has_to_be_observed():
+    sequences = Sequences(4, with_it=100, without=50, first=True)
+    assert not sequences.trials.count(4, TOKENS)
+    assert sequences.trials.count(1, TOKENS)
+    sequences.end_trial()
+    assert sequences.trials.count(4, TOKENS)
+
+
 @pytest.mark.parametrize("running", [2, 16])
 @pytest.mark.parametrize("first", [True, False])
 def test_under_a_load_that_lasts_for_moments_nothing_is_tried(running, first):

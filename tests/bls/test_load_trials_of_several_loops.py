@@ -1,8 +1,9 @@
 """Where several loops serve an entry, one of them tries and all go its way."""
 
+import pytest
 from trials import try_both
 
-from tandem.bls.load_trials import FIRST_TOKENS, PIECE, LoadTrials
+from tandem.bls.load_trials import FIRST_TOKENS, PATIENCE, PIECE, TURN_TOKENS, LoadTrials
 from tandem.bls.other_loops import OwnDecisions
 
 EACH = FIRST_TOKENS // 2  # tokens of each sequence before a trial
@@ -147,6 +148,37 @@ def test_rounds_of_which_nothing_else_is_told_are_rounds_too():
         trials.count(4, 5)
         trials.count(1, 5)  # alone
         assert counting.number == first  # else it began before the way changed
+
+
+def test_rounds_that_follow_a_turn_have_to_be_observed_as_those_of_its_own_loop():
+    loops = Loops([2, 2])
+    assert [trials.count(4, 1) for trials in loops.trials] == [True, True]
+    while not loops.trials[0].on_trial(4):
+        loops.rounds(1, with_it=100, without=100)
+    assert [trials.count(4, 1) for trials in loops.trials] == [False, False]
+
+
+def test_tokens_that_are_only_counted_are_those_of_its_own_sequences():
+    trials = Loops([2, 30]).trials[0]
+    trials.observe(32, 1, 1.0, allowed=True)
+    assert trials.count(32, 2 * EACH)
+    trials.observe(32, 1, 1.0, allowed=True)
+    assert trials.on_trial(32)
+
+
+@pytest.mark.parametrize(
+    ("running", "most"), [([8, 24], PATIENCE + TURN_TOKENS), ([1, 31], TURN_TOKENS + 1)]
+)
+def test_a_turn_is_no_longer_where_the_share_of_its_loop_becomes_smaller(running, most):
+    """Its own sequences end, and those that come meanwhile are other loops'."""
+    loops = Loops([16, 16])
+    while loops.trials[1].allow(32):
+        loops.rounds(1, with_it=100, without=100)
+    loops.running, rounds = running, 0
+    while not loops.trials[1].allow(32):
+        loops.rounds(1, with_it=100, without=100)
+        rounds += 1
+    assert rounds <= most
 
 
 def test_a_turn_is_as_long_as_its_own_sequences_need():

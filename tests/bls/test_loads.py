@@ -37,6 +37,14 @@ def test_who_comes_back_to_a_load_that_was_left_in_a_trial_goes_the_better_way(b
     assert sequences.stay() >= EACH  # of each sequence, before the other way is tried again
 
 
+@pytest.mark.parametrize("running", [2, 3, 4, 5, 16])
+@pytest.mark.parametrize("better", [True, False])
+def test_a_load_has_ended_once_one_sequence_is_left(better, running):
+    sequences = under(running, better=better)
+    assert sequences.trials.allow(1)
+    assert sequences.trials.allow(running) is better
+
+
 @pytest.mark.parametrize("times_left", [1, 2, 5])
 def test_a_trial_goes_on_where_its_load_comes_and_goes(times_left):
     sequences = under(16, better=True)
@@ -54,12 +62,12 @@ def test_a_trial_goes_on_where_its_load_comes_and_goes(times_left):
 
 
 @pytest.mark.parametrize("better", [True, False])
-@pytest.mark.parametrize("each", [32, 48, 64, 96, 128])
+@pytest.mark.parametrize("each", [8, 12, 16, 32, 48, 64, 96, 128])
 def test_a_trial_ends_where_all_bursts_are_short(each, better):
     """Each of them would begin its turn anew, and the worse way be kept for ever."""
     tokens = 4  # of a round: bursts end as waits do
     trials = new_trials(first=not better)  # what is taken for the better way is not
-    for _ in range(200):
+    for _ in range(6400 // each):
         trials.allow(2)
         ways = [trials.allow(16)] * 16
         for number in range(16 * each // tokens):
@@ -80,6 +88,20 @@ def test_a_wait_goes_on_where_its_load_is_left_again():
     sequences.trials.allow(64)
     assert EACH // 2 <= sequences.stay() <= EACH // 2 + PATIENCE + TOKENS
     assert not sequences.trials.allow(16)
+
+
+def test_each_wait_for_a_turn_that_is_left_again_is_half_as_long():
+    """Nor does it wait for those who were late in the turn."""
+    sequences, waits = under(16, better=True), []
+    for _ in range(5):
+        sequences.trials.allow(64)
+        sequences.trials.allow(16)
+        began = sequences.now
+        while not sequences.on_trial:
+            sequences.round()
+        waits.append((sequences.now - began) * TOKENS / 16)
+    expected = [EACH / 2**number for number in range(5)]
+    assert waits == pytest.approx(expected, abs=2 * TOKENS)
 
 
 @pytest.mark.parametrize("times_left", [0, 1, 5])
@@ -127,3 +149,29 @@ def test_under_a_new_load_that_way_comes_first_which_is_better_under_the_nearest
     try_both(trials, 32, with_it=4, without=5)
     assert not trials.allow(64)
     assert trials.allow(4)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_that_way_comes_first_also_where_others_passed_through_before(first):
+    """Each burst passes through all smaller loads, before anything is known of any."""
+    trials = new_trials(first=first)
+    for running in range(1, 17):
+        trials.allow(running)
+    better, worse = (5, 4) if not first else (4, 5)
+    try_both(trials, 16, with_it=better, without=worse)
+    assert [trials.allow(running) for running in (2, 5, 8)] == [not first] * 3
+
+
+def test_what_is_known_of_a_load_stays_though_it_is_another_way_under_the_nearest():
+    trials = new_trials(first=True)
+    try_both(trials, 4, with_it=5, without=4)
+    try_both(trials, 16, with_it=4, without=5)
+    trials.allow(1)
+    assert trials.allow(4)
+
+
+def test_a_trial_that_was_left_keeps_what_was_taken_for_the_better_way():
+    sequences = under(4, better=True)
+    try_both(sequences.trials, 16, with_it=4, without=5)
+    sequences.trials.allow(1)
+    assert sequences.trials.allow(4)
