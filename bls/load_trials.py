@@ -34,7 +34,7 @@ LEAST_GAIN = 0.02  # logarithmic, before a way is better: where both are as good
 MOST_TOLD = 0.4  # logarithmic gain that one trial tells: the machine may have stood still in it
 KEPT_TOKENS = 4096  # of each sequence, by the better way, and in proportion where the gain is more
 SURE = 0.1  # than this
-MOST_LEFT = 10  # times that turns of a trial are left; bursts shorter than this takes end none
+MOST_LEFT = 10  # times that turns of one trial are left: very short bursts would end none of them
 
 
 @dataclass
