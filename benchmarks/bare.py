@@ -13,7 +13,6 @@ Figures = NDArray[np.float64]
 
 SOURCES = Path(__file__).resolve().parent / "bare_loops"
 LOOPS = ("asyncio_loop", "thread_loop")
-AHEAD = "ahead_loop"
 PARTS = ("build", "way in", "engine", "way out", "read")
 
 
@@ -21,8 +20,7 @@ def add(loop: str, models: Path) -> None:
     """Make a bare loop a model of the repository."""
     version = models / loop / "1"
     version.mkdir(parents=True)
-    config = "in_turns.pbtxt" if loop in LOOPS else "ahead.pbtxt"
-    shutil.copy(SOURCES / config, models / loop / "config.pbtxt")
+    shutil.copy(SOURCES / "in_turns.pbtxt", models / loop / "config.pbtxt")
     shutil.copy(SOURCES / "hops.py", version)
     shutil.copy(SOURCES / f"{loop}.py", version / "model.py")
 

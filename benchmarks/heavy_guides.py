@@ -20,12 +20,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from benchmarks.strangers import PROFILE, streams
 from tandem.contract import entry as tensors
 from tandem.guides.low_priority import NICENESS
 from tandem.tools.client.client import Client, Inputs
@@ -34,6 +34,9 @@ from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving
 
+PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
+STREAM_TOKENS = 2000  # of each streamed answer: a client asks for one after the other
+STREAM_START = 60.0  # seconds until all streams have begun
 MAX_TOKENS = 200
 PAUSE = 0.2  # seconds between two small guides
 MS: Final = 1e3
@@ -62,6 +65,42 @@ def main() -> None:
             ):
                 time.sleep(options.seconds)
             report(name, gaps, waits, told)
+
+
+@contextmanager
+def streams(url: str, count: int) -> Iterator[list[float]]:
+    """Run streams in the background; yield the list that collects the seconds between chunks."""
+    gaps: list[float] = []
+    begun, over = threading.Barrier(count + 1), threading.Event()
+    with ThreadPoolExecutor(count) as clients:
+        listeners = [clients.submit(listen, url, n, gaps, begun, over) for n in range(count)]
+        try:
+            begun.wait(STREAM_START)
+            yield gaps
+        finally:
+            over.set()
+    for each in listeners:
+        each.result()
+
+
+def listen(
+    url: str, number: int, gaps: list[float], begun: threading.Barrier, over: threading.Event
+) -> None:
+    """Stream one answer after the other until ``over`` is set."""
+    inputs = inputs_for(f"def number_{number}(", STREAM_TOKENS, {tensors.END_ID: -1})
+    first = True
+    with Client(url) as client:
+        while not over.is_set():
+            with closing(client.stream("bls_stream", inputs)) as chunks:
+                before = next(chunks).seconds
+                if first:
+                    begun.wait(STREAM_START)
+                    first = False
+                for chunk in chunks:
+                    gaps.append(chunk.seconds - before)
+                    before = chunk.seconds
+                    if over.is_set():
+                        break
 
 
 def report(name: str, gaps: list[float], waits: list[float], told: Counter[str]) -> None:

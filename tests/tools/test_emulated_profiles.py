@@ -40,11 +40,10 @@ def test_every_emulated_profile_can_be_deployed(path):
     assert planned.target.max_draft_len == 32
 
 
-@pytest.mark.parametrize("name", ["one-gpu", "wrong-drafter", "right-drafter", "wide-logits"])
+@pytest.mark.parametrize("name", ["one-gpu", "wrong-drafter", "right-drafter"])
 def test_every_profile_of_a_benchmark_can_be_deployed(name):
     planned = deployment.load(PROFILES.parent / "benchmarks" / f"{name}.yaml")
     assert planned.profile.name == name
-    assert planned.target.vocab_size >= 128_256 or name != "wide-logits"
 
 
 def test_engines_of_two_languages_are_refused(tmp_path):
