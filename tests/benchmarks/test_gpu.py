@@ -45,6 +45,7 @@ def run(tmp_path, *options: str) -> tuple[int, dict[str, dict]]:
     return status, {line.pop("name"): line for line in lines}
 
 
+@pytest.mark.heavy
 def test_the_smallest_run_of_the_engines_alone_measures_all_and_every_text_is_right(tmp_path):
     status, figures = run(tmp_path, "--engine-only")
     steps = ["step", "drafts 4", "drafts 8", "verifies 5", "step of 16 texts"]

@@ -35,6 +35,7 @@ def outcomes(harness, calls):
     return [pending.wait() for pending in waiting]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("use_draft_logits", "warp"),
     [(False, Warp(0.7, top_k=20)), (True, Warp(1.3, top_p=0.9))],

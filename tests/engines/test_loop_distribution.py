@@ -145,15 +145,18 @@ def passes(*, target=Target, draft=Draft, use_draft_logits=True, ahead=False) ->
     return fits(said.counts.sum(1), expected.sum(1)) and fits(said.counts, expected)
 
 
+@pytest.mark.heavy
 def test_drawing_anew_at_a_mismatch_of_ids_is_noticed():
     assert not passes(target=DrawsAnew, use_draft_logits=False)
 
 
+@pytest.mark.heavy
 def test_the_rule_of_logits_mode_step_by_step_passes(monkeypatch):
     monkeypatch.setattr(sampling, "verify_probabilities", LogitsRule())
     assert passes()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -168,6 +171,7 @@ def test_a_wrong_step_of_logits_mode_is_noticed(monkeypatch, wrong):
     assert not passes()
 
 
+@pytest.mark.heavy
 def test_a_draft_may_stop_behind_an_unlikely_token():
     assert passes(draft=StopsBehindUnlikelyTokens)
 
@@ -183,11 +187,13 @@ class SwapsRows(Draft):
         yield answer._replace(branches=branches)
 
 
+@pytest.mark.heavy
 def test_rows_of_other_branches_are_noticed():
     assert passes(ahead=True)
     assert not passes(draft=SwapsRows, ahead=True)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("wrong", [DropsUnlikelyTokens, ForgetsTheTemperature])
 def test_drafts_that_were_not_drawn_from_their_logits_are_noticed(wrong):
     assert not passes(draft=wrong)

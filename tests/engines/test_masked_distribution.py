@@ -12,6 +12,7 @@ import pytest
 import torch
 from distributions import Warp, fits
 from masks import masks
+from scale import first_of
 from words import ANY, CPU, DRAFT, PROMPT, TARGET, VOCAB
 
 from tandem.engines.noise import Purpose, exponentials
@@ -110,7 +111,7 @@ def passes(round_of=Round, warp=WARPS[1], *, use_draft_logits=True, draws=DRAWS)
 
 
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
-@pytest.mark.parametrize("warp", WARPS, ids=str)
+@pytest.mark.parametrize("warp", first_of(*WARPS), ids=str)
 def test_next_one_and_two_tokens_have_the_masked_targets_distribution(warp, use_draft_logits):
     assert passes(warp=warp, use_draft_logits=use_draft_logits)
 
@@ -167,10 +168,12 @@ def test_a_draft_may_be_cut_at_its_first_illegal_token_where_ids_are_compared():
     assert passes(CutsTheDraft, use_draft_logits=False)
 
 
+@pytest.mark.heavy
 def test_cutting_it_is_noticed_where_probabilities_are():
     assert not passes(CutsTheDraft, WARPS[0])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
 @pytest.mark.parametrize(
     "wrong", [MasksTheFirstRowOnly, MasksALaterRowByTheOneBefore, WarpsBeforeMasks]

@@ -92,6 +92,7 @@ def test_logits_mode_has_the_targets_distribution():
     assert abs(second.sum() / DRAWS - kept) < 0.02
 
 
+@pytest.mark.heavy
 def test_logits_mode_holds_even_when_both_sides_have_one_seed():
     def rule(seed):
         proposal = draw(Q, seed, 7, Purpose.SAMPLE)
@@ -116,6 +117,7 @@ def test_id_mode_has_the_targets_distribution():
     assert second.sum() / DRAWS > 1.5 * float((P * Q).sum())
 
 
+@pytest.mark.heavy
 def test_drawing_again_on_a_mismatch_would_bias():
     def rule(seed):
         proposal = draw(Q, seed, 7, Purpose.SAMPLE)
@@ -126,6 +128,7 @@ def test_drawing_again_on_a_mismatch_would_bias():
     assert not passes(first, P)
 
 
+@pytest.mark.heavy
 def test_constant_threshold_is_lossy():
     def rule(seed):
         proposal = draw(Q, seed + 10**6, 7, Purpose.SAMPLE)
@@ -173,6 +176,7 @@ def test_logits_mode_accepts_everything_when_q_is_p(llama):
     assert outcome.tokens[:5] == proposal.tokens
 
 
+@pytest.mark.heavy
 def test_logits_mode_in_the_engine_has_the_controls_distribution(llama, make_harness):
     """The first two tokens of a draft-and-verify round against plain sampling."""
     ids = prompt(8, 6)
