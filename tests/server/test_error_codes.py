@@ -130,6 +130,8 @@ def test_a_full_server_is_unavailable(server, gateway_url, entry):
             assert status in ("UNAVAILABLE", 503)
             assert line.startswith("overloaded: ")
         assert through_the_gateway(gateway_url) == (429, "overloaded", "1")
+        with urllib.request.urlopen(f"{gateway_url}/health") as health:
+            assert health.status == 200
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
