@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Extra = Literal["embedded", "gateway", "gguf", "summarize", "bench"]
+Extra = Literal["embedded", "gateway", "gguf", "summarize"]
 
 
 def install(extra: Extra) -> str:

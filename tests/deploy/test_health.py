@@ -1,6 +1,7 @@
 """The programs behind the liveness probe and the drain, against a small server of their own."""
 
 import json
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ class Triton:
         self.calls_a_scrape = 0
         self.calls = 3
         self.running = self.waiting = 0
+        self.running_by_scrape = []
+        self.empty = self.page_seconds = 0.0
         self.looked = {"bls": 0.0, "bls_stream": 0.0}  # seconds ago
         self.other_loop_running = 0
         self.untaken = self.other_loop_untaken = 0.0
@@ -33,6 +36,11 @@ class Triton:
     @property
     def metrics(self):
         self.calls += self.calls_a_scrape
+        time.sleep(self.page_seconds)
+        if self.empty:
+            return ""
+        if self.running_by_scrape:
+            self.running = self.running_by_scrape.pop(0)
         return "".join(
             f'tandem_watcher_last_look_timestamp_seconds{{model="{model}"}} {time.time() - ago}\n'
             for model, ago in self.looked.items()
@@ -190,30 +198,60 @@ def test_the_metrics_of_the_probe_are_the_loops(program):
     assert OLDEST_DELIVERY == program("health").UNTAKEN
 
 
-def test_drained_waits_for_what_runs_and_what_waits(program, triton):
+@pytest.fixture
+def drained(program, triton):
+    """drained(limit) waits for the drain and returns the seconds that it took."""
+
+    def wait(limit=300):
+        health = program("health")
+        health.POLL_SECONDS = health.READ_SECONDS = 0.05
+        with serving(triton) as url:
+            began = time.monotonic()
+            health.wait_until_drained(f"{url}/metrics", notice=0, limit=limit)
+            return time.monotonic() - began
+
+    return wait
+
+
+def test_drained_waits_for_what_runs_and_what_waits(drained, triton):
     triton.running = triton.waiting = triton.other_loop_running = 1
-    began = time.monotonic()
     threading.Timer(0.2, lambda: setattr(triton, "running", 0)).start()
     threading.Timer(0.3, lambda: setattr(triton, "waiting", 0)).start()
     threading.Timer(0.4, lambda: setattr(triton, "other_loop_running", 0)).start()
-    health = program("health")
-    health.POLL_SECONDS = 0.05
-    with serving(triton) as url:
-        health.wait_until_drained(f"{url}/metrics", notice=0, limit=300)
-    assert 0.4 <= time.monotonic() - began < 100
+    assert 0.4 <= drained() < 100
 
 
-def test_drained_has_a_limit(program, triton):
+@pytest.mark.parametrize("broken", ["page_seconds", "empty"])
+def test_a_page_of_metrics_that_is_late_or_empty_does_not_end_the_drain(drained, triton, broken):
+    setattr(triton, broken, 0.5)
+    assert 0.3 <= drained(limit=0.3) < 100
+
+
+def test_one_reading_of_zero_does_not_end_the_drain(drained, triton):
+    triton.running_by_scrape = [1, 0, 1, 0, 0, 1]
+    drained()
+    assert triton.running_by_scrape == [1]
+
+
+def test_drained_has_a_limit(drained, triton):
     triton.running = 1
+    assert 0.3 <= drained(limit=0.3) < 100
+
+
+def test_a_server_that_is_gone_is_drained_after_the_notice_to_balancers(program):
     health = program("health")
     health.POLL_SECONDS = 0.05
     began = time.monotonic()
-    with serving(triton) as url:
-        health.wait_until_drained(f"{url}/metrics", notice=0, limit=0.3)
+    health.wait_until_drained("http://127.0.0.1:9/metrics", notice=0.3, limit=300)
     assert 0.3 <= time.monotonic() - began < 100
 
 
-def test_drained_gives_balancers_notice(program):
-    began = time.monotonic()
-    program("health").wait_until_drained("http://127.0.0.1:9/metrics", notice=0.3, limit=300)
-    assert 0.3 <= time.monotonic() - began < 100
+@pytest.mark.parametrize(("error", "gone"), [(socket.EAI_NONAME, True), (socket.EAI_AGAIN, False)])
+def test_a_leader_is_gone_if_its_name_is_but_not_if_no_name_resolves(
+    program, monkeypatch, error, gone
+):
+    def resolve(*_args, **_options):
+        raise socket.gaierror(error, "")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert program("health").in_flight("http://leader:8002/metrics") == (0 if gone else None)

@@ -7,7 +7,10 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,6 +38,33 @@ def read(name):
 
 def told(stage, instruction):
     return [arguments for name, arguments in stage if name == instruction]
+
+
+def health_check(image):
+    """The command of an image's health check."""
+    return json.loads(told(image, "HEALTHCHECK")[0].partition("CMD")[2])
+
+
+@contextmanager
+def serving_health(status):
+    """Serve /health with this status, or nothing if it is None; yield the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if status is None:
+            server.server_close()
+            yield server.server_port
+            return
+        threading.Thread(target=server.serve_forever).start()
+        yield server.server_port
+        server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -109,21 +139,26 @@ def test_the_gateways_image_serves_with_the_tokenizer_of_the_profile():
     assert int(told(gateway, "USER")[0].partition(":")[0]) > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "stage", "verb"),
-    [("Dockerfile", 1, "answers"), ("Dockerfile", -1, "alive"), ("Dockerfile.cpu", -1, "alive")],
-)
-def test_an_image_asks_for_a_token(program, name, stage, verb):
-    image = read(name)[stage]
-    python, script, *words = json.loads(told(image, "HEALTHCHECK")[0].partition("CMD")[2])
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_asks_for_a_token(program, name):
+    image = read(name)[-1]
+    python, script, *words = health_check(image)
     assert f"{PROBE} {script}" in told(image, "COPY")
     assert python == "python3"
     assert (ROOT / PROBE).samefile(program("health").__file__)
     asked = program("health").parser().parse_args(words)
-    assert asked.verb == verb
-    if verb == "alive":
-        assert (asked.entry, asked.target) == ("bls", "target")
+    assert (asked.verb, asked.entry, asked.target) == ("alive", "bls", "target")
     assert asked.patience < 30  # Docker's own
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
+def test_the_gateways_image_is_healthy_as_its_health_page_says(monkeypatch, status, healthy):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    python, *words = health_check(read("Dockerfile")[1])
+    with serving_health(status) as port:
+        command = [python, *(word.replace("8080", str(port)) for word in words)]
+        done = subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+    assert (done.returncode == 0) == healthy
 
 
 @pytest.mark.parametrize("name", IMAGES)

@@ -114,6 +114,28 @@ def test_a_bad_request_is_an_invalid_argument(server, entry):
     assert over_a_stream(server, **TOO_LONG) == ("INVALID_ARGUMENT", line)
 
 
+@pytest.mark.parametrize(
+    ("given", "status", "line"),
+    [
+        ({"max_tokens": 0}, 400, "input 'max_tokens': 0 given"),
+        ({"max_tokens": [1, 2, 3]}, 400, "batch size does not match"),
+        ({"nonsense": 1}, 400, "'nonsense'"),
+        ({"max_tokens": [[1, 2, 3]]}, 500, "Shape does not match true shape of 'data' field"),
+        ({"max_tokens": "four"}, 500, "Unable to parse"),
+        ({"max_tokens": {"four": 4}}, 500, "Unable to parse"),
+    ],
+)
+@pytest.mark.parametrize("path", ["bls/generate", "bls_stream/generate_stream"])
+def test_generate_answers_400_unless_triton_cannot_read_a_value(server, path, given, status, line):
+    body = json.dumps({"text_input": "x", "max_tokens": 4} | given).encode()
+    request = urllib.request.Request(f"http://{server.http_url}/v2/models/{path}", body)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value as answer:
+        assert answer.code == status
+        assert line in answer.read().decode()
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_full_server_is_unavailable(server, gateway_url, entry):
     with (
@@ -130,6 +152,8 @@ def test_a_full_server_is_unavailable(server, gateway_url, entry):
             assert status in ("UNAVAILABLE", 503)
             assert line.startswith("overloaded: ")
         assert through_the_gateway(gateway_url) == (429, "overloaded", "1")
+        with urllib.request.urlopen(f"{gateway_url}/health") as health:
+            assert health.status == 200
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

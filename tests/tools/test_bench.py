@@ -13,7 +13,6 @@ from tandem.bls.drafter_registry import DRAFT_MODEL, DRAFTERS, HYBRID, PROMPT_LO
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.benchmark import plot
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
 from tandem.tools.benchmark.statistics import Cell, Spread, VariantStatistics, statistics_of
@@ -219,15 +218,6 @@ def test_json_has_the_medians_and_every_repetition(tmp_path):
     assert row["repetitions"][0]["engine_seconds"] == 0.8
 
 
-def test_plot_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    plot.draw("here", report().rows, tmp_path / "bench.png")
-    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
-    curve = plot.curves_of(report().rows)["draft_model"]
-    assert list(curve.points) == [4]
-    assert curve.auto is not None
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -252,15 +242,6 @@ def test_bench_says_in_one_line_what_is_wrong(arguments, message, capsys):
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("tandem: ")
     assert message in error
-
-
-def test_plot_without_matplotlib_fails_before_anything_is_measured(monkeypatch, capsys):
-    monkeypatch.setattr(plot, "find_spec", lambda _: None)
-    assert command.main(["bench", "--plot", "x.png"]) == 1
-    assert capsys.readouterr().err == (
-        "tandem: --plot needs matplotlib; install Tandem with the extra 'bench' too "
-        "(README, Install)\n"
-    )
 
 
 def test_drafters_and_lengths_follow_the_deployment():

@@ -8,7 +8,6 @@ import pytest
 from tandem.contract import entry
 from tandem.tools import cli as command
 from tandem.tools.commands import generate
-from tandem.tools.triton import running
 
 
 def parse(*arguments):
@@ -52,8 +51,7 @@ def test_wrong_option_is_named_in_one_line(arguments, message, capsys):
     assert capsys.readouterr().err.startswith(f"tandem: {message}")
 
 
-def test_missing_server_is_one_line_that_says_how_to_start_one(capsys, monkeypatch):
-    monkeypatch.setattr(running, "running_servers", list)
+def test_missing_server_is_one_line_that_says_how_to_start_one(capsys):
     assert command.main(["generate", "x", "--url", "127.0.0.1:1"]) == 1
     output = capsys.readouterr()
     assert output.out == ""

@@ -234,12 +234,6 @@ def test_repository_without_safetensors_is_refused(served, checkpoint, files, sa
     assert refusal(HubModel(ID).describe).startswith(f"{ID} {said}")
 
 
-def test_pickled_weights_are_fetched_if_asked_for(served, checkpoint):
-    (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")
-    folder = HubModel(ID, allow_pickle=True).checkpoint()
-    assert (folder / "pytorch_model.bin").is_file()
-
-
 def test_disk_that_is_too_small_is_told_before_anything_is_fetched(served, monkeypatch):
     model = HubModel(ID)
     model.describe()
@@ -296,7 +290,7 @@ def test_file_that_is_no_model_is_refused(tmp_path):
 
 def test_doctor_says_whether_models_fit_before_their_weights_are_fetched(served, monkeypatch):
     monkeypatch.setattr(fit, "free_gpu_memory", lambda _: None)
-    options = SimpleNamespace(target=ID, draft=ID, allow_pickle=False)
+    options = SimpleNamespace(target=ID, draft=ID)
     found = {finding.subject: finding for finding in doctor.examine_models(options)}
     assert found["target"].found == f"{ID}, 0 million weights, 1 MB to fetch"
     assert found["drafters"].found == "draft_model, prompt_lookup, hybrid, none"

@@ -21,8 +21,7 @@ RUNS = "#!/bin/sh\nexit 0\n"
 def bare(tmp_path, monkeypatch):
     """No load generator on this machine, and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in (perf, perf_analyzer):
-        monkeypatch.setattr(module.shutil, "which", lambda _: None)
+    monkeypatch.setattr(perf_analyzer.shutil, "which", lambda _: None)
 
 
 @pytest.fixture
@@ -90,21 +89,6 @@ def test_dry_run_names_no_program_that_is_not_there(capsys, tmp_path):
     assert {line.split()[0] for line in shown.out.splitlines()} == {"perf_analyzer"}
     assert shown.err == "tandem: perf_analyzer is not here yet; tandem perf fetches it\n"
     assert not (tmp_path / "cache").exists()
-
-
-def test_aiperf_is_mentioned_only_where_there_is_one(capsys, tmp_path, monkeypatch):
-    arguments = ("--url", "h:1", "--folder", str(tmp_path))
-    assert len(dry_run(capsys, *arguments)) == 2
-    monkeypatch.setattr(perf.shutil, "which", lambda name: name if name == "aiperf" else None)
-    *_, whole, stream = dry_run(capsys, *arguments)
-    assert whole[:2] == ["aiperf", "profile"]
-    assert "--streaming" in stream
-    assert "--streaming" not in whole
-    assert whole[whole.index("--url") + 1].endswith("/v2/models/bls/generate")
-    assert stream[stream.index("--url") + 1].endswith("/v2/models/bls_stream/generate_stream")
-    extra = json.loads(stream[stream.index("--extra-inputs") + 1])
-    assert extra["payload_template"] == '{"text_input": {{ text|tojson }}}'
-    assert (extra["stream"], extra["response_field"]) == (True, "text_output")
 
 
 @pytest.mark.parametrize(

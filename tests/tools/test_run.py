@@ -258,7 +258,6 @@ def test_built_engines_need_a_tokenizer(built):
     [
         ("--num-beams 2", "--num-beams 2: beam search cannot verify drafts; say --num-beams 1"),
         ("--no-kv-cache-enable-block-reuse", "; say --kv-cache-enable-block-reuse"),
-        ("--use-py-session", "--use-py-session: there is no Python session"),
         ("--draft-engine-dir draft", "--draft-engine-dir needs --draft-target-model-config"),
         ('--draft-target-model-config "[4,[0],[1],True]"', "needs --draft-engine-dir"),
         ('--prompt-lookup-config "[a,2,[0]]"', "part 1, prompt_lookup_num_tokens, must be a whol"),

@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
-from tandem.tools.triton.running import why_unreachable
+from tandem.tools.triton import pages
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
 Inputs: TypeAlias = Mapping[Tensor, Value]
@@ -238,8 +238,14 @@ class Client(AbstractContextManager["Client"]):
 
     def _failure(self, error: InferenceServerException) -> TandemError:
         if error.status() in NO_SERVER and not self._alive():
-            return TandemError(why_unreachable(self._url))
+            return TandemError(self._why_unreachable())
         return TandemError(" ".join(error.message().split()))
+
+    def _why_unreachable(self) -> str:
+        host, _, port = self._url.rpartition(":")
+        if service := pages.http_service(host, int(port)):
+            return f"{self._url} is {service}; use the gRPC port, as in --url {host}:8001"
+        return f"no server answers at {self._url}; start one with: tandem up"
 
     def _alive(self) -> bool:
         """Whether the server answers: if so, its errors are worth showing."""

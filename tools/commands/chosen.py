@@ -39,11 +39,6 @@ def add_models(group: Options) -> None:
         metavar="MODEL",
         help="The smaller model that drafts for it (default: prompt lookup drafts).",
     )
-    group.add_argument(
-        "--allow-pickle",
-        action="store_true",
-        help="Fetch pickled weights, which can run code, where the Hub has no safetensors.",
-    )
 
 
 def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Deployment:
@@ -80,7 +75,7 @@ def chosen_models(options: argparse.Namespace) -> dict[Job, ModelSource]:
         raise TandemError(DRAFT_ALONE)
     named: dict[Job, str | None] = {"target": options.target, "draft": options.draft}
     return {
-        job: told(job, partial(model_named, text, allow_pickle=options.allow_pickle))
+        job: told(job, partial(model_named, text))
         for job, text in named.items()
         if text is not None
     }

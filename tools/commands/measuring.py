@@ -16,7 +16,6 @@ from tandem.bls.settings import AUTO, DRAFT_AHEAD
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
-from tandem.tools.benchmark.plot import check_plot, draw
 from tandem.tools.benchmark.report import Report
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file
 from tandem.tools.benchmark.statistics import statistics_of
@@ -128,9 +127,6 @@ def add_measuring(
     output.add_argument(
         "--json", type=Path, metavar="FILE", help="The file to write all statistics to."
     )
-    output.add_argument(
-        "--plot", type=Path, metavar="FILE", help="The file to draw speedup against length in."
-    )
     return prompts
 
 
@@ -177,10 +173,9 @@ def chosen_target(options: argparse.Namespace) -> Deployment | TargetServer:
 
 def check_outputs(options: argparse.Namespace) -> None:
     """Raise TandemError for what would fail only when all is measured."""
-    check_plot(options.plot)
-    for path in (options.json, options.plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise TandemError(f"cannot write {path}: no folder {path.absolute().parent}")
+    path = options.json
+    if path is not None and not path.absolute().parent.is_dir():
+        raise TandemError(f"cannot write {path}: no folder {path.absolute().parent}")
 
 
 def drafters_of(served: ServedDrafters, given: Sequence[DrafterName]) -> Sequence[DrafterKind]:
@@ -283,8 +278,6 @@ def show(options: argparse.Namespace, report: Report) -> None:
         console.print(f"different: {line}", style="red", markup=False, highlight=False)
     if options.json:
         report.write(options.json)
-    if options.plot:
-        draw(report.served, report.rows, options.plot)
 
 
 def _streamed(options: argparse.Namespace, server: TargetServer) -> int:

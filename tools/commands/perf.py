@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,11 +35,8 @@ from tandem.tools.triton.perf_analyzer import (
 )
 from tandem.tools.triton.serving import serving
 
-HTTP_URL = "127.0.0.1:8000"
 FORWARDER = "bls"
 RANGE = re.compile(r"[1-9]\d*(:[1-9]\d*){0,2}")
-AIPERF = "aiperf"
-AIPERF_INPUT_TOKENS = 64
 
 
 class Load(NamedTuple):
@@ -139,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
     planned = planned_of(options)
     loads = loads_for(options, planned)
     if options.dry_run:
-        _print_commands(options, planned, loads)
+        _print_commands(options, loads)
         return 0
     if planned is None:
         _check_entries(options, loads)
@@ -149,7 +145,6 @@ def run(options: argparse.Namespace) -> int:
         program = find_perf_analyzer()
         with _serving(options, planned) as url:
             statuses = [_generate(program, load, url, folder, options) for load in loads]
-    _print_aiperf(loads, planned)
     return next((status for status in reversed(statuses) if status), 0)
 
 
@@ -221,30 +216,6 @@ def write_requests(load: Load, folder: Path) -> None:
         raise TandemError(f"cannot write {path}: {error.strerror}") from error
 
 
-def aiperf_command(load: Load, tokenizer: Path | None) -> list[str]:
-    """Return aiperf's command line for a load: a template of our `generate` endpoints.
-
-    Its prompts are its own; tokenizer: what it counts their tokens with.
-    """
-    verb = "generate_stream" if load.stream else "generate"
-    extra = {str(name): value for name, value in load.inputs[0].items()}
-    del extra[tensors.TEXT_INPUT]
-    extra["payload_template"] = f'{{"{tensors.TEXT_INPUT}": {{{{ text|tojson }}}}}}'
-    extra["response_field"] = str(tensors.TEXT_OUTPUT)
-    return [
-        *(AIPERF, "profile"),
-        *("--model", load.entry),
-        *("--url", f"http://{HTTP_URL}/v2/models/{load.entry}/{verb}"),
-        *("--endpoint-type", "template"),
-        *("--extra-inputs", json.dumps(extra)),
-        *(["--streaming"] if load.stream else []),
-        *(["--tokenizer", str(tokenizer)] if tokenizer else []),
-        *("--synthetic-input-tokens-mean", str(AIPERF_INPUT_TOKENS)),
-        *("--concurrency", load.concurrency.partition(":")[0]),
-        *("--request-count", str(load.num_requests)),
-    ]
-
-
 def _flat(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -259,9 +230,7 @@ def _entries(planned: Deployment | None) -> dict[str, bool]:
     return {entry.name: entry.kind == "stream" for entry in own}
 
 
-def _print_commands(
-    options: argparse.Namespace, planned: Deployment | None, loads: Sequence[Load]
-) -> None:
+def _print_commands(options: argparse.Namespace, loads: Sequence[Load]) -> None:
     """Write the requests, and print what would send them."""
     program = expected_perf_analyzer()
     if not is_unpacked(program):
@@ -271,7 +240,6 @@ def _print_commands(
         for load in loads:
             write_requests(load, folder)
             print(shlex.join(perf_command(program, load, options.url or URL, folder, options.more)))
-    _print_aiperf(loads, planned)
 
 
 def _check_entries(options: argparse.Namespace, loads: Sequence[Load]) -> None:
@@ -290,15 +258,6 @@ def _generate(
     print(f"$ {shlex.join(command)}", flush=True)
     near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
     return subprocess.run(command, check=False, env=os.environ | near).returncode
-
-
-def _print_aiperf(loads: Sequence[Load], planned: Deployment | None) -> None:
-    """Say how aiperf would do it, where there is one."""
-    if shutil.which(AIPERF):
-        tokenizer = planned.tokenizer.folder if planned else None
-        print(f"\nwith {AIPERF}, while tandem up serves on its usual ports:")
-        for load in loads:
-            print(shlex.join(aiperf_command(load, tokenizer)))
 
 
 @contextmanager

@@ -155,7 +155,6 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
         action="store_true",
         help="Accepted without effect: logits are sent if use_logits asks for them.",
     )
-    fixed.add_argument("--use-py-session", action="store_true", help="Refused.")
 
 
 def read_drafting(options: argparse.Namespace) -> DraftingOptions:
@@ -176,10 +175,6 @@ def refuse_unsupported(options: argparse.Namespace) -> None:
         raise TandemError(
             "--no-kv-cache-enable-block-reuse: without block reuse each round would compute the "
             "whole context again; say --kv-cache-enable-block-reuse"
-        )
-    if options.use_py_session:
-        raise TandemError(
-            "--use-py-session: there is no Python session; leave --use-py-session out"
         )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ID = re.compile(r"(?P<id>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>\S+))?")
 SMALL = ("*.json", "*.jinja", "merges.txt")
 MORE_TEMPLATES = "additional_chat_templates/*.jinja"  # all that is read of a folder's folders
-PICKLE = "pytorch_model.bin"
+PICKLE = "pytorch_model"
 LOG_IN = "hf auth login, or HF_TOKEN=..."
 
 
@@ -37,13 +37,11 @@ LOG_IN = "hf auth login, or HF_TOKEN=..."
 class HubModel(ModelSource):
     """A model of the Hub.
 
-    id: OWNER/NAME. revision: a branch, tag or commit. allow_pickle: take pickled weights where it
-    has no safetensors.
+    id: OWNER/NAME. revision: a branch, tag or commit.
     """
 
     id: str
     revision: str | None = None
-    allow_pickle: bool = False
 
     @property
     def name(self) -> str:
@@ -123,14 +121,11 @@ class HubModel(ModelSource):
         return weights
 
     def _chosen(self, folder: Path, names: Sequence[str]) -> list[str]:
-        """Return the safetensors, else the pickles if they are allowed, as transformers does."""
-        kinds = (SAFETENSORS, PICKLE) if self.allow_pickle else (SAFETENSORS,)
-        for kind in kinds:
-            if kind in names:
-                return [kind]
-            if (folder / f"{kind}{INDEX}").is_file():
-                return _indexed(folder / f"{kind}{INDEX}")
-        return []
+        """Return the names of the safetensors; none if there are none."""
+        if SAFETENSORS in names:
+            return [SAFETENSORS]
+        index = folder / f"{SAFETENSORS}{INDEX}"
+        return _indexed(index) if index.is_file() else []
 
     def _cached_description(self) -> Description:
         """Describe what the cache holds of it; raise TandemError where that is not all."""
@@ -244,10 +239,10 @@ def _indexed(path: Path) -> list[str]:
 
 def _what_instead(names: Sequence[str]) -> str:
     """Say what a repository holds that has no weights which we would take."""
-    if any(name.startswith(PICKLE.removesuffix(".bin")) for name in names):
+    if any(name.startswith(PICKLE) for name in names):
         return (
-            "has no safetensors, only pickled weights, which can run code; --allow-pickle takes "
-            "them if you trust its owner"
+            "has no safetensors, only pickled weights, which can run code; convert them, or name a "
+            "revision that has safetensors"
         )
     gguf = [name for name in names if name.endswith(".gguf")]
     if gguf:

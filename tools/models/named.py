@@ -15,10 +15,10 @@ GGUF = ".gguf"
 HINT = "a model of the Hugging Face Hub is OWNER/NAME or OWNER/NAME@REVISION"
 
 
-def model_named(text: str, *, allow_pickle: bool = False) -> ModelSource:
+def model_named(text: str) -> ModelSource:
     """Return the folder, GGUF file or model of the Hub that a name stands for; raise TandemError.
 
-    What is on this machine goes first. allow_pickle: see `HubModel`.
+    What is on this machine goes first.
     """
     path = Path(text).expanduser()
     if path.is_dir():
@@ -37,4 +37,4 @@ def model_named(text: str, *, allow_pickle: bool = False) -> ModelSource:
             f"no folder {path}, and a model of the Hub needs the package huggingface_hub; "
             f"{extras.install('embedded')}"
         )
-    return HubModel(given["id"], given["revision"], allow_pickle=allow_pickle)
+    return HubModel(given["id"], given["revision"])

@@ -30,6 +30,14 @@ def oldest_untaken(host: str, port: int) -> float:
     return max(map(float, found), default=0.0)
 
 
+def http_service(host: str, port: int) -> str | None:
+    """Say which HTTP service answers at a port; None if none does."""
+    with suppress(OSError, HTTPException), closing(_connection(host, port)) as connection:
+        is_triton = b'"extensions"' in _page(connection, "/v2")[1]
+        return "Triton's HTTP port" if is_triton else "an HTTP port"
+    return None
+
+
 def _connection(host: str, port: int) -> HTTPConnection:
     return HTTPConnection(host.strip("[]"), port, timeout=SECONDS_TO_ANSWER)
 

@@ -28,7 +28,6 @@ from tandem.tools.triton import pages, supervisor
 from tandem.tools.triton.install import TritonInstall, find_triton
 from tandem.tools.triton.launch import PREFIX, SINGLE, Launch
 from tandem.tools.triton.log import TritonLog
-from tandem.tools.triton.running import running_servers
 
 POLL_SECONDS = 0.05
 LOOPBACK = "127.0.0.1"
@@ -384,15 +383,8 @@ def _bind(port: int, address: str) -> socket.socket:
 
 
 def _taken(reasons: Mapping[tuple[str, int], OSError], address: str) -> str:
-    """Say which ports cannot be had, and who has them if it is another Triton."""
+    """Say which ports can't be had, and why."""
     ports = ", ".join(f"{port} ({name})" for name, port in reasons)
     why = "; ".join(dict.fromkeys(error.strerror or str(error) for error in reasons.values()))
     options = " ".join(f"--{name}-port 0" for name, _ in reasons)
-    numbers = {port for _, port in reasons}
-    holders = [server.process for server in running_servers() if numbers & {*server[1:]}]
-    if holders:
-        return (
-            f"cannot listen on {address}: {ports} taken by a Triton server (process "
-            f"{holders[0]}); if it is stopping, wait and try again, or say {options}"
-        )
     return f"cannot listen on {address}: {ports}: {why}; say {options}, or another --address"

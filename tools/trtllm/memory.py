@@ -34,15 +34,22 @@ class Share:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU and the engines on it. memory: GiB, None where it is not known."""
+    """One GPU and the engines on it.
+
+    memory: GiB, None if it isn't known. shares: of the engines whose sizes are known. unknown: the
+    names of the others.
+    """
 
     number: int
     memory: float | None
     shares: tuple[Share, ...]
+    unknown: tuple[str, ...] = ()
 
     @property
-    def used(self) -> float:
-        """GiB that all engines on it take."""
+    def used(self) -> float | None:
+        """GiB that all engines on it take, None if one of them is of an unknown size."""
+        if self.unknown:
+            return None
         return sum(share.fixed + share.kv_cache for share in self.shares)
 
     def room_for_kv_cache(self, share: Share) -> float:
@@ -57,12 +64,20 @@ def gpus(
     """Return every GPU of a node that an engine uses; what a profile says goes before `memory`."""
     known = dict(memory or {})
     shares: dict[int, list[Share]] = defaultdict(list)
+    unknown: dict[int, list[str]] = defaultdict(list)
     for name, engine in engines.items():
+        shape = read_shape(engine.checkpoint)
         for number in engine.device_ids:
-            shares[number].append(_share(name, engine, number))
+            if shape is None:
+                unknown[number].append(name)
+            else:
+                shares[number].append(_share(name, engine, number, shape))
             if engine.gpu_memory_gib is not None:
                 known[number] = engine.gpu_memory_gib
-    return [Gpu(number, known.get(number), tuple(shares[number])) for number in sorted(shares)]
+    return [
+        Gpu(number, known.get(number), tuple(shares[number]), tuple(unknown[number]))
+        for number in sorted({*shares, *unknown})
+    ]
 
 
 def rows(devices: Iterable[Gpu]) -> list[tuple[str, ...]]:
@@ -72,39 +87,65 @@ def rows(devices: Iterable[Gpu]) -> list[tuple[str, ...]]:
         for share in gpu.shares:
             sizes = (share.weights, share.kv_cache, share.fixed + share.kv_cache)
             lines.append((str(gpu.number), share.engine, *map(_gib, sizes), ""))
-        has = "unknown" if gpu.memory is None else _gib(gpu.memory)
-        lines.append((str(gpu.number), "all", "", "", _gib(gpu.used), has))
+        lines += [(str(gpu.number), name, *3 * ("unknown",), "") for name in gpu.unknown]
+        lines.append((str(gpu.number), "all", "", "", _gib(gpu.used), _gib(gpu.memory)))
     return lines
 
 
-def whole_weights(engine: TensorRTLLMDraft) -> tuple[float, float]:
-    """Return GiB of all weights over all GPUs: before and after quantizing."""
+def whole_weights(engine: TensorRTLLMDraft) -> tuple[float, float] | None:
+    """Return GiB of all weights over all GPUs: before and after quantizing; None if unknown."""
     shape = read_shape(engine.checkpoint)
-    wide = (shape.linear_parameters + shape.embedding_parameters) * _wide(engine)
-    return wide / GIB, _weights(shape, engine) / GIB
+    if shape is None:
+        return None
+    layers, tables = shape.parameters
+    wide = (layers + tables) * _wide(engine)
+    return wide / GIB, (layers * _narrow(engine) + tables * _wide(engine)) / GIB
 
 
-def _gib(size: float) -> str:
-    return f"{size:.1f}"
+def _gib(size: float | None) -> str:
+    return "unknown" if size is None else f"{size:.1f}"
 
 
-def _share(name: str, engine: TensorRTLLMDraft, number: int) -> Share:
-    shape = read_shape(engine.checkpoint)
+def _share(name: str, engine: TensorRTLLMDraft, number: int, shape: ModelShape) -> Share:
+    """Return what the fullest of an engine's GPUs holds.
+
+    TensorRT-LLM splits layers over pipeline stages, and the matrices of a layer over the GPUs of a
+    stage. A GPU has at least one KV head, so heads are replicated if there are fewer than GPUs.
+    """
+    layers = _share_of(shape.layers, engine.pp_size)
+    kv_heads = _share_of(shape.kv_heads, engine.tp_size)
     kv_bytes = BYTES.get(engine.convert.kv_cache_dtype or "", _wide(engine))
-    kv_cache = engine.run.max_tokens_in_paged_kv_cache * shape.kv_values * kv_bytes
+    token = 2 * layers * kv_heads * shape.head_size * kv_bytes
+    weights = layers * shape.layer_parameters / engine.tp_size * _narrow(engine)
     return Share(
         engine=name,
         gpu=number,
-        weights=_weights(shape, engine) / engine.world_size / GIB,
-        kv_cache=kv_cache / engine.world_size / GIB,
+        weights=(weights + _tables(shape, engine) * _wide(engine)) / GIB,
+        kv_cache=engine.run.max_tokens_in_paged_kv_cache * token / GIB,
         fraction=engine.run.kv_cache_free_gpu_mem_fraction,
     )
 
 
-def _weights(shape: ModelShape, engine: TensorRTLLMDraft) -> float:
-    """Bytes of all weights; quantization leaves the embeddings alone."""
-    narrow = BYTES.get(engine.convert.qformat or "", _wide(engine))
-    return shape.linear_parameters * narrow + shape.embedding_parameters * _wide(engine)
+def _tables(shape: ModelShape, engine: TensorRTLLMDraft) -> float:
+    """Return the parameters of embedding and output layer on the GPU that holds the most of them.
+
+    The embedding is whole on each GPU of the first stage, as the commands don't ask for
+    --use_parallel_embedding; the output layer is split over those of the last. Only whole tables
+    that are equal are kept once.
+    """
+    is_one_table = shape.is_tied and engine.tp_size == 1
+    output_layer = 0.0 if engine.pp_size > 1 or is_one_table else 1 / engine.tp_size
+    return (1 + output_layer) * shape.embedding_parameters
+
+
+def _share_of(count: int, parts: int) -> int:
+    """Return the larger part of a count that is split."""
+    return -(-count // parts)
+
+
+def _narrow(engine: TensorRTLLMDraft) -> float:
+    """Bytes of a parameter that is quantized, if any is; embedding and output layer never are."""
+    return BYTES.get(engine.convert.qformat or "", _wide(engine))
 
 
 def _wide(engine: TensorRTLLMDraft) -> float:

@@ -12,6 +12,7 @@ from tandem.tools.findings import Finding
 from tandem.tools.profiles.checkpoint import has_weights
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.trtllm.memory import Gpu, gpus, whole_weights
+from tandem.tools.trtllm.shape import read_model_type, read_shape
 from tandem.tools.trtllm.steps import UNSEEN, BuildStep
 
 COMPUTE_CAPABILITY = 8.0  # Ampere, says TensorRT-LLM's support matrix
@@ -62,6 +63,14 @@ def examine(
     """Check the GPUs that the profile names: how new they are, and whether everything fits."""
     for name, engine in engines.items():
         yield from _capabilities(name, engine, seen)
+        if read_shape(engine.checkpoint) is None:
+            yield Finding(
+                f"{name}: size",
+                f"unknown for model_type '{read_model_type(engine.checkpoint)}' as its config.json "
+                "describes it",
+                None,
+                "check yourself that weights and KV cache fit",
+            )
     for gpu in memory_of(engines, seen):
         yield from _memory(gpu)
 
@@ -108,7 +117,12 @@ def examine_quantizing(
     for name, engine in engines.items():
         if engine.convert.qformat is None:
             continue
-        wide, narrow = whole_weights(engine)
+        weights = whole_weights(engine)
+        if weights is None:
+            found, fix = "memory unknown", "quantize.py holds all weights twice; check it yourself"
+            yield Finding(f"{name}: quantizing", found, None, fix)
+            continue
+        wide, narrow = weights
         on_gpus = sum(gpu.memory_gib for gpu in seen.values()) or _said(engine)
         left = max(wide + narrow - on_gpus, 0.0)
         has = "unknown" if host_gib is None else f"{host_gib:.0f}"
@@ -186,6 +200,9 @@ def _capability(gpu: SeenGpu | None) -> float | None:
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:
     subject = f"GPU {gpu.number} memory"
+    if gpu.used is None:
+        yield Finding(subject, "use unknown", None, f"see the size of {', '.join(gpu.unknown)}")
+        return
     if gpu.memory is None:
         yield Finding(subject, "unknown", None, "say gpu_memory_gib, or build where the GPU is")
         return

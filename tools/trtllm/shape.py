@@ -3,40 +3,83 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+# model_type of config.json -> the keys of how many experts a layer has and how wide each is. The
+# other layers of all of them are an embedding, attention of grouped heads, and gated MLPs.
+EXPERTS: dict[str, tuple[str, str] | None] = {
+    "gemma": None,
+    "gemma2": None,
+    "llama": None,
+    "mistral": None,
+    "mixtral": ("num_local_experts", "intermediate_size"),
+    "phi3": None,
+    "qwen2": None,
+    "qwen3": None,
+    "qwen3_moe": ("num_experts", "moe_intermediate_size"),
+}
+TIED = ("gemma", "gemma2")  # if config.json doesn't say whether embedding and output layer are one
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a model with gated MLPs and grouped heads, as Llama, Mistral and Qwen have them.
+    """Sizes of a model.
 
-    embedding_parameters: of the token embedding and of the output layer; they stay unquantized.
-    linear_parameters: of all other layers. kv_values: numbers that one token's keys and values are.
+    embedding_parameters: of the token embedding; the output layer has as many. is_tied: whether
+    both are one table. layer_parameters: of one transformer layer.
     """
 
-    model_type: str
-    vocab_size: int
+    layers: int
+    kv_heads: int
+    head_size: int
+    layer_parameters: int
     embedding_parameters: int
-    linear_parameters: int
-    kv_values: int
+    is_tied: bool
+
+    @property
+    def parameters(self) -> tuple[int, int]:
+        """Number of parameters: of all layers, and of embedding and output layer."""
+        tables = 1 if self.is_tied else 2
+        return self.layers * self.layer_parameters, tables * self.embedding_parameters
 
 
-def read_shape(folder: Path) -> ModelShape:
-    """Read config.json; what it leaves out counts as nothing."""
-    config = json.loads((folder / "config.json").read_text())
-    layers, width = (config.get(name, 0) for name in ("num_hidden_layers", "hidden_size"))
-    heads = config.get("num_attention_heads", 1)
+def read_model_type(folder: Path) -> str:
+    """Return the architecture's name in config.json."""
+    return str(_config(folder).get("model_type", "?"))
+
+
+def read_shape(folder: Path) -> ModelShape | None:
+    """Read config.json; None if it isn't known how many parameters such a model has."""
+    try:
+        return _shape(_config(folder))
+    except KeyError:
+        return None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config
+
+
+def _shape(config: Mapping[str, Any]) -> ModelShape | None:
+    experts = EXPERTS[config["model_type"]]
+    if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
+        return None  # not every layer has experts
+    width, heads = config["hidden_size"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head = config.get("head_dim") or width // heads
-    attention = 2 * width * heads * head + 2 * width * kv_heads * head  # q and o, k and v
-    mlp = 3 * width * config.get("intermediate_size", 0)  # gate, up, down
-    vocab_size = config.get("vocab_size", 0)
-    tied = config.get("tie_word_embeddings", False)
+    count, inner = (config[key] for key in experts) if experts else (1, config["intermediate_size"])
+    router = width * count if experts else 0
     return ModelShape(
-        model_type=config.get("model_type", "?"),
-        vocab_size=vocab_size,
-        embedding_parameters=vocab_size * width * (1 if tied else 2),
-        linear_parameters=layers * (attention + mlp),
-        kv_values=2 * layers * kv_heads * head,
+        layers=config["num_hidden_layers"],
+        kv_heads=kv_heads,
+        head_size=head,
+        layer_parameters=2 * width * (heads + kv_heads) * head  # q and o, k and v
+        + count * 3 * width * inner  # gate, up, down
+        + router,
+        embedding_parameters=config["vocab_size"] * width,
+        is_tied=config.get("tie_word_embeddings", config["model_type"] in TIED),
     )

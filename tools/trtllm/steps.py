@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.engines.tensorrtllm import BuildSection, TensorRTLLMDraft
-from tandem.tools.trtllm.shape import read_shape
+from tandem.tools.trtllm.shape import read_model_type
 
 EXAMPLES = Path("/app/examples")  # of TensorRT-LLM, where NVIDIA's image has them
 QUANTIZE = Path("quantization", "quantize.py")
@@ -106,7 +106,7 @@ def _convert(
 def _family(name: str, engine: TensorRTLLMDraft) -> Path:
     """Return the folder of the converter for the checkpoint's architecture."""
     here = engine.checkpoint.is_dir()
-    model_type = read_shape(engine.checkpoint).model_type if here else UNSEEN
+    model_type = read_model_type(engine.checkpoint) if here else UNSEEN
     if model_type not in CONVERTERS:
         raise TandemError(
             f"engines.{name}.convert: no converter known for model_type '{model_type}', only for "

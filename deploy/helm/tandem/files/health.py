@@ -1,22 +1,21 @@
-"""What Kubernetes asks a pod, and Docker a container: whether it still answers, or has finished.
+"""Liveness probe and drain of a Triton server, for Kubernetes and Docker.
 
     health.py alive --patience 25 [--entry bls] [--target target]
     health.py drained --notice 10 --limit 610 [--host LEADER]
-    health.py answers --patience 25
 
-They exit with 0 for yes. ``alive`` finds names of a profile's own also in the environment
-(TANDEM_ENTRY, TANDEM_TARGET). ``drained`` waits for it. ``answers`` asks a gateway, ``drained``
-also one with ``--metrics-port 8080``.
+``alive`` exits with 0 if the server is alive; TANDEM_ENTRY and TANDEM_TARGET are the defaults of
+its options. ``drained`` returns when no request is in flight. With ``--metrics-port 8080`` it
+drains a gateway.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
 import json
 import os
 import re
+import socket
 import sys
 import time
 import urllib.error
@@ -34,8 +33,7 @@ UNTAKEN = "tandem_oldest_untaken_response_seconds"  # by Triton, of each loop; i
 SECONDS_UNTAKEN = 30.0
 CALLS = "nv_inference_request_success"  # Triton's own; the loop makes some in every round
 QUESTION = json.dumps({"text_input": ".", "max_tokens": 1}).encode()
-GATEWAY_QUESTION = json.dumps({"prompt": ".", "max_tokens": 1}).encode()
-TOO_MANY_REQUESTS = 429
+READ_SECONDS = 5.0  # for one page of metrics
 POLL_SECONDS = 1.0
 # Straight to the server: a container may name a proxy for all else in its environment.
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -48,9 +46,6 @@ def main() -> int:
     if options.verb == "drained":
         wait_until_drained(metrics, options.notice, options.limit)
         return 0
-    if options.verb == "answers":
-        completions = f"http://{options.host}:{options.gateway_port}/v1/completions"
-        return told(silence(completions, options.patience))
     generate = f"http://{options.host}:{options.http_port}/v2/models/{options.entry}/generate"
     return told(
         ailment(generate, metrics, options.target, options.patience)
@@ -72,14 +67,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--host", default="127.0.0.1")
     options.add_argument("--http-port", type=int, default=8000)
     options.add_argument("--metrics-port", type=int, default=8002)
-    options.add_argument("--gateway-port", type=int, default=8080)
     verbs = options.add_subparsers(dest="verb", required=True)
     alive = verbs.add_parser("alive")
     alive.add_argument("--entry", default=os.environ.get("TANDEM_ENTRY", "bls"))
     alive.add_argument("--target", default=os.environ.get("TANDEM_TARGET", "target"))
     alive.add_argument("--patience", type=float, required=True)
-    answers = verbs.add_parser("answers")
-    answers.add_argument("--patience", type=float, required=True)
     drained = verbs.add_parser("drained")
     drained.add_argument("--notice", type=float, required=True)
     drained.add_argument("--limit", type=float, required=True)
@@ -107,28 +99,6 @@ def ailment(generate: str, metrics: str, target: str, patience: float) -> str | 
     return None if "text_output" in said else f"no text in {said!r}"
 
 
-def silence(completions: str, patience: float) -> str | None:
-    """Ask a gateway for one token; return why there was none, or None.
-
-    It is there to answer, if only that its servers are overloaded. The key that it asks for is in
-    its own environment.
-    """
-    headers = {"Content-Type": "application/json"}
-    if key := os.environ.get("TANDEM_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    question = urllib.request.Request(completions, GATEWAY_QUESTION, headers)
-    try:
-        with OPEN(question, timeout=patience) as answer:
-            answer.read()
-    except urllib.error.HTTPError as error:
-        if error.code == TOO_MANY_REQUESTS:
-            return None
-        return f"{error.code}: {error.read().decode(errors='replace')}"
-    except (OSError, http.client.HTTPException) as error:
-        return f"no answer in {patience:g} s ({error})"
-    return None
-
-
 def blindness(metrics: str) -> str | None:
     """Return which model's watcher has stopped, or None.
 
@@ -153,32 +123,63 @@ def silence_of_streams(metrics: str) -> str | None:
 
 
 def wait_until_drained(metrics: str, notice: float, limit: float) -> None:
-    """Return when nothing is in flight, or the limit (seconds) has passed.
+    """Return when two readings in a row show nothing in flight, or after the limit (seconds).
 
-    notice: seconds that balancers take to learn that this pod is to end; until then new requests
-    arrive. A server that does not answer has nothing in flight that could be saved.
+    notice: seconds that load balancers need to learn that this pod ends; until then new requests
+    arrive. A reading that fails proves nothing: a busy server may serve its metrics late.
     """
     end = time.monotonic() + limit
     time.sleep(notice)
-    while sum(total(metrics, name) for name in IN_FLIGHT) > 0 and time.monotonic() < end:
+    idle_readings = 0
+    while time.monotonic() < end:
+        idle_readings = idle_readings + 1 if in_flight(metrics) == 0 else 0
+        if idle_readings == 2:
+            return
         time.sleep(POLL_SECONDS)
 
 
+def in_flight(metrics: str) -> float | None:
+    """Return the number of requests in flight: 0 if the server is gone, None if unknown."""
+    try:
+        page = read(metrics)
+    except urllib.error.URLError as error:
+        return 0 if is_gone(error.reason) else None
+    except (OSError, http.client.HTTPException):
+        return None
+    return sum(value for name in IN_FLIGHT for _, value in find(page, name)) if page else None
+
+
+def is_gone(reason: object) -> bool:
+    """Return whether an error shows that the server, or the name of its pod, no longer exists."""
+    nameless = isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_NONAME
+    return nameless or isinstance(reason, ConnectionRefusedError)
+
+
 def total(metrics: str, name: str, **labels: str) -> float:
-    """Return a metric's sum over all samples with these labels; 0 where there is none."""
+    """Return a metric's sum over all samples with these labels; 0 if there is none."""
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     found = samples(metrics, name)
     return sum(value for given, value in found if all(pair in given for pair in wanted))
 
 
 def samples(metrics: str, name: str) -> list[tuple[str, float]]:
-    """Return a metric's labels and values; none where nobody answers."""
-    text = ""
-    unread = contextlib.suppress(OSError, http.client.HTTPException)
-    with unread, OPEN(metrics, timeout=5) as answer:
-        text = answer.read().decode()
-    found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE)
+    """Return a metric's labels and values; none if the page can't be read."""
+    try:
+        return find(read(metrics), name)
+    except (OSError, http.client.HTTPException):
+        return []
+
+
+def find(page: str, name: str) -> list[tuple[str, float]]:
+    """Return a metric's labels and values on a page of metrics."""
+    found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", page, re.MULTILINE)
     return [(labels, float(value)) for labels, value in found]
+
+
+def read(metrics: str) -> str:
+    """Return a page of metrics; raise OSError or HTTPException if it can't be read."""
+    with OPEN(metrics, timeout=READ_SECONDS) as answer:
+        return str(answer.read().decode())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""Addresses where no server answers, or where none can listen."""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tandem.tools import cli
+from tandem.tools.errors import TandemError
+from tandem.tools.triton.server import Ports, claim_ports
+
+
+@pytest.fixture
+def http_port():
+    """A port that speaks HTTP, with the page on which Triton says what it is."""
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"name":"triton","version":"2.51.0","extensions":[]}')
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Metadata) as service:
+        thread = threading.Thread(target=service.serve_forever)
+        thread.start()
+        yield service.server_port
+        service.shutdown()
+        thread.join()
+
+
+def test_http_port_is_distinguished_from_the_grpc_port(http_port, capsys):
+    assert cli.main(["generate", "x", "--url", f"127.0.0.1:{http_port}"]) == 1
+    assert capsys.readouterr().err == (
+        f"tandem: 127.0.0.1:{http_port} is Triton's HTTP port; use the gRPC port, as in --url "
+        "127.0.0.1:8001\n"
+    )
+
+
+def test_all_taken_ports_are_named_at_once():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        http, metrics = (bound.getsockname()[1] for bound in (one, other))
+        with pytest.raises(TandemError) as refused:
+            claim_ports(Ports(http, 0, metrics), "127.0.0.1")
+    assert str(refused.value) == (
+        f"cannot listen on 127.0.0.1: {http} (http), {metrics} (metrics): Address already in use; "
+        "say --http-port 0 --metrics-port 0, or another --address"
+    )
