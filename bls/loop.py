@@ -83,6 +83,7 @@ class Decoding:
             request.stop_strings,
             each_round=request.needs_text_each_round,
             tells_lengths=request.wants_text_lengths and request.needs_text_each_round,
+            prompt=request.echoed_ids,
         )
         self._chunk_size = ChunkSize(
             steady=request.streams_text or request.needs_text_each_round,
@@ -277,13 +278,11 @@ class Decoding:
             details = details.with_log_probs(answer.log_probs, answer.top)
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
-        if ended or self._text.stopped or self._guidance.complete:
-            self.finish_reason = "stop"
-        elif self.sequence.tokens_left == 0:
-            self.finish_reason = "length"
-        if self.finish_reason is not None and not self.request.detokenizes_off_path:
-            text += yield from self._text.finish(self.sequence.output)
-        if self.finish_reason is not None:
+        stopped = ended or self._text.stopped or self._guidance.complete
+        if stopped or self.sequence.tokens_left == 0:
+            if not self.request.detokenizes_off_path:
+                text += yield from self._text.finish(self.sequence.output)
+            self.finish_reason = "stop" if stopped or self._text.stopped else "length"
             self._drafter.completed(self.sequence)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 

@@ -159,6 +159,7 @@ class RequestParser:
             seeded=seed is not None,
             end_ids=self._end_ids(row),
             max_draft_len=self._settings.target.max_draft_len,
+            echoes_prompt=not options.exclude_input_in_output,
             streams_text=options.stream,
             wants_text_lengths=options.tells_text_lengths,
             wants_log_probs=options.return_log_probs,
