@@ -33,7 +33,7 @@ def inputs_for(
         tensors.INPUT_IDS: ids,
         tensors.MAX_TOKENS: check_room(request, len(ids), room),
         tensors.STREAM: request.stream,
-        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
+        tensors.EXCLUDE_INPUT_IN_OUTPUT: not request.echoes,
         **_sampling(request, number),
         **_drafting(request, model),
     }

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tandem.gateway.answer_guides import answer_guide
-from tandem.gateway.answers import AnswerState
+from tandem.gateway.answers import NO_ECHO, AnswerState, Echo
 from tandem.gateway.aside import LONG, aside
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.disconnect import while_connected
@@ -117,8 +117,8 @@ class Serving:
                 f"token id {largest} is not below {vocab_size}, the vocabulary's size",
                 param="prompt",
             )
-        echoed = body.prompts if body.echo else ()
-        echoes = await aside(length, lambda: self._echoes(echoed))
+        skips = models.skip_special_tokens
+        echoes = await aside(length, lambda: self._echoes(body, prompts, skips))
         return await self._answer(
             COMPLETION, body, prompts, models, http, guide=body.guide, echoes=echoes
         )
@@ -133,10 +133,22 @@ class Serving:
             for prompt in prompts
         ]
 
-    def _echoes(self, prompts: Sequence[str | list[int]]) -> list[str]:
+    def _echoes(
+        self, body: CompletionRequest, prompts: Sequence[list[int]], skips: bool
+    ) -> list[Echo]:
+        """Return what answers begin with, a prompt each.
+
+        The answer goes on with a character that its prompt only begins, if there is an answer.
+        """
+        if not body.echo:
+            return [NO_ECHO] * len(prompts)
+        text_of = self.tokenizer.decode if body.limit == 0 else self.tokenizer.complete
         return [
-            prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-            for prompt in prompts
+            Echo(
+                given if isinstance(given, str) else text_of(ids),
+                len(self.tokenizer.complete(ids, skip_special_tokens=skips)),
+            )
+            for given, ids in zip(body.prompts, prompts, strict=True)
         ]
 
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
@@ -207,7 +219,7 @@ class Serving:
         http: Request,
         *,
         guide: AskedGuide | None,
-        echoes: Sequence[str] = (),
+        echoes: Sequence[Echo] = (NO_ECHO,),
     ) -> Response:
         """Answer prompts, each as often as is asked for. echoes: what their answers begin with."""
         model = models.named(body.model)
@@ -216,7 +228,7 @@ class Serving:
             {**inputs_for(body, model, ids, models.room, number), **guide_inputs(guide)}
             for number, ids in enumerate(wanted)
         ]
-        begins = [echo for echo in echoes or [""] * len(prompts) for _ in range(body.n)]
+        begins = [echo for echo in echoes for _ in range(body.n)]
         answers = [self._new_answer(body, *given) for given in zip(wanted, begins, strict=True)]
         exchange = Exchange(
             body,
@@ -238,7 +250,7 @@ class Serving:
             return stream_response(await while_connected(http.receive, events))
         return await while_connected(http.receive, exchange.whole(chunks))
 
-    def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: str) -> AnswerState:
+    def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: Echo) -> AnswerState:
         answer = AnswerState(len(ids), echo)
         if body.return_token_details:
             answer.origins = TokenOrigins()
@@ -250,8 +262,12 @@ class Serving:
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
             answer.one_call, answer.only_calls = body.one_call, body.must_call
         if body.num_alternatives is not None:
-            echoed = ids if body.echoes else None
-            answer.log_probs = LogProbReader(self.tokenizer, echoed, echo)
+            answer.log_probs = LogProbReader(
+                self.tokenizer,
+                may_be_cut=bool(body.stop_strings),
+                prompt=ids if body.echoes else None,
+                echo=echo.text,
+            )
         return answer
 
 

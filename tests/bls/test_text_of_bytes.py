@@ -4,7 +4,7 @@ import pytest
 import tokenizer_kinds
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Language, Target, decoded_by, decoding_of, ids, play, request_of
+from scripted import Target, Writes, decoded_by, decoding_of, ids, play, request_of
 
 from tandem.postprocessing.detokenizer import make_detokenizer
 
@@ -16,18 +16,6 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 each_way = pytest.mark.parametrize(
     "asked", [{}, {"streams_text": True}, {"stop_strings": ("zzz",)}, {"wants_text_lengths": True}]
 )
-
-
-class Writes(Language):
-    """These tokens, whatever comes before."""
-
-    def __init__(self, prompt_length, tokens):
-        super().__init__()
-        object.__setattr__(self, "written", (prompt_length, tokens))
-
-    def next(self, context, banned=()):
-        length, tokens = self.written
-        return tokens[len(context) - length]
 
 
 def answered(kind, prompt, tokens, **asked):

@@ -192,7 +192,7 @@ async def test_ids_that_cannot_fit_are_never_made_text(post, monkeypatch):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("work", "prompt"), [("encode", "a b " * 500), ("decode", [5] * 50)], ids=["texts", "ids"]
+    ("work", "prompt"), [("encode", "a b " * 500), ("complete", [5] * 50)], ids=["texts", "ids"]
 )
 async def test_many_prompts_are_one_long_text(post, monkeypatch, work, prompt):
     """Each is short, and all together would hold up everybody's chunks."""

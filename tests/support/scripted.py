@@ -391,6 +391,18 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
     return new, text_of(new), "length"
 
 
+class Writes(Language):
+    """These tokens after a prompt of this length, and then all over again."""
+
+    def __init__(self, prompt_length: int, tokens: Sequence[int]) -> None:
+        super().__init__()
+        object.__setattr__(self, "written", (prompt_length, tokens))
+
+    def next(self, context, banned=()):
+        length, tokens = self.written
+        return tokens[(len(context) - length) % len(tokens)]
+
+
 class Says(Language):
     """The tokens 1 to 5 in turn, and at one position an end of sequence."""
 
