@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -17,9 +18,9 @@ from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
-from tandem.gateway.generation import generate, naming_field
+from tandem.gateway.generation import generate, naming_fields
 from tandem.gateway.guides import AskedGuide
-from tandem.gateway.inputs import check_room, extras_for, guide_inputs, inputs_for
+from tandem.gateway.inputs import check_room, extras_for, field_names, guide_inputs, inputs_for
 from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
@@ -102,7 +103,7 @@ class Serving:
         special = models.add_special_tokens
         for prompt in body.prompts:
             if isinstance(prompt, str):
-                models.check_text(prompt)
+                models.check_text(prompt, "prompt")
         # Many short prompts take as long as a long one: they go aside together.
         length = sum(map(len, body.prompts))
         prompts = await aside(length, lambda: self._prompt_ids(body.prompts, special))
@@ -174,7 +175,7 @@ class Serving:
         self, text: str, add_special_tokens: bool, models: ServedModels
     ) -> list[int]:
         """Return the ids of a text; raises ApiError for one that cannot fit."""
-        models.check_text(text)
+        models.check_text(text, "prompt")
         return await aside(
             len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         )
@@ -191,7 +192,8 @@ class Serving:
 
         def encoded() -> list[int]:
             messages = [message.plain for message in body.messages or ()]
-            return self.tokenizer.encode_chat(messages, variables, check=models.check_text)
+            check = partial(models.check_text, field="messages")
+            return self.tokenizer.encode_chat(messages, variables, check=check)
 
         try:
             return await aside(_size(body), encoded)
@@ -243,8 +245,7 @@ class Serving:
             extras_for(body),
             most_at_once=models.loop.max_requests,
         )
-        if guide is not None:
-            chunks = naming_field(guide, chunks)
+        chunks = naming_fields(field_names(body, guide), guide, chunks)
         if body.stream:
             events = begun(exchange.events(chunks), self.under_way)
             return stream_response(await while_connected(http.receive, events))

@@ -77,11 +77,11 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         ),
         (
             {"text_input": None, "input_ids": [1, -1]},
-            "input 'input_ids': ids must lie in 0..99, -1..1 given",
+            "input 'input_ids': ids must lie in 0..99, -1 given",
         ),
         (
             {"text_input": None, "input_ids": [1, 100]},
-            "input 'input_ids': ids must lie in 0..99, 1..100 given",
+            "input 'input_ids': ids must lie in 0..99, 100 given",
         ),
         (
             {"text_input": None, "input_ids": [1] * 65},
@@ -178,7 +178,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
         ),
         (
             {"logit_bias_ids": [3, -1], "logit_bias_values": [1.0, 1.0]},
-            "input 'logit_bias_ids': ids must lie in 0..99, -1..3 given",
+            "input 'logit_bias_ids': ids must lie in 0..99, -1 given",
         ),
         (
             {"logit_bias_ids": [3] * 101, "logit_bias_values": [1.0] * 101},
