@@ -52,7 +52,8 @@ def inputs_for(
 def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[str, str]:
     """Return what clients call each input of the entries, by the input's name."""
     chat = isinstance(request, ChatRequest)
-    other_names: dict[Tensor, str] = {
+    names: dict[str, str] = {name: name for name in tensors.INPUTS}
+    names |= {
         tensors.INPUT_IDS: request.prompt_field,
         tensors.MAX_TOKENS: request.limit_field,
         tensors.STOP_WORDS: "stop",
@@ -64,9 +65,9 @@ def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[st
         tensors.NUM_TOP_LOG_PROBS: "top_logprobs" if chat else "logprobs",
     }
     if guide is not None:
-        other_names[tensors.GUIDED_DECODING_GUIDE] = guide.field
-        other_names[tensors.GUIDED_DECODING_GUIDE_TYPE] = guide.field
-    return {name: name for name in tensors.INPUTS} | other_names
+        names[tensors.GUIDED_DECODING_GUIDE] = guide.field
+        names[tensors.GUIDED_DECODING_GUIDE_TYPE] = guide.field
+    return names
 
 
 def guide_inputs(guide: AskedGuide | None) -> dict[Tensor, Value]:

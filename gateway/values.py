@@ -52,7 +52,8 @@ def _by_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     """Have an object read part by part, no further than the first one with faults."""
     if not isinstance(value, dict):
         return check(value)
-    entries, left = {}, iter(value.items())
+    entries: dict[Any, Any] = {}
+    left = iter(value.items())
     while part := dict(islice(left, ENTRIES_AT_ONCE)):
         entries |= check(part)
     return entries
