@@ -44,8 +44,7 @@ from tandem.bls.text import TextSoFar
 from tandem.bls.token_details import (
     TokenDetails,
     joined,
-    of_forced_tokens,
-    of_own_drafts,
+    of_other_tokens,
     of_plain_tokens,
     of_round,
 )
@@ -252,7 +251,7 @@ class Decoding:
                 answer.num_draft_tokens,
                 answer.num_accepted_tokens,
             )
-            return of_own_drafts(self.statistics.num_rounds, len(answer.tokens))
+            return of_other_tokens(self.statistics.num_rounds, len(answer.tokens), "unknown")
         details = of_plain_tokens(self.statistics.num_rounds, len(answer.tokens))
         count = len(answer.tokens[:end])
         if count:
@@ -295,7 +294,7 @@ class Decoding:
         count, forced = self._guidance.follow(tokens, left)
         if not len(forced):
             return tokens[:count], details
-        told = of_forced_tokens(self.statistics.num_rounds, len(forced))
+        told = of_other_tokens(self.statistics.num_rounds, len(forced), "forced")
         return np.concatenate((tokens[:count], forced)), joined([details.first(count), told])
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:

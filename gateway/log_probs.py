@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.objects import Alternative, ChatLogProb, ChatLogProbs, CompletionLogProbs
+from tandem.gateway.token_texts import TokenTexts
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -33,8 +33,7 @@ class LogProbRow(NamedTuple):
 class LogProbReader:
     """Reads the rows of one answer off its chunks. The tokens of all rows join to the text.
 
-    A row is returned when the text of its token has come: text that may begin a stop string comes
-    later than its tokens. may_be_cut: there are stop strings, and what they cut off has no rows.
+    may_be_cut: there are stop strings, and what they cut off has no rows.
     prompt: its ids, where the answer begins with it; echo: its text.
     """
 
@@ -50,9 +49,9 @@ class LogProbReader:
         self._may_be_cut = may_be_cut
         self._prompt = prompt
         self._echo = echo
-        self._held: deque[tuple[int, float, int, list[tuple[int, float]]]] = deque()
-        self._offset = 0  # of the first token that is held
-        self._text = ""  # from there on
+        self._texts: TokenTexts[tuple[int, float, int, list[tuple[int, float]]]] = TokenTexts(
+            len(echo)
+        )
 
     def rows(self, chunk: ResponseChunk) -> list[LogProbRow]:
         """Return the rows that the next chunk completes, after the prompt's in the first one."""
@@ -74,27 +73,18 @@ class LogProbReader:
             else:
                 yield LogProbRow(token, None, [], offset, *shown)
             offset += length
-        self._offset = len(self._echo)
 
     def _answer_rows(self, chunk: ResponseChunk) -> Iterator[LogProbRow]:
-        self._text += chunk.text
         top = _top(chunk, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS, len(chunk.tokens))
         columns = (chunk.extras[n] for n in (tensors.OUTPUT_LOG_PROBS, tensors.OUTPUT_TEXT_LENGTHS))
-        self._held.extend(zip(chunk.tokens, *columns, top, strict=True))
-        ended, begin = chunk.finish_reason is not None, 0
-        while self._held:
-            token, log_prob, length, likeliest = self._held[0]
-            # A part of a character has no length: what follows it shows whether it is in the text.
-            if not ended and begin + max(length, 1) > len(self._text):
-                break
-            if chunk.finish_reason == "stop" and self._may_be_cut and begin >= len(self._text):
-                break
-            self._held.popleft()
-            shown = self._shown(token, self._text[begin : begin + length], length)
-            yield LogProbRow(token, log_prob, likeliest, self._offset + begin, *shown)
-            begin += length
-        self._offset += begin
-        self._text = self._text[begin:]
+        rows = zip(chunk.tokens, *columns, top, strict=True)
+        cut = self._may_be_cut and chunk.finish_reason == "stop"
+        for offset, text, (token, log_prob, length, likeliest) in self._texts.completed(
+            chunk, rows
+        ):
+            if cut and offset >= self._texts.end:
+                return
+            yield LogProbRow(token, log_prob, likeliest, offset, *self._shown(token, text, length))
 
     def _shown(self, token: int, shown: str, length: int) -> tuple[str, bytes | None]:
         """Return a token's text and bytes, less what the text leaves out.
