@@ -44,7 +44,8 @@ class TokenDetails(NamedTuple):
 
     def first(self, count: int) -> TokenDetails:
         """Those of the first ``count`` tokens."""
-        return TokenDetails(*(None if rows is None else rows[:count] for rows in self))
+        columns: list[Any] = [None if rows is None else rows[:count] for rows in self]
+        return TokenDetails(*columns)
 
     def with_log_probs(self, log_probs: Floats | None, top: TopLogProbs | None) -> TokenDetails:
         """Add log-probabilities of at least these tokens; they are copied.
