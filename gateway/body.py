@@ -16,15 +16,13 @@ from tandem.gateway.errors import ApiError, ClientGone, bad_request
 from tandem.gateway.faults import invalid
 from tandem.gateway.fields import quoted
 
-UNENCODED = "identity"
-
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:
     """Return the body as `kind`; raise ApiError where it is none."""
-    encoding = request.headers.get("content-encoding", UNENCODED)
-    if encoding != UNENCODED:
+    encoding = request.headers.get("content-encoding", "")
+    if encoding.lower() not in ("", "identity"):
         raise ApiError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             f"content-encoding {quoted(encoding)} is not supported; send the body uncompressed",

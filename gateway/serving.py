@@ -137,9 +137,10 @@ class Serving:
     def _echoes(
         self, body: CompletionRequest, prompts: Sequence[list[int]], skips: bool
     ) -> list[Echo]:
-        """Return what answers begin with, a prompt each.
+        """Return what the answers to each prompt begin with.
 
-        The answer goes on with a character that its prompt only begins, if there is an answer.
+        A character that the prompt begins and does not finish belongs to the answer, if there is
+        one.
         """
         if not body.echo:
             return [NO_ECHO] * len(prompts)
