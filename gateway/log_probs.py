@@ -66,12 +66,11 @@ class LogProbReader:
         columns = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], lengths, top, strict=True)
         offset = 0
         for number, (token, log_prob, length, likeliest) in enumerate(columns):
-            text = self._echo[offset : offset + length]
-            shown = self._shown(token, text, length)
-            if number:
-                yield LogProbRow(token, log_prob, likeliest, offset, *shown)
-            else:
-                yield LogProbRow(token, None, [], offset, *shown)
+            shown = self._shown(token, self._echo[offset : offset + length], length)
+            known = number > 0
+            yield LogProbRow(
+                token, log_prob if known else None, likeliest if known else [], offset, *shown
+            )
             offset += length
 
     def _answer_rows(self, chunk: ResponseChunk) -> Iterator[LogProbRow]:

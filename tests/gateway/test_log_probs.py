@@ -194,11 +194,10 @@ async def test_a_hidden_token_at_the_end_has_its_log_prob(ask, triton):
 
 
 WRITTEN = st.text(st.sampled_from("ab, 31\n\u00e9\u4e16\U0001f642\u200d"), min_size=1, max_size=12)
+STOPS = st.lists(WRITTEN, max_size=2)
 
 
-@given(
-    text=WRITTEN, stops=st.lists(WRITTEN, max_size=2), accepted=st.lists(st.booleans(), min_size=1)
-)
+@given(text=WRITTEN, stops=STOPS, accepted=st.lists(st.booleans(), min_size=1))
 def test_tokens_join_to_the_text_whatever_stops_it_and_however_it_comes(text, stops, accepted):
     tokenizer = ChatTokenizer(DEMO)
     tokens = tokenizer.encode(text, add_special_tokens=False)
@@ -212,17 +211,38 @@ def test_tokens_join_to_the_text_whatever_stops_it_and_however_it_comes(text, st
         assert [row.log_prob for row in rows] == [float(at) for at in range(len(rows))]
 
 
-def written(tokens, stops, accepted):
-    """The chunks of a stream that says these tokens, of rounds of several lengths."""
+@given(text=WRITTEN, stops=STOPS, cut=st.integers(1, 5))
+def test_tokens_of_an_echo_and_its_answer_join_to_both(text, stops, cut):
+    tokenizer = ChatTokenizer(DEMO)
+    tokens = tokenizer.encode(text + "zz", add_special_tokens=False)
+    prompt, answer = tokens[:cut], tokens[cut:] or tokens[-1:]
+    first, *later = written(answer, tuple(stops), (True, False), prompt=prompt)
+    first.extras[entry.PROMPT_LOG_PROBS] = [0.0] * len(prompt)
+    echo = tokenizer.complete(prompt)
+    reader = LogProbReader(tokenizer, may_be_cut=bool(stops), prompt=prompt, echo=echo)
+    rows = [row for chunk in (first, *later) for row in reader.rows(chunk)]
+    shown = echo + "".join(chunk.text for chunk in (first, *later))
+    if len(rows) > len(prompt):
+        assert b"".join(row.raw for row in rows) == shown.encode()
+    assert all(row.offset <= len(echo) for row in rows[: len(prompt)])
+    assert all(row.offset < len(shown) for row in rows[len(prompt) :])
+
+
+def written(tokens, stops, accepted, prompt=()):
+    """The chunks of a stream that says these tokens, of rounds of several lengths.
+
+    prompt: ids of a prompt that is echoed.
+    """
     request = request_of(
-        prompt_ids=ids(5),
+        prompt_ids=ids(*prompt or (5,)),
+        echoes_prompt=bool(prompt),
         max_tokens=len(tokens),
         end_ids=(),
         stop_strings=stops,
         streams_text=True,
         wants_text_lengths=True,
     )
-    language = Writes(1, tokens)
+    language = Writes(len(request.prompt_ids), tokens)
     made = play(
         decoding_of(request),
         Target(language, end_ids=()),
