@@ -44,8 +44,7 @@ from tandem.bls.text import TextSoFar
 from tandem.bls.token_details import (
     TokenDetails,
     joined,
-    of_forced_tokens,
-    of_own_drafts,
+    of_other_tokens,
     of_plain_tokens,
     of_round,
 )
@@ -83,6 +82,7 @@ class Decoding:
             request.stop_strings,
             each_round=request.needs_text_each_round,
             tells_lengths=request.wants_text_lengths and request.needs_text_each_round,
+            prompt=request.echoed_ids,
         )
         self._chunk_size = ChunkSize(
             steady=request.streams_text or request.needs_text_each_round,
@@ -251,7 +251,7 @@ class Decoding:
                 answer.num_draft_tokens,
                 answer.num_accepted_tokens,
             )
-            return of_own_drafts(self.statistics.num_rounds, len(answer.tokens))
+            return of_other_tokens(self.statistics.num_rounds, len(answer.tokens), "unknown")
         details = of_plain_tokens(self.statistics.num_rounds, len(answer.tokens))
         count = len(answer.tokens[:end])
         if count:
@@ -277,13 +277,11 @@ class Decoding:
             details = details.with_log_probs(answer.log_probs, answer.top)
         self._keep_extras(answer, len(tokens))
         self.sequence.append(tokens)
-        if ended or self._text.stopped or self._guidance.complete:
-            self.finish_reason = "stop"
-        elif self.sequence.tokens_left == 0:
-            self.finish_reason = "length"
-        if self.finish_reason is not None and not self.request.detokenizes_off_path:
-            text += yield from self._text.finish(self.sequence.output)
-        if self.finish_reason is not None:
+        stopped = ended or self._text.stopped or self._guidance.complete
+        if stopped or self.sequence.tokens_left == 0:
+            if not self.request.detokenizes_off_path:
+                text += yield from self._text.finish(self.sequence.output)
+            self.finish_reason = "stop" if stopped or self._text.stopped else "length"
             self._drafter.completed(self.sequence)
         yield Chunk(tokens, text, self.finish_reason, self.statistics.totals, details)
 
@@ -296,7 +294,7 @@ class Decoding:
         count, forced = self._guidance.follow(tokens, left)
         if not len(forced):
             return tokens[:count], details
-        told = of_forced_tokens(self.statistics.num_rounds, len(forced))
+        told = of_other_tokens(self.statistics.num_rounds, len(forced), "forced")
         return np.concatenate((tokens[:count], forced)), joined([details.first(count), told])
 
     def _keep_extras(self, answer: EngineAnswer, count: int) -> None:

@@ -58,6 +58,7 @@ class Request:
     use_draft_logits: bool = False
     draft_acceptance_threshold: float | None = None
     seeded: bool = False  # the client chose the seed, and so expects to see the text again
+    echoes_prompt: bool = False  # its text precedes the answer's
     streams_text: bool = False  # text is wanted round by round, not only at the end
     wants_text_lengths: bool = False  # how many characters each token completes
     wants_log_probs: bool = False
@@ -72,6 +73,11 @@ class Request:
     def kind(self) -> DrafterKind:
         """The drafter's row in the registry."""
         return DRAFTERS[self.drafter]
+
+    @property
+    def echoed_ids(self) -> TokenIds:
+        """The ids whose text precedes the answer's: those of the prompt, or none."""
+        return self.prompt_ids if self.echoes_prompt else self.prompt_ids[:0]
 
     @cached_property
     def longest_draft(self) -> int:

@@ -38,6 +38,7 @@ UNSUPPORTED = (
     tensors.LORA_CONFIG,
 )
 
+MOST_NAMED = 10  # wrong ids in an error
 MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 
@@ -159,6 +160,7 @@ class RequestParser:
             seeded=seed is not None,
             end_ids=self._end_ids(row),
             max_draft_len=self._settings.target.max_draft_len,
+            echoes_prompt=not options.exclude_input_in_output,
             streams_text=options.stream,
             wants_text_lengths=options.tells_text_lengths,
             wants_log_probs=options.return_log_probs,
@@ -224,10 +226,11 @@ class RequestParser:
 
     def _check_ids(self, tensor: Tensor, ids: TokenIds) -> None:
         vocab_size = self._settings.target.vocab_size
-        if ids.view(np.uint32).max() >= vocab_size:  # a negative one is huge there
+        wrong = ids[ids.view(np.uint32) >= vocab_size]  # a negative one is huge there
+        if len(wrong):
+            named = ", ".join(map(str, wrong[:MOST_NAMED])) + ", ..." * (len(wrong) > MOST_NAMED)
             raise BadRequest(
-                f"input '{tensor}': ids must lie in 0..{vocab_size - 1}, "
-                f"{ids.min()}..{ids.max()} given"
+                f"input '{tensor}': ids must lie in 0..{vocab_size - 1}, {named} given"
             )
 
     def _input_ids(self, row: int) -> TokenIds | None:

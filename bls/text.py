@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tandem.bls.effects import NO_TOKENS, Chunk, DecodedText, NextChunk, TextCall
-from tandem.bls.request import TokenIds
+from tandem.bls.request import Request, TokenIds
 from tandem.bls.stop_strings import StopStrings
 from tandem.bls.token_details import NO_COUNTS, Counts
 
@@ -35,8 +35,9 @@ class NewText(NamedTuple):
 class TextSoFar:
     """Turns the tokens of each round into text that may be shown.
 
-    each_round: whether anybody wants it before the end. tells_lengths: whether anybody wants to
-    know what each token completes.
+    each_round: whether text is wanted before the end. tells_lengths: whether to return what each
+    token completes. prompt: ids whose text precedes the answer's, so a character may belong to
+    both.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class TextSoFar:
         *,
         each_round: bool,
         tells_lengths: bool = False,
+        prompt: TokenIds = NO_TOKENS,
     ) -> None:
+        self._prompt = prompt
         self._each_round = each_round
         self._tells_lengths = tells_lengths
         self._stops = StopStrings(stop_strings)
-        self._window = NO_TOKENS  # output tokens that may share a character with the next ones
+        self._window = prompt  # tokens that may share a character with the next ones
         self._length = 0  # characters received
 
     @property
@@ -75,11 +78,21 @@ class TextSoFar:
         return NewText(self._stops.feed(text), len(tokens), lengths)
 
     def finish(self, output: TokenIds) -> Generator[TextCall, DecodedText, str]:
-        """Return the rest of the text, when ``output`` is the complete answer."""
-        if self.stopped or len(output) == 0:
+        """Return the rest of the text, when ``output`` is the complete answer.
+
+        An unfinished character shows only here, so a stop string may be found here first.
+        """
+        if self.stopped:
+            return ""
+        shown = self._length
+        if len(self._prompt):
+            output = np.concatenate([self._prompt, output])
+            before, _ = yield TextCall(self._prompt, 0)
+            shown += len(before)
+        if len(output) == 0:
             return ""
         whole, _ = yield TextCall(output, None)
-        return self._stops.feed(whole[self._length :]) + self._stops.flush()
+        return self._stops.feed(whole[shown:]) + self._stops.flush()
 
     def _until_stop(
         self, window: TokenIds, context_length: int, text: str
@@ -95,14 +108,14 @@ class TextSoFar:
         return text, len(window) - context_length
 
 
-def detokenize_stream(
-    *, tells_lengths: bool = False
-) -> Generator[NextChunk | TextCall | Chunk, Any, None]:
+def detokenize_stream(request: Request) -> Generator[NextChunk | TextCall | Chunk, Any, None]:
     """Detokenize an answer off the critical path: chunks come by NextChunk and leave with text.
 
     The text does not decide how the answer goes on, so no round waits for it.
     """
-    text_so_far = TextSoFar(each_round=True, tells_lengths=tells_lengths)
+    text_so_far = TextSoFar(
+        each_round=True, tells_lengths=request.wants_text_lengths, prompt=request.echoed_ids
+    )
     output: list[TokenIds] = []
     ended = False
     while not ended:

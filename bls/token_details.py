@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,8 @@ class TokenDetails(NamedTuple):
 
     def first(self, count: int) -> TokenDetails:
         """Those of the first ``count`` tokens."""
-        return TokenDetails(*(_first(rows, count) for rows in self))
+        columns: list[Any] = [None if rows is None else rows[:count] for rows in self]
+        return TokenDetails(*columns)
 
     def with_log_probs(self, log_probs: Floats | None, top: TopLogProbs | None) -> TokenDetails:
         """Add log-probabilities of at least these tokens; they are copied.
@@ -57,10 +58,6 @@ class TokenDetails(NamedTuple):
             top_ids=None if top is None else top.ids[:count].copy(),
             top_log_probs=None if top is None else top.values[:count].copy(),
         )
-
-
-def _first(rows: Any, count: int) -> Any:
-    return None if rows is None else rows[:count]
 
 
 def joined(parts: Sequence[TokenDetails]) -> TokenDetails:
@@ -91,18 +88,10 @@ def of_plain_tokens(before: int, count: int) -> TokenDetails:
     return TokenDetails(rounds, np.full(count, _INDEX["plain"], np.uint8))
 
 
-def of_forced_tokens(number: int, count: int) -> TokenDetails:
-    """Return the details of tokens that a guide forces behind round ``number``."""
-    return TokenDetails(
-        np.full(count, number, np.int32), np.full(count, _INDEX["forced"], np.uint8)
-    )
+def of_other_tokens(number: int, count: int, kind: Literal["forced", "unknown"]) -> TokenDetails:
+    """Return the details of tokens that belong to round ``number`` without being verified in it.
 
-
-def of_own_drafts(number: int, count: int) -> TokenDetails:
-    """Return the details of what an engine that drafts by itself said up to round ``number``.
-
-    It does not say which of its tokens were drafts, nor where its rounds began.
+    forced: a guide forces them after it. unknown: an engine that drafts by itself said them up to
+    it; it does not say which of its tokens were drafts, nor where its rounds began.
     """
-    return TokenDetails(
-        np.full(count, number, np.int32), np.full(count, _INDEX["unknown"], np.uint8)
-    )
+    return TokenDetails(np.full(count, number, np.int32), np.full(count, _INDEX[kind], np.uint8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandem.gateway.log_probs import LogProbReader, LogProbRow
 from tandem.gateway.objects import FinishReason, TokenDetail
@@ -32,6 +32,20 @@ class Addition:
     rows: list[LogProbRow] | None
 
 
+class Echo(NamedTuple):
+    """The prompt that an answer begins with.
+
+    text: as the client sent it. num_received: characters of it, as the loop shows it, that the
+    first chunk begins with: the loop decodes prompt and answer together.
+    """
+
+    text: str = ""
+    num_received: int = 0
+
+
+NO_ECHO = Echo()
+
+
 @dataclass
 class AnswerState:
     """One answer while it grows. What it holds is kept for a whole answer only.
@@ -43,7 +57,7 @@ class AnswerState:
     """
 
     num_prompt_tokens: int
-    echo: str = ""
+    echo: Echo = NO_ECHO
     origins: TokenOrigins | None = None
     log_probs: LogProbReader | None = None
     splitter: ReasoningSplitter | None = None
@@ -69,11 +83,13 @@ class AnswerState:
     def addition(self, chunk: ResponseChunk) -> Addition:
         """Return what is to be told with the next chunk."""
         first, self.begun = not self.begun, True
+        if first:
+            chunk = chunk._replace(text=chunk.text[self.echo.num_received :])
         split = self._split(chunk)
         parsed = self._parsed(chunk, split.content)
         return Addition(
             chunk,
-            text=(self.echo if first else "") + parsed.content,
+            text=(self.echo.text if first else "") + parsed.content,
             reasoning=split.reasoning,
             calls=parsed.calls,
             finish_reason=self.finish_reason,

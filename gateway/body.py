@@ -5,19 +5,28 @@ from __future__ import annotations
 import email.message
 import json
 from functools import partial
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from tandem.gateway.aside import aside
-from tandem.gateway.errors import ClientGone, bad_request, invalid
+from tandem.gateway.errors import ApiError, ClientGone, bad_request
+from tandem.gateway.faults import invalid
+from tandem.gateway.fields import quoted
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:
     """Return the body as `kind`; raise ApiError where it is none."""
+    encoding = request.headers.get("content-encoding", "")
+    if encoding.lower() not in ("", "identity"):
+        raise ApiError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"content-encoding {quoted(encoding)} is not supported; send the body uncompressed",
+        )
     try:
         raw = await request.body()
     except ClientDisconnect as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from tandem.gateway import fields
 from tandem.gateway.fields import Refused
@@ -14,7 +14,13 @@ from tandem.gateway.fields import Refused
 NOTHING_REFUSED: Mapping[str, Refused] = MappingProxyType({})
 
 
-class Body(BaseModel):
+class Strict(BaseModel):
+    """An object whose values have to be of their types: true is no number, and "1" is none."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Body(Strict):
     """A request's body. Unknown fields are refused by name; some known ones are ignored."""
 
     @model_validator(mode="before")
@@ -23,7 +29,7 @@ class Body(BaseModel):
         return fields.accepted(data, cls.model_fields) if isinstance(data, dict) else data
 
 
-class BodyObject(BaseModel):
+class BodyObject(Strict):
     """An object in a body. Unknown fields are refused by name; null is as good as nothing.
 
     place: the object's path in the body. refused: fields that are known, and refused all the same.

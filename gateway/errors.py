@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Literal, TypeAlias, get_args
 
-from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 from tandem.contract.errors import CLASSES, ErrorClass
@@ -43,15 +42,6 @@ HTTP_CODES: Mapping[int, ApiCode] = {
     HTTPStatus.NOT_FOUND: "not_found",
     HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed",
 }
-# Pydantic's names of faults that it tells in words of Python.
-KINDS_OF_VALUES = {
-    "dict_type": "an object",
-    "list_type": "a list",
-    "model_attributes_type": "an object",
-    "model_type": "an object",
-    "string_type": "a string",
-}
-
 _TYPES = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.NOT_FOUND: "not_found_error",
@@ -126,28 +116,3 @@ def api_error(error: Exception) -> ApiError:
         return error
     LOG.error("a request failed", exc_info=error)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the gateway's log")
-
-
-def invalid(error: ValidationError) -> ApiError:
-    """Return the error of a body that is not what the endpoint takes: the first thing wrong."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    context: Mapping[str, Any] = first.get("ctx", {})
-    param = context.get("field") or _path(first["loc"])
-    if first["type"] == "missing":
-        return bad_request(f"{param or 'the body'} is missing", param=param or None)
-    text = first["msg"].replace("Input should be", "must be")
-    if kind := KINDS_OF_VALUES.get(first["type"]):
-        text = f"must be {kind}"
-    message = text if "field" in context or not param else f"{param}: {text}"
-    return bad_request(message, param=param or None, code=context.get("code"))
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    """Spell a place in the body: ``messages[0].role``. Names of alternatives are left out."""
-    path = ""
-    for part in location:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
-            path += f".{part}" if path else part
-    return path

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import TypeAlias
 
-from tandem.contract import entry as tensors
 from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError, bad_request
@@ -66,17 +67,37 @@ async def generate(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def naming_field(
-    guide: AskedGuide, chunks: AsyncGenerator[Numbered, None]
+async def naming_fields(
+    fields: Mapping[str, str], guide: AskedGuide | None, chunks: AsyncGenerator[Numbered, None]
 ) -> AsyncGenerator[Numbered, None]:
-    """Yield the same chunks; where the guide is at fault, say so of the field that asked for it."""
+    """Yield the same chunks; where the request is at fault, name the field that the client sent.
+
+    fields: by the names of the entries' inputs.
+    """
     try:
         async with aclosing(chunks) as closing:
             async for chunk in closing:
                 yield chunk
     except ApiError as error:
-        if error.code != INVALID_GUIDE:
+        if error.status != HTTPStatus.BAD_REQUEST:
             raise
-        told = error.message.removeprefix(f"input '{tensors.GUIDED_DECODING_GUIDE}': ")
-        field, reason = guide.blamed(told)
-        raise bad_request(f"{field}: {reason}", param=field, code=INVALID_GUIDE) from error
+        field, message = _named(error.message, fields)
+        if guide is not None and error.code == INVALID_GUIDE:
+            field, reason = guide.blamed(message.removeprefix(f"{guide.field}: "))
+            message = f"{field}: {reason}"
+        raise bad_request(message, param=field, code=error.code) from error
+
+
+def _named(message: str, fields: Mapping[str, str]) -> tuple[str | None, str]:
+    """Return the field that an entry complains of, and its line with the names of fields.
+
+    >>> _named("input 'stop_words': 300 words given", {"stop_words": "stop"})
+    ('stop', 'stop: 300 words given')
+    """
+
+    def named(found: re.Match[str]) -> str:
+        return fields.get(found[1], found[0])
+
+    suspects = re.findall(r"(?:^|: )(?:inputs? ')?(\w+)", message)
+    field = next((fields[name] for name in suspects if name in fields), None)
+    return field, re.sub(r"(?:\binputs? )?'(\w+)'", named, message)

@@ -12,7 +12,7 @@ from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import bad_request
 from tandem.gateway.guides import AskedGuide
 from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
-from tandem.gateway.schema import GenerationRequest
+from tandem.gateway.schema import ChatRequest, GenerationRequest
 from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton.backend import Inputs, Value
 
@@ -33,7 +33,7 @@ def inputs_for(
         tensors.INPUT_IDS: ids,
         tensors.MAX_TOKENS: check_room(request, len(ids), room),
         tensors.STREAM: request.stream,
-        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
+        tensors.EXCLUDE_INPUT_IN_OUTPUT: not request.echoes,
         **_sampling(request, number),
         **_drafting(request, model),
     }
@@ -47,6 +47,27 @@ def inputs_for(
         **_log_probs(request),
     }
     return inputs | {tensor: value for tensor, value in optional.items() if value is not None}
+
+
+def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[str, str]:
+    """Return what clients call each input of the entries, by the input's name."""
+    chat = isinstance(request, ChatRequest)
+    names: dict[str, str] = {name: name for name in tensors.INPUTS}
+    names |= {
+        tensors.INPUT_IDS: request.prompt_field,
+        tensors.MAX_TOKENS: request.limit_field,
+        tensors.STOP_WORDS: "stop",
+        tensors.END_ID: "ignore_eos",
+        tensors.LOGIT_BIAS_IDS: "logit_bias",
+        tensors.LOGIT_BIAS_VALUES: "logit_bias",
+        tensors.RETURN_LOG_PROBS: "logprobs",
+        tensors.RETURN_PROMPT_LOG_PROBS: "logprobs",
+        tensors.NUM_TOP_LOG_PROBS: "top_logprobs" if chat else "logprobs",
+    }
+    if guide is not None:
+        names[tensors.GUIDED_DECODING_GUIDE] = guide.field
+        names[tensors.GUIDED_DECODING_GUIDE_TYPE] = guide.field
+    return names
 
 
 def guide_inputs(guide: AskedGuide | None) -> dict[Tensor, Value]:
@@ -100,7 +121,7 @@ def check_room(request: GenerationRequest, length: int, room: int) -> int:
         fault = f"and {limit} new ones exceed it" if limit else "leave no room for an answer"
         raise bad_request(
             f"{CONTEXT_LENGTH} {room} tokens; {length} prompt tokens {fault}",
-            param="max_tokens" if left > 0 else None,
+            param=request.limit_field if left > 0 else request.prompt_field,
             code="context_length_exceeded",
         )
     return left if limit is None else max(limit, LEAST_TOKENS)

@@ -1,4 +1,4 @@
-"""Log-probabilities of one answer, as the entries tell them, and as OpenAI's clients read them."""
+"""Log-probabilities of one answer, from the entries to OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -8,39 +8,53 @@ from typing import NamedTuple
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.gateway.objects import Alternative, ChatLogProb, ChatLogProbs, CompletionLogProbs
-from tandem.gateway.tokenizer import ChatTokenizer
+from tandem.gateway.token_texts import TokenTexts
+from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
+
+CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that only go on with a character
 
 
 class LogProbRow(NamedTuple):
     """A token, how likely it was, and the likeliest at its place, best first.
 
     log_prob: None for a prompt's first token, which nothing precedes. offset: where it begins in
-    the text, in characters.
+    the text, in characters. text, raw: what the text shows of it, as OpenAI's clients read it.
     """
 
     token: int
     log_prob: float | None
     top: list[tuple[int, float]]
     offset: int
+    text: str
+    raw: bytes | None
 
 
 class LogProbReader:
-    """Reads the rows of one answer off its chunks.
+    """Reads the rows of one answer off its chunks. The tokens of all rows join to the text.
 
+    may_be_cut: there are stop strings, and what they cut off has no rows.
     prompt: its ids, where the answer begins with it; echo: its text.
     """
 
     def __init__(
-        self, tokenizer: ChatTokenizer, prompt: Sequence[int] | None = None, echo: str = ""
+        self,
+        tokenizer: ChatTokenizer,
+        *,
+        may_be_cut: bool = False,
+        prompt: Sequence[int] | None = None,
+        echo: str = "",
     ) -> None:
         self._tokenizer = tokenizer
+        self._may_be_cut = may_be_cut
         self._prompt = prompt
         self._echo = echo
-        self._offset = 0
+        self._texts: TokenTexts[tuple[int, float, int, list[tuple[int, float]]]] = TokenTexts(
+            len(echo)
+        )
 
     def rows(self, chunk: ResponseChunk) -> list[LogProbRow]:
-        """Return what the next chunk tells of its tokens, behind the prompt's in the first one."""
+        """Return the rows that the next chunk completes, after the prompt's in the first one."""
         return [*self._prompt_rows(chunk), *self._answer_rows(chunk)]
 
     def _prompt_rows(self, chunk: ResponseChunk) -> Iterator[LogProbRow]:
@@ -49,22 +63,42 @@ class LogProbReader:
             return
         top = _top(chunk, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS, len(prompt))
         lengths = self._tokenizer.text_lengths(prompt, self._echo)
-        told = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], top, lengths, strict=True)
-        for number, (token, log_prob, likeliest, length) in enumerate(told):
+        columns = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], lengths, top, strict=True)
+        offset = 0
+        for number, (token, log_prob, length, likeliest) in enumerate(columns):
+            shown = self._shown(token, self._echo[offset : offset + length], length)
             known = number > 0
-            yield self._row(token, log_prob if known else None, likeliest if known else [])
-            self._offset += length
-        self._offset = len(self._echo)
+            yield LogProbRow(
+                token, log_prob if known else None, likeliest if known else [], offset, *shown
+            )
+            offset += length
 
     def _answer_rows(self, chunk: ResponseChunk) -> Iterator[LogProbRow]:
         top = _top(chunk, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS, len(chunk.tokens))
         columns = (chunk.extras[n] for n in (tensors.OUTPUT_LOG_PROBS, tensors.OUTPUT_TEXT_LENGTHS))
-        for token, log_prob, length, likeliest in zip(chunk.tokens, *columns, top, strict=True):
-            yield self._row(token, log_prob, likeliest)
-            self._offset += length
+        rows = zip(chunk.tokens, *columns, top, strict=True)
+        cut = self._may_be_cut and chunk.finish_reason == "stop"
+        for offset, text, (token, log_prob, length, likeliest) in self._texts.completed(
+            chunk, rows
+        ):
+            if cut and offset >= self._texts.end:
+                return
+            yield LogProbRow(token, log_prob, likeliest, offset, *self._shown(token, text, length))
 
-    def _row(self, token: int, log_prob: float | None, top: list[tuple[int, float]]) -> LogProbRow:
-        return LogProbRow(token, log_prob, top, self._offset)
+    def _shown(self, token: int, shown: str, length: int) -> tuple[str, bytes | None]:
+        """Return a token's text and bytes, less what the text leaves out.
+
+        That is what a stop string cuts off, and the space that some tokenizers take off the text's
+        first word. shown: the characters that the token completes, of which there were ``length``.
+        """
+        text, raw = self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
+        if UNREADABLE not in text:
+            return (shown, shown.encode()) if 0 < len(shown) < len(text) else (text, raw)
+        if raw is None or len(shown) == length:
+            return text, raw
+        others_end = raw[: len(raw) - len(raw.lstrip(CONTINUATIONS))]
+        raw = others_end + shown[bool(others_end) :].encode()
+        return raw.decode(errors="replace"), raw
 
 
 def chat_log_probs(tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> ChatLogProbs:
@@ -79,9 +113,9 @@ def chat_log_probs(tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> Chat
 
     content = [
         ChatLogProb(
-            token=tokenizer.token_text(row.token),
+            token=row.text,
             logprob=row.log_prob or 0.0,
-            bytes=_as_list(tokenizer.token_bytes(row.token)),
+            bytes=_as_list(row.raw),
             top_logprobs=[alternative(*likely) for likely in row.top],
         )
         for row in rows
@@ -94,7 +128,7 @@ def completion_log_probs(
 ) -> CompletionLogProbs:
     """Return the rows as a completion's choice tells them."""
     return CompletionLogProbs(
-        tokens=[_name(tokenizer, row.token) for row in rows],
+        tokens=[_name(row.text, row.raw) for row in rows],
         token_logprobs=[row.log_prob for row in rows],
         top_logprobs=[_likeliest(tokenizer, row) for row in rows],
         text_offset=[row.offset for row in rows],
@@ -107,13 +141,13 @@ def _likeliest(tokenizer: ChatTokenizer, row: LogProbRow) -> dict[str, float] | 
         return None
     told: dict[str, float] = {}
     for token, log_prob in [*row.top, (row.token, row.log_prob)]:
-        told.setdefault(_name(tokenizer, token), log_prob)
+        name = _name(tokenizer.token_text(token), tokenizer.token_bytes(token))
+        told.setdefault(name, log_prob)
     return told
 
 
-def _name(tokenizer: ChatTokenizer, token: int) -> str:
+def _name(text: str, raw: bytes | None) -> str:
     """What OpenAI calls a token: its text, or the bytes of what is no text alone."""
-    text, raw = tokenizer.token_text(token), tokenizer.token_bytes(token)
     if raw is None or raw == text.encode():
         return text
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

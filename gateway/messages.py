@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from tandem.gateway.body_objects import Strict
 from tandem.gateway.errors import bad_request
-from tandem.gateway.fields import MOST_LEVELS, check_plain, wrong
+from tandem.gateway.fields import MOST_LEVELS, check_plain
 from tandem.gateway.tools import MOST_TOOLS
 from tandem.gateway.values import UpToFirstFault, text_or_list
 
@@ -20,7 +21,7 @@ REFUSED = ("function_call", "audio")  # of a message: no text stands for them
 INSTEAD_OF_TEXT = ("tool_calls", "reasoning", "reasoning_content")
 
 
-class TextPart(BaseModel):
+class TextPart(Strict):
     """A part of a message's content."""
 
     type: Literal["text"]
@@ -30,14 +31,14 @@ class TextPart(BaseModel):
 Parts = Annotated[list[TextPart], UpToFirstFault(MOST_PARTS)]
 
 
-class FunctionCalled(BaseModel):
+class FunctionCalled(Strict):
     """A function and its arguments, as JSON."""
 
     name: str
     arguments: str = "{}"
 
 
-class ToolCalled(BaseModel):
+class ToolCalled(Strict):
     """A call that an assistant made."""
 
     id: str | None = None
@@ -74,7 +75,7 @@ def _read(arguments: str) -> Any:
 ToolsCalled = Annotated[list[ToolCalled], UpToFirstFault(MOST_TOOLS)]
 
 
-class Message(BaseModel):
+class Message(Strict):
     """A message of a chat. Fields that are not named here say nothing to a template.
 
     reasoning_content: vLLM's clients call it ``reasoning``; templates know this name.
@@ -99,7 +100,7 @@ class Message(BaseModel):
             return data
         for name in REFUSED:
             if data.get(name):
-                raise wrong("messages", f"messages: '{name}' is not supported; send text")
+                raise PydanticCustomError("refused", f"'{name}' is not supported; send text")
         if data.get("content") is None and any(map(data.get, INSTEAD_OF_TEXT)):
             return data | {"content": ""}
         return data
@@ -120,4 +121,5 @@ class Message(BaseModel):
         return plain | {"content": self.text}
 
 
-Messages = Annotated[list[Message], UpToFirstFault(MOST_MESSAGES)]
+# All that are faulty are named: unlike lists of texts and ids, there are not many.
+Messages = Annotated[list[Message], Field(max_length=MOST_MESSAGES)]

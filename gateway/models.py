@@ -89,14 +89,15 @@ class ServedModels:
         """Tokens that a prompt and its answer may have together."""
         return self.loop.target.max_seq_len - self.loop.target.max_draft_len
 
-    def check_text(self, text: str) -> None:
-        """Refuse a prompt that the entries would not take, before it is tokenized."""
+    def check_text(self, text: str, field: str) -> None:
+        """Refuse a prompt, sent in a field, that entries would not take, before it is tokenized."""
         size, most = len(text.encode()), self.loop.max_text_bytes
         if 0 < most < size:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
                 f"{CONTEXT_LENGTH} {self.room} tokens; the prompt has {size} bytes, "
                 f"at most {most} are taken",
+                param=field,
                 code="context_length_exceeded",
             )
 

@@ -22,29 +22,33 @@ class Split(NamedTuple):
 class ReasoningSplitter:
     """Tells a model's thoughts from its answer, while both are written.
 
-    begun: the prompt ends where thoughts have begun. White space around thoughts is left out.
+    begun: the prompt ends where thoughts have begun; a model may repeat the tag. White space around
+    thoughts is left out.
     """
 
     def __init__(self, *, begun: bool) -> None:
         self._held = ""  # a tag that may have begun, and the white space before it
         self._thinks = self._at_edge = begun
         self._answers = False
+        self._may_begin = True
 
     def feed(self, text: str) -> Split:
         """Take more of the text; return what it makes known."""
         text, self._held = self._held + text, ""
         if self._answers:
             return Split(content=self._inside(text))
-        if not self._thinks:
+        if self._may_begin:
             bare = text.lstrip(SPACE)
             if BEGIN.startswith(bare) and bare != BEGIN:
                 self._held = text
                 return Split()
-            if not bare.startswith(BEGIN):
+            self._may_begin = False
+            if bare.startswith(BEGIN):
+                self._thinks = self._at_edge = True
+                text = bare.removeprefix(BEGIN)
+            elif not self._thinks:
                 self._answers = True
                 return Split(content=text)
-            self._thinks = self._at_edge = True
-            text = bare.removeprefix(BEGIN)
         thoughts, end, answer = text.partition(END)
         if end:
             reasoning = self._inside(thoughts.rstrip(SPACE))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import Field, WrapValidator, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tandem.gateway.body_objects import Body, BodyObject
 from tandem.gateway.fields import quoted, wrong
@@ -15,15 +15,13 @@ from tandem.gateway.values import (
     INT32,
     MOST_CHOICES,
     Alternatives,
-    Bias,
     Count,
+    LogitBias,
     Penalty,
     Prompts,
     TextOrTexts,
     Texts,
-    TokenId,
     TokenIds,
-    entry_by_entry,
 )
 
 
@@ -49,6 +47,8 @@ class GenerationRequest(GuidedRequest):
     off. return_token_details: send each token's round and kind.
     """
 
+    prompt_field: ClassVar = "prompt"
+
     model: str | None = None
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=1000)] = 1.0
@@ -58,7 +58,7 @@ class GenerationRequest(GuidedRequest):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[TokenId, Bias], WrapValidator(entry_by_entry)] = {}
+    logit_bias: LogitBias = {}
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -93,6 +93,11 @@ class GenerationRequest(GuidedRequest):
     def limit(self) -> int | None:
         """The most tokens that an answer may have; None is as many as fit."""
         return self.max_tokens
+
+    @property
+    def limit_field(self) -> str:
+        """The field that sets the limit."""
+        return "max_tokens"
 
     @property
     def num_alternatives(self) -> int | None:
@@ -170,6 +175,8 @@ class ChatRequest(GenerationRequest):
     ``required``, or with the name of one, its answer is calls.
     """
 
+    prompt_field = "messages"
+
     messages: Annotated[Messages, Field(min_length=1)]
     tools: Tools = []
     tool_choice: ToolChoice = "auto"
@@ -234,6 +241,11 @@ class ChatRequest(GenerationRequest):
     def limit(self) -> int | None:
         """The most tokens that an answer may have; None is as many as fit."""
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def limit_field(self) -> str:
+        """The field that sets the limit."""
+        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
 
 class TokenizeRequest(Body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -11,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tandem.gateway.answer_guides import answer_guide
-from tandem.gateway.answers import AnswerState
+from tandem.gateway.answers import NO_ECHO, AnswerState, Echo
 from tandem.gateway.aside import LONG, aside
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
-from tandem.gateway.generation import generate, naming_field
+from tandem.gateway.generation import generate, naming_fields
 from tandem.gateway.guides import AskedGuide
-from tandem.gateway.inputs import check_room, extras_for, guide_inputs, inputs_for
+from tandem.gateway.inputs import check_room, extras_for, field_names, guide_inputs, inputs_for
 from tandem.gateway.log_probs import LogProbReader
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
@@ -102,7 +103,7 @@ class Serving:
         special = models.add_special_tokens
         for prompt in body.prompts:
             if isinstance(prompt, str):
-                models.check_text(prompt)
+                models.check_text(prompt, "prompt")
         # Many short prompts take as long as a long one: they go aside together.
         length = sum(map(len, body.prompts))
         prompts = await aside(length, lambda: self._prompt_ids(body.prompts, special))
@@ -117,8 +118,8 @@ class Serving:
                 f"token id {largest} is not below {vocab_size}, the vocabulary's size",
                 param="prompt",
             )
-        echoed = body.prompts if body.echo else ()
-        echoes = await aside(length, lambda: self._echoes(echoed))
+        skips = models.skip_special_tokens
+        echoes = await aside(length, lambda: self._echoes(body, prompts, skips))
         return await self._answer(
             COMPLETION, body, prompts, models, http, guide=body.guide, echoes=echoes
         )
@@ -133,10 +134,23 @@ class Serving:
             for prompt in prompts
         ]
 
-    def _echoes(self, prompts: Sequence[str | list[int]]) -> list[str]:
+    def _echoes(
+        self, body: CompletionRequest, prompts: Sequence[list[int]], skips: bool
+    ) -> list[Echo]:
+        """Return what the answers to each prompt begin with.
+
+        A character that the prompt begins and does not finish belongs to the answer, if there is
+        one.
+        """
+        if not body.echo:
+            return [NO_ECHO] * len(prompts)
+        text_of = self.tokenizer.decode if body.limit == 0 else self.tokenizer.complete
         return [
-            prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-            for prompt in prompts
+            Echo(
+                given if isinstance(given, str) else text_of(ids),
+                len(self.tokenizer.complete(ids, skip_special_tokens=skips)),
+            )
+            for given, ids in zip(body.prompts, prompts, strict=True)
         ]
 
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
@@ -162,7 +176,7 @@ class Serving:
         self, text: str, add_special_tokens: bool, models: ServedModels
     ) -> list[int]:
         """Return the ids of a text; raises ApiError for one that cannot fit."""
-        models.check_text(text)
+        models.check_text(text, "prompt")
         return await aside(
             len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         )
@@ -179,7 +193,8 @@ class Serving:
 
         def encoded() -> list[int]:
             messages = [message.plain for message in body.messages or ()]
-            return self.tokenizer.encode_chat(messages, variables, check=models.check_text)
+            check = partial(models.check_text, field="messages")
+            return self.tokenizer.encode_chat(messages, variables, check=check)
 
         try:
             return await aside(_size(body), encoded)
@@ -207,7 +222,7 @@ class Serving:
         http: Request,
         *,
         guide: AskedGuide | None,
-        echoes: Sequence[str] = (),
+        echoes: Sequence[Echo] = (NO_ECHO,),
     ) -> Response:
         """Answer prompts, each as often as is asked for. echoes: what their answers begin with."""
         model = models.named(body.model)
@@ -216,7 +231,7 @@ class Serving:
             {**inputs_for(body, model, ids, models.room, number), **guide_inputs(guide)}
             for number, ids in enumerate(wanted)
         ]
-        begins = [echo for echo in echoes or [""] * len(prompts) for _ in range(body.n)]
+        begins = [echo for echo in echoes for _ in range(body.n)]
         answers = [self._new_answer(body, *given) for given in zip(wanted, begins, strict=True)]
         exchange = Exchange(
             body,
@@ -231,14 +246,13 @@ class Serving:
             extras_for(body),
             most_at_once=models.loop.max_requests,
         )
-        if guide is not None:
-            chunks = naming_field(guide, chunks)
+        chunks = naming_fields(field_names(body, guide), guide, chunks)
         if body.stream:
             events = begun(exchange.events(chunks), self.under_way)
             return stream_response(await while_connected(http.receive, events))
         return await while_connected(http.receive, exchange.whole(chunks))
 
-    def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: str) -> AnswerState:
+    def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: Echo) -> AnswerState:
         answer = AnswerState(len(ids), echo)
         if body.return_token_details:
             answer.origins = TokenOrigins()
@@ -250,8 +264,12 @@ class Serving:
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
             answer.one_call, answer.only_calls = body.one_call, body.must_call
         if body.num_alternatives is not None:
-            echoed = ids if body.echoes else None
-            answer.log_probs = LogProbReader(self.tokenizer, echoed, echo)
+            answer.log_probs = LogProbReader(
+                self.tokenizer,
+                may_be_cut=bool(body.stop_strings),
+                prompt=ids if body.echoes else None,
+                echo=echo.text,
+            )
         return answer
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 from tandem.contract import entry as tensors
 from tandem.contract.entry import KINDS
 from tandem.gateway.objects import SpeculativeDecoding, TokenDetail
+from tandem.gateway.token_texts import TokenTexts
 from tandem.gateway.triton.backend import ResponseChunk
 
-# What is told of each token, in this order.
+# What is told of each token.
 ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 
 
@@ -37,25 +37,20 @@ def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> Speculative
 class TokenOrigins:
     """Finds, for each token of one answer, its text, its round and its kind.
 
-    A token is told of when all its text has come: what may be the beginning of a stop string comes
-    later than the token. Together the texts are the answer's.
+    Together the texts are the answer's.
     """
 
     def __init__(self) -> None:
-        self._untold: deque[tuple[int, int, int, int]] = deque()
-        self._text = ""  # that belongs to no token yet
+        self._texts: TokenTexts[tuple[int, int, int]] = TokenTexts()
 
     def details(self, chunk: ResponseChunk) -> list[TokenDetail]:
         """Return what is to be told with the next chunk."""
-        self._text += chunk.text
-        columns = [chunk.extras[name] for name in ORIGINS]
-        self._untold.extend(zip(chunk.tokens, *columns, strict=True))
-        last = chunk.finish_reason is not None
-        told = []
-        while self._untold and (last or self._untold[0][-1] <= len(self._text)):
-            token, round_, kind, length = self._untold.popleft()
-            text, self._text = self._text[:length], self._text[length:]
-            told.append(TokenDetail(id=token, text=text, round=round_, kind=KINDS[kind]))
-        if last and told:  # an unfinished character, which no token completes
-            told[-1].text += self._text
+        columns = (chunk.extras[name] for name in (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS))
+        rows = zip(chunk.tokens, *columns, strict=True)
+        told = [
+            TokenDetail(id=token, text=text, round=round_, kind=KINDS[kind])
+            for _, text, (token, round_, kind) in self._texts.completed(chunk, rows)
+        ]
+        if chunk.finish_reason is not None and told:
+            told[-1].text += self._texts.rest  # an unfinished character, which no token completes
         return told

@@ -137,6 +137,11 @@ class ChatTokenizer:
             "chat_template": self.template.source if self.template else None,
         }
 
+    def complete(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Return the text of ids without a character that the last ones only begin."""
+        detokenizer = self._without_special if skip_special_tokens else self._detokenizer
+        return detokenizer.complete(ids)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens included."""
         text: str = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
@@ -189,6 +194,10 @@ class ChatTokenizer:
     @cached_property
     def _detokenizer(self) -> Detokenizer:
         return make_detokenizer(self._tokenizer, skip_special_tokens=False)
+
+    @cached_property
+    def _without_special(self) -> Detokenizer:
+        return make_detokenizer(self._tokenizer, skip_special_tokens=True)
 
     def _marked(self, value: Value, marks: Marks) -> Value:
         """Mark the special tokens in every text of some plain data."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
-from tandem.gateway.body_objects import BodyObject
+from tandem.gateway.body_objects import BodyObject, Strict
 from tandem.gateway.values import UpToFirstFault
 
 MOST_TOOLS = 128
 
 
-class Function(BaseModel):
+class Function(Strict):
     """A function that a model may call.
 
     parameters: their JSON schema; left out, there are none. strict: the arguments have to fit it.
@@ -24,7 +24,7 @@ class Function(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(Strict):
     """A tool that a model may call."""
 
     type: Literal["function"]

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from itertools import islice
 from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag, ValidatorFunctionWrapHandler
-from pydantic_core import CoreSchema
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 MOST_CHOICES = 128
+ENTRIES_AT_ONCE = 1000
 INT32 = 2**31 - 1
 
 Count = Annotated[int, Field(ge=1, le=INT32)]
@@ -37,17 +48,27 @@ class UpToFirstFault(NamedTuple):
         return cast(CoreSchema, schema)
 
 
-def entry_by_entry(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Have an object read no further than its first fault."""
+def _by_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Have an object read part by part, no further than the first one with faults."""
     if not isinstance(value, dict):
         return check(value)
     entries: dict[Any, Any] = {}
-    for name, item in value.items():
-        entries |= check({name: item})
+    left = iter(value.items())
+    while part := dict(islice(left, ENTRIES_AT_ONCE)):
+        entries |= check(part)
     return entries
 
 
+def _token_id(name: str) -> int:
+    if not re.fullmatch("[0-9]{1,10}", name):
+        raise PydanticCustomError("token_id", "must be a token id")
+    return int(name)
+
+
 # Where a field takes several kinds, its first item says which: each kind would be tried on all.
+LogitBias = Annotated[
+    dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_by_parts)
+]
 Texts = Annotated[list[str], UpToFirstFault()]
 TokenIds = Annotated[list[TokenId], UpToFirstFault()]
 

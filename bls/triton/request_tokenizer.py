@@ -41,7 +41,10 @@ class RequestTokenizer:
         ]
 
     def prefixes(self, state: RequestState, prompts: list[Prompt]) -> list[str]:
-        """Return what each answer's text begins with: the prompt, where it is not excluded."""
+        """Return what each answer's text begins with: the prompt, where it is not excluded.
+
+        A character that the prompt begins and does not finish belongs to the answer.
+        """
         if state.options.exclude_input_in_output:
             return [""] * len(prompts)
         return [
@@ -51,7 +54,7 @@ class RequestTokenizer:
 
     def _text(self, state: RequestState, ids: TokenIds) -> str:
         model = self._settings.postprocessing_model
-        response = self._await(state, model, text_request(model, TextCall(ids, None)))
+        response = self._await(state, model, text_request(model, TextCall(ids, 0)))
         return text_of(model, response).text
 
     def _await(self, state: RequestState, model: str, request: Any) -> Any:

@@ -62,8 +62,9 @@ class StreamDetokenizer:
 
     def start(self, clients: EngineClients, request: Request) -> None:
         """Start the thread."""
-        steps = detokenize_stream(tells_lengths=request.wants_text_lengths)
-        self._driver = Driver(clients, steps, request, self, next_chunk=self._chunks.take)
+        self._driver = Driver(
+            clients, detokenize_stream(request), request, self, next_chunk=self._chunks.take
+        )
         self._driver.start()
 
     def put(self, chunk: Chunk) -> None:

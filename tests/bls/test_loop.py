@@ -358,7 +358,7 @@ def test_a_streams_text_keeps_no_round_waiting():
     decoding = decoding_of(request)
     chunks = perform(decoding.decode(), {"target": Notes(ENDLESS), "draft": Draft(ENDLESS)})
     assert [chunk.text for chunk in chunks] == [""] * len(effects)
-    detokenized = perform(detokenize_stream(), chunks_in=chunks)
+    detokenized = perform(detokenize_stream(request), chunks_in=chunks)
     assert "".join(chunk.text for chunk in detokenized) == expected(request, ENDLESS)[1]
     assert [chunk.totals for chunk in detokenized] == [chunk.totals for chunk in chunks]
 

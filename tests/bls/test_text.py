@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scripted import decoded, ids, perform, text_of
+from scripted import decoded, ids, perform, request_of, text_of
 
 from tandem.bls import text
 from tandem.bls.effects import Chunk, TextCall
@@ -111,14 +111,14 @@ def test_telling_a_text_copies_each_token_a_few_times_however_long_it_grows(monk
 
     monkeypatch.setattr(text, "np", type("numpy", (), {"concatenate": staticmethod(counting)}))
     chunks = chunks_of(count)
-    heard = perform(detokenize_stream(), chunks_in=chunks)
+    heard = perform(detokenize_stream(request_of()), chunks_in=chunks)
     tokens = [token for chunk in chunks for token in chunk.tokens.tolist()]
     assert "".join(chunk.text for chunk in heard) == text_of(tokens)
     assert sum(copied) <= 4 * len(tokens)
 
 
 def test_narration_asks_for_the_whole_text_at_the_end_alone():
-    steps, wholes = detokenize_stream(), []
+    steps, wholes = detokenize_stream(request_of()), []
     heard, effect = iter(chunks_of(3)), None
     effect = next(steps)
     while True:

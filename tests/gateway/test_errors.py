@@ -1,5 +1,7 @@
 """Errors are OpenAI's objects with the right status, and say nothing of the inside."""
 
+import gzip
+import json
 import logging
 
 import pytest
@@ -135,6 +137,19 @@ async def test_a_body_must_be_said_to_be_json(client):
     async with client() as opened:
         response = await opened.post("/v1/completions", content=b'{"prompt": "x"}', headers=headers)
     assert response.status_code == 400
+
+
+async def test_a_compressed_body_is_refused_as_what_it_is(client):
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    body = gzip.compress(json.dumps(PROMPT).encode())
+    async with client() as opened:
+        response = await opened.post("/v1/completions", content=body, headers=headers)
+        plain = await opened.post(
+            "/v1/completions", json=PROMPT, headers={"content-encoding": "identity"}
+        )
+    assert plain.status_code == 200
+    assert response.status_code == 415
+    assert "content-encoding gzip is not supported" in response.json()["error"]["message"]
 
 
 async def chunked():

@@ -1,10 +1,14 @@
 """Log-probabilities, as OpenAI's clients ask for them and read them."""
 
 import threading
+from functools import partial
 
 import pytest
 import tokenizer_kinds
-from scripted_triton import origins, statistics
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import Draft, Target, Writes, decoded_by, decoding_of, ids, play, request_of
+from scripted_triton import detokenizer, joined, origins, statistics
 from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
@@ -13,7 +17,7 @@ from tandem.gateway.objects import Completion
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
-from .conftest import events
+from .conftest import DEMO, events
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -114,15 +118,147 @@ async def test_the_tokens_of_one_character_are_where_it_is(ask, triton, tokenize
     assert offsets == [0, 1, 2, 2, 2, 2, 3, 5, 8]
 
 
-async def test_an_answer_begins_behind_the_part_of_a_character(ask, triton, tokenizer_folder):
-    whole = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
-    told = rated("prompt", [0.0] * 2, [[[0, 0.0]]] * 2)
-    triton.script = lambda _: [ANSWER._replace(extras=ANSWER.extras | told)]
-    answer = await ask(prompt=whole[:2], echo=True, logprobs=1)
-    text = answer["choices"][0]["text"]
-    offsets = answer["choices"][0]["logprobs"]["text_offset"]
-    assert text[offsets[2] :] == "():\n"
-    assert text[offsets[3] :] == "\n"
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_character_that_prompt_and_answer_share_is_whole(
+    post, triton, tokenizer_folder, stream
+):
+    smile = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
+    assert len(smile) == 4
+    lengths = {entry.OUTPUT_TEXT_LENGTHS: [0, 1], entry.OUTPUT_LOG_PROBS: [-1.0, -2.0]}
+    told = lengths | {entry.PROMPT_LOG_PROBS: [0.0, -1.5, -2.5]}
+    answer = ResponseChunk("\U0001f642", smile[2:], 1, 0, 0, "length", statistics(0), told)
+    triton.script = lambda _: [answer]
+    body = {"prompt": [PROMPT[0], *smile[:2]], "echo": True, "logprobs": 0, "stream": stream}
+    response = await post("/v1/completions", body)
+    [told] = events(response) if stream else [response.json()]
+    choice = told["choices"][0]
+    assert choice["text"] == "def\U0001f642"
+    assert choice["logprobs"]["text_offset"] == [0, 3, 3, 3, 3]
+    assert not triton.asked[0]["exclude_input_in_output"]
+
+
+async def test_a_prompt_alone_shows_the_part_of_a_character_that_it_ends_with(
+    ask, triton, tokenizer_folder
+):
+    smile = ChatTokenizer(tokenizer_folder).encode("\U0001f642", add_special_tokens=False)
+    answer = await ask(prompt=[PROMPT[0], *smile[:2]], echo=True, max_tokens=0)
+    assert answer["choices"][0]["text"] == "def\ufffd"
+
+
+@pytest.mark.parametrize("cut", [("3, 1", " 2, "), (", 3, 1", " 2")])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_log_probs_end_where_a_stop_string_cuts_the_text(post, triton, path, stream, cut):
+    """Each choice has the tokens of its text, the last one as far as the text shows it."""
+    stop, text = cut
+    pieces = [" 2", ",", " 3", ",", " 1"]
+    encode = partial(ChatTokenizer(DEMO).encode, add_special_tokens=False)
+    tokens = [encode(piece)[0] for piece in pieces]
+
+    def chunk(text, begin, end, **last):
+        lengths = {entry.OUTPUT_TEXT_LENGTHS: [len(piece) for piece in pieces[begin:end]]}
+        values = {entry.OUTPUT_LOG_PROBS: [-1.0] * (end - begin)}
+        likely = {
+            entry.OUTPUT_TOP_IDS: [[token] for token in tokens[begin:end]],
+            entry.OUTPUT_TOP_LOG_PROBS: [[-1.0]] * (end - begin),
+        }
+        return ResponseChunk(text, tokens[begin:end], 1, 0, 0, extras=lengths | values | likely)
+
+    end = chunk(text[2:], 2, 5)._replace(finish_reason="stop", statistics=statistics(0))
+    triton.script = lambda _: [chunk(text[:2], 0, 2), end]
+    asked = {"logprobs": 1, "prompt": "x"}
+    if "chat" in path:
+        asked = {**CHAT, "logprobs": True, "top_logprobs": 1}
+    response = await post(path, {**asked, "stream": stream, "stop": stop, "n": 2})
+    assert response.status_code == 200, response.text
+    told = events(response) if stream else [response.json()]
+    for number in range(2):
+        choices = [c for event in told for c in event["choices"] if c["index"] == number]
+        assert "".join(names_in(choice) for choice in choices) == text
+        offsets = [o for c in choices for o in c["logprobs"].get("text_offset", ())]
+        assert all(offset < len(text) for offset in offsets)
+
+
+def names_in(choice):
+    """The tokens of a choice's log-probabilities, joined."""
+    told = choice["logprobs"]
+    return "".join(told["tokens"] if "tokens" in told else [t["token"] for t in told["content"]])
+
+
+async def test_a_hidden_token_at_the_end_has_its_log_prob(ask, triton):
+    told = {entry.OUTPUT_TEXT_LENGTHS: [3, 0], entry.OUTPUT_LOG_PROBS: [-1.0, -2.0]}
+    hidden = ResponseChunk("():", [NEW[0], 0], 2, 0, 0, "length", statistics(0), told)
+    triton.script = lambda _: [hidden]
+    answer = await ask(prompt=PROMPT, logprobs=0, stop="zzz")
+    assert answer["choices"][0]["logprobs"]["tokens"] == ["():", "<|endoftext|>"]
+
+
+WRITTEN = st.text(st.sampled_from("ab, 31\n\u00e9\u4e16\U0001f642\u200d"), min_size=1, max_size=12)
+STOPS = st.lists(WRITTEN, max_size=2)
+
+
+@given(text=WRITTEN, stops=STOPS, accepted=st.lists(st.booleans(), min_size=1))
+def test_tokens_join_to_the_text_whatever_stops_it_and_however_it_comes(text, stops, accepted):
+    tokenizer = ChatTokenizer(DEMO)
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    chunks = written(tokens, tuple(stops), tuple(accepted))
+    for arrived in (chunks, [joined(chunks)]):
+        reader = LogProbReader(tokenizer, may_be_cut=bool(stops))
+        rows = [row for chunk in arrived for row in reader.rows(chunk)]
+        shown = "".join(chunk.text for chunk in arrived)
+        assert b"".join(row.raw for row in rows) == shown.encode()
+        assert all(row.offset < len(shown) for row in rows)
+        assert [row.log_prob for row in rows] == [float(at) for at in range(len(rows))]
+
+
+@given(text=WRITTEN, stops=STOPS, cut=st.integers(1, 5))
+def test_tokens_of_an_echo_and_its_answer_join_to_both(text, stops, cut):
+    tokenizer = ChatTokenizer(DEMO)
+    tokens = tokenizer.encode(text + "zz", add_special_tokens=False)
+    prompt, answer = tokens[:cut], tokens[cut:] or tokens[-1:]
+    first, *later = written(answer, tuple(stops), (True, False), prompt=prompt)
+    first.extras[entry.PROMPT_LOG_PROBS] = [0.0] * len(prompt)
+    echo = tokenizer.complete(prompt)
+    reader = LogProbReader(tokenizer, may_be_cut=bool(stops), prompt=prompt, echo=echo)
+    rows = [row for chunk in (first, *later) for row in reader.rows(chunk)]
+    shown = echo + "".join(chunk.text for chunk in (first, *later))
+    if len(rows) > len(prompt):
+        assert b"".join(row.raw for row in rows) == shown.encode()
+    assert all(row.offset <= len(echo) for row in rows[: len(prompt)])
+    assert all(row.offset < len(shown) for row in rows[len(prompt) :])
+
+
+def written(tokens, stops, accepted, prompt=()):
+    """The chunks of a stream that says these tokens, of rounds of several lengths.
+
+    prompt: ids of a prompt that is echoed.
+    """
+    request = request_of(
+        prompt_ids=ids(*prompt or (5,)),
+        echoes_prompt=bool(prompt),
+        max_tokens=len(tokens),
+        end_ids=(),
+        stop_strings=stops,
+        streams_text=True,
+        wants_text_lengths=True,
+    )
+    language = Writes(len(request.prompt_ids), tokens)
+    made = play(
+        decoding_of(request),
+        Target(language, end_ids=()),
+        Draft(language, accepted),
+        decode=decoded_by(detokenizer()),
+    )
+    chunks, count = [], 0
+    for chunk in made:
+        said = chunk.tokens.tolist()
+        extras = {
+            entry.OUTPUT_TEXT_LENGTHS: chunk.details.text_lengths.tolist(),
+            entry.OUTPUT_LOG_PROBS: [float(count + at) for at in range(len(said))],
+        }
+        count += len(said)
+        chunks.append(ResponseChunk(chunk.text, said, 1, 0, 0, chunk.finish_reason, None, extras))
+    return chunks
 
 
 def test_a_token_that_the_tokenizer_added_is_none_of_the_echo(tmp_path):

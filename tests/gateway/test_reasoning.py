@@ -42,6 +42,10 @@ def split(chunks, *, begun=False):
         ("", False, "", ""),
         ("a</think>b</think>", True, "a", "b</think>"),
         ("<<think>a", True, "<<think>a", ""),
+        ("<think>\nWell.</think>Yes.", True, "Well.", "Yes."),
+        ("\n<think>a", True, "a", ""),
+        ("<thin", True, "<thin", ""),
+        (" a <think> b</think>", True, "a <think> b", ""),
     ],
 )
 def test_thoughts_are_told_from_the_answer(text, begun, reasoning, content):

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from tandem.gateway import fields
+from tandem.gateway.errors import ApiError
 from tandem.gateway.schema import CompletionRequest
 
 pytestmark = pytest.mark.anyio
@@ -156,7 +157,32 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
         ({"max_tokens": 0}, "max_tokens", "max_tokens: 0 needs echo to be true"),
         ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
         ({"logit_bias": {"5": 101}}, "logit_bias", "less than or equal to 100"),
-        ({"logit_bias": {"five": 1}}, "logit_bias.five", "must be a valid integer"),
+        ({"logit_bias": {"five": 1}}, "logit_bias.five", "must be a token id"),
+        ({"logit_bias": {"1_0": 1}}, "logit_bias.1_0", "must be a token id"),
+        (
+            {"logit_bias": {"5": 101, "6": 1, "x": 1, "7": True}},
+            "logit_bias.5",
+            "less than or equal to 100; logit_bias.x: must be a token id; logit_bias.7: must be a",
+        ),
+        ({"n": True}, "n", "n: must be a valid integer"),
+        ({"n": "2"}, "n", "n: must be a valid integer"),
+        ({"logprobs": True}, "logprobs", "logprobs: must be a valid integer"),
+        ({"temperature": True}, "temperature", "temperature: must be a valid number"),
+        ({"stream": "false"}, "stream", "stream: must be a valid boolean"),
+        ({"echo": 1}, "echo", "echo: must be a valid boolean"),
+        ({"prompt": [True]}, "prompt[0]", "prompt[0]: must be a valid integer"),
+        ({"prompt": [[5, True]]}, "prompt[0][1]", "prompt[0][1]: must be a valid integer"),
+        (
+            {"num_draft_tokens": True},
+            "num_draft_tokens",
+            "num_draft_tokens: must be a valid integer or 'auto'",
+        ),
+        ({"n": 0, "top_p": 2}, "top_p", "top_p: must be less than or equal to 1; n: must be"),
+        (
+            {"stream": True, "stream_options": {"include_usage": "yes"}},
+            "stream_options.include_usage",
+            "must be a valid boolean",
+        ),
         ({"prompt": ""}, "prompt", "prompt is empty"),
         ({"prompt": ["a", ""]}, "prompt", "prompt is empty"),
         ({"prompt": []}, "prompt", "prompt is empty"),
@@ -210,13 +236,115 @@ async def test_what_is_no_text_or_number_is_refused(client, path, body):
         ([{"role": "assistant"}], "messages[0].content"),
         ([{"role": "assistant", "tool_calls": []}], "messages[0].content"),
         ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0].function"),
-        ([{"role": "assistant", "content": "", "function_call": {"name": "f"}}], "messages"),
+        ([{"role": "assistant", "content": "", "function_call": {"name": "f"}}], "messages[0]"),
     ],
 )
 async def test_messages_that_cannot_be_said_are_refused(post, messages, param):
     response = await post("/v1/chat/completions", {"messages": messages})
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith(param)
+
+
+async def test_every_faulty_message_is_named(post):
+    messages = [
+        {"role": "function", "content": "x"},
+        {"role": "user", "content": "x"},
+        {"role": "user"},
+        {"role": "user", "content": "", "audio": {"id": "x"}},
+    ]
+    error = await refused(post, "/v1/chat/completions", messages=messages)
+    roles = "'system', 'developer', 'user', 'assistant' or 'tool'"
+    assert error["message"] == (
+        f"messages[0].role: must be {roles}; messages[2].content is missing; "
+        "messages[3]: 'audio' is not supported; send text"
+    )
+    assert error["param"] == "messages[0].role"
+
+
+async def test_very_many_faults_are_counted(post):
+    error = await refused(post, "/v1/chat/completions", messages=[{"role": "user"}] * 15)
+    assert error["message"].endswith("messages[9].content is missing; and 5 more")
+
+
+LIMITS = {"max_completion_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (
+            "/v1/completions",
+            {"stop": "x"},
+            "input 'stop_words': 300 words given for a prompt, at most 256 are taken",
+            "stop: 300 words given for a prompt, at most 256 are taken",
+            "stop",
+        ),
+        (
+            "/v1/completions",
+            {"logit_bias": {"5000": 1}},
+            "input 'logit_bias_ids': ids must lie in 0..4095, 5000 given",
+            "logit_bias: ids must lie in 0..4095, 5000 given",
+            "logit_bias",
+        ),
+        (
+            "/v1/completions",
+            {"stop": "x", "bad_words": ["x"]},
+            "inputs 'stop_words', 'bad_words': 99 bytes given in all, at most 9 are taken",
+            "stop, bad_words: 99 bytes given in all, at most 9 are taken",
+            "stop",
+        ),
+        (
+            "/v1/chat/completions",
+            {"logprobs": True, "top_logprobs": 2},
+            "input 'num_top_log_probs' is not supported by this deployment",
+            "top_logprobs is not supported by this deployment",
+            "top_logprobs",
+        ),
+        (
+            "/v1/chat/completions",
+            LIMITS,
+            "input 'max_tokens': 90 prompt tokens and 7 new ones exceed 64",
+            "max_completion_tokens: 90 prompt tokens and 7 new ones exceed 64",
+            "max_completion_tokens",
+        ),
+        (
+            "/v1/completions",
+            {"drafter": "guess"},
+            "input 'drafter': 'guess' given, this deployment has hybrid, none",
+            "drafter: 'guess' given, this deployment has hybrid, none",
+            "drafter",
+        ),
+        (
+            "/v1/completions",
+            {"guided_regex": "("},
+            "input 'guided_decoding_guide_type' is not supported by this deployment",
+            "guided_regex is not supported by this deployment",
+            "guided_regex",
+        ),
+        (
+            "/v1/completions",
+            {"repetition_penalty": 1.5},
+            "model 'target' failed: model 'target': repetition_penalty is not supported",
+            "model 'target' failed: model 'target': repetition_penalty is not supported",
+            "repetition_penalty",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_entrys_error_names_the_field_that_the_client_sent(post, triton, case, stream):
+    path, body, line, message, param = case
+    triton.script = lambda _: [ApiError(400, line)]
+    error = await refused(post, path, **body, stream=stream)
+    assert (error["message"], error["param"]) == (message, param)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_a_prompt_that_leaves_no_room_is_named(post, path):
+    body = {"prompt": [5] * 100}
+    if "chat" in path:
+        body = {"messages": [{"role": "user", "content": "x " * 150}]}
+    error = await refused(post, path, **body)
+    assert error["param"] == next(iter(body))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from tandem.gateway.aside import LONG
+from tandem.gateway.faults import invalid
 from tandem.gateway.fields import MOST_LEVELS
 from tandem.gateway.messages import MOST_MESSAGES, MOST_PARTS
 from tandem.gateway.schema import (
@@ -39,12 +40,9 @@ PART = {"type": "text", "text": "x"}
         (CompletionRequest, {"prompt": [[1]] * (MOST_CHOICES + 1)}),
         (CompletionRequest, {"prompt": "x", "stop": [1] * MANY}),
         (CompletionRequest, {"prompt": "x", "bad_words": [1] * MANY}),
-        (CompletionRequest, {"prompt": "x", "logit_bias": {str(i): "x" for i in range(MANY)}}),
-        (ChatRequest, {"messages": [1] * MANY}),
         (ChatRequest, {"messages": [HELLO] * (MOST_MESSAGES + 1)}),
         (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
         (ChatRequest, {"messages": [{"role": "user", "content": [PART] * (MOST_PARTS + 1)}]}),
-        (TokenizeRequest, {"messages": [1] * MANY}),
         (DetokenizeRequest, {"tokens": [-1] * MANY}),
     ],
 )
@@ -52,6 +50,22 @@ def test_a_list_is_read_as_far_as_its_first_fault(kind, body):
     with pytest.raises(ValidationError) as refused:
         kind.model_validate(body)
     assert refused.value.error_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (CompletionRequest, {"prompt": "x", "logit_bias": {str(i): "x" for i in range(9 * MANY)}}),
+        (ChatRequest, {"messages": [1] * 9 * MANY}),
+        (ChatRequest, {"messages": [1] * 99 * MANY}),
+        (TokenizeRequest, {"messages": [1] * 9 * MANY}),
+    ],
+)
+def test_where_all_faults_are_named_there_are_not_too_many(kind, body):
+    with pytest.raises(ValidationError) as refused:
+        kind.model_validate(body)
+    assert refused.value.error_count() <= MOST_MESSAGES
+    assert len(invalid(refused.value).message) < 1000
 
 
 @pytest.mark.parametrize(
@@ -192,7 +206,7 @@ async def test_ids_that_cannot_fit_are_never_made_text(post, monkeypatch):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("work", "prompt"), [("encode", "a b " * 500), ("decode", [5] * 50)], ids=["texts", "ids"]
+    ("work", "prompt"), [("encode", "a b " * 500), ("complete", [5] * 50)], ids=["texts", "ids"]
 )
 async def test_many_prompts_are_one_long_text(post, monkeypatch, work, prompt):
     """Each is short, and all together would hold up everybody's chunks."""

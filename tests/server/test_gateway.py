@@ -159,9 +159,9 @@ def test_errors_are_the_clients_own(client):
     with pytest.raises(openai.BadRequestError) as refused:
         complete(client, "x", max_tokens=5000)
     assert refused.value.code == "context_length_exceeded"
-    with pytest.raises(openai.BadRequestError, match="input 'drafter': 'guess' given"):
+    with pytest.raises(openai.BadRequestError, match="drafter: 'guess' given"):
         complete(client, "x", extra_body={"drafter": "guess"})
-    with pytest.raises(openai.BadRequestError, match="input 'drafter': 'guess' given"):
+    with pytest.raises(openai.BadRequestError, match="drafter: 'guess' given"):
         complete(client, "x", stream=True, extra_body={"drafter": "guess"})
     with pytest.raises(openai.NotFoundError):
         complete(client, "x", model="gpt-4")

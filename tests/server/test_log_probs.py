@@ -3,7 +3,8 @@
 import numpy as np
 import openai
 import pytest
-from entries import OUTPUTS, ask, ask_one, stream
+import tritonclient.grpc as triton_client
+from entries import OUTPUTS, ask, ask_one, inputs, read, stream, tensor
 from prompts import COMPLETIONS
 
 from tandem.contract import entry
@@ -142,3 +143,35 @@ def test_log_probs_and_a_bias_by_openais_client(client):
     assert len(set(text.choices[0].logprobs.tokens)) == 1
     offsets = text.choices[0].logprobs.text_offset
     assert offsets == sorted(offsets)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_log_probs_end_where_a_stop_string_cuts_the_text(client, drafter):
+    asked = {"model": "bls_stream", "temperature": 0, "max_tokens": 16, "stop": "3, 1"}
+    asked |= {"prompt": "x = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1,", "logprobs": 2, "n": 2}
+    asked["extra_body"] = {"drafter": drafter}
+    whole = client.completions.create(**asked).choices
+    chunks = [c for chunk in client.completions.create(**asked, stream=True) for c in chunk.choices]
+    for number, choice in enumerate(whole):
+        own = [chunk for chunk in chunks if chunk.index == number]
+        assert choice.finish_reason == own[-1].finish_reason == "stop"
+        assert "3, 1" not in choice.text
+        assert "".join(chunk.text for chunk in own) == choice.text
+        streamed = [token for chunk in own for token in chunk.logprobs.tokens]
+        assert streamed == choice.logprobs.tokens
+        assert "".join(streamed) == choice.text
+        assert all(offset < len(choice.text) for offset in choice.logprobs.text_offset)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_character_that_prompt_and_answer_share_is_whole(client, embedded, server, stream):
+    *begun, last = ids_of(embedded, "x\N{ROBOT FACE}")
+    asked = {"model": "bls_stream", "prompt": begun, "max_tokens": 1, "echo": True}
+    answer = client.completions.create(**asked, logit_bias={str(last): 100}, stream=stream)
+    choices = [c for chunk in answer for c in chunk.choices] if stream else answer.choices
+    assert "".join(choice.text for choice in choices) == "x\N{ROBOT FACE}"
+    biased = {"logit_bias_ids": [last], "logit_bias_values": [1000.0], "max_tokens": 1}
+    _, *others = inputs("x", **biased, exclude_input_in_output=False)
+    with triton_client.InferenceServerClient(server.grpc_url) as connection:
+        answers = connection.infer("bls", [tensor("input_ids", [begun]), *others])
+    assert [answer.text for answer in read(answers)] == ["x\N{ROBOT FACE}"]

@@ -28,6 +28,7 @@ from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.text import detokenize_stream
 from tandem.contract.capabilities import Capabilities
 from tandem.engines.capabilities import TORCH
+from tandem.postprocessing.detokenizer import Detokenizer, chunk, text_lengths
 
 VOCAB = 8
 END = 7  # and 6: a checkpoint may have several
@@ -80,6 +81,21 @@ def ids(*tokens: int) -> np.ndarray:
 
 def text_of(tokens) -> str:
     return "".join(PIECES[token % len(PIECES)] for token in tokens)
+
+
+def decoded_by(detokenizer: Detokenizer) -> Callable[[TextCall], DecodedText]:
+    """What `postprocessing` answers with a real tokenizer."""
+
+    def decode(call: TextCall) -> DecodedText:
+        window, length = call.window.tolist(), call.context_length
+        if length is None:
+            return DecodedText(detokenizer.whole(window))
+        lengths = text_lengths(detokenizer, window, length) if call.wants_lengths else None
+        return DecodedText(
+            chunk(detokenizer, window, length), None if lengths is None else ids(*lengths)
+        )
+
+    return decode
 
 
 def decoded(call: TextCall) -> DecodedText:
@@ -287,21 +303,25 @@ def decoding_of(
 
 
 def play(
-    decoding: Decoding, target: Target, draft=None, beside: Sequence[str] = ("in time",)
+    decoding: Decoding,
+    target: Target,
+    draft=None,
+    beside: Sequence[str] = ("in time",),
+    decode: Callable[[TextCall], DecodedText] = decoded,
 ) -> list[Chunk]:
     """Do all that the decoding asks for; return the chunks that it handed out, with their text.
 
     beside: what becomes of steps that are carried out beside a call, in turn: "in time", "late",
     "refused", "failed", or "nobody free" to do them.
     """
-    chunks = perform(decoding.decode(), {"target": target, "draft": draft}, beside=beside)
+    engines = {"target": target, "draft": draft}
+    chunks = perform(decoding.decode(), engines, beside=beside, decode=decode)
     if decoding.request.detokenizes_off_path:
-        steps = detokenize_stream(tells_lengths=decoding.request.wants_text_lengths)
-        return perform(steps, chunks_in=chunks)
+        return perform(detokenize_stream(decoding.request), chunks_in=chunks, decode=decode)
     return chunks
 
 
-def perform(steps, engines=None, chunks_in=(), beside=("in time",)) -> list[Chunk]:
+def perform(steps, engines=None, chunks_in=(), beside=("in time",), decode=decoded) -> list[Chunk]:
     """Do what steps ask for; return the chunks that they handed out."""
     chunks: list[Chunk] = []
     chunks_in = iter(chunks_in)
@@ -320,7 +340,7 @@ def perform(steps, engines=None, chunks_in=(), beside=("in time",)) -> list[Chun
             elif isinstance(effect, Settle):
                 answer = ahead.settled(engines)
             elif isinstance(effect, TextCall):
-                answer = decoded(effect)
+                answer = decode(effect)
             elif isinstance(effect, NextChunk):
                 answer = next(chunks_in)
             else:
@@ -369,6 +389,18 @@ def expected(request: Request, language: Language) -> tuple[list[int], str, str]
         if starts:
             return new, text[: min(starts)], "stop"
     return new, text_of(new), "length"
+
+
+class Writes(Language):
+    """These tokens after a prompt of this length, and then all over again."""
+
+    def __init__(self, prompt_length: int, tokens: Sequence[int]) -> None:
+        super().__init__()
+        object.__setattr__(self, "written", (prompt_length, tokens))
+
+    def next(self, context, banned=()):
+        length, tokens = self.written
+        return tokens[(len(context) - length) % len(tokens)]
 
 
 class Says(Language):

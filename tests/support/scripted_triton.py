@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from tandem.contract.entry import KINDS
@@ -12,7 +14,10 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.models import LoopFacts, ServedModel, ServedModels, TargetFacts
 from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton.backend import Inputs, ResponseChunk
+from tandem.postprocessing.detokenizer import Detokenizer, make_detokenizer
+from tandem.preprocessing.tokenizer import load_tokenizer
 
+DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer"
 FACTS = LoopFacts(
     preprocessing_model="preprocessing",
     postprocessing_model="postprocessing",
@@ -111,10 +116,19 @@ class ScriptedTriton:
             self.running -= 1
 
     def _steps(self, inputs: Inputs) -> Script:
-        steps = self.script(inputs)
+        steps = list(self.script(inputs))
+        if not inputs["exclude_input_in_output"] and isinstance(steps[0], ResponseChunk):
+            shown = detokenizer().complete(inputs["input_ids"])
+            steps[0] = steps[0]._replace(text=shown + steps[0].text)
         if inputs["stream"] or not all(isinstance(step, ResponseChunk) for step in steps):
             return steps
         return [joined(steps)]
+
+
+@functools.cache
+def detokenizer() -> Detokenizer:
+    """The demo's, which leaves special tokens out."""
+    return make_detokenizer(load_tokenizer(DEMO), skip_special_tokens=True)
 
 
 def joined(chunks: Sequence[Any]) -> ResponseChunk:

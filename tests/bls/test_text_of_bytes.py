@@ -1,0 +1,52 @@
+"""Characters that several tokens share: at the end of an answer, and across prompt and answer."""
+
+import pytest
+import tokenizer_kinds
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import Target, Writes, decoded_by, decoding_of, ids, play, request_of
+
+from tandem.postprocessing.detokenizer import make_detokenizer
+
+KINDS = {
+    name: (tokenizer_kinds.KINDS[name](), "a \N{GRINNING FACE}\N{ROBOT FACE} b")
+    for name in ("byte_level", "byte_fallback")
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+each_way = pytest.mark.parametrize(
+    "asked", [{}, {"streams_text": True}, {"stop_strings": ("zzz",)}, {"wants_text_lengths": True}]
+)
+
+
+def answered(kind, prompt, tokens, **asked):
+    """The text and the finish reason of an answer with these tokens."""
+    tokenizer, _ = KINDS[kind]
+    decode = decoded_by(make_detokenizer(tokenizer, skip_special_tokens=True))
+    request = request_of(
+        prompt_ids=ids(*prompt), max_tokens=len(tokens), end_ids=(), drafter="none", **asked
+    )
+    target = Target(Writes(len(prompt), tokens), end_ids=())
+    chunks = play(decoding_of(request), target, decode=decode)
+    return "".join(chunk.text for chunk in chunks), chunks[-1].finish_reason
+
+
+@kinds
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_stop_string_that_only_the_end_of_the_answer_spells_stops_it(kind, streams):
+    tokenizer, text = KINDS[kind]
+    half = tokenizer.encode(text.removesuffix(" b"), add_special_tokens=False).ids[:-1]
+    shown = make_detokenizer(tokenizer, skip_special_tokens=True).whole(half).partition("\ufffd")[0]
+    asked = {"streams_text": streams, "stop_strings": ("\ufffd",)}
+    assert answered(kind, [5], half, **asked) == (shown, "stop")
+
+
+@kinds
+@each_way
+@given(data=st.data())
+def test_an_answer_behind_its_prompts_text_is_decoded_with_it(kind, asked, data):
+    tokenizer, text = KINDS[kind]
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    cut = data.draw(st.integers(1, len(tokens) - 1))
+    detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
+    shown, _ = answered(kind, tokens[:cut], tokens[cut:], echoes_prompt=True, **asked)
+    assert detokenizer.complete(tokens[:cut]) + shown == text
