@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.gateway.objects import Alternative, ChatLogProb, ChatLogProbs, CompletionLogProbs
+from tandem.gateway.objects import (
+    Alternative,
+    ChatLogProb,
+    ChatLogProbs,
+    CompletionLogProbs,
+    PromptLogProb,
+    PromptLogProbs,
+)
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -28,12 +36,18 @@ class LogProbRow(NamedTuple):
 class LogProbReader:
     """Reads the rows of one answer off its chunks.
 
-    prompt: its ids, where the answer begins with it; echo: its text.
+    num_alternatives: of each token, at most. prompt: its ids, where the answer begins with it;
+    echo: its text.
     """
 
     def __init__(
-        self, tokenizer: ChatTokenizer, prompt: Sequence[int] | None = None, echo: str = ""
+        self,
+        tokenizer: ChatTokenizer,
+        num_alternatives: int,
+        prompt: Sequence[int] | None = None,
+        echo: str = "",
     ) -> None:
+        self._num_alternatives = num_alternatives
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._echo = echo
@@ -64,22 +78,50 @@ class LogProbReader:
             self._offset += length
 
     def _row(self, token: int, log_prob: float | None, top: list[tuple[int, float]]) -> LogProbRow:
-        return LogProbRow(token, log_prob, top, self._offset)
+        return LogProbRow(token, log_prob, top[: self._num_alternatives], self._offset)
 
 
-def chat_log_probs(tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> ChatLogProbs:
-    """Return the rows as a chat's choice tells them."""
+def prompt_log_probs(
+    tokenizer: ChatTokenizer, prompt: Sequence[int], chunk: ResponseChunk, num_alternatives: int
+) -> PromptLogProbs:
+    """Return the log-probabilities of a prompt by token id, as vLLM's clients read them.
+
+    prompt: its ids. chunk: the first one of an answer.
+    """
+    told: PromptLogProbs = [None]  # nothing precedes the first token
+    top = _top(chunk, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS, len(prompt))
+    rows = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], top, strict=True)
+    for token, log_prob, likeliest in list(rows)[1:]:
+        ranked: dict[int, tuple[float, int | None]] = {token: (log_prob, None)}
+        for rank, (likely, value) in enumerate(likeliest[:num_alternatives], start=1):
+            ranked[likely] = value, rank
+        told.append(
+            {
+                token: PromptLogProb(
+                    logprob=log_prob, rank=rank, decoded_token=tokenizer.token_text(token)
+                )
+                for token, (log_prob, rank) in ranked.items()
+            }
+        )
+    return told
+
+
+def chat_log_probs(
+    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool = False
+) -> ChatLogProbs:
+    """Return the rows as a chat's choice tells them. as_ids: name tokens by their ids."""
+    name = _id_as_name if as_ids else tokenizer.token_text
 
     def alternative(token: int, log_prob: float) -> Alternative:
         return Alternative(
-            token=tokenizer.token_text(token),
+            token=name(token),
             logprob=log_prob,
             bytes=_as_list(tokenizer.token_bytes(token)),
         )
 
     content = [
         ChatLogProb(
-            token=tokenizer.token_text(row.token),
+            token=name(row.token),
             logprob=row.log_prob or 0.0,
             bytes=_as_list(tokenizer.token_bytes(row.token)),
             top_logprobs=[alternative(*likely) for likely in row.top],
@@ -90,25 +132,31 @@ def chat_log_probs(tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> Chat
 
 
 def completion_log_probs(
-    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]
+    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool = False
 ) -> CompletionLogProbs:
-    """Return the rows as a completion's choice tells them."""
+    """Return the rows as a completion's choice tells them. as_ids: name tokens by their ids."""
+    name = _id_as_name if as_ids else partial(_name, tokenizer)
     return CompletionLogProbs(
-        tokens=[_name(tokenizer, row.token) for row in rows],
+        tokens=[name(row.token) for row in rows],
         token_logprobs=[row.log_prob for row in rows],
-        top_logprobs=[_likeliest(tokenizer, row) for row in rows],
+        top_logprobs=[_likeliest(name, row) for row in rows],
         text_offset=[row.offset for row in rows],
     )
 
 
-def _likeliest(tokenizer: ChatTokenizer, row: LogProbRow) -> dict[str, float] | None:
+def _likeliest(name: Callable[[int], str], row: LogProbRow) -> dict[str, float] | None:
     """The alternatives by their names, and the token itself, which may be none of them."""
     if row.log_prob is None:
         return None
     told: dict[str, float] = {}
     for token, log_prob in [*row.top, (row.token, row.log_prob)]:
-        told.setdefault(_name(tokenizer, token), log_prob)
+        told.setdefault(name(token), log_prob)
     return told
+
+
+def _id_as_name(token: int) -> str:
+    """Return how vLLM names a token that may be no text."""
+    return f"token_id:{token}"
 
 
 def _name(tokenizer: ChatTokenizer, token: int) -> str:

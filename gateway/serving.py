@@ -89,7 +89,9 @@ class Serving:
         guide = await aside(
             size, lambda: answer_guide(body, self.tokenizer, ids, skips_special_tokens=skips)
         )
-        return await self._answer(CHAT, body, [ids], models, http, guide=guide)
+        return await self._answer(
+            CHAT, body, [ids], models, http, guide=guide, echoes=[body.echoed]
+        )
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
         """Answer prompts."""
@@ -171,15 +173,14 @@ class Serving:
         self, body: ChatRequest | TokenizeRequest, models: ServedModels
     ) -> list[int]:
         """Return the prompt of a chat; raises ApiError where no template renders it."""
-        variables = dict(body.chat_template_kwargs)
-        if isinstance(body, TokenizeRequest):
-            variables["add_generation_prompt"] = body.add_generation_prompt
-        if body.offered:
-            variables["tools"] = [tool.plain for tool in body.offered]
 
         def encoded() -> list[int]:
-            messages = [message.plain for message in body.messages or ()]
-            return self.tokenizer.encode_chat(messages, variables, check=models.check_text)
+            return self.tokenizer.encode_chat(
+                [message.plain for message in body.messages or ()],
+                body.template_variables,
+                continue_final_message=body.continue_final_message,
+                check=models.check_text,
+            )
 
         try:
             return await aside(_size(body), encoded)
@@ -221,7 +222,14 @@ class Serving:
         exchange = Exchange(
             body,
             answers,
-            Writer(shape, model.name, answers, body.n, self.tokenizer),
+            Writer(
+                shape,
+                body,
+                answers,
+                self.tokenizer,
+                model=model.name,
+                fingerprint=models.fingerprint,
+            ),
             self.metrics,
         )
         chunks = generate(
@@ -239,7 +247,7 @@ class Serving:
         return await while_connected(http.receive, exchange.whole(chunks))
 
     def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: str) -> AnswerState:
-        answer = AnswerState(len(ids), echo)
+        answer = AnswerState(ids, echo)
         if body.return_token_details:
             answer.origins = TokenOrigins()
         if isinstance(body, ChatRequest) and self.tokenizer.reasons:
@@ -249,9 +257,9 @@ class Serving:
             names = [tool.function.name for tool in body.offered]
             answer.parser = ToolCallParser(self.tokenizer.tool_calls, names)
             answer.one_call, answer.only_calls = body.one_call, body.must_call
-        if body.num_alternatives is not None:
+        if (wanted := body.num_alternatives) is not None:
             echoed = ids if body.echoes else None
-            answer.log_probs = LogProbReader(self.tokenizer, echoed, echo)
+            answer.log_probs = LogProbReader(self.tokenizer, wanted, echoed, echo)
         return answer
 
 
