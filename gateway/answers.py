@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -50,13 +50,14 @@ NO_ECHO = Echo()
 class AnswerState:
     """One answer while it grows. What it holds is kept for a whole answer only.
 
-    echo: its prompt, where it begins with that. origins, log_probs: read what is told of tokens,
-    where it is wanted. splitter: tells thoughts from the answer, where the model may think. parser:
-    tells calls from text, where there are tools; one_call: of them, the first alone is told;
-    only_calls: all the answer is calls, so what of it is none is the markup of one that was cut.
+    prompt: its token ids. echo: what it begins with. origins, log_probs: read what is told of
+    tokens, where it is wanted. splitter: tells thoughts from the answer, where the model may think.
+    parser: tells calls from text, where there are tools; one_call: of them, the first alone is
+    told; only_calls: all the answer is calls, so what of it is none is the markup of one that was
+    cut.
     """
 
-    num_prompt_tokens: int
+    prompt: Sequence[int]
     echo: Echo = NO_ECHO
     origins: TokenOrigins | None = None
     log_probs: LogProbReader | None = None
@@ -155,6 +156,11 @@ class AnswerState:
                 whole.append(CallDelta(delta.index, delta.name))
             whole[delta.index].arguments += delta.arguments
         return whole
+
+    @property
+    def tokens(self) -> list[int]:
+        """The token ids of what was kept."""
+        return [token for addition in self.additions for token in addition.chunk.tokens]
 
     @property
     def text(self) -> str:

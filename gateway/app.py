@@ -20,6 +20,7 @@ from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, HTTP_CODES, ApiError, C
 from tandem.gateway.fields import quoted
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
+from tandem.gateway.models import VERSION
 from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
@@ -84,6 +85,7 @@ def _serving(request: Request) -> Serving:
 
 def _add_openai(app: FastAPI) -> None:
     @app.get("/v1/models")
+    @app.get("/v1/models/")
     async def models(request: Request) -> dict[str, Any]:
         served = await _serving(request).models()
         return {"object": "list", "data": [served.described(model) for model in served.models]}
@@ -124,7 +126,17 @@ def _add_operations(app: FastAPI) -> None:
     async def page() -> Response:
         return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
 
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": VERSION}
+
+    @app.api_route("/ping", methods=["GET", "POST"])
+    async def ping(request: Request) -> Response:
+        ready = await _serving(request).ready()
+        return Response(status_code=HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
     @app.get("/health")
+    @app.get("/health/ready")
     async def health(request: Request) -> Response:
         ready = await _serving(request).ready()
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE

@@ -58,8 +58,7 @@ class Exchange:
     def _written(self, number: int, chunk: ResponseChunk) -> bytes:
         """Return what a chunk adds to one answer of a stream."""
         addition = self._answers[number].addition(chunk)
-        with_usage = self._body.streams_usage_always
-        return self._writer.chunk(number, addition, with_usage=with_usage).json_bytes()
+        return self._writer.chunk(number, addition).json_bytes()
 
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]

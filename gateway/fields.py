@@ -27,29 +27,28 @@ class Refused(NamedTuple):
 
 _TOOLS = "tools belong to chats; send tools to /v1/chat/completions"
 
+_CHATS = "it belongs to chats; send it to /v1/chat/completions"
+
 _LAYOUT = "white space is fixed, or free with structured_outputs.disable_any_whitespace false"
 
 REFUSED: dict[str, Refused] = {
-    "add_generation_prompt": Refused("an answer is the assistant's next message", (True,)),
+    "add_generation_prompt": Refused(_CHATS, (True,)),
     "allowed_token_ids": Refused("send guided_choice or guided_regex"),
     "audio": Refused("answers are text"),
     "best_of": Refused("send n, and choose yourself", (1,)),
     "cache_salt": Refused("all prompts share one KV cache"),
-    "continue_final_message": Refused("send the text to /v1/completions", (False,)),
-    "echo": Refused("a chat's prompt is not repeated", (False,)),
+    "continue_final_message": Refused(_CHATS, (False,)),
     "function_call": Refused("it was replaced: send tool_choice", ("none", "auto")),
     "ebnf": Refused("send guided_grammar"),
     "functions": Refused("they were replaced: send tools", ([],)),
     "guided_whitespace_pattern": Refused(_LAYOUT),
     "include_reasoning": Refused("reasoning is always sent, apart from the answer", (True,)),
     "include_stop_str_in_output": Refused("a stop string is never shown", (False,)),
-    "json_schema": Refused("send response_format"),
     "length_penalty": Refused("it belongs to beam search", (1, 0)),
     "min_p": Refused("engines do not sample with it", (0,)),
     "modalities": Refused("answers are text", (["text"],)),
     "priority": Refused("requests are answered in the order in which they come", (0,)),
-    "prompt_logprobs": Refused("send echo and logprobs to /v1/completions"),
-    "reasoning_effort": Refused("the length of reasoning cannot be set", ("none",)),
+    "reasoning_effort": Refused(_CHATS, ("none",)),
     "regex": Refused("send guided_regex"),
     "skip_special_tokens": Refused("the deployment decides it", (True,)),
     "stop_token_ids": Refused("send stop strings", ([],)),
@@ -61,7 +60,7 @@ REFUSED: dict[str, Refused] = {
     "top_logprobs": Refused("a completion takes their number as logprobs", (0,)),
     "truncate_prompt_tokens": Refused("a prompt that does not fit is refused, not cut"),
     "use_beam_search": Refused("speculative decoding verifies one continuation", (False,)),
-    "verbosity": Refused("the length of answers is set by max_tokens alone"),
+    "verbosity": Refused(_CHATS),
     "web_search_options": Refused("nothing is searched"),
 }
 

@@ -206,6 +206,8 @@ class GuidedRequest(Body):
     guided_regex: Text | None = None
     guided_choice: Choices | None = None
     guided_grammar: Text | None = None
+    json_schema: Schema | None = None  # this and the next one as llama.cpp's clients send them
+    grammar: str | None = None
 
     @model_validator(mode="after")
     def _one_guide(self) -> GuidedRequest:
@@ -228,4 +230,6 @@ class GuidedRequest(Body):
             *guides_in([("json", formatted, "response_format")]),
             *structured,
             *guides_in((name.removeprefix(GUIDED), getattr(self, name), name) for name in guided),
+            *guides_in([("json", self.json_schema, "json_schema")]),
+            *guides_in([("grammar", self.grammar or None, "grammar")]),
         ]

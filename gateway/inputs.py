@@ -85,22 +85,31 @@ def extras_for(request: GenerationRequest) -> list[Tensor]:
     extras = dict.fromkeys(ORIGINS if request.return_token_details else ())
     if request.num_alternatives is not None:
         extras |= dict.fromkeys([tensors.OUTPUT_TEXT_LENGTHS, tensors.OUTPUT_LOG_PROBS])
-        if request.echoes:
-            extras[tensors.PROMPT_LOG_PROBS] = None
     if request.num_alternatives:
         extras |= dict.fromkeys([tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS])
-        if request.echoes:
+    if _rates_prompt(request):
+        extras[tensors.PROMPT_LOG_PROBS] = None
+        if _num_alternatives(request):
             extras |= dict.fromkeys([tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS])
     return list(extras)
 
 
 def _log_probs(request: GenerationRequest) -> dict[Tensor, Value | None]:
-    wanted = request.num_alternatives is not None
     return {
-        tensors.RETURN_LOG_PROBS: wanted or None,
-        tensors.RETURN_PROMPT_LOG_PROBS: (wanted and request.echoes) or None,
-        tensors.NUM_TOP_LOG_PROBS: request.num_alternatives or None,
+        tensors.RETURN_LOG_PROBS: request.num_alternatives is not None or None,
+        tensors.RETURN_PROMPT_LOG_PROBS: _rates_prompt(request) or None,
+        tensors.NUM_TOP_LOG_PROBS: _num_alternatives(request) or None,
     }
+
+
+def _rates_prompt(request: GenerationRequest) -> bool:
+    rates_all = request.echoes and request.num_alternatives is not None
+    return rates_all or request.prompt_logprobs is not None
+
+
+def _num_alternatives(request: GenerationRequest) -> int:
+    """Return how many alternatives the entry is asked for: prompt and answer get as many."""
+    return max(request.num_alternatives or 0, request.prompt_logprobs or 0)
 
 
 def derived_seed(seed: int, number: int) -> int:
@@ -124,7 +133,9 @@ def check_room(request: GenerationRequest, length: int, room: int) -> int:
             param=request.limit_field if left > 0 else request.prompt_field,
             code="context_length_exceeded",
         )
-    return left if limit is None else max(limit, LEAST_TOKENS)
+    if limit is None:
+        return min(left, request.default_max_tokens or left)
+    return max(limit, LEAST_TOKENS)
 
 
 def _sampling(request: GenerationRequest, number: int) -> dict[Tensor, Value]:

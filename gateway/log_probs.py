@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.gateway.objects import Alternative, ChatLogProb, ChatLogProbs, CompletionLogProbs
+from tandem.gateway.objects import (
+    Alternative,
+    ChatLogProb,
+    ChatLogProbs,
+    CompletionLogProbs,
+    PromptLogProb,
+    PromptLogProbs,
+)
 from tandem.gateway.token_texts import TokenTexts
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
@@ -33,18 +40,20 @@ class LogProbRow(NamedTuple):
 class LogProbReader:
     """Reads the rows of one answer off its chunks. The tokens of all rows join to the text.
 
-    may_be_cut: there are stop strings, and what they cut off has no rows.
-    prompt: its ids, where the answer begins with it; echo: its text.
+    num_alternatives: of each token, at most. may_be_cut: there are stop strings, and what they cut
+    off has no rows. prompt: its ids, if the answer begins with it; echo: its text.
     """
 
     def __init__(
         self,
         tokenizer: ChatTokenizer,
+        num_alternatives: int,
         *,
         may_be_cut: bool = False,
         prompt: Sequence[int] | None = None,
         echo: str = "",
     ) -> None:
+        self._num_alternatives = num_alternatives
         self._tokenizer = tokenizer
         self._may_be_cut = may_be_cut
         self._prompt = prompt
@@ -67,10 +76,11 @@ class LogProbReader:
         offset = 0
         for number, (token, log_prob, length, likeliest) in enumerate(columns):
             shown = self._shown(token, self._echo[offset : offset + length], length)
-            known = number > 0
-            yield LogProbRow(
-                token, log_prob if known else None, likeliest if known else [], offset, *shown
-            )
+            if number:
+                best = likeliest[: self._num_alternatives]
+                yield LogProbRow(token, log_prob, best, offset, *shown)
+            else:  # nothing precedes the first token
+                yield LogProbRow(token, None, [], offset, *shown)
             offset += length
 
     def _answer_rows(self, chunk: ResponseChunk) -> Iterator[LogProbRow]:
@@ -83,7 +93,9 @@ class LogProbReader:
         ):
             if cut and offset >= self._texts.end:
                 return
-            yield LogProbRow(token, log_prob, likeliest, offset, *self._shown(token, text, length))
+            shown = self._shown(token, text, length)
+            best = likeliest[: self._num_alternatives]
+            yield LogProbRow(token, log_prob, best, offset, *shown)
 
     def _shown(self, token: int, shown: str, length: int) -> tuple[str, bytes | None]:
         """Return a token's text and bytes, less what the text leaves out.
@@ -101,19 +113,47 @@ class LogProbReader:
         return raw.decode(errors="replace"), raw
 
 
-def chat_log_probs(tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> ChatLogProbs:
-    """Return the rows as a chat's choice tells them."""
+def prompt_log_probs(
+    tokenizer: ChatTokenizer, prompt: Sequence[int], chunk: ResponseChunk, num_alternatives: int
+) -> PromptLogProbs:
+    """Return the log-probabilities of a prompt by token id, as vLLM's clients read them.
+
+    prompt: its ids. chunk: the first one of an answer.
+    """
+    told: PromptLogProbs = [None]  # nothing precedes the first token
+    top = _top(chunk, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS, len(prompt))
+    rows = zip(prompt, chunk.extras[tensors.PROMPT_LOG_PROBS], top, strict=True)
+    for token, log_prob, likeliest in list(rows)[1:]:
+        ranked: dict[int, tuple[float, int | None]] = {token: (log_prob, None)}
+        for rank, (likely, value) in enumerate(likeliest[:num_alternatives], start=1):
+            ranked[likely] = value, rank
+        told.append(
+            {
+                token: PromptLogProb(
+                    logprob=log_prob, rank=rank, decoded_token=tokenizer.token_text(token)
+                )
+                for token, (log_prob, rank) in ranked.items()
+            }
+        )
+    return told
+
+
+def chat_log_probs(
+    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool = False
+) -> ChatLogProbs:
+    """Return the rows as a chat's choice tells them. as_ids: name tokens by their ids."""
+    name = _id_as_name if as_ids else tokenizer.token_text
 
     def alternative(token: int, log_prob: float) -> Alternative:
         return Alternative(
-            token=tokenizer.token_text(token),
+            token=name(token),
             logprob=log_prob,
             bytes=_as_list(tokenizer.token_bytes(token)),
         )
 
     content = [
         ChatLogProb(
-            token=row.text,
+            token=_id_as_name(row.token) if as_ids else row.text,
             logprob=row.log_prob or 0.0,
             bytes=_as_list(row.raw),
             top_logprobs=[alternative(*likely) for likely in row.top],
@@ -124,26 +164,36 @@ def chat_log_probs(tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> Chat
 
 
 def completion_log_probs(
-    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]
+    tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool = False
 ) -> CompletionLogProbs:
-    """Return the rows as a completion's choice tells them."""
+    """Return the rows as a completion's choice tells them. as_ids: name tokens by their ids."""
+
+    def name(token: int) -> str:
+        if as_ids:
+            return _id_as_name(token)
+        return _name(tokenizer.token_text(token), tokenizer.token_bytes(token))
+
     return CompletionLogProbs(
-        tokens=[_name(row.text, row.raw) for row in rows],
+        tokens=[_id_as_name(row.token) if as_ids else _name(row.text, row.raw) for row in rows],
         token_logprobs=[row.log_prob for row in rows],
-        top_logprobs=[_likeliest(tokenizer, row) for row in rows],
+        top_logprobs=[_likeliest(name, row) for row in rows],
         text_offset=[row.offset for row in rows],
     )
 
 
-def _likeliest(tokenizer: ChatTokenizer, row: LogProbRow) -> dict[str, float] | None:
+def _likeliest(name: Callable[[int], str], row: LogProbRow) -> dict[str, float] | None:
     """The alternatives by their names, and the token itself, which may be none of them."""
     if row.log_prob is None:
         return None
     told: dict[str, float] = {}
     for token, log_prob in [*row.top, (row.token, row.log_prob)]:
-        name = _name(tokenizer.token_text(token), tokenizer.token_bytes(token))
-        told.setdefault(name, log_prob)
+        told.setdefault(name(token), log_prob)
     return told
+
+
+def _id_as_name(token: int) -> str:
+    """Return how vLLM names a token that may be no text."""
+    return f"token_id:{token}"
 
 
 def _name(text: str, raw: bytes | None) -> str:

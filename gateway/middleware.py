@@ -41,7 +41,7 @@ class RequestIds:
 
 
 class Keys:
-    """Refuses requests without the key, except to health, metrics and the page."""
+    """Refuses requests without the key, except to probes, the version, metrics and the page."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from http import HTTPStatus
+from importlib import metadata
 from typing import Any, TypeVar
 
 from tandem.contract.parameters import decode
@@ -14,6 +17,8 @@ from tandem.gateway.fields import quoted
 
 # How OpenAI's begin: clients tell by these words what they can shorten.
 CONTEXT_LENGTH = "this model's maximum context length is"
+
+VERSION = metadata.version("tandem-triton")
 
 Kind = TypeVar("Kind")
 
@@ -83,6 +88,14 @@ class ServedModels:
     add_special_tokens: bool
     skip_special_tokens: bool
     created: int = field(default_factory=lambda: int(time.time()))  # when the server was asked
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Name this version and deployment: it changes if answers may."""
+        facts = (self.models, self.loop, self.add_special_tokens, self.skip_special_tokens)
+        return (
+            f"tandem-{VERSION}-{hashlib.blake2b(repr(facts).encode(), digest_size=4).hexdigest()}"
+        )
 
     @property
     def room(self) -> int:

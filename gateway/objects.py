@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -139,8 +139,22 @@ class CompletionLogProbs(Answered):
     text_offset: list[int]
 
 
+class PromptLogProb(Answered):
+    """How likely a token of a prompt was. rank: 1 is the likeliest; None if it isn't known."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogProbs: TypeAlias = list[dict[int, PromptLogProb] | None]
+
+
 class Choice(Answered):
-    """One answer, or what a chunk adds to it: a message in a chat, a text in a completion."""
+    """One answer, or what a chunk adds to it: a message in a chat, a text in a completion.
+
+    prompt_token_ids, prompt_logprobs: of a completion; those of a chat are in its ``Completion``.
+    """
 
     index: int
     message: ChatMessage | None = None
@@ -150,6 +164,9 @@ class Choice(Answered):
     finish_reason: FinishReason | None = None
     token_details: list[TokenDetail] | None = None
     speculation: SpeculationSoFar | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogProbs | None = None
 
 
 class Completion(Answered):
@@ -159,6 +176,9 @@ class Completion(Answered):
     object: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[Choice]
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogProbs | None = None
     usage: Usage | None = None
     metrics: RequestMetrics | None = None

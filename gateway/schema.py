@@ -10,7 +10,7 @@ from tandem.gateway.body_objects import Body, BodyObject
 from tandem.gateway.fields import quoted, wrong
 from tandem.gateway.guides import GuidedRequest
 from tandem.gateway.messages import Messages
-from tandem.gateway.tools import Tool, ToolChoice, ToolNamed, Tools
+from tandem.gateway.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
 from tandem.gateway.values import (
     INT32,
     MOST_CHOICES,
@@ -44,10 +44,12 @@ class GenerationRequest(GuidedRequest):
 
     temperature: 0 is greedy. max_tokens: as many as fit when left out. The fields from ``top_k`` on
     are not OpenAI's. top_k: -1 and 0 leave the distribution whole. num_draft_tokens: 0 turns drafts
-    off. return_token_details: send each token's round and kind.
+    off. return_token_details: send each token's round and kind. prompt_logprobs and what follows
+    are vLLM's.
     """
 
     prompt_field: ClassVar = "prompt"
+    default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None
     max_tokens: Count | None = None
@@ -76,6 +78,26 @@ class GenerationRequest(GuidedRequest):
     use_draft_logits: bool | None = None
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     return_token_details: bool = False
+    prompt_logprobs: Alternatives | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _schema_without_a_name(cls, value: Any) -> Any:
+        """Accept a schema as llama.cpp's clients send it: without OpenAI's object around it."""
+        if not isinstance(value, dict) or value.get("type") not in ("json_object", "json_schema"):
+            return value
+        rest = {name: item for name, item in value.items() if name != "schema"}
+        if value.get("schema") is None or rest.get("json_schema") is not None:
+            return value
+        return rest | {"type": "json_schema", "json_schema": {"schema": value["schema"]}}
+
+    @model_validator(mode="after")
+    def _prompt_is_not_rated_in_a_stream(self) -> GenerationRequest:
+        if self.prompt_logprobs is not None and self.stream:
+            raise wrong("prompt_logprobs", "prompt_logprobs needs stream to be false")
+        return self
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> GenerationRequest:
@@ -106,7 +128,7 @@ class GenerationRequest(GuidedRequest):
 
     @property
     def echoes(self) -> bool:
-        """Whether the answer begins with its prompt."""
+        """Whether the answer, and its log-probabilities, begin with the prompt's."""
         return False
 
     @property
@@ -128,6 +150,8 @@ class CompletionRequest(GenerationRequest):
     logprobs: how many alternatives are told of each token, 0 for its own log-probability alone.
     max_tokens: 0 with echo: the prompt alone.
     """
+
+    default_max_tokens: ClassVar[int | None] = 16  # OpenAI's and vLLM's
 
     prompt: Prompts
     max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
@@ -168,23 +192,81 @@ class CompletionRequest(GenerationRequest):
         return cast("list[str] | list[list[int]]", [self.prompt] if one else self.prompt)
 
 
-class ChatRequest(GenerationRequest):
+class TemplateRequest(Body):
+    """What a body asks of the chat template.
+
+    add_generation_prompt: whether the prompt ends with the beginning of an answer; None leaves that
+    to ``chat_template_kwargs``, and then it does. continue_final_message: the prompt ends with the
+    last message, which the answer continues.
+    """
+
+    tools: Tools = []
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    verbosity: Literal["low", "medium", "high"] | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _prompt_ends_in_one_way(self) -> TemplateRequest:
+        if self.continue_final_message and self.add_generation_prompt:
+            message = "add_generation_prompt needs continue_final_message to be false"
+            raise wrong("add_generation_prompt", message)
+        if self.continue_final_message:
+            self.add_generation_prompt = False
+        return self
+
+    @property
+    def offered(self) -> list[Tool]:
+        """The tools that the model is told of."""
+        return self.tools
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Variables of the chat template.
+
+        As in vLLM, an effort turns the thinking of models on and off that have only a switch.
+        """
+        effort = self.reasoning_effort
+        fields = {
+            "add_generation_prompt": self.add_generation_prompt,
+            "reasoning_effort": effort,
+            "verbosity": self.verbosity,
+            "tools": [tool.plain for tool in self.offered] or None,
+        }
+        return {
+            **({} if effort is None else {"enable_thinking": effort != "none"}),
+            **self.chat_template_kwargs,
+            **{name: value for name, value in fields.items() if value is not None},
+        }
+
+
+class ChatRequest(GenerationRequest, TemplateRequest):
     """A body of /v1/chat/completions.
 
     tool_choice: ``auto`` leaves it to the model whether it calls tools; ``none`` hides them; with
-    ``required``, or with the name of one, its answer is calls.
+    ``required``, or with the name of one, its answer is calls. echo: the answer begins with the
+    last message if it continues that.
     """
 
     prompt_field = "messages"
 
     messages: Annotated[Messages, Field(min_length=1)]
-    tools: Tools = []
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Alternatives = 0
-    chat_template_kwargs: dict[str, Any] = {}
+    echo: bool = False
+
+    @property
+    def echoed(self) -> str:
+        """What the answer begins with."""
+        last = self.messages[-1]
+        continued = self.add_generation_prompt is False or last.role == "assistant"
+        return last.text if self.echo and continued else ""
 
     @property
     def offered(self) -> list[Tool]:
@@ -210,6 +292,18 @@ class ChatRequest(GenerationRequest):
         return not self.parallel_tool_calls or isinstance(self.tool_choice, ToolNamed)
 
     @model_validator(mode="after")
+    def _only_allowed_tools(self) -> ChatRequest:
+        if isinstance(self.tool_choice, ToolsAllowed):
+            allowed = self.tool_choice.allowed_tools
+            names = {tool.function.name for tool in allowed.tools}
+            if missing := names - {tool.function.name for tool in self.tools}:
+                name = quoted(min(missing))
+                raise wrong("tool_choice", f"tool_choice: no function of tools is called '{name}'")
+            self.tools = [tool for tool in self.tools if tool.function.name in names]
+            self.tool_choice = allowed.mode
+        return self
+
+    @model_validator(mode="after")
     def _chosen_tool_is_there(self) -> ChatRequest:
         if self.must_call and not self.callable:
             missing = "tool_choice needs tools"
@@ -217,13 +311,6 @@ class ChatRequest(GenerationRequest):
                 name = quoted(self.tool_choice.function.name)
                 missing = f"tool_choice: no function of tools is called '{name}'"
             raise wrong("tool_choice", missing)
-        return self
-
-    @model_validator(mode="after")
-    def _one_limit(self) -> ChatRequest:
-        limits = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(limits) > 1:
-            raise wrong("max_tokens", "max_tokens and max_completion_tokens differ; send one")
         return self
 
     @model_validator(mode="after")
@@ -248,16 +335,13 @@ class ChatRequest(GenerationRequest):
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(TemplateRequest):
     """A body of /tokenize: a text, or the messages of a chat."""
 
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None
     add_special_tokens: bool = True
-    add_generation_prompt: bool = True
-    tools: Tools = []
-    chat_template_kwargs: dict[str, Any] = {}
     return_token_strs: bool = False
 
     @model_validator(mode="after")
@@ -265,11 +349,6 @@ class TokenizeRequest(Body):
         if (self.prompt is None) == (not self.messages):
             raise wrong("prompt", "send either prompt or messages")
         return self
-
-    @property
-    def offered(self) -> list[Tool]:
-        """The tools that the model may call."""
-        return self.tools
 
 
 class DetokenizeRequest(Body):

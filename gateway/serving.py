@@ -90,7 +90,9 @@ class Serving:
         guide = await aside(
             size, lambda: answer_guide(body, self.tokenizer, ids, skips_special_tokens=skips)
         )
-        return await self._answer(CHAT, body, [ids], models, http, guide=guide)
+        return await self._answer(
+            CHAT, body, [ids], models, http, guide=guide, echoes=[Echo(body.echoed)]
+        )
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
         """Answer prompts."""
@@ -185,16 +187,14 @@ class Serving:
         self, body: ChatRequest | TokenizeRequest, models: ServedModels
     ) -> list[int]:
         """Return the prompt of a chat; raises ApiError where no template renders it."""
-        variables = dict(body.chat_template_kwargs)
-        if isinstance(body, TokenizeRequest):
-            variables["add_generation_prompt"] = body.add_generation_prompt
-        if body.offered:
-            variables["tools"] = [tool.plain for tool in body.offered]
 
         def encoded() -> list[int]:
-            messages = [message.plain for message in body.messages or ()]
-            check = partial(models.check_text, field="messages")
-            return self.tokenizer.encode_chat(messages, variables, check=check)
+            return self.tokenizer.encode_chat(
+                [message.plain for message in body.messages or ()],
+                body.template_variables,
+                continue_final_message=body.continue_final_message,
+                check=partial(models.check_text, field="messages"),
+            )
 
         try:
             return await aside(_size(body), encoded)
@@ -236,7 +236,14 @@ class Serving:
         exchange = Exchange(
             body,
             answers,
-            Writer(shape, model.name, answers, body.n, self.tokenizer),
+            Writer(
+                shape,
+                body,
+                answers,
+                self.tokenizer,
+                model=model.name,
+                fingerprint=models.fingerprint,
+            ),
             self.metrics,
         )
         chunks = generate(
@@ -253,7 +260,7 @@ class Serving:
         return await while_connected(http.receive, exchange.whole(chunks))
 
     def _new_answer(self, body: GenerationRequest, ids: Sequence[int], echo: Echo) -> AnswerState:
-        answer = AnswerState(len(ids), echo)
+        answer = AnswerState(ids, echo)
         if body.return_token_details:
             answer.origins = TokenOrigins()
         if isinstance(body, ChatRequest) and self.tokenizer.reasons:
@@ -266,6 +273,7 @@ class Serving:
         if body.num_alternatives is not None:
             answer.log_probs = LogProbReader(
                 self.tokenizer,
+                body.num_alternatives,
                 may_be_cut=bool(body.stop_strings),
                 prompt=ids if body.echoes else None,
                 echo=echo.text,

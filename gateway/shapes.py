@@ -25,9 +25,13 @@ ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
 
 
 class Shape(Protocol):
-    """How an endpoint writes a choice."""
+    """How an endpoint writes a choice.
+
+    prompt_in_choice: what is told of a prompt is part of a choice, not of the whole object.
+    """
 
     prefix: str
+    prompt_in_choice: bool
     whole: str
     chunk: str
 
@@ -38,15 +42,16 @@ class Shape(Protocol):
         """What a chunk adds."""
 
     def log_probs(
-        self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]
+        self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
     ) -> ChatLogProbs | CompletionLogProbs:
-        """Log-probabilities of a choice."""
+        """Log-probabilities of a choice. as_ids: name tokens by their ids."""
 
 
 class ChatShape:
     """Choices of /v1/chat/completions."""
 
     prefix = "chatcmpl-"
+    prompt_in_choice = False
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
@@ -79,15 +84,18 @@ class ChatShape:
             index=number, delta=message, logprobs=None, finish_reason=addition.finish_reason
         )
 
-    def log_probs(self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> ChatLogProbs:
+    def log_probs(
+        self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
+    ) -> ChatLogProbs:
         """Log-probabilities of a choice."""
-        return chat_log_probs(tokenizer, rows)
+        return chat_log_probs(tokenizer, rows, as_ids=as_ids)
 
 
 class CompletionShape:
     """Choices of /v1/completions."""
 
     prefix = "cmpl-"
+    prompt_in_choice = True
     whole = "text_completion"
     chunk = "text_completion"
 
@@ -106,9 +114,11 @@ class CompletionShape:
             finish_reason=addition.finish_reason,
         )
 
-    def log_probs(self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow]) -> CompletionLogProbs:
+    def log_probs(
+        self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
+    ) -> CompletionLogProbs:
         """Log-probabilities of a choice."""
-        return completion_log_probs(tokenizer, rows)
+        return completion_log_probs(tokenizer, rows, as_ids=as_ids)
 
 
 def _new_of_call(call: CallDelta) -> ToolCall:

@@ -38,11 +38,12 @@ class Marks:
     """What stands around a special token that a client wrote, while its chat is rendered.
 
     Digits, which a template leaves as they are however it writes a value: as text, as JSON, as
-    Python shows it. Nobody can send them, because each chat has its own.
+    Python shows it. Nobody can send them, because each chat has its own. end: another one, of the
+    message that an answer continues.
     """
 
     def __init__(self) -> None:
-        self._begin, self._end = (f"{secrets.randbelow(10**30):030d}" for _ in range(2))
+        self._begin, self._end, self.end = (f"{secrets.randbelow(10**30):030d}" for _ in range(3))
         self._alone = re.compile(f"{self._begin}|{self._end}")
         self._marked = re.compile(
             f"{self._begin}((?:(?!{self._alone.pattern}).)*){self._end}|{self._alone.pattern}",
@@ -101,12 +102,14 @@ class ChatTokenizer:
         messages: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any] = NO_VARIABLES,
         *,
+        continue_final_message: bool = False,
         check: Callable[[str], None] = lambda _: None,
     ) -> list[int]:
         """Return the prompt of a chat. Special tokens are tokens where the template writes them.
 
         In what the messages and the template's variables say they are text: nobody can end his own
-        turn and speak for another. check: sees the text before it is encoded, and may raise.
+        turn and speak for another. continue_final_message: the prompt ends with the last message's
+        content. check: sees the text before it is encoded, and may raise.
         """
         if self.template is None:
             raise ChatTemplateError(
@@ -114,10 +117,17 @@ class ChatTokenizer:
                 "run tandem gateway with --chat-template FILE"
             )
         marks = Marks()
-        rendered = self.template.render(
-            [self._marked(dict(message), marks) for message in messages],
-            self._marked(dict(variables), marks),
-        )
+        marked = [self._marked(dict(message), marks) for message in messages]
+        if continue_final_message:
+            marked[-1]["content"] += marks.end
+        rendered = self.template.render(marked, self._marked(dict(variables), marks))
+        if continue_final_message:
+            rendered, found, _ = rendered.rpartition(marks.end)
+            if not found:
+                raise ChatTemplateError(
+                    "the chat template leaves out the last message; leave out "
+                    "continue_final_message"
+                )
         check(marks.removed_from(rendered))
         first, *rest = marks.split(rendered)
         ids = self._encode(self._tokenizer, first or "")

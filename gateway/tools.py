@@ -39,6 +39,22 @@ class Tool(Strict):
 Tools = Annotated[list[Tool], UpToFirstFault(MOST_TOOLS)]
 
 
+class AllowedTools(BodyObject):
+    """The tools that may be called, by their names, and whether one of them has to be."""
+
+    place: ClassVar = "tool_choice.allowed_tools"
+    mode: Literal["auto", "required"]
+    tools: Annotated[Tools, Field(min_length=1)]
+
+
+class ToolsAllowed(BodyObject):
+    """Some of the tools, as the only ones that may be called."""
+
+    place: ClassVar = "tool_choice"
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 class FunctionNamed(BodyObject):
     """The name of a function."""
 
@@ -54,12 +70,16 @@ class ToolNamed(BodyObject):
     function: FunctionNamed
 
 
-def _word_or_tool(value: Any) -> str:
-    return "dict[]" if isinstance(value, dict) else "str"
+def _kind_of_choice(value: Any) -> str:
+    """Return the tag of a choice; an error's path leaves such names out."""
+    if not isinstance(value, dict):
+        return "str"
+    return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"
 
 
 ToolChoice = Annotated[
     Annotated[Literal["auto", "none", "required"], Tag("str")]
+    | Annotated[ToolsAllowed, Tag("dict[allowed]")]
     | Annotated[ToolNamed, Tag("dict[]")],
-    Discriminator(_word_or_tool),
+    Discriminator(_kind_of_choice),
 ]

@@ -22,6 +22,7 @@ TOKEN_OF_LARK = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
+ESCAPED_IN_GBNF = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 MAX_CHOICES = 10_000
 
 
@@ -110,10 +111,18 @@ def _check_exact(own: Mapping[str, Any]) -> None:
 def _ebnf(text: str) -> str:
     """A grammar as llama.cpp writes it (GBNF)."""
     try:
-        return _lark(gbnf_to_lark(text))
+        return _lark(gbnf_to_lark(ESCAPED_IN_GBNF.sub(_unescaped, text)))
     except Exception as error:  # it raises what it likes
         reason = "it nests too deep" if isinstance(error, RecursionError) else _first_line(error)
         raise GuideError(f"not EBNF as llama.cpp has it: {reason}") from error
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """Return the character of an escape: the library drops the zeros before its number."""
+    if (number := found[1] or found[2]) is None:
+        return found[0]
+    code = int(number, 16)
+    return f"\\x{code:02x}" if code < 0x80 else chr(code)
 
 
 def _choice(text: str) -> str:

@@ -123,7 +123,7 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
             "json_schema needs the type json_schema",
         ),
         (
-            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            {"response_format": {"type": "text", "schema": SCHEMA}},
             "response_format.schema",
             "unknown field 'response_format.schema'; did you mean 'json_schema'?",
         ),

@@ -203,7 +203,7 @@ def test_tokens_join_to_the_text_whatever_stops_it_and_however_it_comes(text, st
     tokens = tokenizer.encode(text, add_special_tokens=False)
     chunks = written(tokens, tuple(stops), tuple(accepted))
     for arrived in (chunks, [joined(chunks)]):
-        reader = LogProbReader(tokenizer, may_be_cut=bool(stops))
+        reader = LogProbReader(tokenizer, 5, may_be_cut=bool(stops))
         rows = [row for chunk in arrived for row in reader.rows(chunk)]
         shown = "".join(chunk.text for chunk in arrived)
         assert b"".join(row.raw for row in rows) == shown.encode()
@@ -219,7 +219,7 @@ def test_tokens_of_an_echo_and_its_answer_join_to_both(text, stops, cut):
     first, *later = written(answer, tuple(stops), (True, False), prompt=prompt)
     first.extras[entry.PROMPT_LOG_PROBS] = [0.0] * len(prompt)
     echo = tokenizer.complete(prompt)
-    reader = LogProbReader(tokenizer, may_be_cut=bool(stops), prompt=prompt, echo=echo)
+    reader = LogProbReader(tokenizer, 5, may_be_cut=bool(stops), prompt=prompt, echo=echo)
     rows = [row for chunk in (first, *later) for row in reader.rows(chunk)]
     shown = echo + "".join(chunk.text for chunk in (first, *later))
     if len(rows) > len(prompt):

@@ -54,7 +54,7 @@ async def test_temperature_is_openais(post, triton, body, inputs):
 @pytest.mark.parametrize(
     ("body", "inputs"),
     [
-        ({}, {"max_tokens": 99, "stream": False}),
+        ({}, {"max_tokens": 16, "stream": False}),
         ({"max_tokens": 5}, {"max_tokens": 5}),
         ({"stop": "x"}, {"stop_words": ["x"]}),
         ({"stop": ["x", "", "y"]}, {"stop_words": ["x", "y"]}),

@@ -243,11 +243,6 @@ async def test_arguments_that_are_no_json_go_back_as_they_are(client):
         ({"tool_choice": "required", "tools": []}, "tool_choice", "tool_choice needs tools"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
         ({"tool_choice": named("sub")}, "tool_choice", "no function of tools is called 'sub'"),
-        (
-            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
-            "tool_choice.allowed_tools",
-            "unknown field",
-        ),
         ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "must be 'function'"),
         (
             {"tool_choice": "required", "tools": [TOOL] * 2},
@@ -365,3 +360,52 @@ def test_openais_client_parses_parallel_calls_of_pydantics_models(app, writes, t
         assert asked_for.takes(TWO)
         assert not asked_for.takes(TWO.replace(": 2}", ': "2"}'))
         assert asked_for.takes("Well.") == (choice == "auto")
+
+
+def allowed(mode, *names):
+    tools = [named(name) for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+SUB = {"type": "function", "function": {"name": "sub"}}
+
+
+@pytest.mark.anyio
+async def test_the_model_is_told_of_the_allowed_tools_alone(chat, triton):
+    texts = []
+    for given in (
+        {"tools": [TOOL, SUB], "tool_choice": allowed("auto", "add")},
+        {"tools": [TOOL]},
+        {"tools": [TOOL, SUB]},
+    ):
+        assert (await chat("Yes", **given)).status_code == 200
+        texts.append(triton.asked[-1]["input_ids"])
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.anyio
+async def test_one_of_the_allowed_tools_may_have_to_be_called(chat, triton):
+    choice = allowed("required", "sub")
+    response = await chat('<tool_call>{"name": "sub"}', tools=[TOOL, SUB], tool_choice=choice)
+    assert response.status_code == 200, response.text
+    guide = triton.asked[-1]["guided_decoding_guide"]
+    assert '"sub"' in guide.replace("\\", "")
+    assert '"add"' not in guide.replace("\\", "")
+    await chat("Yes", tools=[TOOL, SUB], tool_choice=allowed("auto", "sub"))
+    assert "guided_decoding_guide" not in triton.asked[-1]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (allowed("auto", "mul"), "no function of tools is called 'mul'"),
+        (allowed("auto"), "tool_choice.allowed_tools.tools"),
+        (allowed("never", "add"), "tool_choice.allowed_tools.mode"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools is missing"),
+    ],
+)
+async def test_allowed_tools_that_cannot_be_read_are_refused(chat, choice, message):
+    response = await chat("Yes", tool_choice=choice)
+    assert response.status_code == 400, response.text
+    assert message in response.json()["error"]["message"]

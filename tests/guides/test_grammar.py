@@ -235,6 +235,14 @@ def test_ebnf_is_what_llama_cpp_writes():
 
 
 @pytest.mark.parametrize(
+    "rule", [r'"\u00e9\u0022"', r"[\u00e0-\u00ff] [\u0022]", r'[\U000000e9] "\""']
+)
+def test_ebnf_may_name_characters_by_number(rule):
+    assert fits("ebnf_grammar", f"root ::= {rule}", 'é"')
+    assert not fits("ebnf_grammar", f"root ::= {rule}", 'a"')
+
+
+@pytest.mark.parametrize(
     "text", ["root ::= (" * 50_000, "root", "a ::= b", "root ::= " + "b" * 9999, "\x00"]
 )
 def test_what_is_no_ebnf_is_refused(text):

@@ -138,13 +138,73 @@ def test_stop_string_ends_an_answer(client):
     assert answer.finish_reason == "stop"
 
 
-def test_max_tokens_left_out_is_what_fits(client, embedded):
+def test_max_tokens_left_out_is_16_or_in_a_chat_what_fits(client, embedded):
     room = embedded.target.max_seq_len - embedded.target.max_draft_len
-    length = room - 12
-    more = {"ignore_eos": True}
-    answer = complete(client, [5] * length, max_tokens=openai.omit, extra_body=more)
-    assert answer.usage.completion_tokens == 12
-    assert answer.choices[0].finish_reason == "length"
+    more = {"max_tokens": openai.omit, "extra_body": {"ignore_eos": True}}
+    for length, left in ((room - 12, 12), (1, 16)):
+        answer = complete(client, [5] * length, **more)
+        assert answer.usage.completion_tokens == left
+        assert answer.choices[0].finish_reason == "length"
+    long = [{"role": "user", "content": "def " * (room // 2)}]
+    answer = client.chat.completions.create(model="bls_stream", messages=long, **more)
+    assert answer.usage.total_tokens == room
+
+
+def test_openais_client_reads_vllms_fields(client):
+    """Unknown fields of an answer are attributes of its objects."""
+    more = {"return_token_ids": True, "prompt_logprobs": 1, "return_tokens_as_token_ids": True}
+    answer = complete(client, "def main():", logprobs=0, extra_body=more)
+    choice = answer.choices[0]
+    ids = post(client, "/tokenize", {"prompt": "def main():"})["tokens"]
+    assert choice.prompt_token_ids == ids
+    assert choice.logprobs.tokens == [f"token_id:{token}" for token in choice.token_ids]
+    assert post(client, "/detokenize", {"tokens": choice.token_ids})["prompt"] == choice.text
+    assert choice.prompt_logprobs[0] is None
+    echoed = complete(client, "def main():", logprobs=0, echo=True, extra_body={})
+    for token, rated, value in zip(
+        ids[1:],
+        choice.prompt_logprobs[1:],
+        echoed.choices[0].logprobs.token_logprobs[1 : len(ids)],
+        strict=True,
+    ):
+        assert rated[str(token)]["logprob"] == pytest.approx(value, abs=1e-5)
+    answer = chat(client, extra_body={"return_token_ids": True})
+    assert answer.prompt_token_ids == post(client, "/tokenize", {"messages": CHAT})["tokens"]
+    assert len(answer.choices[0].token_ids) == answer.usage.completion_tokens
+    chunks = list(chat(client, stream=True, extra_body={"return_token_ids": True}))
+    told = [token for chunk in chunks for token in chunk.choices[0].token_ids]
+    assert told == answer.choices[0].token_ids
+    assert chunks[0].prompt_token_ids == answer.prompt_token_ids
+    assert {chunk.system_fingerprint for chunk in chunks} == {answer.system_fingerprint}
+
+
+def test_an_answer_continues_the_last_message(server, client):
+    begun = {"role": "assistant", "content": "    import "}
+    expected = ask_one(
+        server, "ensemble", "# user\ndef main():\n# assistant\n    import ", max_tokens=24
+    )
+    asked = {"model": "bls_stream", "max_tokens": 24, "temperature": 0, "messages": [*CHAT, begun]}
+    more = {"continue_final_message": True, "add_generation_prompt": False, "echo": True}
+    answer = client.chat.completions.create(**asked, extra_body=more)
+    assert answer.choices[0].message.content == "    import " + expected.text
+
+
+def test_grammar_of_llama_cpp_holds(client):
+    """As llama.cpp writes the grammar of a schema."""
+    grammar = r"""
+root ::= "[" ws (string ("," ws string)*)? "]" ws
+string ::= "\"" ([^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})){0,5} "\"" ws
+ws ::= | " " | "\n"{1,2} [ \t]{0,20}
+"""
+    answer = chat(client, max_tokens=200, seed=1, extra_body={"grammar": grammar, "temperature": 1})
+    assert isinstance(json.loads(answer.choices[0].message.content), list)
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    for more in ({"json_schema": schema}, {"response_format": {"type": "json_object"}}):
+        if "response_format" in more:
+            more["response_format"]["schema"] = schema
+        answer = chat(client, max_tokens=200, extra_body=more)
+        assert isinstance(json.loads(answer.choices[0].message.content)["a"], bool)
 
 
 def test_models_are_the_entries(client):

@@ -1,0 +1,341 @@
+"""Clients of OpenAI, vLLM and llama.cpp move here unchanged: what they send, and what they read."""
+
+import json
+from importlib import metadata
+
+import pytest
+from scripted_triton import HELLO, statistics
+
+from tandem.gateway.triton.backend import ResponseChunk
+
+from .conftest import events
+
+pytestmark = pytest.mark.anyio
+CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+USER = {"role": "user", "content": "hi"}
+BODIES = {CHATS: {"messages": [USER]}, COMPLETIONS: {"prompt": "hi"}}
+IDS = [39, 301, 302, 78]  # of "Hello"
+PROMPT = [325, 594, 260]  # "def", " ma", "in" of the demo
+NEW = [1002, 199]  # "():" and a line end
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+GBNF = 'root ::= "yes" | "no"'
+
+
+@pytest.fixture
+def ask(post, triton):
+    """Send a body; return the answer, and what Triton was asked for."""
+
+    async def send(path, **body):
+        response = await post(path, BODIES[path] | body)
+        assert response.status_code == 200, response.text
+        return events(response) if body.get("stream") else response.json(), triton.asked[-1]
+
+    return send
+
+
+@pytest.fixture
+def refused(post):
+    """Send a body; return the error."""
+
+    async def send(path, **body):
+        response = await post(path, BODIES[path] | body)
+        assert response.status_code == 400, response.text
+        return response.json()["error"]
+
+    return send
+
+
+@pytest.fixture
+def prompt_of(client, triton):
+    """The text of the last prompt that Triton was sent."""
+
+    async def read():
+        async with client() as opened:
+            ids = triton.asked[-1]["input_ids"]
+            return (await opened.post("/detokenize", json={"tokens": ids})).json()["prompt"]
+
+    return read
+
+
+async def test_of_two_limits_the_newer_one_wins(ask):
+    assert (await ask(CHATS, max_tokens=5, max_completion_tokens=7))[1]["max_tokens"] == 7
+
+
+@pytest.mark.parametrize("given", [{}, {"max_tokens": None}])
+async def test_a_completion_without_a_limit_has_16_tokens(ask, given):
+    assert (await ask(COMPLETIONS, **given))[1]["max_tokens"] == 16
+    assert (await ask(COMPLETIONS, prompt=[5] * 90, **given))[1]["max_tokens"] == 10
+    assert (await ask(CHATS, **given))[1]["max_tokens"] > 16
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_answers_name_the_deployment_that_made_them(ask, path):
+    answer, _ = await ask(path)
+    told = answer["system_fingerprint"]
+    assert told.startswith(f"tandem-{metadata.version('tandem-triton')}-")
+    options = {"include_usage": True}
+    chunks, _ = await ask(path, stream=True, stream_options=options)
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {told}
+
+
+async def test_probes_and_clients_of_other_servers_find_their_paths(client, triton):
+    async with client(api_key="secret") as opened:
+        version = await opened.get("/version")
+        assert version.json() == {"version": metadata.version("tandem-triton")}
+        for ready, status in ((True, 200), (False, 503)):
+            triton.is_ready = ready
+            assert (await opened.get("/health/ready")).status_code == status
+            for response in (await opened.get("/ping"), await opened.post("/ping")):
+                assert (response.status_code, response.content) == (status, b"")
+        assert (await opened.get("/v1/models/")).status_code == 401
+    async with client() as opened:
+        models = await opened.get("/v1/models")
+        assert (await opened.get("/v1/models/")).json() == models.json()
+
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{{ reasoning_effort }}{{ verbosity }}{{ enable_thinking }}"
+)
+
+
+@pytest.fixture
+def template(tmp_path):
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    return tmp_path / "template.jinja"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"reasoning_effort": "low", "verbosity": "high"}, "lowhighTrue"),
+        ({"reasoning_effort": "none"}, "noneFalse"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": 1}}, "low1"),
+        ({}, ""),
+    ],
+)
+async def test_effort_and_verbosity_reach_the_template(post, prompt_of, template, given, told):
+    body = BODIES[CHATS] | given
+    assert (await post(CHATS, body, chat_template=template)).status_code == 200
+    assert await prompt_of() == f"<user>hi</><assistant>{told}"
+
+
+@pytest.mark.parametrize("given", [{"reasoning_effort": "high"}, {"verbosity": "low"}])
+async def test_a_template_that_reads_neither_ignores_them(ask, prompt_of, given):
+    await ask(CHATS, **given)
+    assert await prompt_of() == "user: hi\nassistant:"
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", SCHEMA),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json_schema", SCHEMA),
+        ({"json_schema": SCHEMA}, "json_schema", SCHEMA),
+        ({"json_schema": json.dumps(SCHEMA)}, "json_schema", SCHEMA),
+        ({"json_schema": SCHEMA, "grammar": ""}, "json_schema", SCHEMA),
+        ({"grammar": GBNF}, "ebnf_grammar", GBNF),
+    ],
+)
+@pytest.mark.parametrize("path", BODIES)
+async def test_guides_of_llama_cpps_clients(ask, path, given, kind, text):
+    _, asked = await ask(path, **given)
+    assert asked["guided_decoding_guide_type"] == kind
+    guide = asked["guided_decoding_guide"]
+    assert (json.loads(guide) if kind == "json_schema" else guide) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"json_schema": SCHEMA, "grammar": GBNF}, "grammar"),
+        ({"json_schema": "a"}, "json_schema"),
+        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "schema": SCHEMA,
+                    "json_schema": {"schema": SCHEMA},
+                }
+            },
+            "response_format.schema",
+        ),
+    ],
+)
+async def test_an_answer_has_one_schema(refused, given, param):
+    assert (await refused(CHATS, **given))["param"] == param
+
+
+async def test_token_ids_of_a_completion(ask):
+    body = {"prompt": [[4], [5, 6]], "return_token_ids": True}
+    choices = (await ask(COMPLETIONS, **body))[0]["choices"]
+    assert [choice["prompt_token_ids"] for choice in choices] == [[4], [5, 6]]
+    assert [choice["token_ids"] for choice in choices] == [IDS, IDS]
+    chunks, _ = await ask(COMPLETIONS, prompt=[4], return_token_ids=True, stream=True)
+    first, second = (chunk["choices"][0] for chunk in chunks)
+    assert (first["prompt_token_ids"], first["token_ids"]) == ([4], IDS[:2])
+    assert second["token_ids"] == IDS[2:]
+    assert "prompt_token_ids" not in second
+
+
+async def test_token_ids_of_a_chat(ask):
+    answer, asked = await ask(CHATS, return_token_ids=True)
+    assert answer["prompt_token_ids"] == asked["input_ids"]
+    assert answer["choices"][0]["token_ids"] == IDS
+    (first, second), _ = await ask(CHATS, return_token_ids=True, stream=True)
+    assert first["prompt_token_ids"] == asked["input_ids"]
+    assert "prompt_token_ids" not in second
+    assert [c["choices"][0]["token_ids"] for c in (first, second)] == [IDS[:2], IDS[2:]]
+
+
+@pytest.fixture
+def rated(triton):
+    """Let the model rate its tokens, those of the prompt too."""
+    extras = {
+        "output_text_lengths": [3, 1],
+        "output_log_probs": [-0.25, -3.0],
+        "output_top_ids": [[1002, 3], [3, 260]],
+        "output_top_log_probs": [[-0.25, -2.0], [-0.5, -1.0]],
+        "prompt_log_probs": [0.0, -1.5, -2.5],
+        "prompt_top_ids": [[0, 0], [594, 3], [3, 4]],
+        "prompt_top_log_probs": [[0.0, 0.0], [-1.5, -2.0], [-0.75, -1.0]],
+    }
+    chunk = ResponseChunk("():\n", NEW, 2, 0, 0, "length", statistics(0), extras)
+    triton.script = lambda _: [chunk]
+
+
+@pytest.mark.usefixtures("rated")
+async def test_tokens_are_named_by_their_ids(ask):
+    body = {"logprobs": 1, "return_tokens_as_token_ids": True, "prompt": PROMPT}
+    told = (await ask(COMPLETIONS, **body))[0]["choices"][0]["logprobs"]
+    assert told["tokens"] == ["token_id:1002", "token_id:199"]
+    assert told["top_logprobs"][0]["token_id:1002"] == -0.25
+    body = {"logprobs": True, "top_logprobs": 2, "return_tokens_as_token_ids": True}
+    told = (await ask(CHATS, **body))[0]["choices"][0]["logprobs"]["content"]
+    assert [token["token"] for token in told] == ["token_id:1002", "token_id:199"]
+    assert told[0]["bytes"] == list(b"():")
+    assert [token["token"] for token in told[0]["top_logprobs"]] == ["token_id:1002", "token_id:3"]
+
+
+RATED = [
+    None,
+    {
+        "594": {"logprob": -1.5, "rank": 1, "decoded_token": " ma"},
+        "3": {"logprob": -2.0, "rank": 2, "decoded_token": "#"},
+    },
+    {
+        "260": {"logprob": -2.5, "rank": None, "decoded_token": "in"},
+        "3": {"logprob": -0.75, "rank": 1, "decoded_token": "#"},
+        "4": {"logprob": -1.0, "rank": 2, "decoded_token": "$"},
+    },
+]
+
+
+@pytest.mark.usefixtures("rated")
+async def test_log_probs_of_a_prompt(ask):
+    answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=2)
+    assert answer["choices"][0]["prompt_logprobs"] == RATED
+    assert answer["choices"][0]["logprobs"] is None
+    assert asked["return_prompt_log_probs"]
+    assert asked["num_top_log_probs"] == 2
+
+
+@pytest.mark.usefixtures("rated")
+@pytest.mark.parametrize(("number", "told"), [(0, 1), (1, 2), (2, 3)])
+async def test_each_kind_of_log_probs_has_as_many_as_it_was_asked_for(ask, number, told):
+    answer, asked = await ask(COMPLETIONS, prompt=PROMPT, prompt_logprobs=number, logprobs=1)
+    choice = answer["choices"][0]
+    assert len(choice["prompt_logprobs"][2]) == told
+    assert choice["logprobs"]["top_logprobs"][0] == {"():": -0.25}
+    assert choice["logprobs"]["tokens"] == ["():", "\n"]
+    assert asked["num_top_log_probs"] == max(number, 1)
+
+
+async def test_log_probs_of_a_chats_prompt(ask, triton, rated, tmp_path, post):
+    (tmp_path / "template.jinja").write_text("def main")
+    body = BODIES[CHATS] | {"prompt_logprobs": 2, "n": 2}
+    answer = (await post(CHATS, body, chat_template=tmp_path / "template.jinja")).json()
+    assert answer["prompt_logprobs"] == RATED
+    assert "prompt_logprobs" not in answer["choices"][0]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stream_has_no_log_probs_of_its_prompt(refused, path):
+    error = await refused(path, prompt_logprobs=1, stream=True)
+    assert error["param"] == "prompt_logprobs"
+    assert "stream" in error["message"]
+
+
+PREFILLED = {"messages": [USER, {"role": "assistant", "content": "Well, "}]}
+CONTINUED = PREFILLED | {"continue_final_message": True}
+
+
+@pytest.mark.parametrize("given", [{}, {"add_generation_prompt": False}])
+async def test_an_answer_continues_the_last_message(post, prompt_of, template, given):
+    response = await post(CHATS, CONTINUED | given, chat_template=template)
+    assert response.json()["choices"][0]["message"]["content"] == "Hello"
+    assert await prompt_of() == "<user>hi</><assistant>Well, "
+
+
+async def test_a_last_message_that_says_a_special_token_is_continued(ask, prompt_of, triton):
+    messages = [USER, {"role": "assistant", "content": "a<|endoftext|>"}]
+    await ask(CHATS, messages=messages, continue_final_message=True)
+    assert await prompt_of() == "user: hi\nassistant: a<|endoftext|>"
+    assert 0 not in triton.asked[-1]["input_ids"]
+
+
+async def test_a_prompt_may_end_without_the_beginning_of_an_answer(ask, prompt_of):
+    await ask(CHATS, add_generation_prompt=False)
+    assert await prompt_of() == "user: hi\n"
+
+
+async def test_tokenize_renders_what_a_chat_does(client):
+    async with client() as opened:
+        ids = (await opened.post("/tokenize", json=CONTINUED)).json()["tokens"]
+        text = (await opened.post("/detokenize", json={"tokens": ids})).json()["prompt"]
+    assert text == "user: hi\nassistant: Well, "
+
+
+async def test_a_prompt_ends_in_one_way(refused):
+    error = await refused(CHATS, **CONTINUED, add_generation_prompt=True)
+    assert error["param"] == "add_generation_prompt"
+
+
+async def test_a_template_that_leaves_the_last_message_out_is_named(post, tmp_path):
+    (tmp_path / "template.jinja").write_text("{{ messages[0].content }}")
+    response = await post(CHATS, CONTINUED, chat_template=tmp_path / "template.jinja")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "chat_template")
+    assert "continue_final_message" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (CONTINUED, "Well, Hello"),
+        (PREFILLED, "Well, Hello"),
+        ({"messages": [USER]}, "Hello"),
+        ({"messages": [USER], "continue_final_message": True}, "hiHello"),
+    ],
+)
+async def test_an_echo_is_what_the_answer_continues(ask, body, text):
+    answer, _ = await ask(CHATS, **body, echo=True)
+    assert answer["choices"][0]["message"]["content"] == text
+    chunks, _ = await ask(CHATS, **body, echo=True, stream=True)
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == text
+
+
+@pytest.mark.usefixtures("rated")
+async def test_an_echo_of_a_chat_has_no_log_probs(ask):
+    answer, asked = await ask(CHATS, **CONTINUED, echo=True, logprobs=True)
+    assert len(answer["choices"][0]["logprobs"]["content"]) == len(NEW)
+    assert "return_prompt_log_probs" not in asked
+
+
+@pytest.mark.parametrize("name", ["echo", "return_token_ids", "return_tokens_as_token_ids"])
+async def test_what_is_false_asks_for_nothing(ask, name):
+    answer, _ = await ask(CHATS, **PREFILLED, **{name: False})
+    assert answer["choices"][0]["message"]["content"] == "".join(chunk.text for chunk in HELLO)
+    assert "token_ids" not in answer["choices"][0]
