@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.fields import MOST_LEVELS, check_plain, wrong
-from tandem.gateway.tools import MOST_TOOLS
+from tandem.gateway.tools.schema import MOST_TOOLS
 from tandem.gateway.values import UpToFirstFault, text_or_list
 
 MOST_MESSAGES = 10_000

@@ -10,7 +10,7 @@ from tandem.gateway.body_objects import Body, BodyObject
 from tandem.gateway.fields import quoted, wrong
 from tandem.gateway.guides import GuidedRequest
 from tandem.gateway.messages import Messages
-from tandem.gateway.tools import Tool, ToolChoice, ToolNamed, Tools
+from tandem.gateway.tools.schema import Tool, ToolChoice, ToolNamed, Tools
 from tandem.gateway.values import (
     INT32,
     MOST_CHOICES,

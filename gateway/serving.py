@@ -35,7 +35,8 @@ from tandem.gateway.shapes import CHAT, COMPLETION, Shape
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import begun, stream_response
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tool_calls import FORMATS, ToolCallParser
+from tandem.gateway.tools.formats import FORMATS
+from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Backend
 from tandem.gateway.under_way import UnderWay
 from tandem.gateway.values import MOST_CHOICES

@@ -18,7 +18,7 @@ from tandem.gateway.objects import (
     ToolCall,
 )
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tool_calls import CallDelta
+from tandem.gateway.tools.parser import CallDelta
 
 # Letters and digits of a call's id: Mistral's templates take no other ids back.
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9

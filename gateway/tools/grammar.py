@@ -13,8 +13,8 @@ from tandem.gateway import lark
 from tandem.gateway.errors import bad_request
 from tandem.gateway.fields import quoted
 from tandem.gateway.guides import ANY_OBJECT
-from tandem.gateway.tool_calls import ToolCallFormat
-from tandem.gateway.tools import Function, Tool
+from tandem.gateway.tools.formats import ToolCallFormat
+from tandem.gateway.tools.schema import Function, Tool
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType(
     {"type": "object", "properties": {}, "additionalProperties": False}
