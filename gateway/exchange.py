@@ -66,7 +66,7 @@ class Exchange:
     ) -> AsyncGenerator[Numbered, None]:
         """Keep the statistics of what passes, also of a request that is cut short."""
         metrics = self._metrics
-        metrics.running.add(1)
+        metrics.running.inc()
         first = True
         try:
             async with aclosing(chunks) as closing:
@@ -79,9 +79,9 @@ class Exchange:
                     yield number, chunk
             metrics.latency.observe(time.perf_counter() - self._began)
         finally:
-            metrics.running.add(-1)
+            metrics.running.dec()
             if not first:  # nothing was made of a request that was refused
                 usage = self._writer.usage
-                metrics.prompt_tokens.add(usage.prompt_tokens)
-                metrics.generation_tokens.add(usage.completion_tokens)
+                metrics.prompt_tokens.inc(usage.prompt_tokens)
+                metrics.generation_tokens.inc(usage.completion_tokens)
                 metrics.count(self._writer.metrics.speculative_decoding)

@@ -155,4 +155,4 @@ class RequestCounts:
         finally:
             path = scope["path"]
             endpoint = path if path in self._endpoints else "other"
-            self._metrics.requests.add(1, endpoint, status)
+            self._metrics.requests.labels(endpoint, status).inc()
