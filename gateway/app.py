@@ -22,9 +22,9 @@ from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, 
 from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
+from tandem.gateway.tasks import UnderWay
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import Backend, Triton
-from tandem.gateway.under_way import UnderWay
 
 PAGE = Path(__file__).parent / "page"
 # The page asks nobody but its own gateway, and nobody shows it in a frame.

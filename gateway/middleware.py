@@ -1,4 +1,4 @@
-"""What holds for every request, whatever it asks for: ids, keys, sizes, counts."""
+"""What holds for every request: ids, keys, sizes, failures, counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class RequestIds:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -41,14 +40,13 @@ class RequestIds:
 
 
 class Keys:
-    """Refuses requests without the key, except to health, metrics and the page."""
+    """Rejects requests without the key, except to health, metrics and the page."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
         self._key = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
         if scope["type"] == "http" and scope["path"].startswith(GUARDED):
             kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
             if not (
@@ -62,14 +60,13 @@ class Keys:
 
 
 class BodyLimit:
-    """Refuses a body that is too large: at once where it says so, else when it turns out to be."""
+    """Rejects a body that is too large: at once if its header says so, otherwise while it is read."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -111,7 +108,6 @@ class Failures:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
         answered = False
 
         async def sending(message: Message) -> None:
@@ -138,7 +134,6 @@ class RequestCounts:
         self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, WrapValidator, field_validator, model_validator
 
-from tandem.gateway.body_objects import Body, BodyObject
+from tandem.gateway.body import Body, BodyObject
 from tandem.gateway.fields import quoted, wrong
 from tandem.gateway.guides import GuidedRequest
 from tandem.gateway.messages import Messages
