@@ -80,7 +80,10 @@ def mistral(name, arguments):
         # Arguments that are no object are not a call.
         *(
             (HERMES, hermes("x", other), hermes("x", other), [])
-            for other in ('"abc"', '"[1]"', '"3"', "3", "[1, 2]", "true", '"{\\"a\\": 1"')
+            for other in (
+                *('"abc"', '"[1]"', '"3"', "3", "[1, 2]", "true", '"{\\"a\\": 1"', "NaN"),
+                "[" * 5000 + "]" * 5000,
+            )
         ),
         # Models mix up the keys of the formats, and add keys of their own.
         (HERMES, '<tool_call>{"name": "add", "parameters": {"a": 1}}', "", [["add", '{"a": 1}']]),
