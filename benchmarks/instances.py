@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
 import tempfile
 import time
@@ -38,7 +37,7 @@ from tandem.tools.triton.server import TritonServer
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
 CONTEXT, TOKENS_A_ROUND = 64, 4
 MS = 1e3
-ENDED = re.compile(r'tandem_round_seconds_count\{.*loop="(\d+)".*model="(\w+)"')  # a sequence
+ENDED = "tandem_round_seconds_count"  # of sequences
 
 
 class LoopsTurn(NamedTuple):
@@ -112,10 +111,9 @@ def _turn(
 def _sequences(server: TritonServer, entry: str) -> dict[str, int]:
     """How many sequences each loop of an entry has ended."""
     ended: dict[str, int] = defaultdict(int)
-    for name, value in read_metrics(server):
-        found = ENDED.match(name)
-        if found and found[2] == entry:
-            ended[found[1]] += int(value)
+    for one in read_metrics(server):
+        if one.name == ENDED and one.labels["model"] == entry:
+            ended[one.labels["loop"]] += int(one.value)
     return ended
 
 

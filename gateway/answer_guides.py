@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tandem.gateway import lark
-from tandem.gateway.call_grammar import CallGrammar, Rules, check_names
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.guides import AskedGuide, Part
 from tandem.gateway.reasoning import BEGIN, END
 from tandem.gateway.schema import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tool_calls import ToolCallFormat
+from tandem.gateway.tools.formats import ToolCallFormat
+from tandem.gateway.tools.grammar import CallGrammar, Rules, check_names
 
 # The rules of an answer's content, and of calls of each function, by number.
 CONTENT, CALL = "content", re.compile(r"call_(\d+)")

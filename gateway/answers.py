@@ -10,7 +10,7 @@ from tandem.gateway.log_probs import LogProbReader, LogProbRow
 from tandem.gateway.objects import FinishReason, TokenDetail
 from tandem.gateway.reasoning import ReasoningSplitter, Split
 from tandem.gateway.speculation import TokenOrigins
-from tandem.gateway.tool_calls import CallDelta, Parsed, ToolCallParser
+from tandem.gateway.tools.parser import CallDelta, Parsed, ToolCallParser
 from tandem.gateway.triton.backend import ResponseChunk
 
 

@@ -11,22 +11,21 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from tandem.gateway import metrics as prometheus
 from tandem.gateway.body import read_body
 from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, HTTP_CODES, ApiError, ClientGone
 from tandem.gateway.fields import quoted
-from tandem.gateway.metrics import GatewayMetrics
+from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
 from tandem.gateway.models import VERSION
 from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
+from tandem.gateway.tasks import UnderWay
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import Backend, Triton
-from tandem.gateway.under_way import UnderWay
 
 PAGE = Path(__file__).parent / "page"
 # The page asks nobody but its own gateway, and nobody shows it in a frame.
@@ -144,8 +143,7 @@ def _add_operations(app: FastAPI) -> None:
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
-        text = _serving(request).metrics.text()
-        return PlainTextResponse(text, media_type=prometheus.CONTENT_TYPE)
+        return Response(_serving(request).metrics.text(), media_type=CONTENT_TYPE)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -1,26 +1,64 @@
-"""Reads a request's body: a large one on a thread, as all streams wait for the event loop."""
+"""A request's body: how it is read, and the objects that it consists of."""
 
 from __future__ import annotations
 
 import email.message
 import json
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from starlette.requests import ClientDisconnect, Request
 
-from tandem.gateway.aside import aside
+from tandem.gateway import fields
 from tandem.gateway.errors import ApiError, ClientGone, bad_request
 from tandem.gateway.faults import invalid
-from tandem.gateway.fields import quoted
+from tandem.gateway.fields import Refused, quoted
+from tandem.gateway.tasks import aside
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
+NOTHING_REFUSED: Mapping[str, Refused] = MappingProxyType({})
+
+
+class Strict(BaseModel):
+    """An object whose values must have their types: true is not a number, and neither is "1"."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Body(Strict):
+    """A request's body. Unknown fields are rejected by name; some known ones are ignored."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_fields(cls, data: Any) -> Any:
+        return fields.accepted(data, cls.model_fields) if isinstance(data, dict) else data
+
+
+class BodyObject(Strict):
+    """An object in a body. Unknown fields are rejected by name; null is the same as a missing one.
+
+    place: the object's path in the body. refused: fields that are known but rejected.
+    """
+
+    place: ClassVar[str]
+    refused: ClassVar[Mapping[str, Refused]] = NOTHING_REFUSED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return fields.taken(data, known, cls.refused, cls.place)
+
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:
-    """Return the body as `kind`; raise ApiError where it is none."""
+    """Return the body as `kind`; raise ApiError if it isn't one. A long one is read on a thread."""
     encoding = request.headers.get("content-encoding", "")
     if encoding.lower() not in ("", "identity"):
         raise ApiError(
@@ -39,7 +77,7 @@ async def read_body(kind: type[Kind], request: Request) -> Kind:
 
 
 def _is_json(content_type: str) -> bool:
-    """Whether it says so; what a web page of another host may send unasked never does."""
+    # Browsers send no such type to another host unless that host allows it first.
     message = email.message.Message()
     message["content-type"] = content_type
     subtype = message.get_content_subtype()

@@ -1,4 +1,4 @@
-"""One request and its answers: chunks come in, what the client reads goes out."""
+"""Turns the chunks of one request's answers into its HTTP response."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from functools import partial
 from starlette.responses import Response
 
 from tandem.gateway.answers import AnswerState
-from tandem.gateway.aside import aside
 from tandem.gateway.generation import Numbered
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import GenerationRequest
 from tandem.gateway.stream import DONE, event
+from tandem.gateway.tasks import aside
 from tandem.gateway.triton.backend import ResponseChunk, without_tokens
 from tandem.gateway.writer import Writer
 
 
 class Exchange:
-    """Turns the chunks of a request into its answer."""
+    """One request and its answers."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Exchange:
     async def _counted(
         self, chunks: AsyncGenerator[Numbered, None]
     ) -> AsyncGenerator[Numbered, None]:
-        """Keep the statistics of what passes, also of a request that is cut short."""
+        """Yield the same chunks and count them, also if the request is cut short."""
         metrics = self._metrics
-        metrics.running.add(1)
+        metrics.running.inc()
         first = True
         try:
             async with aclosing(chunks) as closing:
@@ -78,9 +78,9 @@ class Exchange:
                     yield number, chunk
             metrics.latency.observe(time.perf_counter() - self._began)
         finally:
-            metrics.running.add(-1)
-            if not first:  # nothing was made of a request that was refused
+            metrics.running.dec()
+            if not first:  # a request that was rejected has no usage
                 usage = self._writer.usage
-                metrics.prompt_tokens.add(usage.prompt_tokens)
-                metrics.generation_tokens.add(usage.completion_tokens)
+                metrics.prompt_tokens.inc(usage.prompt_tokens)
+                metrics.generation_tokens.inc(usage.completion_tokens)
                 metrics.count(self._writer.metrics.speculative_decoding)

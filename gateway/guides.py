@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.contract.guide import LAYOUT_KEY, GuideKind
-from tandem.gateway.body_objects import Body, BodyObject
+from tandem.gateway.body import Body, BodyObject
 from tandem.gateway.fields import Refused, check_plain, quoted, wrong
 from tandem.gateway.values import UpToFirstFault
 

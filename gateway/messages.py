@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.gateway.body_objects import Strict
+from tandem.gateway.body import Strict
 from tandem.gateway.errors import bad_request
 from tandem.gateway.fields import MOST_LEVELS, check_plain
-from tandem.gateway.tools import MOST_TOOLS
+from tandem.gateway.tools.schema import MOST_TOOLS
 from tandem.gateway.values import UpToFirstFault, text_or_list
 
 MOST_MESSAGES = 10_000

@@ -1,10 +1,11 @@
-"""What holds for every request, whatever it asks for: ids, keys, sizes, counts."""
+"""What holds for every request: ids, keys, sizes, failures, counts."""
 
 from __future__ import annotations
 
 import hmac
 import re
 import uuid
+from abc import ABC, abstractmethod
 from http import HTTPStatus
 
 from sse_starlette.sse import SendTimeoutError
@@ -18,17 +19,26 @@ REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/tokenizer_info")
 
 
-class RequestIds:
-    """Answers with the request's ``x-request-id``, or with a new one."""
+class Middleware(ABC):
+    """Handles HTTP requests on their way to the application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        """Handle a request; pass on events of the application's own life."""
+        handle = self._handle if scope["type"] == "http" else self._app
+        await handle(scope, receive, send)
+
+    @abstractmethod
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+
+
+class RequestIds(Middleware):
+    """Answers with the request's ``x-request-id``, or with a new one."""
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
@@ -40,16 +50,15 @@ class RequestIds:
         await self._app(scope, receive, sending)
 
 
-class Keys:
-    """Refuses requests without the key, except to probes, the version, metrics and the page."""
+class Keys(Middleware):
+    """Rejects requests without the key, except to probes, the version, metrics and the page."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
-        self._app = app
+        super().__init__(app)
         self._key = key.encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
-        if scope["type"] == "http" and scope["path"].startswith(GUARDED):
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith(GUARDED):
             kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
             if not (
                 kind.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), self._key)
@@ -61,18 +70,14 @@ class Keys:
         await self._app(scope, receive, send)
 
 
-class BodyLimit:
-    """Refuses a body that is too large: at once where it says so, else when it turns out to be."""
+class BodyLimit(Middleware):
+    """Rejects a body that is too large, at once if the request's header says so."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app = app
+        super().__init__(app)
         self._max_bytes = max_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         announced = Headers(scope=scope).get("content-length", "0")
         if announced.isdecimal() and int(announced) > self._max_bytes:
             await self._error.response()(scope, receive, send)
@@ -104,14 +109,10 @@ class BodyLimit:
         )
 
 
-class Failures:
+class Failures(Middleware):
     """Answers a request that failed with an unexpected error."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         answered = False
 
         async def sending(message: Message) -> None:
@@ -124,24 +125,20 @@ class Failures:
         except SendTimeoutError:
             LOG.warning("a client took nothing for too long; its answer was cut off")
         except Exception as error:
-            if answered or scope["type"] != "http":
+            if answered:
                 raise
             await api_error(error).response()(scope, receive, send)
 
 
-class RequestCounts:
+class RequestCounts(Middleware):
     """Counts requests by endpoint and status; 499 is a client that left."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics, endpoints: frozenset[str]) -> None:
-        self._app = app
+        super().__init__(app)
         self._metrics = metrics
         self._endpoints = endpoints
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = CLIENT_CLOSED_REQUEST
 
         async def sending(message: Message) -> None:
@@ -155,4 +152,4 @@ class RequestCounts:
         finally:
             path = scope["path"]
             endpoint = path if path in self._endpoints else "other"
-            self._metrics.requests.add(1, endpoint, status)
+            self._metrics.requests.labels(endpoint, status).inc()

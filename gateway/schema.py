@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from tandem.gateway.body_objects import Body, BodyObject
+from tandem.gateway.body import Body, BodyObject
 from tandem.gateway.fields import quoted, wrong
 from tandem.gateway.guides import GuidedRequest
 from tandem.gateway.messages import Messages
-from tandem.gateway.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
+from tandem.gateway.tools.schema import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
 from tandem.gateway.values import (
     INT32,
     MOST_CHOICES,

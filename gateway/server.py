@@ -7,15 +7,16 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from tandem.gateway.connection import Connection
-
-# Requests under way get so long to be answered when the gateway is stopped, and then to end.
-SECONDS_TO_STOP = 5
-SECONDS_TO_END = 2
+SECONDS_TO_STOP = 5  # until requests under way are ended when the gateway stops
+SECONDS_TO_END = 2  # for them to end then
+SECONDS_TO_ASK = 30.0  # a client that takes up to twice as long for a request is cut off
+NOTHING = object()
 
 
 def serve(app: FastAPI, listening: socket.socket) -> None:
@@ -52,6 +53,43 @@ def listen(address: str, port: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """A client's connection, which closes when no whole request arrives in time.
+
+    Uvicorn waits forever for the first request, for the rest of a head and for the rest of a body.
+    A thousand connections that send nothing would take all of the process's file descriptors.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+    _waiting_for: Any = NOTHING  # the last request, while the next one or its rest is awaited
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the checks."""
+        super().connection_made(transport)
+        self._check_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the checks."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _check_later(self) -> None:
+        self._timer = self.loop.call_later(SECONDS_TO_ASK, self._check)
+
+    def _check(self) -> None:
+        """Close the connection if no request was completed since the last check."""
+        request = self.cycle
+        if request is not None and not (request.response_complete or request.more_body):
+            self._waiting_for = NOTHING  # it is being answered
+        elif self._waiting_for is request:
+            self.transport.close()
+            return
+        else:
+            self._waiting_for = request
+        self._check_later()
 
 
 class _Server(uvicorn.Server):

@@ -13,9 +13,7 @@ from starlette.responses import Response
 
 from tandem.gateway.answer_guides import answer_guide
 from tandem.gateway.answers import NO_ECHO, AnswerState, Echo
-from tandem.gateway.aside import LONG, aside
 from tandem.gateway.chat_template import ChatTemplateError
-from tandem.gateway.disconnect import while_connected
 from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.generation import generate, naming_fields
@@ -32,15 +30,15 @@ from tandem.gateway.schema import (
     GenerationRequest,
     TokenizeRequest,
 )
-from tandem.gateway.shapes import CHAT, COMPLETION, Shape
 from tandem.gateway.speculation import TokenOrigins
 from tandem.gateway.stream import begun, stream_response
+from tandem.gateway.tasks import LONG, UnderWay, aside, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.tool_calls import FORMATS, ToolCallParser
+from tandem.gateway.tools.formats import FORMATS
+from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Backend
-from tandem.gateway.under_way import UnderWay
 from tandem.gateway.values import MOST_CHOICES
-from tandem.gateway.writer import Writer
+from tandem.gateway.writer import CHAT, COMPLETION, Shape, Writer
 
 MESSAGE = 100  # what rendering a message or a variable costs by itself, in characters
 

@@ -9,7 +9,7 @@ from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 
 from tandem.gateway.errors import api_error
-from tandem.gateway.under_way import UnderWay
+from tandem.gateway.tasks import UnderWay
 
 # The library cuts streams off, without a word, as soon as the process is asked to end. UnderWay
 # gives them time, and a last event.

@@ -19,7 +19,7 @@ from tandem.gateway.chat_template import (
 )
 from tandem.gateway.reasoning import BEGIN as BEGIN_OF_THOUGHTS
 from tandem.gateway.reasoning import END as END_OF_THOUGHTS
-from tandem.gateway.tool_calls import format_of
+from tandem.gateway.tools.formats import format_of
 from tandem.postprocessing.detokenizer import (
     Detokenizer,
     make_detokenizer,

@@ -14,7 +14,7 @@ from tandem.contract import entry
 from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.schema import DetokenizeRequest, TokenizeRequest
-from tandem.gateway.tool_calls import FORMATS
+from tandem.gateway.tools.formats import FORMATS
 from tandem.guides.guide import KINDS
 from tandem.tools.commands.front import KEY_VARIABLE
 from tandem.tools.commands.options import parser_of
@@ -35,7 +35,7 @@ METRICS = [
     *metric_names.METRICS,
     *metric_names.WATCHER,
     *engine_metric_names.METRICS,
-    *(metric.name for metric in vars(GatewayMetrics()).values()),
+    *re.findall(r"^# TYPE (\S+)", GatewayMetrics().text().decode(), re.MULTILINE),
 ]
 # What they say of the code in backquotes must be there: NAME stands for whatever is added.
 FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]

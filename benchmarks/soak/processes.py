@@ -7,9 +7,12 @@ import re
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+import prometheus_client.samples
+from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.tools.triton.server import TritonServer
 
@@ -40,7 +43,7 @@ def sample(server: TritonServer) -> Sample:
     """Look at a server."""
     names = {pid: name_of(pid) for pid in server.processes}
     metrics = read_metrics(server)
-    beats = [value for name, value in metrics if name.startswith(HEARTBEAT)]
+    beats = [one.value for one in metrics if one.name == HEARTBEAT]
     return Sample(
         moment=time.monotonic(),
         memory_mb=_by_model(names, lambda pid: _status(pid, "RssAnon") / 1024),
@@ -65,24 +68,21 @@ def process_of(server: TritonServer, model: str) -> int:
 
 def is_at_rest(server: TritonServer) -> bool:
     """Whether nothing decodes and nothing waits."""
-    return not any(v for name, v in read_metrics(server) if name.startswith(AT_REST))
+    return not any(one.value for one in read_metrics(server) if one.name in AT_REST)
 
 
-def read_metrics(server: TritonServer) -> list[tuple[str, float]]:
-    """Every sample of /metrics: the name with its labels, and the value."""
+def read_metrics(server: TritonServer) -> list[prometheus_client.samples.Sample]:
+    """Return every sample of /metrics."""
     with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    parts = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-    return [(name, float(value)) for name, _, value in parts]
+        text = answer.read().decode()
+    return [one for family in text_string_to_metric_families(text) for one in family.samples]
 
 
-def _lost(metrics: list[tuple[str, float]]) -> dict[str, int]:
-    pattern = re.compile(r'tandem_abandoned_calls\{.*engine="(\w+)"')
-    found = [(pattern.match(name), value) for name, value in metrics]
+def _lost(metrics: Iterable[prometheus_client.samples.Sample]) -> dict[str, int]:
     lost = Counter[str]()
-    for match, value in found:
-        if match:
-            lost[match[1]] += int(value)
+    for one in metrics:
+        if one.name == "tandem_abandoned_calls":
+            lost[one.labels["engine"]] += int(one.value)
     return dict(lost)
 
 

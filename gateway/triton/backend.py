@@ -20,10 +20,10 @@ from tandem.contract import entry as tensors
 from tandem.contract.errors import ErrorClass, ErrorCode, class_of, decoded
 from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
-from tandem.gateway.aside import aside
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.objects import FinishReason
+from tandem.gateway.tasks import aside
 from tandem.gateway.triton.infer_stream import InferStream
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]

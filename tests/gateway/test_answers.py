@@ -232,22 +232,26 @@ async def test_metrics_count_requests_and_speculation(client, triton):
         triton.script = lambda _: [ApiError(503, "why")]
         await opened.post("/v1/completions", json=PROMPT)
         await opened.get("/nowhere")
-        text = (await opened.get("/metrics")).text
-    lines = text.splitlines()
+        response = await opened.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = response.text.splitlines()
     for line in (
-        'tandem_gateway_requests_total{endpoint="/v1/completions",status="200"} 1',
-        'tandem_gateway_requests_total{endpoint="/v1/completions",status="400"} 1',
-        'tandem_gateway_requests_total{endpoint="other",status="404"} 1',
-        "tandem_gateway_requests_running 0",
-        "vllm:prompt_tokens_total 1",
-        "vllm:generation_tokens_total 4",
-        "vllm:spec_decode_num_drafts_total 2",
-        "vllm:spec_decode_num_draft_tokens_total 8",
-        "vllm:spec_decode_num_accepted_tokens_total 2",
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 2',
-        "vllm:e2e_request_latency_seconds_count 1",
+        "# TYPE tandem_gateway_requests_total counter",
+        'tandem_gateway_requests_total{endpoint="/v1/completions",status="200"} 1.0',
+        'tandem_gateway_requests_total{endpoint="/v1/completions",status="400"} 1.0',
+        'tandem_gateway_requests_total{endpoint="other",status="404"} 1.0',
+        "tandem_gateway_requests_running 0.0",
+        "vllm:prompt_tokens_total 1.0",
+        "vllm:generation_tokens_total 4.0",
+        "vllm:spec_decode_num_drafts_total 2.0",
+        "vllm:spec_decode_num_draft_tokens_total 8.0",
+        "vllm:spec_decode_num_accepted_tokens_total 2.0",
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 2.0',
+        'vllm:e2e_request_latency_seconds_bucket{le="300.0"} 1.0',
+        "vllm:e2e_request_latency_seconds_count 1.0",
     ):
         assert line in lines
+    assert "_created" not in response.text
 
 
 async def test_metrics_count_what_was_drafted_for_an_answer_that_was_cut_short(client, triton):
@@ -262,4 +266,4 @@ async def test_metrics_count_what_was_drafted_for_an_answer_that_was_cut_short(c
         ("vllm:spec_decode_num_accepted_tokens_total", HELLO[0].num_accepted_tokens),
     ):
         assert number > 0
-        assert f"{name} {number}" in lines
+        assert f"{name} {number:.1f}" in lines

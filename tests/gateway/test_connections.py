@@ -10,8 +10,7 @@ import pytest
 from live_triton import eventually
 from scripted_triton import FOREVER, HELLO
 
-from tandem.gateway.connection import Connection
-from tandem.gateway.server import listen, serving
+from tandem.gateway.server import Connection, listen, serving
 from tandem.gateway.triton.backend import ResponseChunk
 
 PROMPT = {"prompt": "hi"}
@@ -112,7 +111,7 @@ def test_a_slow_reader_holds_up_nobody_and_little_is_made_for_it(port, triton):
 def test_who_sends_no_whole_request_is_cut_off_and_who_waits_for_an_answer_is_not(
     port, triton, monkeypatch
 ):
-    monkeypatch.setattr("tandem.gateway.connection.SECONDS_TO_ASK", 0.1)
+    monkeypatch.setattr("tandem.gateway.server.SECONDS_TO_ASK", 0.1)
     triton.script = lambda _: [HELLO[0], FOREVER]
     head = b"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\n"
     with request(port, stream=True), contextlib.ExitStack() as others:

@@ -358,7 +358,7 @@ async def test_many_log_probs_are_read_and_written_on_a_thread(post, triton, mon
     short = (await post("/v1/completions", body)).text
     assert set(threads) == {threading.current_thread()}
     threads.clear()
-    monkeypatch.setattr("tandem.gateway.aside.LONG", 100)
+    monkeypatch.setattr("tandem.gateway.tasks.LONG", 100)
     long = (await post("/v1/completions", body)).text
     assert len(threads) == 2
     assert threading.current_thread() not in threads

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from tandem.gateway.aside import LONG
 from tandem.gateway.faults import invalid
 from tandem.gateway.fields import MOST_LEVELS
 from tandem.gateway.messages import MOST_MESSAGES, MOST_PARTS
@@ -19,6 +18,7 @@ from tandem.gateway.schema import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from tandem.gateway.tasks import LONG
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.values import MOST_CHOICES
 
@@ -210,7 +210,7 @@ async def test_ids_that_cannot_fit_are_never_made_text(post, monkeypatch):
 )
 async def test_many_prompts_are_one_long_text(post, monkeypatch, work, prompt):
     """Each is short, and all together would hold up everybody's chunks."""
-    monkeypatch.setattr("tandem.gateway.aside.LONG", 2500)
+    monkeypatch.setattr("tandem.gateway.tasks.LONG", 2500)
     threads, done = set(), getattr(ChatTokenizer, work)
 
     def seen(*args, **kwargs):

@@ -19,7 +19,7 @@ from tandem.gateway import server
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
 from tandem.gateway.stream import DONE, begun
-from tandem.gateway.under_way import UnderWay
+from tandem.gateway.tasks import UnderWay
 
 SECONDS = 30
 SUPPORT = Path(__file__).parents[1] / "support"

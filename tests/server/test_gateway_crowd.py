@@ -81,7 +81,7 @@ def running(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     name = "tandem_gateway_requests_running "
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+    return next(float(line.split()[1]) for line in lines if line.startswith(name))
 
 
 @pytest.mark.parametrize("clients", scaled(100, 1000))

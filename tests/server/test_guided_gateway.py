@@ -16,7 +16,7 @@ from scale import first_of
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
 from tandem.gateway.settings import GatewaySettings
-from tandem.gateway.tool_calls import FORMATS
+from tandem.gateway.tools.formats import FORMATS
 
 USER = {"role": "user", "content": "Which city is it?"}
 ASKED = {"model": "bls_stream", "messages": [USER], "temperature": 0, "max_tokens": 200}

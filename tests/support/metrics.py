@@ -6,6 +6,7 @@ import urllib.request
 
 from crowd import idle, streaming
 from live_triton import eventually
+from prometheus_client.parser import text_string_to_metric_families
 
 PARTS = ("draft", "target", "orchestration")
 
@@ -14,12 +15,10 @@ def scrape(server):
     """Every sample: (name, labels) -> value."""
     with urllib.request.urlopen(server.metrics_url) as response:
         text = response.read().decode()
-    samples = {}
-    for line in text.splitlines():
-        if match := re.fullmatch(r"(\w+)(?:{(.*)})? (\S+)", line):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', match[2] or ""))
-            samples[match[1], frozenset(labels.items())] = float(match[3])
-    return samples
+    # Without types: the parser would add "_total" to the names of Triton's own counters.
+    families = text_string_to_metric_families(re.sub("(?m)^# TYPE.*", "", text))
+    samples = [sample for family in families for sample in family.samples]
+    return {(name, frozenset(labels.items())): value for name, labels, value, *_ in samples}
 
 
 def total(server, name, **labels):

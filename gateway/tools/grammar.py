@@ -13,8 +13,8 @@ from tandem.gateway import lark
 from tandem.gateway.errors import bad_request
 from tandem.gateway.fields import quoted
 from tandem.gateway.guides import ANY_OBJECT
-from tandem.gateway.tool_calls import ToolCallFormat
-from tandem.gateway.tools import Function, Tool
+from tandem.gateway.tools.formats import ToolCallFormat
+from tandem.gateway.tools.schema import Function, Tool
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType(
     {"type": "object", "properties": {}, "additionalProperties": False}
@@ -23,22 +23,22 @@ SPACES = r"[ \t\r\n]*"
 
 
 class Rules(NamedTuple):
-    """A part of a grammar. start: what stands where it goes. others: rules that it names."""
+    """A part of a grammar. start: what refers to it. others: the rules that it names."""
 
     start: str
     others: tuple[str, ...] = ()
 
     @property
     def grammar(self) -> str:
-        """The grammar that is this part alone."""
+        """The whole grammar, if it has no other parts."""
         return "\n".join([f"start: {self.start}", *self.others, ""])
 
 
 class CallGrammar(NamedTuple):
-    """How an answer with calls is written.
+    """Writes the grammar of an answer with calls.
 
-    tools: that may be called. bound: the names of those whose arguments have to fit their schemas.
-    tokens: those that are no text to a grammar. one_call: there is at most one.
+    tools: those that may be called. bound: names of tools whose arguments must fit their schemas.
+    tokens: ids of tokens that are not text to a grammar. one_call: whether one call is the most.
     """
 
     format: ToolCallFormat
@@ -52,17 +52,18 @@ class CallGrammar(NamedTuple):
         return Rules("calls", (f"calls: {self._all}", *self._call))
 
     def calls_or(self, content: Rules) -> Rules:
-        """Return the grammar of an answer that is calls or something that begins differently."""
+        """Return the grammar of an answer that is calls, or content that begins differently."""
         calls = self.calls()
         return Rules(lark.one_of([calls.start, content.start]), (*calls.others, *content.others))
 
     def text_or_calls(self) -> Rules:
-        """Return the grammar of an answer that has calls if the model likes.
-
-        What begins as a call is one.
-        """
+        """Return the grammar of text with or without calls. What begins as a call must be one."""
         if not self.format.begin:
-            begins = "|".join(map(_spaced, (self.format.mark, *self.format.openings)))
+            # White space in an opening does not count.
+            begins = "|".join(
+                SPACES + SPACES.join(map(re.escape, opening))
+                for opening in (self.format.mark, *self.format.openings)
+            )
             text = lark.text_without(f"({begins}){lark.ANYTHING}")
             return self.calls_or(Rules("TEXT", (f"TEXT: {text}",)))
         start = "(TEXT | part)" if self.one_call else "(part* TEXT)"
@@ -112,7 +113,7 @@ class CallGrammar(NamedTuple):
 
 
 def parameters_of(function: Function) -> Mapping[str, Any]:
-    """Return the schema of a function's arguments; raise ApiError where it allows no object."""
+    """Return the schema of a function's arguments; raise ApiError if it allows no object."""
     if function.parameters is None:
         return NO_PARAMETERS
     kinds = function.parameters.get("type", "object")
@@ -125,12 +126,7 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
 
 
 def check_names(tools: Sequence[Tool]) -> None:
-    """Raise ApiError where two functions have one name: nobody could tell whose arguments come."""
+    """Raise ApiError if two functions have one name: their arguments could not be told apart."""
     [(name, count)] = Counter(tool.function.name for tool in tools).most_common(1)
     if count > 1:
         raise bad_request(f"tools: two functions are called '{quoted(name)}'", param="tools")
-
-
-def _spaced(opening: str) -> str:
-    """Return the regular expression of an opening, in which white space does not count."""
-    return SPACES + SPACES.join(map(re.escape, opening))

@@ -1,4 +1,4 @@
-"""The tools that the model of a chat may call, and which of them it has to call."""
+"""The fields of a request that offer tools."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from tandem.gateway.body_objects import BodyObject, Strict
+from tandem.gateway.body import BodyObject, Strict
 from tandem.gateway.values import UpToFirstFault
 
 MOST_TOOLS = 128
@@ -15,7 +15,7 @@ MOST_TOOLS = 128
 class Function(Strict):
     """A function that a model may call.
 
-    parameters: their JSON schema; left out, there are none. strict: the arguments have to fit it.
+    parameters: JSON schema of the arguments; None: there are none. strict: they must fit it.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -32,7 +32,7 @@ class Tool(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What a template sees of it."""
+        """The tool as chat templates see it."""
         return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.gateway.tool_calls import FORMATS, Parsed, ToolCallParser, format_of
+from tandem.gateway.tools.formats import FORMATS, format_of
+from tandem.gateway.tools.parser import Parsed, ToolCallParser
 
 BY_NAME = {known.name: known for known in FORMATS}
 HERMES, MISTRAL, LLAMA = (BY_NAME[name] for name in ("hermes", "mistral", "llama3"))
@@ -71,7 +72,45 @@ def mistral(name, arguments):
             [["x", '{"b": 2}']],
         ),
         (HERMES, hermes(*ADD) + " <tool", " <tool", [ADD]),
-        (HERMES, '<tool_call>{"name": "x", "arguments": null}', "", [["x", "null"]]),
+        # No arguments, however a model writes that.
+        *(
+            (HERMES, hermes("x", nothing), "", [["x", "{}"]])
+            for nothing in ("null", '""', '" "', "{}", '"{}"')
+        ),
+        # Arguments that are no object are not a call.
+        *(
+            (HERMES, hermes("x", other), hermes("x", other), [])
+            for other in (
+                *('"abc"', '"[1]"', '"3"', "3", "[1, 2]", "true", '"{\\"a\\": 1"', "NaN"),
+                "[" * 5000 + "]" * 5000,
+            )
+        ),
+        # Models mix up the keys of the formats, and add keys of their own.
+        (HERMES, '<tool_call>{"name": "add", "parameters": {"a": 1}}', "", [["add", '{"a": 1}']]),
+        (HERMES, f"<tool_call>{llama(*ADD)}</tool_call>\n{hermes(*WEATHER)}", "", [ADD, WEATHER]),
+        (MISTRAL, f"[{llama(*ADD)}]", "", [ADD]),
+        (LLAMA, mistral(*ADD), "", [ADD]),
+        (LLAMA, f'{{"type": "function", {llama(*ADD)[1:]}', "", [ADD]),
+        (
+            MISTRAL,
+            f'[{mistral(*ADD)[:-1]}, "id": "a}}1"}}, {mistral(*WEATHER)}]',
+            "",
+            [ADD, WEATHER],
+        ),
+        (
+            HERMES,
+            '<tool_call>{"name": "x", "args": {}}',
+            '<tool_call>{"name": "x", "args": {}}',
+            [],
+        ),
+        (LLAMA, '{"name": "add", "args": {}}', '{"name": "add", "args": {}}', []),
+        # Braces that are too many are no text of the answer.
+        *(
+            (HERMES, hermes("add", '{"a": 1}' + more) + " So", " So", [["add", '{"a": 1}']])
+            for more in ("}", "}}", "}\n}")
+        ),
+        (LLAMA, f"{llama(*ADD)}}}; {llama(*WEATHER)}}} So", " So", [ADD, WEATHER]),
+        (MISTRAL, f"[{mistral(*ADD)}}}]", "", [ADD]),
         (HERMES, '<tool_call>{"name": "x",}', '<tool_call>{"name": "x",}', []),
         (HERMES, hermes(*ADD) + "</tool_call>", "</tool_call>", [ADD]),
         (HERMES, '<tool_call>{"na', '<tool_call>{"na', []),
@@ -97,7 +136,7 @@ def mistral(name, arguments):
         (HERMES, hermes("add", '{"s": "\\"}"}'), "", [["add", '{"s": "\\"}"}']]),
         (HERMES, "<tool_call>" + hermes(*ADD), "<tool_call>", [ADD]),
         (HERMES, '<tool_call>{"name": "add", "arguments": {}} x', " x", [["add", "{}"]]),
-        (HERMES, '<tool_call>{"name": "add", "arguments": {} x', "x", [["add", "{}"]]),
+        (HERMES, '<tool_call>{"name": "add", "arguments": {} x', " x", [["add", "{}"]]),
         # A brace is missing; the markup behind it is no text of the answer.
         (
             HERMES,

@@ -1,0 +1,90 @@
+"""Work for requests: on a thread if it is long, while the client stays, until the gateway stops."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from tandem.gateway.errors import ApiError, ClientGone
+
+Result = TypeVar("Result")
+
+LONG = 20_000  # characters of a text, or what takes as long
+
+
+async def aside(length: int, work: Callable[[], Result]) -> Result:
+    """Do the work here, or on a thread if it is long: all streams wait for the event loop."""
+    return await asyncio.to_thread(work) if length > LONG else work()
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what the work returns; cancel it and raise ClientGone when the client goes.
+
+    receive: of a request whose body has been read.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class UnderWay:
+    """The tasks that work for requests. When the gateway stops, they end with an error.
+
+    One event loop only.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._over = False
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Let the calling task work for a request; raise ApiError once the gateway ends."""
+        if self._over:
+            raise _stopped()
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            yield
+        except asyncio.CancelledError as cancelled:
+            if not self._over:
+                raise
+            if sys.version_info >= (3, 11):
+                task.uncancel()
+            raise _stopped() from cancelled
+        finally:
+            self._tasks.discard(task)
+
+    def end(self) -> None:
+        """End all of them, and all that are still to come."""
+        self._over = True
+        for task in self._tasks:
+            task.cancel()
+
+
+def _stopped() -> ApiError:
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the gateway is being stopped; send the request again",
+        code="gateway_stopped",
+    )

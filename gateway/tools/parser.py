@@ -1,0 +1,254 @@
+"""Finds tool calls in an answer's text while it is written.
+
+The result depends on the text alone, not on the chunks in which it arrives. Nothing that was
+returned is taken back: text is held back for as long as it may turn out to be a call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from pydantic_core import from_json
+
+from tandem.gateway.tools.formats import ToolCallFormat
+
+SPACE = " \t\r\n"
+S = f"[{SPACE}]*"
+# Each format has one of these keys, but models also write the other.
+ARGUMENTS = ("arguments", "parameters")
+# A call up to its arguments, as models nearly always write it. The arguments that follow can be
+# returned as they grow. A call that is written otherwise is returned once it is complete.
+HEAD = re.compile(
+    rf'\{{{S}"name"{S}:{S}("(?:[^"\\]|\\.)*"){S},{S}"(?:{"|".join(ARGUMENTS)})"{S}:{S}(?=\{{)',
+    re.DOTALL,
+)
+SIGN = re.compile(r'\\.|["{}\[\]<]', re.DOTALL)
+
+
+@dataclass
+class CallDelta:
+    """What is new of a call. name: in the first delta only. arguments: a part of their JSON."""
+
+    index: int
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass
+class Parsed:
+    """What is new of an answer: text, and calls in the order in which they began."""
+
+    content: str = ""
+    calls: list[CallDelta] = field(default_factory=list)
+
+
+class ObjectEnd:
+    """Finds the end of a JSON object in a text that grows.
+
+    at: how much of the text has been read. depth: how many objects and lists are open there.
+    """
+
+    def __init__(self, depth: int = 0) -> None:
+        self.at = 0
+        self._depth = depth
+        self._in_string = False
+
+    def found(self, text: str) -> bool:
+        """Read on; return whether the object ends at ``at``, or is broken off there."""
+        for sign in SIGN.finditer(text, self.at):
+            self.at = sign.end()
+            if sign[0] == '"':
+                self._in_string = not self._in_string
+            elif self._in_string:
+                continue
+            elif sign[0] == "<":  # JSON has none outside of strings: the end mark of the call
+                self.at = sign.start()
+                return True
+            elif sign[0] in "{[":
+                self._depth += 1
+            elif sign[0] in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    return True
+        # A backslash at the end is read together with what it escapes.
+        self.at = len(text) - text.endswith("\\", self.at)
+        return False
+
+
+class ToolCallParser:
+    """Separates text from calls.
+
+    names: of the tools that may be called. In formats without a mark around each call, only an
+    object with one of these names is a call.
+    """
+
+    def __init__(self, known: ToolCallFormat, names: Collection[str]) -> None:
+        self._format = known
+        self._names = frozenset(names)
+        # A state is a method that takes from the text what it can. It returns whether there may
+        # be more to take, in a new state.
+        self._outside = self._in_text if known.begin else self._in_last_text
+        self._state: Callable[[], bool] = self._in_text if known.begin else self._at_start
+        self._text = ""  # not taken yet
+        self._held = ""  # taken, but content unless a call follows: white space, what begins a call
+        self._object = ObjectEnd()
+        self._num_calls = 0
+        self._new = Parsed()
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there was any call."""
+        return self._num_calls > 0
+
+    @property
+    def in_call(self) -> bool:
+        """Whether a call has begun whose arguments are not complete."""
+        if self._state == self._before_arguments:
+            return bool(self._format.begin or self._text.strip(SPACE))
+        return self._state == self._in_arguments
+
+    def feed(self, text: str) -> Parsed:
+        """Take more of the text; return what is certain now."""
+        self._new = Parsed()
+        self._text += text
+        while self._state():
+            pass
+        return self._new
+
+    def end(self) -> Parsed:
+        """Return what was held back: nothing follows."""
+        left = self._held + self._text
+        if self._state in (self._in_arguments, self._after_arguments, self._after_call):
+            left = ""
+        return Parsed("" if self.has_calls and not left.strip(SPACE) else left)
+
+    def _take(self, length: int) -> str:
+        taken, self._text = self._text[:length], self._text[length:]
+        return taken
+
+    def _hold_space(self) -> None:
+        self._held += self._take(len(self._text) - len(self._text.lstrip(SPACE)))
+
+    def _in_text(self) -> bool:
+        """Take the text before a call, without the white space between them."""
+        begin = self._format.begin
+        text, found, _ = self._text.partition(begin)
+        if not found:
+            part = next(n for n in reversed(range(len(begin))) if text.endswith(begin[:n]))
+            text = text[: len(text) - part]
+        self._take(len(text))
+        if content := text.rstrip(SPACE):
+            self._new.content += self._held + content
+            self._held = ""
+        self._held += text[len(content) :]
+        if found:
+            self._begin_call(len(begin))
+        return bool(found)
+
+    def _in_last_text(self) -> bool:
+        self._new.content += self._held + self._take(len(self._text))
+        self._held = ""
+        return False
+
+    def _at_start(self) -> bool:
+        """Find out whether the answer begins with a call."""
+        self._hold_space()
+        begins = "".join(letter for letter in self._text if letter not in SPACE)
+        if begins.startswith(self._format.openings):
+            self._begin_call(self._text.index("{"))
+        elif any(opening.startswith(begins) for opening in self._format.openings):
+            return False
+        else:
+            self._state = self._outside
+        return True
+
+    def _begin_call(self, length: int) -> None:
+        """Expect a call's object after so many characters."""
+        self._held += self._take(length)
+        self._object = ObjectEnd()
+        self._state = self._before_arguments
+
+    def _before_arguments(self) -> bool:
+        """Hold a call back until its arguments begin, or until it is complete."""
+        self._hold_space()
+        head = HEAD.match(self._text)
+        if head is None and self._text[:1] in ("", "{") and not self._object.found(self._text):
+            return False
+        try:
+            if head is not None:
+                self._add_call(from_json(head[1]))
+                self._take(head.end())
+                self._object, self._state = ObjectEnd(), self._in_arguments
+            else:
+                self._add_whole_call(self._text[: self._object.at])
+                self._take(self._object.at)
+                self._state = self._after_call
+        except ValueError:  # not a call
+            self._new.content += self._held
+            self._state = self._outside
+        self._held = ""
+        return True
+
+    def _add_whole_call(self, text: str) -> None:
+        call = from_json(text)
+        name = call.pop("name", None)
+        given = [value for key, value in call.items() if key in ARGUMENTS]
+        if self._format.begin and not call:
+            given = [None]
+        arguments = given[0] if given else False
+        if isinstance(arguments, str):
+            arguments = from_json(arguments) if arguments.strip() else None
+        if arguments is None:
+            arguments = {}
+        if not (isinstance(name, str) and isinstance(arguments, dict)):
+            raise ValueError  # noqa: TRY004  the text is wrong, not the type of an argument
+        self._add_call(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+
+    def _add_call(self, name: str, arguments: str = "") -> None:
+        if not self._format.begin and name not in self._names:
+            raise ValueError
+        self._new.calls.append(CallDelta(self._num_calls, name, arguments))
+        self._num_calls += 1
+
+    def _in_arguments(self) -> bool:
+        over = self._object.found(self._text)
+        if new := self._take(self._object.at):
+            if not self._new.calls:
+                self._new.calls.append(CallDelta(self._num_calls - 1))
+            self._new.calls[-1].arguments += new
+        self._object.at = 0
+        if over:
+            self._object, self._state = ObjectEnd(depth=1), self._after_arguments
+        return over
+
+    def _after_arguments(self) -> bool:
+        """Skip other keys of the call, such as an id."""
+        self._hold_space()
+        if not self._text or (self._text[0] == "," and not self._object.found(self._text)):
+            return False
+        self._take(self._object.at)
+        self._state = self._after_call
+        return True
+
+    def _after_call(self) -> bool:
+        """Wait for the end of a call or of all calls, or for the next call."""
+        self._hold_space()
+        known, text = self._format, self._text
+        if text.startswith("}"):  # of the call, or one too many
+            self._take(1)
+            self._held = ""
+        elif known.between and text.startswith(known.between):
+            self._begin_call(len(known.between))
+        elif known.end and text.startswith(known.end):
+            self._take(len(known.end))
+            self._held, self._state = "", self._outside
+        elif not known.end and text.startswith("{"):
+            self._begin_call(0)
+        elif known.end.startswith(text):
+            return False
+        else:
+            self._state = self._outside
+        return True
