@@ -245,7 +245,9 @@ REFUSED: dict[str, Schema] = {
     "oneOf": {"oneOf": [_NUMBER, {"type": "integer", "maximum": 5}]},
     "not": {"not": _TEXT},
     "uniqueItems": {
-        **{"type": "array", "items": _NUMBER, "uniqueItems": True},
+        "type": "array",
+        "items": _NUMBER,
+        "uniqueItems": True,
         "x-guidance": {"strict": True},
     },
     "if": {"if": _TEXT, "then": {"maxLength": 3}},
@@ -256,7 +258,9 @@ REFUSED: dict[str, Schema] = {
     "dependencies": {"type": "object", "dependencies": {"a": ["b"]}},
     "unevaluatedItems": {"type": "array", "unevaluatedItems": False},
     "maxProperties": {
-        **{"type": "object", "properties": {"a": _TEXT}, "maxProperties": 1},
+        "type": "object",
+        "properties": {"a": _TEXT},
+        "maxProperties": 1,
         "additionalProperties": True,
     },
     "minProperties": {"type": "object", "minProperties": 2},
