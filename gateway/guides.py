@@ -205,7 +205,7 @@ class StructuredOutputs(BodyObject):
         ]
         return guides_in((kind, value, self.place) for kind, value in given)
 
-    def _with_options(self, schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def _with_options(self, schema: Any) -> Any:
         options = {
             FREE_WHITE_SPACE: not self.disable_any_whitespace,
             ADDITIONAL: not self.disable_additional_properties,

@@ -207,7 +207,8 @@ def _is_idle(keyword: str, value: Any, part: Mapping[str, Any]) -> bool:
 def _bound_integer(part: dict[str, Any]) -> None:
     """Bound an integer: a model that repeats itself would write digits until it is cut off."""
     kinds = part.get("type")
-    if "integer" not in (kinds if isinstance(kinds, list) else [kinds]) or "number" in kinds:
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    if "integer" not in listed or "number" in listed:
         return
     if not part.keys() & {"minimum", "exclusiveMinimum"}:
         part["minimum"] = -LARGEST_INTEGER
