@@ -73,7 +73,7 @@ class _Closer:
         self._rest = rest
         self._taken = set(_object(schema.get("$defs")))
         self._definitions = Definitions(_copied(schema))
-        self._copied: dict[str, str] = {}  # references to copies, by the original reference
+        self._references: dict[str, str] = {}  # references to copies, by the original reference
 
     def close(self, part: Any, around: _Names = NO_NAMES, stated: Any = None) -> None:
         """Close an object and those in it.
@@ -126,15 +126,15 @@ class _Closer:
     def _open(self, reference: str) -> str:
         """Return a reference to what another leads to, but open."""
         target = self._definitions.target(reference)
-        if reference in self._copied or target is None or not self._names(target).declared:
-            return self._copied.get(reference, reference)
+        if reference in self._references or target is None or not self._names(target).declared:
+            return self._references.get(reference, reference)
         name = f"open {len(self.copies)}"
         while name in self._taken:
             name += "'"
-        self._copied[reference] = f"#/$defs/{name}"
+        self._references[reference] = f"#/$defs/{name}"
         self.copies[name] = copied = _copied(target)
         self._leave_open({"allOf": [copied]})
-        return self._copied[reference]
+        return self._references[reference]
 
     def _names(self, part: Part, without: Any = (), seen: set[str] | None = None) -> _Names:
         """Return the names that a schema and those for the same value give an object."""

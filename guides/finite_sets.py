@@ -37,14 +37,14 @@ def list_values(schema: Part, *, strict: bool) -> None:
 def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
     """Write out each order in which the items of an array may come."""
     del part["uniqueItems"]
-    values, most = _values_of(part.get("items"), definitions), part.get("maxItems")
+    items, most = _constants(part.get("items"), definitions), part.get("maxItems")
     count = int(most) if isinstance(most, int | float) else None
-    if values is not None:
-        part["maxItems"] = count = len(values) if count is None else min(count, len(values))
-        if part.keys().isdisjoint(OTHER_ITEMS) and perm(len(values), count) <= MOST_ORDERS:
-            item = part.pop("items")
-            orders = permutations([{"allOf": [item, {"enum": [value]}]} for value in values], count)
+    if items is not None:
+        part["maxItems"] = count = len(items) if count is None else min(count, len(items))
+        if part.keys().isdisjoint(OTHER_ITEMS) and perm(len(items), count) <= MOST_ORDERS:
+            orders = permutations(items, count)
             part["anyOf"] = [{"items": list(order), "additionalItems": False} for order in orders]
+            del part["items"]
             return
     if strict and (count is None or count > 1):
         raise GuideError(
@@ -55,19 +55,19 @@ def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
 
 def _list_names(part: Part, definitions: Definitions) -> None:
     """Write the names that an object may have as properties of it."""
-    names = _values_of(part["propertyNames"], definitions)
-    if names is None or "patternProperties" in part:
-        return
+    constants = _constants(part["propertyNames"], definitions)
     given, others = part.get("properties", {}), part.get("additionalProperties", True)
-    if isinstance(given, dict):
-        listed = {name: given.get(name, others) for name in names if isinstance(name, str)}
-        part["properties"] = {**dict.fromkeys(given, False), **listed}
-        part["additionalProperties"] = False
-        del part["propertyNames"]
+    if constants is None or "patternProperties" in part or not isinstance(given, dict):
+        return
+    names = [name for one in constants for name in one["enum"] if isinstance(name, str)]
+    listed = {name: given.get(name, others) for name in names}
+    part["properties"] = {**dict.fromkeys(given, False), **listed}
+    part["additionalProperties"] = False
+    del part["propertyNames"]
 
 
-def _values_of(schema: Any, definitions: Definitions) -> list[Any] | None:
-    """Return the only values of a schema; None if they are not listed, or not plain."""
+def _constants(schema: Any, definitions: Definitions) -> list[Part] | None:
+    """Return a schema of each value that fits one; None if these are not listed, or not plain."""
     if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and len(schema) == 1:
         schema = definitions.target(schema["$ref"])
     if not isinstance(schema, dict) or not schema.keys() <= ENUMERATED:
@@ -77,4 +77,6 @@ def _values_of(schema: Any, definitions: Definitions) -> list[Any] | None:
         values = [True, False]
     if not isinstance(values, list) or any(isinstance(value, list | dict) for value in values):
         return None
-    return list({(isinstance(value, bool), value): value for value in values}.values())
+    unique = {(isinstance(value, bool), value): value for value in values}.values()
+    kind = {"type": schema["type"]} if "type" in schema else {}
+    return [{**kind, "enum": [value]} for value in unique]
