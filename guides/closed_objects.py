@@ -30,9 +30,11 @@ Part = dict[str, Any]
 def close_objects(schema: Part, *, by_default: bool) -> None:
     """Write into a schema which names its objects may have.
 
-    by_default: whether an object that says nothing of other names has none.
+    by_default: whether an object that says nothing of other names has none. It stays open if parts
+    of the schema have an `$id`: then it isn't known where references lead.
     """
-    closer = _Closer(schema, rest=not by_default)
+    definitions = Definitions(_copied(schema))
+    closer = _Closer(definitions, rest=not by_default or definitions.has_other_roots)
     closer.close(schema)
     if closer.copies:
         schema["$defs"] = {**schema.get("$defs", {}), **closer.copies}
@@ -59,7 +61,7 @@ class _Names:
         )
 
 
-NO_NAMES: Final = _Names()
+NO_NAMES, UNKNOWN_NAMES = _Names(), _Names(open=True)
 
 
 class _Closer:
@@ -68,11 +70,10 @@ class _Closer:
     copies: definitions that stay open, because they are part of objects with more names.
     """
 
-    def __init__(self, schema: Part, rest: bool) -> None:
+    def __init__(self, definitions: Definitions, rest: bool) -> None:
         self.copies: dict[str, Part] = {}
         self._rest = rest
-        self._taken = set(_object(schema.get("$defs")))
-        self._definitions = Definitions(_copied(schema))
+        self._definitions = definitions
         self._references: dict[str, str] = {}  # references to copies, by the original reference
 
     def close(self, part: Any, around: _Names = NO_NAMES, stated: Any = None) -> None:
@@ -92,8 +93,9 @@ class _Closer:
         elif alternatives:
             for keyword, schemas in alternatives.items():
                 others = {name: value for name, value in alternatives.items() if name != keyword}
+                beside = names | self._names(others)
                 for one in _list(schemas):
-                    self.close(one, names | self._names(others), stated)
+                    self.close(one, beside, stated)
             self._leave_open(part, without=alternatives)
         elif stated is None and not around.declared and _is_another(part):
             for one in _list(part.get("allOf")):
@@ -129,7 +131,7 @@ class _Closer:
         if reference in self._references or target is None or not self._names(target).declared:
             return self._references.get(reference, reference)
         name = f"open {len(self.copies)}"
-        while name in self._taken:
+        while self._definitions.target(f"#/$defs/{name}") is not None:
             name += "'"
         self._references[reference] = f"#/$defs/{name}"
         self.copies[name] = copied = _copied(target)
@@ -146,7 +148,8 @@ class _Closer:
         reference = part.get("$ref")
         if isinstance(reference, str) and reference not in seen:
             seen.add(reference)
-            names |= self._names(self._definitions.target(reference) or {}, (), seen)
+            target = self._definitions.target(reference)
+            names |= UNKNOWN_NAMES if target is None else self._names(target, (), seen)
         return names
 
 

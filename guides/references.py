@@ -33,7 +33,7 @@ class Definitions:
         self._schema = schema
 
     @cached_property
-    def _has_other_roots(self) -> bool:
+    def has_other_roots(self) -> bool:
         """Whether a part has an id of its own, and is the root of the references in it."""
         inner = (part for part in schemas_of(self._schema) if part is not self._schema)
         return any(isinstance(part.get("$id"), str) for part in inner)
@@ -41,7 +41,7 @@ class Definitions:
     def target(self, reference: str) -> dict[str, Any] | None:
         """Return the schema at a reference; None if that is no object, or another document."""
         base, _, pointer = reference.partition("#")
-        if self._has_other_roots or base not in ("", self._schema.get("$id")):
+        if self.has_other_roots or base not in ("", self._schema.get("$id")):
             return None
         at: Any = self._schema
         for key in _keys(pointer):

@@ -122,6 +122,12 @@ def test_each_alternative_has_its_own_names():
         assert told == [True, False, False]
 
 
+def test_an_object_with_names_that_are_not_known_stays_open():
+    parts = {"shared": A, "other": {"$id": "https://example.org/other"}}
+    schema = {"type": "object", "allOf": [SHARED, B], "$defs": parts}
+    assert taken(schema, BOTH, {**BOTH, "b": "x"}) == [True, False]
+
+
 def test_a_tree_is_closed_in_each_node():
     node = {"type": "object", "properties": {"below": {"$ref": "#"}, "id": NUMBER}}
     assert taken(node, {"below": {"below": {"id": 1}}}, {"below": {"x": 1}}) == [True, False]
