@@ -18,3 +18,6 @@ JSON_LAYOUT: Final[Mapping[str, str | bool]] = MappingProxyType(
 LAYOUT_OPTIONS: Final = frozenset({*JSON_LAYOUT, "whitespace_pattern"})
 # Whatever a schema's own options say: no keyword is left out, and none is taken for another.
 EXACT: Final[Mapping[str, bool]] = MappingProxyType({"lenient": False, "coerce_one_of": False})
+# Options of our own under the same key: objects may have names that their schema does not declare
+# unless it says otherwise; keywords that cannot be enforced are refused.
+OWN_OPTIONS: Final = ("additional_properties", "strict")

@@ -12,13 +12,14 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.contract.guide import LAYOUT_KEY, GuideKind
+from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
 from tandem.gateway.body import Body, BodyObject
 from tandem.gateway.fields import Refused, check_plain, quoted, wrong
 from tandem.gateway.values import UpToFirstFault
 
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
-FREE_WHITE_SPACE: Mapping[str, Any] = MappingProxyType({LAYOUT_KEY: {"whitespace_flexible": True}})
+FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
+ADDITIONAL, STRICT = OWN_OPTIONS
 # No line is looked at from the one before: many empty ones would take ever longer.
 RULE_OF_EBNF = re.compile(r"^[^\S\n]*[\w.-]+\s*::=", re.MULTILINE)
 
@@ -60,6 +61,12 @@ class AskedGuide(NamedTuple):
 def json_guide(schema: Mapping[str, Any], field: str) -> AskedGuide:
     """Return the guide of a JSON schema."""
     return AskedGuide("json_schema", json.dumps(dict(schema), ensure_ascii=False), field)
+
+
+def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any]:
+    """Return a schema with options of its guide; those that it has stay."""
+    own = schema.get(LAYOUT_KEY, {})
+    return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
 
 def regex_guide(regex: str, field: str) -> AskedGuide:
@@ -118,7 +125,10 @@ Choices = Annotated[list[str], UpToFirstFault(), Field(min_length=1)]
 
 
 class NamedSchema(BodyObject):
-    """A JSON schema as OpenAI's clients send it. It is kept to whether it is strict or not."""
+    """A JSON schema as OpenAI's clients send it.
+
+    strict: refuse a schema of which a part cannot be enforced.
+    """
 
     place: ClassVar = "response_format.json_schema"
     name: str | None = None
@@ -146,18 +156,21 @@ class ResponseFormat(BodyObject):
         """The JSON schema of the answer; None leaves it free."""
         if self.type == "text":
             return None
-        return self.json_schema.given if self.json_schema else ANY_OBJECT
+        if self.json_schema is None:
+            return ANY_OBJECT
+        given = self.json_schema.given
+        return with_options(given, **{STRICT: True}) if self.json_schema.strict else given
 
 
 class StructuredOutputs(BodyObject):
     """A guide as vLLM's clients send it.
 
     disable_any_whitespace: false allows white space wherever JSON does.
+    disable_additional_properties: whether objects that say nothing of other names have none.
     """
 
     place: ClassVar = "structured_outputs"
     refused: ClassVar = {
-        "disable_additional_properties": Refused("write it into the schema", (False,)),
         "structural_tag": Refused("send tools, or a grammar"),
         "whitespace_pattern": Refused("white space is fixed, or free"),
     }
@@ -167,6 +180,7 @@ class StructuredOutputs(BodyObject):
     grammar: Text | None = None
     json_object: bool = False
     disable_any_whitespace: bool = True
+    disable_additional_properties: bool = True
 
     @model_validator(mode="after")
     def _one_guide(self) -> StructuredOutputs:
@@ -183,18 +197,21 @@ class StructuredOutputs(BodyObject):
     @cached_property
     def _guides(self) -> list[AskedGuide]:
         given = [
-            ("json", self._laid_out(self.json_)),
+            ("json", self._with_options(self.json_)),
             ("regex", self.regex),
             ("choice", self.choice),
             ("grammar", self.grammar),
-            ("json", self._laid_out(ANY_OBJECT if self.json_object else None)),
+            ("json", self._with_options(ANY_OBJECT if self.json_object else None)),
         ]
         return guides_in((kind, value, self.place) for kind, value in given)
 
-    def _laid_out(self, schema: Any) -> Any:
-        if schema is None or self.disable_any_whitespace:
-            return schema
-        return {**schema, **FREE_WHITE_SPACE}
+    def _with_options(self, schema: Any) -> Any:
+        options = {
+            FREE_WHITE_SPACE: not self.disable_any_whitespace,
+            ADDITIONAL: not self.disable_additional_properties,
+        }
+        wanted = {name: True for name, wants in options.items() if wants}
+        return with_options(schema, **wanted) if schema is not None and wanted else schema
 
 
 class GuidedRequest(Body):

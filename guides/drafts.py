@@ -29,7 +29,7 @@ LACKING: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         (
             *("dependentRequired", "dependentSchemas", "minContains", "maxContains"),
-            *("unevaluatedItems", "unevaluatedProperties"),
+            "unevaluatedItems",
         ),
         BEFORE_2019,
     ),

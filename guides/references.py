@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -25,6 +26,32 @@ def check_references(schema: Any) -> None:
             )
 
 
+class Definitions:
+    """What the references of a schema lead to."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._schema = schema
+
+    @cached_property
+    def has_other_roots(self) -> bool:
+        """Whether a part has an id of its own, and is the root of the references in it."""
+        inner = (part for part in schemas_of(self._schema) if part is not self._schema)
+        return any(isinstance(part.get("$id"), str) for part in inner)
+
+    def target(self, reference: str) -> dict[str, Any] | None:
+        """Return the schema at a reference; None if that is no object, or another document."""
+        base, _, pointer = reference.partition("#")
+        if self.has_other_roots or base not in ("", self._schema.get("$id")):
+            return None
+        at: Any = self._schema
+        for key in _keys(pointer):
+            if isinstance(at, list):
+                at = at[int(key)] if key.isdecimal() and int(key) < len(at) else None
+            else:
+                at = at.get(key) if isinstance(at, dict) else None
+        return at if isinstance(at, dict) else None
+
+
 def encoded(reference: str) -> str:
     """Return a reference with the characters percent-encoded that a URI may not have."""
     return quote(reference, safe=PLAIN, errors="surrogatepass")
@@ -32,12 +59,8 @@ def encoded(reference: str) -> str:
 
 def _data_on_the_way(reference: str) -> str:
     """Return the keyword at which a reference leaves the schemas; nothing where it does not."""
-    pointer = unquote(reference.partition("#")[2])
-    if not pointer.startswith("/"):
-        return ""
     holder = ""  # of schemas by name, whose name comes next
-    for token in pointer[1:].split("/"):
-        keyword = token.replace("~1", "/").replace("~0", "~")
+    for keyword in _keys(reference.partition("#")[2]):
         if holder:
             holder = ""
         elif keyword in DATA:
@@ -45,3 +68,9 @@ def _data_on_the_way(reference: str) -> str:
         elif keyword in BY_NAME:
             holder = keyword
     return holder
+
+
+def _keys(pointer: str) -> list[str]:
+    """Return the keys on the way of a JSON pointer."""
+    tokens = unquote(pointer).split("/")[1:]
+    return [token.replace("~1", "/").replace("~0", "~") for token in tokens]

@@ -19,7 +19,7 @@ IN_GRAMMAR = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
 # How other refusals begin.
 FORMS = (
     ("oneOf constraints are not supported", ["oneOf"]),
-    ("Unknown format", ["format"]),
+    ("uniqueItems ", ["uniqueItems"]),
     ("minProperties is not supported where", ["minProperties"]),
     ("min/maxProperties only supported", ["minProperties", "maxProperties"]),
     ("multipleOf ", ["multipleOf"]),

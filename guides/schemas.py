@@ -13,11 +13,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tandem.contract.guide import EXACT, LAYOUT_KEY
+from tandem.contract.guide import EXACT, LAYOUT_KEY, OWN_OPTIONS
+from tandem.guides.closed_objects import close_objects
 from tandem.guides.drafts import check_draft, drop_beside_references
+from tandem.guides.endless import drop_endless
 from tandem.guides.errors import GuideError
 from tandem.guides.exact_numbers import check_numbers
 from tandem.guides.exclusive_bounds import check_exclusive_bounds
+from tandem.guides.finite_sets import list_values
 from tandem.guides.multiples import check_multiples
 from tandem.guides.patterns import check_patterns, without_nul
 from tandem.guides.references import check_references, encoded
@@ -36,20 +39,30 @@ IDLE: Final[dict[str, tuple[Any, ...]]] = {
     "uniqueItems": (False,),
     "propertyNames": (True, {}, {"type": "string"}),
     "unevaluatedItems": (True, {}),
-    "unevaluatedProperties": (True, {}),
     "dependencies": ({},),
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
 }
-# JSON Schema's, of all its drafts. One that it does not have is an annotation: it limits nothing.
+# Those that the library enforces. All others are annotations, as the standard has it.
 FORMATS = frozenset(
     {
-        "date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname",
-        "ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference", "uuid", "uri-template",
-        "json-pointer", "relative-json-pointer", "regex", "color", "host-name", "ip-address",
-        "phone", "style", "utc-millisec",
+        *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6"),
+        *("uri", "uuid"),
     }
-)  # fmt: skip
+)
+# Keywords that only mean something beside one of others.
+DEPENDENT: Final[dict[str, tuple[str, ...]]] = {
+    "if": ("then", "else"),
+    "then": ("if",),
+    "else": ("if",),
+    "minContains": ("contains",),
+    "maxContains": ("contains",),
+}
+# What an integer may be if its schema sets no bound: 64 bits, as far as a float is exact.
+LARGEST_INTEGER: Final = 2**63 - 1024
+# Ours, beside the library's options: whether objects are open by default, and whether what cannot
+# be enforced is refused.
+OPEN_OPTION, STRICT_OPTION = OWN_OPTIONS
 
 
 def exact(schema: Any) -> dict[str, Any]:
@@ -60,11 +73,30 @@ def exact(schema: Any) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise GuideError('a JSON schema must be an object here, such as {"type": "string"}')
     copied: dict[str, Any] = json.loads(json.dumps(schema))
-    _drop_idle(copied)
-    drop_beside_references(copied)
+    own = _own_options(copied)
+    try:
+        _drop_idle(copied)
+        drop_beside_references(copied)
+        list_values(copied, strict=own[STRICT_OPTION])
+        close_objects(copied, by_default=not own[OPEN_OPTION])
+    except RecursionError as error:
+        raise GuideError("it is too deep or too large to compile; send a simpler one") from error
     _check(copied)
+    drop_endless(copied)
     _write_anew(copied)
     return copied
+
+
+def _own_options(schema: dict[str, Any]) -> dict[str, bool]:
+    """Take the options that are not the library's out of a schema."""
+    given = schema.get(LAYOUT_KEY)
+    taken = {
+        name: given.pop(name) for name in OWN_OPTIONS if isinstance(given, dict) and name in given
+    }
+    wrong = next((name for name, value in taken.items() if not isinstance(value, bool)), None)
+    if wrong is not None:
+        raise GuideError(f"'{wrong}' of '{LAYOUT_KEY}' must be true or false")
+    return dict.fromkeys(OWN_OPTIONS, False) | taken
 
 
 def _check(schema: dict[str, Any]) -> None:
@@ -139,8 +171,11 @@ def _check_constants(schema: Any, escapes: Any) -> None:
 
 
 def _drop_idle(schema: dict[str, Any]) -> None:
+    """Drop what limits nothing."""
     for part in schemas_of(schema):
-        for keyword in [k for k, v in part.items() if _is_idle(k, v)]:
+        if part.get("minContains") == 0 and "maxContains" not in part:
+            part.pop("contains", None)
+        for keyword in [k for k, v in part.items() if _is_idle(k, v, part)]:
             del part[keyword]
 
 
@@ -151,6 +186,7 @@ def _write_anew(schema: dict[str, Any]) -> None:
             count = part.get(keyword)
             if isinstance(count, float) and count.is_integer():
                 part[keyword] = int(count)
+        _bound_integer(part)
         pattern, by_name = part.get("pattern"), part.get("patternProperties")
         if isinstance(pattern, str):
             part["pattern"] = without_nul(pattern)
@@ -160,7 +196,21 @@ def _write_anew(schema: dict[str, Any]) -> None:
             part["$ref"] = encoded(part["$ref"])
 
 
-def _is_idle(keyword: str, value: Any) -> bool:
+def _is_idle(keyword: str, value: Any, part: Mapping[str, Any]) -> bool:
     if keyword == "format":
         return isinstance(value, str) and value not in FORMATS
+    if keyword in DEPENDENT:
+        return part.keys().isdisjoint(DEPENDENT[keyword])
     return any(value == idle and type(value) is type(idle) for idle in IDLE.get(keyword, ()))
+
+
+def _bound_integer(part: dict[str, Any]) -> None:
+    """Bound an integer: a model that repeats itself would write digits until it is cut off."""
+    kinds = part.get("type")
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    if "integer" not in listed or "number" in listed:
+        return
+    if not part.keys() & {"minimum", "exclusiveMinimum"}:
+        part["minimum"] = -LARGEST_INTEGER
+    if not part.keys() & {"maximum", "exclusiveMaximum"}:
+        part["maximum"] = LARGEST_INTEGER

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tandem.gateway import lark
 from tandem.gateway.errors import bad_request
 from tandem.gateway.fields import quoted
-from tandem.gateway.guides import ANY_OBJECT
+from tandem.gateway.guides import ANY_OBJECT, STRICT, with_options
 from tandem.gateway.tools.formats import ToolCallFormat
 from tandem.gateway.tools.schema import Function, Tool
 
@@ -122,7 +122,8 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
             f"tools: the parameters of '{quoted(function.name)}' must have the type object",
             param="tools",
         )
-    return {**function.parameters, "type": "object"}
+    schema = {**function.parameters, "type": "object"}
+    return with_options(schema, **{STRICT: True}) if function.strict else schema
 
 
 def check_names(tools: Sequence[Tool]) -> None:

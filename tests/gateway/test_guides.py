@@ -25,7 +25,16 @@ BODIES = {
 }
 GUIDES = [
     ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}),
-    ({"response_format": {"type": "json_schema", "json_schema": NAMED}}, "json_schema", SCHEMA),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": NAMED}},
+        "json_schema",
+        SCHEMA | {"x-guidance": {"strict": True}},
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": NAMED | {"strict": False}}},
+        "json_schema",
+        SCHEMA,
+    ),
     ({"guided_json": SCHEMA}, "json_schema", SCHEMA),
     ({"guided_json": json.dumps(SCHEMA)}, "json_schema", SCHEMA),
     ({"guided_regex": "[a-z]+/é"}, "regex", "[a-z]+/é"),
@@ -48,9 +57,19 @@ GUIDES = [
     ({"structured_outputs": {"choice": ["a"]}}, "choice", ["a"]),
     ({"structured_outputs": {"grammar": EBNF}}, "ebnf_grammar", EBNF),
     (
-        {"structured_outputs": {"json_object": True, "disable_additional_properties": False}},
+        {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
         "json_schema",
-        {"type": "object"},
+        SCHEMA,
+    ),
+    (
+        {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": False}},
+        "json_schema",
+        SCHEMA | {"x-guidance": {"additional_properties": True}},
+    ),
+    (
+        {"structured_outputs": {"json": SCHEMA | FREE, "disable_additional_properties": False}},
+        "json_schema",
+        SCHEMA | {"x-guidance": {"additional_properties": True, "whitespace_flexible": True}},
     ),
 ]
 pytestmark = pytest.mark.anyio
@@ -177,11 +196,6 @@ async def test_each_of_several_answers_has_the_guide(post, triton):
             {"structured_outputs": {"regex": "a", "whitespace_pattern": " *"}},
             "structured_outputs.whitespace_pattern",
             "is not supported: white space is fixed",
-        ),
-        (
-            {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
-            "structured_outputs.disable_additional_properties",
-            "is not supported",
         ),
     ],
 )

@@ -51,11 +51,9 @@ def test_definitions_beside_a_reference_are_found():
     [
         (4, "const", 1),
         (4, "contains", {}),
-        (6, "if", STRING),
         (7, "dependentRequired", {"a": ["b"]}),
         (7, "prefixItems", [STRING]),
         ("2019-09", "prefixItems", [STRING]),
-        (7, "unevaluatedProperties", False),
         (7, "$dynamicRef", "#x"),
         ("2020-12", "$recursiveRef", "#"),
     ],

@@ -4,6 +4,7 @@ import json
 import math
 from decimal import Decimal
 
+import jsonschema
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -147,10 +148,47 @@ def test_what_limits_nothing_is_accepted(schema):
     matcher("lark_grammar", f"start: %json {json.dumps(whole)}")
 
 
-@pytest.mark.parametrize("name", ["iri", "regex", "json-pointer", "uri-template", "idn-email"])
-def test_a_format_that_limits_and_cannot_be_guided_is_refused(name):
-    with pytest.raises(GuideError, match=f"Unknown format: {name}"):
-        matcher("json_schema", json.dumps({"items": {"type": "string", "format": name}}))
+@pytest.mark.parametrize("name", ["iri", "regex", "uri-reference", "phone", "int64", "color"])
+def test_a_format_that_cannot_be_guided_is_an_annotation(name):
+    schema = {"type": "array", "items": {"type": "string", "format": name}}
+    assert fits("json_schema", json.dumps(schema), '["(anything"]')
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        {"then": {"type": "null"}, "else": False},
+        {"if": {"type": "null"}},
+        {"minContains": 2, "maxContains": 0},
+        {"contains": {"type": "null"}, "minContains": 0},
+    ],
+    ids=json.dumps,
+)
+def test_a_keyword_without_the_one_that_it_depends_on_limits_nothing(alone):
+    for text in ('"x"', "[1]"):
+        jsonschema.validate(json.loads(text), alone)
+        assert fits("json_schema", json.dumps(alone), text)
+
+
+INT64 = (-(2**63) + 1024, 2**63 - 1024)
+
+
+@pytest.mark.parametrize("kinds", ["integer", ["integer", "null"]])
+def test_an_integer_has_at_most_64_bits(kinds):
+    guide = json.dumps({"type": "array", "items": {"type": kinds}})
+    assert all(fits("json_schema", guide, f"[{n}]") for n in (*INT64, 0, -1, 7, 2**53))
+    assert not any(fits("json_schema", guide, f"[{n}]") for n in (2**64, -(2**64), "9" * 20))
+
+
+def test_an_integer_with_a_bound_is_bounded_on_the_other_side():
+    for bound, taken, not_taken in (
+        ({"minimum": 5}, (5, INT64[1]), (4, 2**64)),
+        ({"exclusiveMaximum": 5}, (4, INT64[0]), (5, -(2**64))),
+        ({"minimum": 1, "maximum": 9}, (1, 9), (0, 10)),
+    ):
+        guide = json.dumps({"type": "integer", **bound})
+        assert all(fits("json_schema", guide, str(n)) for n in taken)
+        assert not any(fits("json_schema", guide, str(n)) for n in not_taken)
 
 
 def test_any_json_spells_no_character_by_its_number():
@@ -259,7 +297,7 @@ def test_a_schema_that_is_no_object_is_refused(schema):
     ("schema", "told"),
     [
         (
-            {"properties": {"a": {}, "b": {}}, "additionalProperties": False, "minProperties": 2},
+            {"properties": {"a": {}, "b": {}}, "minProperties": 2},
             "min/maxProperties only supported when all keys",
         ),
         ({"required": [["a"]], "minProperties": 3}, "minProperties is not supported where names"),

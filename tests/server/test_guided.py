@@ -17,6 +17,8 @@ from schemas import REFUSED, complaint, schema_of
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry
+from tandem.guides.grammar import grammar_of
+from tandem.guides.guide import Guide
 
 from .conftest import emulated_zero, serving
 
@@ -191,7 +193,7 @@ def test_many_guided_texts_are_those_without_drafts(server, count):
 
 def test_greedy_guided_text_is_what_hugging_face_generates_by_the_librarys_masks(server, embedded):
     import torch
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLTokenizer
     from tokenizers import Tokenizer
     from transformers import AutoModelForCausalLM
 
@@ -201,9 +203,8 @@ def test_greedy_guided_text_is_what_hugging_face_generates_by_the_librarys_masks
     file = embedded.tokenizer.folder / "tokenizer.json"
     tokenizer, ends = Tokenizer.from_file(str(file)), list(embedded.end_ids)
     library = LLTokenizer(file.read_text(), n_vocab=model.config.vocab_size, eos_token=ends)
-    fixed = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     for number, answer in enumerate(ask_each(server, SCHEMAS, max_tokens=60)):
-        grammar = LLMatcher.grammar_from_json_schema(SCHEMAS[number][1], defaults=fixed)
+        grammar = grammar_of(Guide(*SCHEMAS[number]))
         ids = tokenizer.encode(prompt_of(number)).ids
         with torch.inference_mode():
             row = model.generate(

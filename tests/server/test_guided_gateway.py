@@ -154,7 +154,7 @@ def test_forced_tokens_are_told(client):
     ("guide", "line"),
     [
         ({"guided_json": {"$ref": "#"}}, "no text fits"),
-        ({"guided_json": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
+        ({"guided_json": {"type": "array", "contains": {"const": 1}}}, "contains"),
         ({"guided_json": {"enum": ["x" * 1000] * 1000}}, "are taken; send a shorter guide"),
         ({"guided_regex": "("}, "invalid regex"),
         ({"guided_grammar": "start: missing"}, "missing"),

@@ -9,6 +9,9 @@ from pathlib import Path
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
+from tandem.guides.grammar import grammar_of
+from tandem.guides.guide import Guide
+
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "tokenizer" / "tokenizer.json"
 END = 0  # <|endoftext|>
 # How tokenizers have markers: as text, as added tokens, and as special tokens, which answers hide.
@@ -35,7 +38,8 @@ class Matcher:
 
     def __init__(self, tokenizer: Tokenizer, grammar: str) -> None:
         self._tokenizer = tokenizer
-        self._matcher = LLMatcher(_vocabulary(tokenizer.to_str()), grammar)
+        read = grammar_of(Guide("lark_grammar", grammar))
+        self._matcher = LLMatcher(_vocabulary(tokenizer.to_str()), read)
         assert not self._matcher.is_error(), self._matcher.get_error() + grammar
 
     def takes(self, text: str, cuts: Sequence[int] = ()) -> bool:

@@ -1,0 +1,73 @@
+"""Schemas that only a text without an end would fit, such as a list that must hold itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tandem.guides.errors import GuideError
+from tandem.guides.references import Definitions
+from tandem.guides.schema_parts import schemas_of
+
+Part = dict[str, Any]
+
+NO_TEXT: Final = "no text fits it"  # as for what the library itself finds to be empty
+NOTHING: Final[Part] = {"enum": []}
+
+
+def drop_endless(schema: Part) -> None:
+    """Let no value be of a schema without an end; raise GuideError if the whole is one."""
+    definitions = Definitions(schema)
+    parts = list(schemas_of(schema))
+    if not any("$ref" in part for part in parts):
+        return
+    ending: set[int] = set()
+    waiting: dict[int, list[Part]] = defaultdict(list)  # for a schema to end
+    left = [*parts]
+    while left:
+        part = left.pop()
+        missing = [one for one in _inner(part, definitions, ending) if id(one) not in ending]
+        if not missing:
+            ending.add(id(part))
+            left += waiting.pop(id(part), ())
+        for one in missing:
+            waiting[id(one)].append(part)
+    if id(schema) not in ending:
+        raise GuideError(NO_TEXT)
+    for part in parts:
+        if id(part) not in ending:
+            part.clear()
+            part.update(NOTHING)
+
+
+def _inner(part: Part, definitions: Definitions, ending: set[int]) -> Iterator[Part]:
+    """Return the schemas that must end, so that a value of this one can.
+
+    ending: what is known to end, of which one schema of an `anyOf` or `oneOf` is enough.
+    """
+    reference, kind = part.get("$ref"), part.get("type")
+    inner = [definitions.target(reference)] if isinstance(reference, str) else []
+    inner += part["allOf"] if isinstance(part.get("allOf"), list) else []
+    inner += _required(part) if kind == "object" else []
+    inner += _first_items(part) if kind == "array" else []
+    for keyword in ("anyOf", "oneOf"):
+        choice = part.get(keyword)
+        if isinstance(choice, list) and all(isinstance(one, dict) for one in choice):
+            inner += choice if all(id(one) not in ending for one in choice) else []
+    return (one for one in inner if isinstance(one, dict))
+
+
+def _required(part: Part) -> list[Any]:
+    properties, required = part.get("properties"), part.get("required")
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return []
+    return [properties.get(name) for name in required if isinstance(name, str)]
+
+
+def _first_items(part: Part) -> list[Any]:
+    """Return the schemas of the items that an array cannot be without."""
+    least, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems")
+    count = int(least) if isinstance(least, int | float) else 0
+    listed = items if isinstance(items, list) else first if isinstance(first, list) else []
+    return [*listed[:count], *([items] if count > len(listed) else [])]

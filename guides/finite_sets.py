@@ -1,0 +1,82 @@
+"""Sets of a few values: `uniqueItems` and `propertyNames`, which llguidance lacks."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from math import perm
+from typing import Any, Final
+
+from tandem.guides.errors import GuideError
+from tandem.guides.references import Definitions
+from tandem.guides.schema_parts import schemas_of
+
+# Each order of the values is a list of its own to the library: five values have 120.
+MOST_ORDERS: Final = 120
+ENUMERATED: Final = frozenset({"enum", "const", "type", "title", "description", "default"})
+
+# What else says which items an array has.
+OTHER_ITEMS: Final = frozenset({"anyOf", "prefixItems", "additionalItems"})
+
+Part = dict[str, Any]
+
+
+def list_values(schema: Part, *, strict: bool) -> None:
+    """Write sets with the keywords that the library has.
+
+    strict: whether GuideError is raised for a set that is too large to keep its items unique;
+    otherwise they may repeat.
+    """
+    definitions = Definitions(schema)
+    for part in list(schemas_of(schema)):
+        if part.get("uniqueItems") is True:
+            _list_items(part, definitions, strict=strict)
+        if isinstance(part.get("propertyNames"), dict):
+            _list_names(part, definitions)
+
+
+def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
+    """Write out each order in which the items of an array may come."""
+    del part["uniqueItems"]
+    items, most = _constants(part.get("items"), definitions), part.get("maxItems")
+    count = int(most) if isinstance(most, int | float) else None
+    if items is not None:
+        part["maxItems"] = count = len(items) if count is None else min(count, len(items))
+        if part.keys().isdisjoint(OTHER_ITEMS) and perm(len(items), count) <= MOST_ORDERS:
+            orders = permutations(items, count)
+            part["anyOf"] = [{"items": list(order), "additionalItems": False} for order in orders]
+            del part["items"]
+            return
+    if strict and (count is None or count > 1):
+        raise GuideError(
+            "uniqueItems cannot be enforced, except for a few constants; leave it out, or leave "
+            "out 'strict' to let items repeat"
+        )
+
+
+def _list_names(part: Part, definitions: Definitions) -> None:
+    """Write the names that an object may have as properties of it."""
+    constants = _constants(part["propertyNames"], definitions)
+    given, others = part.get("properties", {}), part.get("additionalProperties", True)
+    if constants is None or "patternProperties" in part or not isinstance(given, dict):
+        return
+    names = [name for one in constants for name in one["enum"] if isinstance(name, str)]
+    listed = {name: given.get(name, others) for name in names}
+    part["properties"] = {**dict.fromkeys(given, False), **listed}
+    part["additionalProperties"] = False
+    del part["propertyNames"]
+
+
+def _constants(schema: Any, definitions: Definitions) -> list[Part] | None:
+    """Return a schema of each value that fits one; None if these are not listed, or not plain."""
+    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and len(schema) == 1:
+        schema = definitions.target(schema["$ref"])
+    if not isinstance(schema, dict) or not schema.keys() <= ENUMERATED:
+        return None
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if values is None and schema.get("type") == "boolean":
+        values = [True, False]
+    if not isinstance(values, list) or any(isinstance(value, list | dict) for value in values):
+        return None
+    unique = {(isinstance(value, bool), value): value for value in values}.values()
+    kind = {"type": schema["type"]} if "type" in schema else {}
+    return [{**kind, "enum": [value]} for value in unique]

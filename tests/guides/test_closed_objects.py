@@ -1,0 +1,205 @@
+"""Objects have only the names that their schema declares, unless it says otherwise."""
+
+import json
+from itertools import permutations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from schema_guides import drawn
+from schemas import complaint
+from small_guides import fits, refusal
+
+from tandem.guides.closed_objects import close_objects
+from tandem.guides.errors import GuideError
+
+pytestmark = pytest.mark.usefixtures("untried")
+
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+A, B = {"properties": {"a": TEXT}}, {"properties": {"b": NUMBER}}
+USER = {"type": "object", "properties": {"name": TEXT}, "required": ["name"]}
+OPEN = {"x-guidance": {"additional_properties": True}}
+SHARED = {"$ref": "#/$defs/shared"}
+DEFINED = {"$defs": {"shared": A}}
+
+
+def taken(schema, *values):
+    """Whether a guide takes each value, with the names of its object in some order."""
+    guide = json.dumps(schema)
+    return [
+        any(fits("json_schema", guide, json.dumps(order)) for order in orders(value))
+        for value in values
+    ]
+
+
+def orders(value):
+    if not isinstance(value, dict):
+        return [value]
+    return [dict(pairs) for pairs in permutations(value.items())]
+
+
+def test_a_model_cannot_invent_names():
+    assert taken(USER, {"name": "x"}, {"name": "x", "age": 1}) == [True, False]
+    inner = {"type": "array", "items": USER}
+    assert taken(inner, [{"name": "x"}], [{"name": "x", "age": 1}]) == [True, False]
+    assert taken({"type": "object", "properties": {}}, {}, {"a": 1}) == [True, False]
+
+
+@pytest.mark.parametrize(
+    "open_object",
+    [{"type": "object"}, {}, {"type": ["object", "null"]}, {"type": "object", "required": ["a"]}],
+)
+def test_an_object_that_declares_nothing_is_any_object(open_object):
+    assert taken(open_object, {"a": 1}, {"a": {"b": [1]}, "c": None}) == [True, True]
+
+
+@pytest.mark.parametrize("more", [True, {}, NUMBER])
+def test_a_schema_may_open_its_objects(more):
+    opened = {**USER, "additionalProperties": more}
+    assert taken(opened, {"name": "x"}, {"name": "x", "age": 1}) == [True, True]
+
+
+def test_an_option_opens_all_objects_that_say_nothing():
+    user = {**USER, "properties": {**USER["properties"], "a": {**A, "additionalProperties": False}}}
+    value = {"name": "x", "a": {"a": "y"}, "more": 1}
+    assert taken(user | OPEN, value, {**value, "a": {"b": 1}}) == [True, False]
+    assert refusal("json_schema", '{"x-guidance": {"additional_properties": 1}}') == (
+        "'additional_properties' of 'x-guidance' must be true or false"
+    )
+
+
+def test_a_name_that_is_required_is_declared():
+    assert taken({**A, "required": ["b"]}, {"b": 1}, {"b": 1, "c": 1}) == [True, False]
+
+
+def test_patterns_declare_names():
+    schema = {"type": "object", "patternProperties": {"^x": NUMBER}}
+    assert taken(schema, {"x1": 1, "x2": 2}, {"y": 1}) == [True, False]
+
+
+BOTH = {"a": "x", "b": 1}
+
+
+@pytest.mark.parametrize(
+    "combined",
+    [
+        {"allOf": [A, B]},
+        {**A, "allOf": [B]},
+        {"allOf": [SHARED, B], **DEFINED},
+        {"allOf": [{"allOf": [SHARED]}, {"allOf": [B]}], **DEFINED},
+        {**SHARED, **B, **DEFINED},
+        {**B, "anyOf": [SHARED, {"required": ["b"], "properties": {"a": NUMBER}}], **DEFINED},
+        {
+            **B,
+            "oneOf": [
+                {**SHARED, "required": ["a"]},
+                {"properties": {"a": {"type": "null"}}, "required": ["a"]},
+            ],
+            **DEFINED,
+        },
+    ],
+    ids=json.dumps,
+)
+def test_schemas_of_one_object_are_closed_together(combined):
+    whole = {"type": "object", **combined}
+    assert taken(whole, BOTH, {**BOTH, "c": 1}) == [True, False]
+
+
+def test_a_definition_that_is_part_of_one_object_may_be_all_of_another():
+    schema = {"properties": {"one": SHARED, "two": {**B, "allOf": [SHARED]}}, **DEFINED}
+    schema["type"] = schema["$defs"]["shared"]["type"] = "object"
+    assert taken(schema, {"one": {"a": "x"}, "two": {"b": 1, "a": "x"}}) == [True]
+    assert taken(schema, {"one": {"a": "x", "b": 1}}) == [False]
+
+
+def test_each_alternative_has_its_own_names():
+    kinds = [{"properties": {"kind": {"const": kind}, kind: NUMBER}} for kind in ("a", "b")]
+    for beside in ({}, {"properties": {"id": NUMBER}, "required": ["id"]}):
+        first = {"id": 1} if beside else {}
+        schema = {"type": "object", **beside, "anyOf": kinds}
+        right, mixed, more = {"kind": "a", "a": 1}, {"kind": "a", "b": 1}, {"kind": "a", "c": 1}
+        told = taken(schema, *({**first, **value} for value in (right, mixed, more)))
+        assert told == [True, False, False]
+
+
+def test_an_object_with_names_that_are_not_known_stays_open():
+    parts = {"shared": A, "other": {"$id": "https://example.org/other"}}
+    schema = {"type": "object", "allOf": [SHARED, B], "$defs": parts}
+    assert taken(schema, BOTH, {**BOTH, "b": "x"}) == [True, False]
+
+
+def test_a_tree_is_closed_in_each_node():
+    node = {"type": "object", "properties": {"below": {"$ref": "#"}, "id": NUMBER}}
+    assert taken(node, {"below": {"below": {"id": 1}}}, {"below": {"x": 1}}) == [True, False]
+
+
+def test_unevaluated_properties_are_what_no_schema_of_the_object_declares():
+    schema = {"type": "object", "allOf": [A, B], "unevaluatedProperties": False}
+    assert taken(schema | OPEN, BOTH, {**BOTH, "c": 1}) == [True, False]
+    schema["unevaluatedProperties"] = {"type": "null"}
+    assert taken(schema, BOTH, {**BOTH, "c": None}, {**BOTH, "c": 1}) == [True, True, False]
+    schema["unevaluatedProperties"] = True
+    assert taken(schema, {**BOTH, "c": 1}) == [True]
+
+
+LEAVES = st.sampled_from([TEXT, NUMBER, {"type": "null"}, {"enum": ["x", 1]}])
+
+
+def objects(inner):
+    names = st.sampled_from("abc")
+    return st.builds(
+        lambda properties, required, more: {
+            "type": "object",
+            "properties": properties,
+            "required": sorted(required & properties.keys()),
+            **more,
+        },
+        st.dictionaries(names, inner, max_size=2),
+        st.sets(names, max_size=2),
+        st.sampled_from([{}, {}, {}, {"additionalProperties": False}]),
+    )
+
+
+def combined(inner):
+    some = st.lists(objects(inner), min_size=1, max_size=2)
+    return st.one_of(
+        objects(inner),
+        st.builds(lambda one, both: {**one, "allOf": both}, objects(inner), some),
+        st.builds(lambda one, either: {**one, "anyOf": either}, objects(inner), some),
+        st.builds(lambda either: {"anyOf": either}, some),
+        st.builds(lambda: {"$ref": "#/$defs/shared"}),
+        st.builds(lambda one: {**one, "allOf": [{"$ref": "#/$defs/shared"}]}, objects(inner)),
+    )
+
+
+SCHEMAS = st.recursive(LEAVES, combined, max_leaves=4)
+VALUES = st.recursive(
+    st.sampled_from(["x", 1, None]),
+    lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(combined(SCHEMAS), objects(LEAVES), st.integers(0, 2**32))
+def test_what_a_closed_schema_lets_come_is_valid_by_the_open_one(schema, shared, seed):
+    whole = {"type": "array", "items": schema, "minItems": 1, "$defs": {"shared": shared}}
+    try:
+        text = drawn(whole, seed)
+    except GuideError:  # no value fits
+        assume(False)
+    assert text is None or not complaint(whole, text.decode())
+
+
+@given(combined(SCHEMAS), objects(LEAVES), VALUES)
+def test_closing_an_object_is_to_evaluate_all_its_names(schema, shared, value):
+    """A value fits the closed object if it fits the open one and has no other names at its top."""
+    whole = {**schema, "$defs": {"shared": shared}}
+    closed = json.loads(json.dumps(whole))
+    close_objects(closed, by_default=True)
+    text = json.dumps(value)
+    flat = isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values())
+    if not complaint(closed, text):
+        assert not complaint(whole, text)
+        assert not complaint({**whole, "unevaluatedProperties": False}, text)
+    elif flat and "anyOf" not in schema and "additionalProperties" not in schema:
+        assert complaint({**whole, "unevaluatedProperties": False}, text)

@@ -1,0 +1,57 @@
+"""A schema that only a text without an end would fit is refused, or never begun."""
+
+import json
+
+import pytest
+from small_guides import fits, refusal
+
+pytestmark = pytest.mark.usefixtures("untried")
+
+SELF = {"$ref": "#/$defs/self"}
+TEXT = {"type": "string"}
+
+
+def required(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        required(below=SELF),
+        required(name=TEXT, below=SELF),
+        required(one=SELF, other=SELF),
+        required(below={"type": "array", "items": SELF, "minItems": 1}),
+        {"type": "array", "prefixItems": [TEXT, SELF], "minItems": 2},
+        {"anyOf": [SELF, required(below=SELF)]},
+        {"allOf": [SELF]},
+        SELF,
+    ],
+    ids=json.dumps,
+)
+def test_a_schema_without_an_end_is_refused_since_no_text_fits_it(endless):
+    for whole in ({**SELF, "$defs": {"self": endless}}, required(a={"$ref": "#/$defs/a"})):
+        whole["$defs"] = {"self": endless, "a": SELF}
+        assert refusal("json_schema", json.dumps(whole)) == "no text fits it"
+
+
+@pytest.mark.parametrize(
+    ("schema", "taken", "never"),
+    [
+        ({"type": "object", "properties": {"a": TEXT, "b": SELF}}, '{"a": "x"}', '{"b": '),
+        ({"anyOf": [{"type": "null"}, SELF]}, "null", "{"),
+        ({"type": "array", "items": SELF}, "[]", "[{"),
+    ],
+    ids=json.dumps,
+)
+def test_a_value_without_an_end_is_never_begun(schema, taken, never):
+    whole = {**schema, "$defs": {"self": required(name=TEXT, below=SELF)}}
+    assert fits("json_schema", json.dumps(whole), taken)
+    assert not fits("json_schema", json.dumps(whole), never + '"name": "x", "below": null}')
+
+
+def test_trees_and_lists_end():
+    tree = required(below={"type": "array", "items": SELF})
+    chain = required(next={"anyOf": [SELF, {"type": "null"}]})
+    for node, text in ((tree, '{"below": [{"below": []}]}'), (chain, '{"next": {"next": null}}')):
+        assert fits("json_schema", json.dumps({**SELF, "$defs": {"self": node}}), text)

@@ -1,0 +1,76 @@
+"""Sets of a few values are enforced; larger ones are where `strict` doesn't ask for more."""
+
+import json
+from itertools import permutations
+
+import jsonschema
+import pytest
+from small_guides import fits, refusal
+
+pytestmark = pytest.mark.usefixtures("untried")
+
+TOLD = (
+    "uniqueItems cannot be enforced, except for a few constants; leave it out, or leave out "
+    "'strict' to let items repeat"
+)
+ENUM = {"enum": ["a", "b", 1]}
+
+
+def unique(items, **more):
+    return {"type": "array", "items": items, "uniqueItems": True, **more}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        unique(ENUM),
+        unique(ENUM, minItems=2),
+        unique(ENUM, maxItems=2),
+        unique({"$ref": "#/$defs/e"}, **{"$defs": {"e": {"title": "E", **ENUM}}}),
+        unique({"enum": ["a", "b", 1], "type": "string"}),
+        unique({"type": "boolean"}),
+        unique({"const": "a"}),
+        {"$schema": "http://json-schema.org/draft-04/schema#", **unique(ENUM)},
+        {**unique(ENUM), "x-guidance": {"strict": True}},
+    ],
+    ids=json.dumps,
+)
+def test_a_set_of_a_few_values_has_each_once_in_any_order(schema):
+    values = ["a", "b", 1, True]
+    lists = [list(one) for n in range(4) for one in permutations(values, n)]
+    for value in [*lists, ["a", "a"], ["a", "b", "a"], [1, 1]]:
+        valid = jsonschema.validators.validator_for(schema)(schema).is_valid(value)
+        assert fits("json_schema", json.dumps(schema), json.dumps(value)) == valid, value
+
+
+def test_a_set_of_many_values_is_no_longer_than_they_are_many():
+    guide = json.dumps(unique({"enum": list("abcdefgh")}))
+    assert fits("json_schema", guide, json.dumps(list("hgfedcba")))
+    assert not fits("json_schema", guide, json.dumps(list("hgfedcbaa")))
+
+
+def test_items_that_cannot_be_kept_unique_are_refused_only_if_strict():
+    schema = {"type": "object", "properties": {"tags": unique({"type": "string"})}}
+    assert fits("json_schema", json.dumps(schema), '{"tags": ["x", "y"]}')
+    strict = {**schema, "x-guidance": {"strict": True}}
+    assert refusal("json_schema", json.dumps(strict)) == TOLD
+    one = unique({"type": "string"}, maxItems=1)
+    assert fits("json_schema", json.dumps({**one, "x-guidance": {"strict": True}}), '["x"]')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}},
+        {"propertyNames": {"const": "a"}},
+        {"propertyNames": {"$ref": "#/$defs/e"}, "$defs": {"e": {"enum": ["a", "b"]}}},
+        {"propertyNames": {"enum": ["b", "c"]}, "properties": {"a": {}, "b": {"type": "null"}}},
+        {"propertyNames": {"enum": ["a", "b"]}, "properties": {"a": {}}, "required": ["b"]},
+    ],
+    ids=json.dumps,
+)
+def test_names_may_be_listed_by_a_schema_of_their_own(schema):
+    whole = {"type": "object", **schema}
+    for value in ({}, {"a": 1}, {"b": 1}, {"b": None}, {"a": 1, "b": 1}, {"c": 1}):
+        valid = jsonschema.Draft202012Validator(whole).is_valid(value)
+        assert fits("json_schema", json.dumps(whole), json.dumps(value)) == valid, value
