@@ -138,21 +138,6 @@ def test_a_seed_repeats_and_no_seed_varies(llama):
     assert len({tuple(llama.tokens(ids, 12, sampling=free)) for _ in range(5)}) > 1
 
 
-@pytest.mark.parametrize(
-    ("sampling", "is_greedy"),
-    [
-        (SamplingParams(), True),
-        (SamplingParams(top_k=1, temperature=1.0), True),
-        (SamplingParams(temperature=0.0, top_p=0.9), True),
-        (SamplingParams(temperature=1.0), False),
-        (SamplingParams(top_p=0.5), False),
-        (SamplingParams(top_k=5), False),
-    ],
-)
-def test_what_counts_as_greedy(sampling, is_greedy):
-    assert sampling.greedy is is_greedy
-
-
 def test_stop_ends_a_call_and_unknown_ids_are_harmless(make_harness):
     harness = make_harness()
     harness.engine.stop("nobody")
