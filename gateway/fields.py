@@ -45,7 +45,6 @@ REFUSED: dict[str, Refused] = {
     "include_stop_str_in_output": Refused("a stop string is never shown", (False,)),
     "json_schema": Refused("send response_format"),
     "length_penalty": Refused("it belongs to beam search", (1, 0)),
-    "min_p": Refused("engines do not sample with it", (0,)),
     "modalities": Refused("answers are text", (["text"],)),
     "priority": Refused("requests are answered in the order in which they come", (0,)),
     "prompt_logprobs": Refused("send echo and logprobs to /v1/completions"),

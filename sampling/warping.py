@@ -42,7 +42,7 @@ def warp(scores: Scores, sampling: SamplingNumbers) -> Scores:
 
 def log_softmax(scores: Scores) -> Scores:
     """Return the log-probabilities [..., n] of logits [..., n]."""
-    shifted = scores - scores.max(-1, keepdims=True)
+    shifted: Scores = scores - scores.max(-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
     return shifted
 

@@ -367,9 +367,10 @@ def test_logits_of_a_draft_that_is_padded_differently_are_verified_as_on_the_hos
 
 
 def test_calls_at_once_are_sampled_each_in_its_own_way(paged, runs, llama):
-    ways = [SAMPLED, replace(SAMPLED, top_p=0.2), replace(SAMPLED, top_k=2), WARPED]
+    others = [{"top_p": 0.2}, {"top_k": 2}, {"min_p": 0.5}, {"min_p": 0.9}, {"temperature": 0.3}]
+    ways = [SAMPLED, *(replace(SAMPLED, **other) for other in others), WARPED]
     calls = [
-        {"ids": prompt(n, 6), "new": 3, "sampling": replace(ways[n % 4], seed=n)} for n in range(32)
+        {"ids": prompt(n, 6), "new": 3, "sampling": replace(ways[n % 7], seed=n)} for n in range(32)
     ]
     want = [tuple(llama.tokens(**asked)) for asked in calls]
     assert [one["tokens"] for one in answers(paged, calls)] == [[text] for text in want]

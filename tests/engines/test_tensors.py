@@ -17,6 +17,7 @@ from tandem.engines.request import (
     EngineResponse,
     LikeliestTokens,
 )
+from tandem.sampling.params import SamplingNumbers
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
 NUMPY |= {"BOOL": np.bool_, "UINT64": np.uint64, "UINT8": np.uint8, "STRING": np.object_}
@@ -140,6 +141,13 @@ def test_masks_of_tokens_arrive_as_they_were_packed():
 )
 def test_what_counts_as_greedy(given, is_greedy):
     assert request(**given).sampling.greedy is is_greedy
+
+
+@pytest.mark.parametrize("draws", [{}, {"temperature": 0.5, "min_p": 0.25}, {"top_k": 1}])
+@pytest.mark.parametrize("penalties", [{}, {"repetition_penalty": 1.5, "presence_penalty": -0.5}])
+def test_an_engine_reads_what_the_loop_sends(draws, penalties):
+    numbers = SamplingNumbers(**draws, **penalties)
+    assert request(**numbers.engine_inputs()).sampling.numbers == numbers
 
 
 def test_word_lists_are_ids_and_ends():
