@@ -83,7 +83,7 @@ def ask_rows(server, prompt_ids, seeds, **values):
         (True, Warp(1.3, min_p=0.1)),
         *scaled((False, Warp(0.7, top_k=20)), (True, Warp(1.0, top_p=0.9))),
     ],
-    ids=["ids", "logits"],
+    ids=["min_p", "ids", "logits"],
 )
 def test_next_one_and_two_tokens_have_the_targets_distribution(
     server, served, use_draft_logits, warp
