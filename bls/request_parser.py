@@ -20,6 +20,7 @@ from tandem.bls.prompt import LogitBias, Options, Prompt, TokenizerInputs, check
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.contract import entry as tensors
+from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.contract.tensor import Tensor
 from tandem.sampling.params import NUMBERS, chosen
 
@@ -38,7 +39,6 @@ UNSUPPORTED = (
     tensors.LORA_CONFIG,
 )
 
-MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 
 Asked = TypeVar("Asked", bool, int)

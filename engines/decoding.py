@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from tandem.contract import engine as tensors
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.request import (
-    MAX_TOP_LOG_PROBS,
     NO_IDS,
     EngineRequest,
     Ids,
@@ -225,7 +224,7 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.DRAFT_STOP_PROBABILITY: ("draft_stop_probability", _share),
     tensors.RETURN_LOG_PROBS: ("return_log_probs", _flag),
     tensors.RETURN_PROMPT_LOG_PROBS: ("return_prompt_log_probs", _flag),
-    tensors.NUM_TOP_LOG_PROBS: ("num_top_log_probs", _few(MAX_TOP_LOG_PROBS)),
+    tensors.NUM_TOP_LOG_PROBS: ("num_top_log_probs", _few(tensors.MAX_TOP_LOG_PROBS)),
     tensors.RETURN_CONTEXT_LOGITS: ("return_context_logits", _flag),
     tensors.RETURN_GENERATION_LOGITS: ("return_generation_logits", _flag),
     tensors.RETURN_PERF_METRICS: ("return_perf_metrics", _flag),

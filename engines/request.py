@@ -18,7 +18,6 @@ Seeds: TypeAlias = NDArray[np.uint64]
 MaskWords: TypeAlias = NDArray[np.int32]  # 32 ids each: bit (id % 32) of word (id // 32)
 
 MAX_BRANCHES = 1024  # of one call; the loop asks for 128 at most
-MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 NO_IDS: Ids = np.empty(0, np.int32)
 
 

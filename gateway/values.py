@@ -7,13 +7,15 @@ from typing import Annotated, Any, NamedTuple, cast
 from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema
 
+from tandem.contract.engine import MAX_TOP_LOG_PROBS
+
 MOST_CHOICES = 128
 INT32 = 2**31 - 1
 
 Count = Annotated[int, Field(ge=1, le=INT32)]
 TokenId = Annotated[int, Field(ge=0, le=INT32)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
-Alternatives = Annotated[int, Field(ge=0, le=20)]
+Alternatives = Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
