@@ -90,7 +90,8 @@ class SamplingNumbers:
     @property
     def truncates(self) -> bool:
         """Whether tokens that the model finds possible are never drawn."""
-        return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+        cuts = {name for name, number in NUMBERS.items() if number.draws} - {"temperature"}
+        return not self.greedy and any(getattr(self, n) != NUMBERS[n].neutral for n in cuts)
 
     @property
     def numbers(self) -> SamplingNumbers:
@@ -124,7 +125,6 @@ def chosen(given: Mapping[str, float]) -> dict[str, Any]:
     counts as not sent; a temperature of 0 is greedy.
     """
     draws = {name: value for name, value in given.items() if NUMBERS[name].draws and value}
-    others = {name: value for name, value in given.items() if not NUMBERS[name].draws}
     if not draws or given.get("temperature") == 0:
         draws = {"top_k": 1}
-    return others | draws
+    return {name: value for name, value in given.items() if not NUMBERS[name].draws} | draws
