@@ -38,7 +38,7 @@ class MinPLogitsWarper(LogitsProcessor):
         self._log_min_p = math.log(min_p)
 
     def __call__(self, input_ids: torch.Tensor | None, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Return scores [rows, vocab] of the same distribution, warped."""
+        """Return scores [rows, vocab]; -inf: never drawn."""
         least = scores.amax(-1, keepdim=True) + self._log_min_p
         return scores.masked_fill(scores < least, -torch.inf)
 
