@@ -239,6 +239,8 @@ METHODS = [
     (REPAIR, {"top_k": 0}, "repair"),
     (REPAIR, {"top_k": 2}, "token_by_token"),
     (REPAIR, {"top_k": 0, "top_p": 0.9}, "token_by_token"),
+    (REPAIR, {"top_k": 0, "min_p": 0.1}, "token_by_token"),
+    (REPAIR, {"temperature": 0.5}, "repair"),
 ]
 
 

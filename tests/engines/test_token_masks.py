@@ -105,6 +105,7 @@ ASKED = {
     "temperature": SAMPLED,
     "top_k": SamplingParams(temperature=1.3, top_k=3, seed=4),
     "top_p": SamplingParams(temperature=1.3, top_p=0.6, seed=5),
+    "min_p": SamplingParams(temperature=1.3, min_p=0.2, seed=8),
     "both": SamplingParams(temperature=0.7, top_k=8, top_p=0.8, seed=6),
 }
 PENALTIES = SamplingParams(
