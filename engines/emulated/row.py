@@ -43,8 +43,7 @@ class Row:
         """Return the row that tokens are drawn from."""
         if sampling.temperature == 1 and not sampling.truncates:
             return self
-        with np.errstate(divide="ignore"):
-            scores = warp(np.log(self.probabilities), sampling)
+        scores = warp(np.log(self.probabilities), sampling)
         kept = scores > -np.inf
         return _normalised(self.tokens[kept], np.exp(scores[kept] - scores[0]))
 
