@@ -30,7 +30,7 @@ from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Beside, BranchDraft, EngineAnswer, EngineCall, Settle
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
-from tandem.bls.request import Request, Sampling
+from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.settings import AUTO, MAX_HELPERS, LoopSettings
 from tandem.bls.statistics import Statistics
 from tandem.engines.emulated.settings import EmulatedSettings
@@ -216,12 +216,7 @@ def engine_request(call: EngineCall, sampling: Sampling, request_id: str) -> Eng
         return_generation_logits=call.wants_logits,
         draft_stop_probability=call.stop_probability or None,
         return_log_probs=call.wants_log_probs,
-        sampling=SamplingParams(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            seed=call.seed,
-        ),
+        sampling=SamplingParams(**vars(sampling.numbers), seed=call.seed),
         **(
             {}
             if branching is None
@@ -274,7 +269,7 @@ class Bench:
     ) -> tuple[float, RealLoops]:
         """Tokens a second; draft_len 0: the target alone."""
         options = self._options
-        sampling = Sampling(options.temperature, 0, 1.0, 1) if options.temperature else Sampling()
+        sampling = Sampling(options.temperature, seed=1) if options.temperature else GREEDY
         request = Request(
             np.empty(0, np.int32),
             options.answer_len,

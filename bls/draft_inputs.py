@@ -11,6 +11,7 @@ from tandem.bls.inputs import Inputs, quoted
 from tandem.bls.request import Request
 from tandem.bls.settings import AUTO, DRAFT_AHEAD, LoopSettings
 from tandem.contract import entry as tensors
+from tandem.sampling.params import Bounds
 
 # What a request may set of its drafts, where they are the loop's.
 DRAFTING = (
@@ -164,9 +165,7 @@ class DraftInputs:
 
     def _threshold(self, row: int) -> float | None:
         """The request's, or the deployment's."""
-        threshold = self._inputs.number(
-            tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, least=0.0, most=1.0
-        )
+        threshold = self._inputs.number(tensors.DRAFT_ACCEPTANCE_THRESHOLD, row, Bounds(0, 1))
         self._inputs.refuse_unless(
             self._inputs.flag(tensors.USE_DRAFT_LOGITS, row, self._settings.use_draft_logits),
             row,

@@ -223,9 +223,7 @@ def method_of(request: Request, settings: LoopSettings) -> Method:
     """Return how the target is held to a guide."""
     if settings.target.capabilities.masks_tokens:
         return "masks"
-    sampling = request.sampling
-    truncates = not sampling.greedy and (sampling.top_k > 0 or sampling.top_p < 1.0)
-    return "token_by_token" if truncates else "repair"
+    return "token_by_token" if request.sampling.truncates else "repair"
 
 
 def commits_forced(request: Request) -> bool:

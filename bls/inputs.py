@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from tandem.bls.errors import BadRequest
 from tandem.bls.settings import RequestLimits
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
+from tandem.sampling.params import Bounds
 
 # What a front end may send that is not an input of ours: Triton's own request parameters.
 TRITON_PARAMETERS = frozenset(
@@ -73,29 +73,13 @@ class Inputs:
             raise BadRequest(f"input '{tensor}': {value} given, must lie in {least}..{most}")
         return int(value)
 
-    def number(
-        self,
-        tensor: Tensor,
-        row: int,
-        *,
-        least: float = -math.inf,
-        most: float = math.inf,
-        above: float = -math.inf,
-    ) -> float | None:
-        """Return a prompt's number, which is finite; None where the input is missing."""
+    def number(self, tensor: Tensor, row: int, bounds: Bounds) -> float | None:
+        """Return a prompt's number, whole if the tensor's type is; None if the input is missing."""
         value = self.scalar(tensor, row, None)
-        if value is None:
-            return None
-        if math.isfinite(value) and least <= value <= most and value > above:
-            return float(value)
-        bounds = [
-            (f"at least {least:g}", least > -math.inf),
-            (f"at most {most:g}", most < math.inf),
-            (f"above {above:g}", above > -math.inf),
-            ("finite", True),
-        ]
-        wanted = " and ".join(text for text, holds in bounds if holds)
-        raise BadRequest(f"input '{tensor}': {value:g} given, must be {wanted}")
+        if value is not None and not bounds.hold(value):
+            raise BadRequest(f"input '{tensor}': {value:g} given, must be {bounds}")
+        number: float | None = value
+        return number
 
     def scalar(self, tensor: Tensor, row: int, default: Any) -> Any:
         """Return the only value of a prompt; ``default`` where the input is missing."""

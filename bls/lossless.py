@@ -59,7 +59,7 @@ def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
     sampling = request.sampling
     if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
         return sampling
-    return Sampling(temperature=sampling.temperature, top_k=0, seed=sampling.seed)
+    return Sampling(temperature=sampling.temperature, seed=sampling.seed)
 
 
 def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
@@ -113,7 +113,7 @@ def _by_handle(request: Request) -> Request:
 
     A lookup has no handle, and ids alone are not compared exactly.
     """
-    as_they_are = request.sampling.temperature == 1.0 and request.sampling.top_k == 0
+    as_they_are = request.sampling.temperature == 1.0 and not request.sampling.truncates
     if request.use_draft_logits and as_they_are:
         return replace(request, drafter=DRAFT_MODEL.name)
     return _without_drafts(request)

@@ -11,31 +11,21 @@ from numpy.typing import NDArray
 from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import AUTO
 from tandem.guides.guide import Guide
+from tandem.sampling.params import SamplingNumbers
 
 TokenIds = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How a token is chosen. Every field holds for each round of the request.
+class Sampling(SamplingNumbers):
+    """How a token is chosen. Every field holds for each round of the request."""
 
-    Greedy is ``top_k == 1``; otherwise ``top_k`` 0 and ``top_p`` 1.0 leave the distribution whole.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 1
-    top_p: float = 1.0
     seed: int = 0
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     bad_words: TokenIds | None = None  # [2, n]: ids, then end offsets padded with -1
     embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
-        return self.top_k == 1
+
+GREEDY = Sampling(top_k=1)
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ class Request:
 
     prompt_ids: TokenIds  # [num_input_tokens]
     max_tokens: int
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()

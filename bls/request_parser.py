@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +20,9 @@ from tandem.bls.prompt import LogitBias, Options, Prompt, TokenizerInputs, check
 from tandem.bls.request import Request, Sampling, TokenIds
 from tandem.bls.settings import LoopSettings
 from tandem.contract import entry as tensors
+from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.contract.tensor import Tensor
+from tandem.sampling.params import NUMBERS, chosen
 
 # Declared because NVIDIA's models declare them; no engine behind this loop can honour them yet.
 UNSUPPORTED = (
@@ -39,7 +40,6 @@ UNSUPPORTED = (
 )
 
 MOST_NAMED = 10  # wrong ids in an error
-MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 UNTOKENIZED: TokenIds = np.empty(0, np.int32)
 
 Asked = TypeVar("Asked", bool, int)
@@ -261,29 +261,30 @@ class RequestParser:
                 raise BadRequest(f"input '{tensor}': {value} given, only 1 is supported: {instead}")
 
     def _sampling(self, row: int, seed: int) -> Sampling:
-        """Read how tokens are drawn.
+        """Read how tokens are chosen.
 
-        As with TensorRT-LLM, top_k or top_p make a request sample and 0 leaves either out. So does
-        a temperature, but for 0 and 1: NVIDIA's clients send 1.0 with every greedy request.
+        A temperature of 1 alone doesn't make a request sample: NVIDIA's clients send it with every
+        greedy one.
         """
-        temperature = self._inputs.number(tensors.TEMPERATURE, row, least=0.0)
-        top_k = self._inputs.integer(tensors.TOP_K, row, 0, 2**31 - 1)
-        top_p = self._inputs.number(tensors.TOP_P, row, least=0.0, most=1.0)
-        sampling = Sampling(
-            seed=seed,
-            repetition_penalty=self._inputs.number(tensors.REPETITION_PENALTY, row, above=0.0),
-            presence_penalty=self._inputs.number(tensors.PRESENCE_PENALTY, row),
-            frequency_penalty=self._inputs.number(tensors.FREQUENCY_PENALTY, row),
-        )
-        samples = bool(top_k or top_p) or temperature not in (None, 1.0)
-        if not samples or temperature == 0.0:
-            return sampling
-        return replace(
-            sampling,
-            temperature=1.0 if temperature is None else temperature,
-            top_k=top_k or 0,
-            top_p=top_p or 1.0,
-        )
+        given = {}
+        for name, number in NUMBERS.items():
+            value = self._inputs.number(number.entry, row, number.bounds)
+            if value is not None:
+                given[name] = value
+                if value != number.neutral and number.capability:
+                    self._check_engines(number.entry, number.capability)
+        if given.get("temperature") == 1.0:
+            del given["temperature"]
+        return Sampling(seed=seed, **chosen(given))
+
+    def _check_engines(self, tensor: Tensor, capability: str) -> None:
+        """Refuse an input that an engine would ignore."""
+        for role, engine in (("target", self._settings.target), ("draft", self._settings.draft)):
+            if engine is not None and not getattr(engine.capabilities, capability):
+                raise BadRequest(
+                    f"input '{tensor}' is not supported by this deployment: its {role} engine "
+                    "ignores it"
+                )
 
     def _end_ids(self, row: int) -> tuple[int, ...]:
         """The request's own end id, or the checkpoint's."""

@@ -23,13 +23,6 @@ class Sequence:
         self._read = self._row.view()
         self._read.flags.writeable = False  # a drafter that writes there would change the text
 
-    def fork(self) -> Sequence:
-        """Return a copy that shares nothing that changes."""
-        other = Sequence(self.request)
-        other._row[: self._length] = self.context
-        other._length = self._length
-        return other
-
     def __len__(self) -> int:
         return self._length
 

@@ -169,4 +169,4 @@ class ForwarderSettings(RequestLimits):
 
     stream_model: str
     drafter: DrafterName | None = None  # what a request that names none gets; None leaves it open
-    request_timeout: float = 600.0
+    request_timeout: float = LoopSettings.request_timeout

@@ -11,29 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.request import Sampling, TokenIds
+from tandem.bls.request import TokenIds
+from tandem.sampling.params import SamplingNumbers
+from tandem.sampling.warping import log_softmax, warp
 
 Logits = NDArray[np.float32]
 
 
-def warped(logits: NDArray[Any], sampling: Sampling, vocab_size: int) -> Logits:
+def warped(logits: NDArray[Any], sampling: SamplingNumbers, vocab_size: int) -> Logits:
     """Return log-probabilities [1, n, vocab_size] of a draft's raw logits [1, n, width].
 
-    Temperature, top-k and top-p follow each other as transformers' warpers do; what they exclude is
-    -inf, and so is padding that the draft does not have. Padding that the target does not have is
-    cut off: a draft ends before a token from there, so what it had is shared out among the others.
+    What is never drawn is -inf, and so is padding that the draft does not have. Padding that the
+    target does not have is cut off: a draft ends before a token from there, so what it had is
+    shared out among the others.
     """
-    scores = np.array(logits, np.float32)
-    if sampling.temperature != 1.0:
-        # Counted from the best, so that none grows without bounds: inf - inf is not a number.
-        scores -= scores.max(-1, keepdims=True)
-        with np.errstate(over="ignore"):  # at the lowest temperatures the others become -inf
-            scores /= max(np.float32(sampling.temperature), np.finfo(np.float32).tiny)
-    if 0 < sampling.top_k < scores.shape[-1]:
-        scores[scores < _kth_largest(scores, sampling.top_k)] = -np.inf
-    if 0 < sampling.top_p < 1.0:
-        scores[_tail(scores, sampling.top_p)] = -np.inf
-    return _log_softmax(_at_width(scores, vocab_size))
+    scores = warp(np.asarray(logits, np.float32), sampling)
+    missing = vocab_size - scores.shape[-1]
+    if missing > 0:
+        scores = np.pad(scores, ((0, 0), (0, 0), (0, missing)), constant_values=-np.inf)
+    return log_softmax(scores[..., :vocab_size])
 
 
 def certain(tokens: TokenIds, vocab_size: int) -> Logits:
@@ -45,33 +41,3 @@ def certain(tokens: TokenIds, vocab_size: int) -> Logits:
     scores = np.full((1, len(tokens), vocab_size), -np.inf, np.float32)
     scores[0, np.arange(len(tokens)), tokens] = 0.0
     return scores
-
-
-def _kth_largest(scores: Logits, k: int) -> Logits:
-    """Return [..., 1]; tokens as likely as this one all stay."""
-    return np.partition(scores, -k, axis=-1)[..., -k, np.newaxis]
-
-
-def _tail(scores: Logits, top_p: float) -> NDArray[np.bool_]:
-    """Mark the least likely tokens that together have 1 - top_p or less; never the likeliest."""
-    order = np.argsort(scores, axis=-1, kind="stable")
-    ranked = np.take_along_axis(scores, order, -1)
-    removed = np.exp(_log_softmax(ranked)).cumsum(-1) <= np.float32(1 - top_p)
-    removed[..., -1] = False
-    marks = np.empty_like(removed)
-    np.put_along_axis(marks, order, removed, -1)
-    return marks
-
-
-def _at_width(scores: Logits, vocab_size: int) -> Logits:
-    missing = vocab_size - scores.shape[-1]
-    if missing <= 0:
-        return scores[..., :vocab_size]
-    padding = np.full((*scores.shape[:-1], missing), -np.inf, np.float32)
-    return np.concatenate([scores, padding], axis=-1)
-
-
-def _log_softmax(scores: Logits) -> Logits:
-    shifted = scores - scores.max(-1, keepdims=True)
-    log_probabilities: Logits = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return log_probabilities

@@ -24,6 +24,7 @@ class Capabilities:
     warps_draft_logits: takes `draft_logits` raw; otherwise they must be log-probabilities.
     compares_ids_exactly: without `draft_logits`, its own sample that differs is the correction.
     top_p_with_drafts: draws under top-p from the same distribution, verifying or not.
+    min_p: draws by `min_p`.
     branches: as a draft it honours `branch_counts`: it drafts on behind several outcomes of a
         verification in one call.
     masks_tokens: honours `token_masks`: which tokens may come at each place.
@@ -41,5 +42,6 @@ class Capabilities:
     warps_draft_logits: bool
     compares_ids_exactly: bool
     top_p_with_drafts: bool
+    min_p: bool
     branches: bool
     masks_tokens: bool

@@ -147,6 +147,8 @@ RETURN_NUM_OUTPUT_TOKENS = NVIDIA_INPUTS.declare(
 )
 
 INPUTS = Tensors(NVIDIA_INPUTS)  # of our own engines
+MIN_P = INPUTS.declare("min_p", "FP32", (1,), optional=True, scalar=True)
+MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 NUM_TOP_LOG_PROBS = INPUTS.declare("num_top_log_probs", "INT32", (1,), optional=True, scalar=True)
 RETURN_PROMPT_LOG_PROBS = INPUTS.declare(
     "return_prompt_log_probs", "BOOL", (1,), optional=True, scalar=True

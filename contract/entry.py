@@ -66,6 +66,7 @@ GUIDED_DECODING_GUIDE_TYPE = INPUTS.declare(
 GUIDED_DECODING_GUIDE = INPUTS.declare("guided_decoding_guide", "STRING", (1,), optional=True)
 RETURN_NUM_INPUT_TOKENS = INPUTS.declare("return_num_input_tokens", "BOOL", (1,), optional=True)
 RETURN_NUM_OUTPUT_TOKENS = INPUTS.declare("return_num_output_tokens", "BOOL", (1,), optional=True)
+MIN_P = INPUTS.declare("min_p", "FP32", (1,), optional=True)
 INPUT_IDS = INPUTS.declare("input_ids", "INT32", (-1,), optional=True, ragged=True)
 RANDOM_SEED = INPUTS.declare("random_seed", "UINT64", (1,), optional=True)
 DRAFTER = INPUTS.declare("drafter", "STRING", (1,), optional=True)

@@ -19,6 +19,7 @@ TORCH = Capabilities(
     warps_draft_logits=True,
     compares_ids_exactly=True,
     top_p_with_drafts=True,
+    min_p=True,
     branches=True,
     masks_tokens=True,
 )
@@ -37,6 +38,7 @@ TENSORRTLLM = replace(
     warps_draft_logits=False,
     compares_ids_exactly=False,
     top_p_with_drafts=False,
+    min_p=False,
     branches=False,
     masks_tokens=False,
 )
@@ -50,13 +52,15 @@ TORCH_LOOKUP = replace(
     branches=False,
     masks_tokens=False,
 )
-# TensorRT-LLM's Python interface: its sampler draws from one generator for all requests.
+# TensorRT-LLM's Python interface: its sampler draws from one generator for all requests. 1.2.1's
+# accepts min_p and doesn't look at it (github.com/NVIDIA/TensorRT-LLM pull request 16590).
 LLMAPI = replace(
     TORCH,
     verifies_drafts=False,
     keyed_randomness=False,
     top_log_probs=False,
     prompt_log_probs=False,
+    min_p=False,
     shares_logits=False,
     branches=False,
     masks_tokens=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -12,13 +11,13 @@ from numpy.typing import NDArray
 from tandem.contract import engine as tensors
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.request import (
-    MAX_TOP_LOG_PROBS,
     NO_IDS,
     EngineRequest,
     Ids,
     SamplingParams,
 )
 from tandem.engines.words import Words
+from tandem.sampling.params import NUMBERS, Bounds, chosen
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
@@ -63,6 +62,7 @@ def decode(
     """
     fields: dict[str, Any] = {"exclude_input": exclude_input}
     sampling: dict[str, Any] = {}
+    numbers: dict[str, float] = {}
     pad_id = arrays.get(tensors.PAD_ID)
     for name, array in arrays.items():
         if not array.size:
@@ -77,6 +77,9 @@ def decode(
         elif name in _SAMPLING:
             field, read = _SAMPLING[name]
             sampling[field] = read(name, array)
+        elif name in _NUMBERS:
+            field, read = _NUMBERS[name]
+            numbers[field] = read(name, array)
         else:
             _check_unread(name, array, pad_id)
     _check_context(arrays, fields.get("input_ids", NO_IDS))
@@ -84,7 +87,7 @@ def decode(
         raise RequestError(f"{tensors.REQUEST_OUTPUT_LEN} is missing")
     return EngineRequest(
         request_id=request_id,
-        sampling=SamplingParams(**sampling),
+        sampling=SamplingParams(**sampling, **chosen(numbers)),
         arrival_time_ns=arrival_time_ns,
         **fields,
     )
@@ -168,29 +171,18 @@ def _few(most: int) -> Callable[[str, Array], int]:
     return read
 
 
-def _penalty(name: str, array: Array) -> float:
-    value = _not_negative(name, array)
-    if value == 0:
-        raise RequestError(f"{name} is 0; it must be above 0")
-    return value
-
-
-def _number(low: float, high: float = math.inf) -> Callable[[str, Array], float]:
-    """Read a finite number within bounds."""
-
-    def read(name: str, array: Array) -> float:
+def _number(bounds: Bounds) -> Read:
+    def read(name: str, array: Array) -> Any:
         value = _scalar(name, array)
-        if not (math.isfinite(value) and low <= value <= high):
-            bounds = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-            wanted = bounds if low > -math.inf else "finite"
-            raise RequestError(f"{name} is {value}; it must be {wanted}")
-        return float(value)
+        if not bounds.hold(value):
+            raise RequestError(f"{name} is {value:g}; it must be {bounds}")
+        return value
 
     return read
 
 
 def _count(name: str, array: Array) -> int:
-    return int(_not_negative(name, array))
+    return int(_number(Bounds(least=0))(name, array))
 
 
 def _row(dims: int) -> Read:
@@ -218,9 +210,7 @@ def _words(name: str, array: Array) -> Words:
     return Words(ids, ends)
 
 
-_any_number = _number(-math.inf)
-_not_negative = _number(0)
-_share = _number(0, 1)
+_share = _number(Bounds(0, 1))
 
 _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.INPUT_IDS: ("input_ids", _row(1)),
@@ -234,7 +224,7 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.DRAFT_STOP_PROBABILITY: ("draft_stop_probability", _share),
     tensors.RETURN_LOG_PROBS: ("return_log_probs", _flag),
     tensors.RETURN_PROMPT_LOG_PROBS: ("return_prompt_log_probs", _flag),
-    tensors.NUM_TOP_LOG_PROBS: ("num_top_log_probs", _few(MAX_TOP_LOG_PROBS)),
+    tensors.NUM_TOP_LOG_PROBS: ("num_top_log_probs", _few(tensors.MAX_TOP_LOG_PROBS)),
     tensors.RETURN_CONTEXT_LOGITS: ("return_context_logits", _flag),
     tensors.RETURN_GENERATION_LOGITS: ("return_generation_logits", _flag),
     tensors.RETURN_PERF_METRICS: ("return_perf_metrics", _flag),
@@ -247,14 +237,11 @@ _FIELDS: dict[str, tuple[str, Read]] = {
     tensors.BRANCH_SEEDS: ("branch_seeds", _row(1)),
 }
 _SAMPLING: dict[str, tuple[str, Read]] = {
-    tensors.TEMPERATURE: ("temperature", _not_negative),
-    tensors.RUNTIME_TOP_K: ("top_k", _count),
-    tensors.RUNTIME_TOP_P: ("top_p", _share),
-    tensors.REPETITION_PENALTY: ("repetition_penalty", _penalty),
-    tensors.PRESENCE_PENALTY: ("presence_penalty", _any_number),
-    tensors.FREQUENCY_PENALTY: ("frequency_penalty", _any_number),
     tensors.BAD_WORDS_LIST: ("bad_words", _words),
     tensors.EMBEDDING_BIAS: ("embedding_bias", _row(1)),
     tensors.MIN_TOKENS: ("min_tokens", _count),
     tensors.SEED: ("seed", _seed),
+}
+_NUMBERS: dict[str, tuple[str, Read]] = {
+    number.engine: (name, _number(number.bounds)) for name, number in NUMBERS.items()
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.contract.errors import ErrorCode
 from tandem.engines.words import NO_WORDS, Words
+from tandem.sampling.params import SamplingNumbers
 
 Ids: TypeAlias = NDArray[np.int32]  # [n]
 Floats: TypeAlias = NDArray[np.float32]
@@ -16,35 +18,25 @@ Seeds: TypeAlias = NDArray[np.uint64]
 MaskWords: TypeAlias = NDArray[np.int32]  # 32 ids each: bit (id % 32) of word (id // 32)
 
 MAX_BRANCHES = 1024  # of one call; the loop asks for 128 at most
-MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
 NO_IDS: Ids = np.empty(0, np.int32)
 
 
-class SamplingParams(NamedTuple):
+@dataclass(frozen=True)
+class SamplingParams(SamplingNumbers):
     """How the next token is chosen from the model's logits.
 
     `bad_words` and the penalties look at the context and at every token after it, `min_tokens` at
     the number of new tokens of this call: before so many neither the end id nor a stop word of one
-    token is said, and no stop word ends the answer. `top_k` 0 and `top_p` 0 or 1 mean no limit.
+    token is said, and no stop word ends the answer.
     """
 
-    temperature: float | None = None
-    top_k: int = 0
-    top_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
     bad_words: Words = NO_WORDS
     embedding_bias: Floats | None = None  # [vocab_size]
     min_tokens: int = 0
     seed: int | None = None  # none given: a random one a call
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is taken: asked for, or nothing asked for sampling."""
-        if self.top_k == 1 or self.temperature == 0:
-            return True
-        return self.temperature is None and self.top_k == 0 and self.top_p == 0
+
+GREEDY = SamplingParams(top_k=1)
 
 
 class LikeliestTokens(NamedTuple):
@@ -76,7 +68,7 @@ class EngineRequest(NamedTuple):
     token_masks: MaskWords | None = None
     end_id: int | None = None
     stop_words: Words = NO_WORDS
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = GREEDY
     draft_stop_probability: float | None = None
     return_log_probs: bool = False
     return_prompt_log_probs: bool = False
@@ -110,7 +102,8 @@ class EngineRequest(NamedTuple):
             max_new_tokens=int(self.branch_output_len[accepted]),
             draft_ids=NO_IDS,
             branch_counts=None,
-            sampling=sampling._replace(
+            sampling=replace(
+                sampling,
                 min_tokens=max(0, sampling.min_tokens - accepted - 1),
                 seed=sampling.seed if seeds is None else int(seeds[accepted]),
             ),

@@ -129,11 +129,6 @@ class SharedLogitsWriter:
         self._written: deque[tuple[float, int, _Page]] = deque()  # the oldest first
         self._lock = threading.Lock()
 
-    @property
-    def num_pages(self) -> int:
-        """How many pages there are."""
-        return len(self._written)
-
     def write(self, logits: Floats) -> Handle:
         """Return where a reader finds a copy of logits [n, vocab_size].
 

@@ -20,6 +20,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from tandem.preprocessing.tokenizer import read_json
+
 NAMED_TOKENS = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
     *("pad_token", "cls_token", "mask_token"),
@@ -123,7 +125,7 @@ def _sources(folder: Path) -> dict[str, str]:
 
 def special_tokens(folder: Path) -> dict[str, str]:
     """Return what a tokenizer's folder calls ``bos_token`` and such: their texts, by name."""
-    given = {**_read_json(folder / "special_tokens_map.json"), **_configuration(folder)}
+    given = {**read_json(folder / "special_tokens_map.json"), **_configuration(folder)}
     contents = {name: _content(given.get(name)) for name in NAMED_TOKENS}
     extra = given.get("extra_special_tokens")
     if isinstance(extra, dict):
@@ -132,18 +134,13 @@ def special_tokens(folder: Path) -> dict[str, str]:
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
-    return _read_json(folder / "tokenizer_config.json")
+    return read_json(folder / "tokenizer_config.json")
 
 
 def _content(token: Any) -> str | None:
     """Return the text of a token, which a configuration writes plainly or as an object."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return content if isinstance(content, dict) else {}
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

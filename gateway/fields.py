@@ -45,7 +45,6 @@ REFUSED: dict[str, Refused] = {
     "include_reasoning": Refused("reasoning is always sent, apart from the answer", (True,)),
     "include_stop_str_in_output": Refused("a stop string is never shown", (False,)),
     "length_penalty": Refused("it belongs to beam search", (1, 0)),
-    "min_p": Refused("engines do not sample with it", (0,)),
     "modalities": Refused("answers are text", (["text"],)),
     "priority": Refused("requests are answered in the order in which they come", (0,)),
     "reasoning_effort": Refused(_CHATS, ("none",)),

@@ -155,6 +155,7 @@ def _sampling(request: GenerationRequest, number: int) -> dict[Tensor, Value]:
         chosen[tensors.TEMPERATURE] = request.temperature
         chosen[tensors.TOP_P] = request.top_p
         chosen[tensors.TOP_K] = max(request.top_k, 0) or None
+        chosen[tensors.MIN_P] = request.min_p or None
     return {tensor: value for tensor, value in chosen.items() if value is not None}
 
 

@@ -65,6 +65,7 @@ class GenerationRequest(GuidedRequest):
     stream_options: StreamOptions | None = None
 
     top_k: Annotated[int, Field(ge=-1, le=INT32)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     min_tokens: Annotated[int, Field(ge=0, le=INT32)] = 0
     repetition_penalty: Annotated[float, Field(gt=0, le=1000)] | None = None
     ignore_eos: bool = False

@@ -17,6 +17,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from tandem.contract.engine import MAX_TOP_LOG_PROBS
+
 MOST_CHOICES = 128
 ENTRIES_AT_ONCE = 1000
 INT32 = 2**31 - 1
@@ -24,7 +26,7 @@ INT32 = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=INT32)]
 TokenId = Annotated[int, Field(ge=0, le=INT32)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
-Alternatives = Annotated[int, Field(ge=0, le=20)]
+Alternatives = Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 

@@ -30,10 +30,10 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer of a folder; raises TokenizerError."""
     if not folder.is_dir():
         raise TokenizerError(f"tokenizer folder '{folder}' does not exist")
-    config = _read_json(folder / "tokenizer_config.json")
+    config = read_json(folder / "tokenizer_config.json")
     tokenizer = _read_tokenizer(folder, config)
     _add_configured_tokens(tokenizer, folder, config)
-    _mark_named_tokens(tokenizer, _read_json(folder / "special_tokens_map.json") | config)
+    _mark_named_tokens(tokenizer, read_json(folder / "special_tokens_map.json") | config)
     # Both may have been left in the file by whoever trained with them; a prompt must come whole.
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -71,7 +71,7 @@ def _state(part: Any) -> str:
     return "" if part is None else part.__getstate__().decode()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Read an object; {} where the file does not exist."""
     if not path.is_file():
         return {}
@@ -109,7 +109,7 @@ def _is_gpt2(folder: Path, config: dict[str, Any]) -> bool:
         return False
     kind = config.get("tokenizer_class")
     if kind is None:
-        return bool(_read_json(folder / "config.json").get("model_type", "gpt2") == "gpt2")
+        return bool(read_json(folder / "config.json").get("model_type", "gpt2") == "gpt2")
     return str(kind) in GPT2_CLASSES
 
 

@@ -1,4 +1,4 @@
-"""Imports point one way: tools -> shims -> bls.triton -> bls -> contract, lookup, guides."""
+"""Imports point one way: tools -> shims -> bls.triton -> bls -> the rest."""
 
 import ast
 from pathlib import Path
@@ -12,11 +12,12 @@ TRITON = {"triton_python_backend_utils", "c_python_backend_utils", "tritonclient
 # Room -> the rooms that it may import. The longest name that a module's begins with is its room.
 ARROWS = {
     "contract": {"contract"},
+    "sampling": {"sampling", "contract"},
     "lookup": {"lookup"},
     "guides": {"guides", "contract", "preprocessing"},
-    "bls": {"bls", "contract", "lookup", "guides"},
+    "bls": {"bls", "contract", "sampling", "lookup", "guides"},
     "bls.triton": {"bls", "bls.triton", "contract", "guides", "triton"},
-    "engines": {"engines", "contract", "lookup"},
+    "engines": {"engines", "contract", "sampling", "lookup"},
     "engines.triton": {"engines", "contract", "triton"},
     "gateway": {"gateway", "gateway.triton", "contract", "preprocessing", "postprocessing"},
     "gateway.triton": {"gateway", "gateway.triton", "contract", "triton"},

@@ -21,7 +21,7 @@ from tandem.bls.effects import (
 from tandem.bls.errors import EngineCallError
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, verification_logits
 from tandem.bls.masked_bias import masked_bias
-from tandem.bls.request import Request, Sampling, TokenIds
+from tandem.bls.request import Request, TokenIds
 from tandem.bls.settings import EngineSettings, LoopSettings
 from tandem.bls.token_details import TopLogProbs
 from tandem.bls.word_lists import joined, known, one_token_words
@@ -81,7 +81,7 @@ class EngineRequests:
         if engine.is_draft:
             sampling = draft_sampling(request, engine.loop)
             self._gets_bans = draft_gets_bans(request, engine.loop)
-        self._sampling = _sampling_tensors(sampling)
+        self._sampling = [_scalar(name, value) for name, value in sampling.engine_inputs().items()]
         self._sampling_bias = _widened(sampling.embedding_bias, engine.settings.vocab_size)
         self._request_bias = _optional_row(tensors.EMBEDDING_BIAS, self._sampling_bias)
         bad_words = known(sampling.bad_words, engine.settings.vocab_size)
@@ -366,21 +366,6 @@ def _engine_seconds(outputs: dict[str, Any]) -> float:
         return 0.0
     seconds: float = (last.as_numpy().item() - arrival.as_numpy().item()) / 1e9
     return max(0.0, seconds)
-
-
-def _sampling_tensors(sampling: Sampling) -> list[Any]:
-    inputs = [_scalar(tensors.RUNTIME_TOP_K, sampling.top_k)]
-    if not sampling.greedy:
-        inputs.append(_scalar(tensors.TEMPERATURE, sampling.temperature))
-        inputs.append(_scalar(tensors.RUNTIME_TOP_P, sampling.top_p))
-    for tensor, value in (
-        (tensors.REPETITION_PENALTY, sampling.repetition_penalty),
-        (tensors.PRESENCE_PENALTY, sampling.presence_penalty),
-        (tensors.FREQUENCY_PENALTY, sampling.frequency_penalty),
-    ):
-        if value is not None:
-            inputs.append(_scalar(tensor, value))
-    return inputs
 
 
 def _widened(bias: NDArray[np.float32] | None, vocab_size: int) -> NDArray[np.float32] | None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engines.request import Floats, Ids, SamplingParams
+from tandem.engines.request import Floats, Ids
+from tandem.sampling.params import SamplingNumbers
+from tandem.sampling.warping import warp
 
 FLOOR = -1e4  # logit of a token that cannot follow: e to its power is 0, and it makes no NaN
 _NEGLIGIBLE = 104.0  # e^-104 is 0 in single precision
@@ -37,19 +39,13 @@ class Row:
         kept = allowed[self.tokens]
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
-    def warped(self, sampling: SamplingParams) -> Row:
-        """Apply temperature, then top-k, then top-p, as they are applied to logits."""
-        tokens, p = self.tokens, self.probabilities
-        if sampling.temperature:
-            p = (p / p[0]) ** (1 / sampling.temperature)
-        if sampling.top_k:
-            tokens, p = tokens[: sampling.top_k], p[: sampling.top_k]
-        row = _normalised(tokens, p)
-        if 0 < sampling.top_p < 1:
-            p = row.probabilities
-            enough = np.cumsum(p) - p >= sampling.top_p  # those before it reach top_p
-            row = _normalised(row.tokens[~enough], p[~enough])
-        return row
+    def warped(self, sampling: SamplingNumbers) -> Row:
+        """Return the row that tokens are drawn from."""
+        if sampling.temperature == 1 and not sampling.truncates:
+            return self
+        scores = warp(np.log(self.probabilities), sampling)
+        kept = scores > -np.inf
+        return _normalised(self.tokens[kept], np.exp(scores[kept] - scores[0]))
 
     def draw(self, noise: Floats) -> int:
         """Sample by noise [>= n] from Exp(1): the Gumbel trick, by rank."""

@@ -16,6 +16,7 @@ from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
 from tandem.engines.request import NO_IDS, EngineRequest, Ids
 from tandem.engines.token_masks import TokenMasks
+from tandem.sampling.acceptance import accepts
 
 _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
 
@@ -101,7 +102,6 @@ class EmulatedSampler:
         return [*emitted, self.next()]
 
     def _verify_probabilities(self) -> list[Token]:
-        """Accept with min(1, p/q), correct from norm(max(0, p - q)): arXiv:2211.17192."""
         assert self._request.draft_logits is not None
         emitted = []
         for draft, logits in zip(
@@ -109,7 +109,7 @@ class EmulatedSampler:
         ):
             own, allowed = self._rows()
             p, q = allowed.warped(self._sampling), read_row(logits).warped(self._sampling)
-            accepted = 0 < p.of(draft) >= self._threshold() * q.of(draft)
+            accepted = accepts(p.of(draft), q.of(draft), self._threshold())
             token = draft if accepted else self._draw(p.minus(q), Purpose.RESIDUAL)
             emitted.append(self._token(token, own, allowed))
             self.append(token)

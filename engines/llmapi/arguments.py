@@ -110,6 +110,7 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "return_context_logits": request.return_context_logits,
         "return_generation_logits": request.return_generation_logits,
         "bad_words_list with words of several tokens": sampling.bad_words.longest > 1,
+        "min_p": sampling.min_p != 0,
         "repetition_penalty": sampling.repetition_penalty != 1,
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
@@ -123,12 +124,10 @@ def _choice(sampling: SamplingParams) -> dict[str, Any]:
     """How a token is chosen. All left out is greedy there; so a temperature is always said."""
     if sampling.greedy:
         return {"top_k": 1}
-    arguments: dict[str, Any] = {
-        "temperature": 1.0 if sampling.temperature is None else sampling.temperature
-    }
+    arguments: dict[str, Any] = {"temperature": sampling.temperature}
     if sampling.top_k:
         arguments["top_k"] = sampling.top_k
-    if 0 < sampling.top_p < 1:
+    if sampling.top_p < 1:
         arguments["top_p"] = sampling.top_p
     if sampling.seed is not None:
         arguments["seed"] = sampling.seed  # 1.2.1's sampler does not read it: see docs/llmapi.md

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from transformers.generation.logits_process import (
     LogitsProcessor,
@@ -10,7 +12,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from tandem.engines.request import EngineRequest, SamplingParams
+from tandem.engines.request import EngineRequest
+from tandem.sampling.params import SamplingNumbers
 
 _LEAST_DIVISOR = torch.finfo(torch.float32).tiny  # some devices take what is less for 0
 
@@ -26,6 +29,18 @@ class CountPenaltyLogitsProcessor(LogitsProcessor):
         """Lower the scores [1, vocab] of the tokens in input_ids [1, n]."""
         counts = torch.bincount(input_ids[0], minlength=scores.shape[-1]).to(scores.dtype)
         return scores - self._frequency * counts - self._presence * (counts > 0)
+
+
+class MinPLogitsWarper(LogitsProcessor):
+    """Keeps what is at least min_p times as likely as the best; transformers' own sorts for it."""
+
+    def __init__(self, min_p: float) -> None:
+        self._log_min_p = math.log(min_p)
+
+    def __call__(self, input_ids: torch.Tensor | None, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Return scores [rows, vocab]; -inf: never drawn."""
+        least = scores.amax(-1, keepdim=True) + self._log_min_p
+        return scores.masked_fill(scores < least, -torch.inf)
 
 
 class TemperatureLogitsWarper(LogitsProcessor):
@@ -57,13 +72,15 @@ def history_processors(request: EngineRequest) -> list[LogitsProcessor]:
     return found
 
 
-def warpers(sampling: SamplingParams, vocab_size: int) -> list[LogitsProcessor]:
-    """What shapes the distribution of a sampled token: temperature, top-k, top-p."""
+def warpers(sampling: SamplingNumbers, vocab_size: int) -> list[LogitsProcessor]:
+    """What shapes the distribution of a sampled token, in transformers' order."""
     found: list[LogitsProcessor] = []
-    if sampling.temperature is not None and sampling.temperature != 1.0:
+    if sampling.temperature != 1.0:
         found.append(TemperatureLogitsWarper(sampling.temperature))
     if 0 < sampling.top_k < vocab_size:
         found.append(TopKLogitsWarper(sampling.top_k))
-    if 0.0 < sampling.top_p < 1.0:
+    if sampling.top_p < 1:
         found.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p > 0:
+        found.append(MinPLogitsWarper(sampling.min_p))
     return found

@@ -24,6 +24,7 @@ from tandem.engines.torch.verification import (
     verify_ids,
     verify_probabilities,
 )
+from tandem.sampling.params import SamplingNumbers
 
 # By octet of a mask, of its 8 ids: [256, 8]. Looking them up beats a conditional fill by far.
 _CEILINGS = torch.tensor(
@@ -47,8 +48,7 @@ class TorchSampler:
         self._bias = _on_device(sampling.embedding_bias, device)
         self._greedy = sampling.greedy
         self._warpers = [] if self._greedy else warpers(sampling, vocab_size)
-        warped_by = sampling.temperature, sampling.top_k, sampling.top_p
-        self._warping = None if self._greedy else warped_by
+        self._warping = None if self._greedy else sampling.numbers
         self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._draft_logits = request.draft_logits
         self._threshold = request.draft_acceptance_threshold
@@ -59,7 +59,7 @@ class TorchSampler:
         return self._bias is not None or any((self._history, self._bans, self._masks))
 
     @property
-    def warping(self) -> tuple[object, ...] | None:
+    def warping(self) -> SamplingNumbers | None:
         """What shapes the distribution that tokens are drawn from; None: the best are taken."""
         return self._warping
 

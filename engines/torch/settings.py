@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tandem.engines.errors import LoadError
 
@@ -37,7 +38,7 @@ class TorchSettings:
     max_seq_len: int
     kv_cache_tokens: int
     device: str = "auto"
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: int = 0
     max_draft_len: int = 0
     kv_block_tokens: int = 32

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from tandem.engines.noise import Purpose, exponentials, exponentials_at, uniform
 from tandem.engines.torch.paged.noise import exponentials_of
 from tandem.engines.torch.scores import Row, Rows
+from tandem.sampling.acceptance import accepts
 
 
 def verify_ids(drafts: Sequence[int], chosen: Iterable[int]) -> list[int]:
@@ -51,9 +52,7 @@ def verify_probabilities(
     for i, token in enumerate(drafts):
         u = uniform(seed, position + i, Purpose.ACCEPT) if threshold is None else threshold
         if not accepts(float(p[i][token]), float(q[i][token]), u):
-            residual = (p[i] - q[i]).clamp_(min=0)
-            source = residual if float(residual.sum()) > 0 else p[i]  # rounding left nothing
-            return [*drafts[:i], draw(source, seed, position + i, Purpose.RESIDUAL)]
+            return [*drafts[:i], draw(residual(p[i], q[i]), seed, position + i, Purpose.RESIDUAL)]
     return [*drafts, draw(p[len(drafts)], seed, position + len(drafts), Purpose.SAMPLE)]
 
 
@@ -79,20 +78,20 @@ def verify_at_once(p: torch.Tensor, sent: SentDrafts) -> torch.Tensor:
     drafts, q, u, keys = sent
     place = torch.arange(len(p), device=p.device)
     p_of, q_of = (part[place[:-1], drafts].double() for part in (p[:-1], q))
-    accepted = ((p_of > 0) & (u * q_of <= p_of)).long().cumprod(0).sum()[None]
-    source = p.index_select(0, accepted)
-    # Behind all drafts nothing was proposed: what is left over of p is p itself.
-    residual = (source - F.pad(q, (0, 0, 0, 1)).index_select(0, accepted)).clamp_(min=0)
-    source = torch.where(residual.sum() > 0, residual, source)  # rounding may leave nothing
+    accepted = accepts(p_of, q_of, u).long().cumprod(0).sum()[None]
+    # After all drafts nothing was proposed: what is left over of p is p itself.
+    proposed = F.pad(q, (0, 0, 0, 1)).index_select(0, accepted)
+    source = residual(p.index_select(0, accepted), proposed)
     noise = exponentials_of(keys.index_select(0, accepted), p.shape[-1])
     added = (source / noise).argmax(-1)
     kept = torch.where(place < accepted, F.pad(drafts, (0, 1)), -1)
     return torch.where(place == accepted, added, kept)
 
 
-def accepts(p: float, q: float, u: float) -> bool:
-    """Whether a token proposed with probability q passes at u (random in [0, 1), or constant)."""
-    return p > 0 and u * q <= p
+def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Return max(0, p - q), what a correction is drawn from; p if rounding leaves nothing."""
+    left = (p - q).clamp_(min=0)
+    return torch.where(left.sum() > 0, left, p)
 
 
 def draw(weights: Row, seed: int, position: int, purpose: Purpose) -> int:

@@ -29,7 +29,7 @@ from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.guidance import GRAMMAR, joined_answers, method_of
 from tandem.bls.lossless import lossless
-from tandem.bls.request import Request, Sampling
+from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.token_details import TopLogProbs, joined
 from tandem.contract.entry import KINDS
 from tandem.guides.errors import GuideError
@@ -55,7 +55,7 @@ requests = st.builds(
     max_tokens=st.integers(1, 40),
     min_tokens=st.integers(0, 6),
     end_ids=st.sampled_from([ENDS, ENDS[:1], ()]),
-    sampling=st.sampled_from([Sampling(), Sampling(top_k=0, seed=7), Sampling(top_k=4, seed=8)]),
+    sampling=st.sampled_from([GREEDY, Sampling(top_k=0, seed=7), Sampling(top_k=4, seed=8)]),
     drafter=st.sampled_from(["none", "draft_model", "prompt_lookup", "hybrid"]),
     draft_len=st.integers(1, 6),
     max_draft_len=st.just(16),
@@ -239,6 +239,8 @@ METHODS = [
     (REPAIR, {"top_k": 0}, "repair"),
     (REPAIR, {"top_k": 2}, "token_by_token"),
     (REPAIR, {"top_k": 0, "top_p": 0.9}, "token_by_token"),
+    (REPAIR, {"top_k": 0, "min_p": 0.1}, "token_by_token"),
+    (REPAIR, {"temperature": 0.5}, "repair"),
 ]
 
 

@@ -29,7 +29,7 @@ from tandem.bls.drafters.prompt_lookup import PromptLookup, pools_of
 from tandem.bls.drafters.prompt_lookup import make as make_prompt_lookup
 from tandem.bls.effects import StepSeconds
 from tandem.bls.errors import EngineCallError
-from tandem.bls.request import Request, Sampling
+from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.sequence import Sequence
 from tandem.lookup.pools import LookupPools
 
@@ -202,13 +202,13 @@ def test_a_copy_from_a_pool_makes_the_next_miss_the_first_again(pools):
 @pytest.mark.parametrize(
     ("sampling", "changes", "keyed", "copies"),
     [
-        (Sampling(), {}, True, True),
-        (Sampling(), {"seeded": True}, False, True),  # greedy: the seed draws nothing
+        (GREEDY, {}, True, True),
+        (GREEDY, {"seeded": True}, False, True),  # greedy: the seed draws nothing
         (Sampling(top_k=0), {"seeded": True}, True, True),
         (Sampling(top_k=0), {"seeded": True, "use_draft_logits": True}, True, False),
         (Sampling(top_k=0), {"seeded": False, "use_draft_logits": True}, True, True),
         (Sampling(top_k=0), {"seeded": True}, False, False),
-        (Sampling(), {"draft_acceptance_threshold": 0.5, "use_draft_logits": True}, True, False),
+        (GREEDY, {"draft_acceptance_threshold": 0.5, "use_draft_logits": True}, True, False),
     ],
 )
 def test_where_drafts_would_change_the_text_others_answers_are_no_drafts(

@@ -325,15 +325,6 @@ def test_in_logits_mode_draft_and_target_share_no_noise():
     assert all(call.wants_logits for call in draft.calls)
 
 
-def test_a_forked_sequence_goes_its_own_way():
-    sequence = decoding_of(request_of()).sequence
-    sequence.append(ids(4, 5))
-    other = sequence.fork()
-    other.append(ids(1))
-    sequence.append(ids(2))
-    assert (sequence.output.tolist(), other.output.tolist()) == ([4, 5, 2], [4, 5, 1])
-
-
 def test_streamed_text_withholds_what_may_become_a_stop_string():
     class Recites(Language):
         def next(self, context, banned=()):

@@ -11,7 +11,7 @@ from scripted import SETTINGS, VOCAB, Draft, Language, Target, decoding_of, ids,
 from tandem.bls import effects
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.lossless import draft_gets_bans, draft_sampling, lossless, verification_logits
-from tandem.bls.request import Request, Sampling
+from tandem.bls.request import GREEDY, Request, Sampling
 
 # As NVIDIA's C++ backend verifies
 RAW = with_engines(
@@ -80,7 +80,7 @@ def test_ids_alone_are_certain_where_the_target_would_draw_anew(drafter):
     found = verification_logits(effects.Draft(TOKENS), None, request, RAW)
     assert np.exp(found).sum() == 2
     assert found[0, [0, 1], TOKENS].tolist() == [0, 0]
-    greedy = request_of(drafter, sampling=Sampling(), use_draft_logits=False)
+    greedy = request_of(drafter, sampling=GREEDY, use_draft_logits=False)
     assert verification_logits(effects.Draft(TOKENS), None, greedy, RAW) is None
 
 
@@ -124,11 +124,11 @@ def test_draft_is_drawn_by_what_its_logits_hold():
     [
         (SETTINGS, SAMPLED, True),
         (SETTINGS, TOP_P, True),
-        (RAW, Sampling(), True),
+        (RAW, GREEDY, True),
         (RAW, SAMPLED, True),
         (RAW, PLAIN, True),
         (RAW, TOP_P, False),
-        (FAST, Sampling(), True),
+        (FAST, GREEDY, True),
         (FAST, SAMPLED, False),
         (FAST, TOP_P, False),
         (FAST, replace(PLAIN, temperature=0.7), False),
@@ -166,7 +166,7 @@ def test_threshold_accepts_a_loss():
 
 
 def test_greedy_request_needs_no_logits():
-    request = request_of(sampling=Sampling())
+    request = request_of(sampling=GREEDY)
     assert not lossless(request, SETTINGS).use_draft_logits
     lossy = replace(request, draft_acceptance_threshold=0.5)
     assert lossless(lossy, SETTINGS) is lossy
@@ -174,7 +174,7 @@ def test_greedy_request_needs_no_logits():
 
 @pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
 def test_what_no_verification_brings_is_answered_without_drafts(wanted):
-    request = request_of(sampling=Sampling(), **{wanted: True})
+    request = request_of(sampling=GREEDY, **{wanted: True})
     assert lossless(request, RAW).drafter == "none"
     only_logits = wanted == "wants_context_logits"
     assert lossless(request, SETTINGS).drafter == ("none" if only_logits else "draft_model")

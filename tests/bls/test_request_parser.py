@@ -33,7 +33,7 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
     assert request == Request(
         prompt_ids=UNTOKENIZED,
         max_tokens=4,
-        sampling=Sampling(seed=request.sampling.seed),
+        sampling=Sampling(top_k=1, seed=request.sampling.seed),
         end_ids=(7,),
         drafter="draft_model",
         draft_len=4,
@@ -117,7 +117,8 @@ def test_a_plain_prompt_gets_the_deployments_defaults():
             {"top_p": -0.5},
             "input 'top_p': -0.5 given, must be at least 0 and at most 1 and finite",
         ),
-        ({"top_k": -1}, "input 'top_k': -1 given, must lie in 0..2147483647"),
+        ({"min_p": 1.5}, "input 'min_p': 1.5 given, must be at least 0 and at most 1 and finite"),
+        ({"top_k": -1}, "input 'top_k': -1 given, must be at least 0 and finite"),
         (
             {"repetition_penalty": 0.0},
             "input 'repetition_penalty': 0 given, must be above 0 and finite",
@@ -410,6 +411,7 @@ HARMLESS = {
     "temperature": 0.5,
     "top_k": 2,
     "top_p": 0.5,
+    "min_p": 0.125,
     "min_tokens": 1,
     "seed": 1,
     "repetition_penalty": 1.25,
@@ -442,6 +444,7 @@ def test_every_input_of_a_batch_is_read_in_its_own_row():
         "temperature": 0.75,
         "top_k": 3,
         "top_p": 0.75,
+        "min_p": 0.25,
         "min_tokens": 2,
         "seed": 2,
         "repetition_penalty": 1.5,
@@ -540,7 +543,9 @@ def test_ids_are_a_copy():
         ({"top_k": 5}, (1.0, 5, 1.0)),
         ({"top_k": 1}, (1.0, 1, 1.0)),
         ({"top_p": 0.5}, (1.0, 0, 0.5)),
-        ({"top_k": 0, "top_p": 0.0}, (1.0, 1, 1.0)),
+        ({"top_k": 0, "top_p": 0.0, "min_p": 0.0}, (1.0, 1, 1.0)),
+        ({"top_p": 1.0}, (1.0, 0, 1.0)),
+        ({"min_p": 0.5}, (1.0, 0, 1.0)),
         ({"top_k": 5, "top_p": 0.0}, (1.0, 5, 1.0)),
         ({"temperature": 2.0, "top_k": 5, "top_p": 0.5}, (2.0, 5, 0.5)),
     ],
@@ -549,6 +554,14 @@ def test_ids_are_a_copy():
 def test_a_request_samples_where_something_asks_for_it(values, expected):
     sampling = request_of(**values).sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == expected
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_an_engine_that_ignores_min_p_has_it_refused(role):
+    settings = with_engines(SETTINGS, **{role: {"min_p": False}})
+    assert request_of(settings=settings, min_p=0.0) is not None
+    with pytest.raises(BadRequest, match=f"input 'min_p' is not supported .* its {role} engine"):
+        request_of(settings=settings, min_p=0.1)
 
 
 @pytest.mark.parametrize("name", ["seed", "random_seed"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.request import Request, Sampling
+from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.seeds import derived_seed, lengths_decide_text, proposal_seed, verification_seed
 
 SAMPLED = Request(
@@ -63,11 +63,11 @@ def test_another_seed_gives_every_call_another():
         (replace(SAMPLED, drafter="none"), SETTINGS, False),
         (replace(SAMPLED, drafter="engine"), SETTINGS, False),
         (replace(SAMPLED, seeded=False), SETTINGS, False),
-        (replace(SAMPLED, sampling=Sampling()), SETTINGS, False),
+        (replace(SAMPLED, sampling=GREEDY), SETTINGS, False),
         (replace(SAMPLED, use_draft_logits=False), UNKEYED, True),
         (replace(SAMPLED, drafter="none"), UNKEYED, True),
         (replace(SAMPLED, seeded=False), UNKEYED, False),
-        (replace(SAMPLED, sampling=Sampling()), UNKEYED, False),
+        (replace(SAMPLED, sampling=GREEDY), UNKEYED, False),
     ],
 )
 def test_lengths_decide_a_seeded_text_where_noise_depends_on_them(request_, settings, decide):

@@ -67,15 +67,6 @@ def test_the_first_end_of_sequence_is_found_among_all(tokens, end):
     assert sequence.up_to_end(ids(*tokens)).tolist() == list(kept)
 
 
-def test_a_fork_shares_the_past_and_nothing_else():
-    sequence = sequence_of((4, 5))
-    other = sequence.fork()
-    assert other.context.tolist() == [1, 2, 3, 4, 5]
-    assert other.request is sequence.request
-    other.append(ids(0))
-    assert (len(sequence), len(other)) == (5, 6)
-
-
 @pytest.mark.parametrize(
     ("drafter", "draft_len", "longest"),
     [

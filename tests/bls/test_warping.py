@@ -17,11 +17,11 @@ DRAWS = 20_000
 _random = np.random.default_rng(11)
 TARGET = _random.normal(0, 1.5, VOCAB).astype(np.float32)
 DRAFT = (0.9 * TARGET + _random.normal(0, 0.6, VOCAB)).astype(np.float32)
-CUTS = [{}, {"top_k": 5}, {"top_p": 0.7}, {"top_k": 12, "top_p": 0.6}]
+CUTS = [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_k": 12, "top_p": 0.6, "min_p": 0.1}]
 
 
 def sampling(warp):
-    return Sampling(temperature=warp.temperature, top_k=warp.top_k, top_p=warp.top_p)
+    return Sampling(**vars(warp))
 
 
 def probabilities(logits, warp, vocab_size=VOCAB):
@@ -40,7 +40,7 @@ def test_logits_are_warped_as_transformers_and_the_torch_engine_do(temperature, 
     logits = _random.normal(0, 3, (1, 50, 1000)).astype(np.float32)
     warp = Warp(temperature, **cut)
     scores = torch.from_numpy(logits[0])
-    for warper in warpers(SamplingParams(warp.temperature, warp.top_k, warp.top_p), 1000):
+    for warper in warpers(SamplingParams(**vars(warp)), 1000):
         scores = warper(None, scores)
     expected = scores.log_softmax(-1).numpy()
     found = warped(logits, sampling(warp), 1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from emulated import emulated
@@ -56,7 +58,7 @@ def assert_plain(engine, ids, drafts, found, output_len, *, sampling=GREEDY, **g
         owed = max(0, sampling.min_tokens - accepted - 1)
         length = int(np.broadcast_to(output_len, len(drafts) + 1)[accepted])
         context = [*ids, *drafts[:accepted], token]
-        plain = engine.tokens(context, length, sampling=sampling._replace(min_tokens=owed), **given)
+        plain = engine.tokens(context, length, sampling=replace(sampling, min_tokens=owed), **given)
         assert drafted == plain, (accepted, token)
 
 
@@ -88,11 +90,11 @@ def test_next_tokens_are_the_likeliest_but_the_draft_token(engine):
     "sampling",
     [
         SAMPLED,
-        SAMPLED._replace(top_k=5),
-        SAMPLED._replace(top_p=0.7, temperature=0.8),
-        SAMPLED._replace(repetition_penalty=1.3, presence_penalty=0.4),
-        GREEDY._replace(frequency_penalty=0.7),
-        GREEDY._replace(bad_words=Words.of((5,), (7, 8))),
+        replace(SAMPLED, top_k=5),
+        replace(SAMPLED, top_p=0.7, temperature=0.8),
+        replace(SAMPLED, repetition_penalty=1.3, presence_penalty=0.4),
+        replace(GREEDY, frequency_penalty=0.7),
+        replace(GREEDY, bad_words=Words.of((5,), (7, 8))),
     ],
 )
 def test_each_sees_its_own_text_and_the_noise_of_its_positions(engine, sampling):
@@ -115,7 +117,7 @@ def test_a_sampled_next_token_is_the_runner_up_under_the_noise_that_is_shared(en
     for accepted, token, _ in found:
         banned = Words.of(*([t] for t in drafts[accepted : accepted + 1]))
         context = ids + drafts[:accepted]
-        assert [token] == engine.tokens(context, 1, sampling=SAMPLED._replace(bad_words=banned))
+        assert [token] == engine.tokens(context, 1, sampling=replace(SAMPLED, bad_words=banned))
 
 
 def test_each_accepted_length_may_have_its_own_seed(engine):
@@ -126,7 +128,7 @@ def test_each_accepted_length_may_have_its_own_seed(engine):
     assert len(found.lengths) == 8
     for accepted, token, drafted in rows(found):
         context, seed = [*ids, *drafts[:accepted], token], int(seeds[accepted])
-        assert drafted == engine.tokens(context, 5, sampling=SAMPLED._replace(seed=seed))
+        assert drafted == engine.tokens(context, 5, sampling=replace(SAMPLED, seed=seed))
     greedy = branches(engine, ids, drafts, 2, 1)
     assert found.outcomes[0].tolist() == greedy.outcomes[0].tolist()
 
@@ -198,8 +200,8 @@ def logits_of(engine, ids, drafts, counts, output_len, **given):
     "given",
     [
         {"sampling": SAMPLED},
-        {"sampling": SAMPLED._replace(top_k=5)},
-        {"sampling": SAMPLED._replace(bad_words=Words.of((5,), (7, 8)))},
+        {"sampling": replace(SAMPLED, top_k=5)},
+        {"sampling": replace(SAMPLED, bad_words=Words.of((5,), (7, 8)))},
         {"sampling": SAMPLED, "draft_stop_probability": 0.1},
     ],
 )
@@ -223,7 +225,7 @@ def test_a_call_for_logits_takes_the_likeliest_next_tokens_whatever_its_noise(en
     seeds = np.full(4, SAMPLED.seed, np.uint64)
     by_probability = branches(engine, ids, drafts, 2, 3, sampling=SAMPLED, branch_seeds=seeds)
     assert rows(found) == rows(by_probability)
-    other, _ = logits_of(engine, ids, drafts, 2, 3, sampling=SAMPLED._replace(seed=12))
+    other, _ = logits_of(engine, ids, drafts, 2, 3, sampling=replace(SAMPLED, seed=12))
     assert other.outcomes.tolist() == found.outcomes.tolist()
 
 
@@ -289,7 +291,7 @@ def test_tokens_are_owed_from_the_context_on(engine, min_tokens):
     drafts = [4, 5]
     plain = rows(branches(engine, ids, drafts, 2, 5))
     end = plain[0][2][1]
-    sampling = GREEDY._replace(min_tokens=min_tokens)
+    sampling = replace(GREEDY, min_tokens=min_tokens)
     found = branches(engine, ids, drafts, 2, 5, sampling=sampling, end_id=end)
     assert_plain(engine, ids, drafts, found, 5, sampling=sampling, end_id=end)
     for accepted, token, drafted in rows(found):
@@ -300,7 +302,7 @@ def test_a_branch_in_which_all_is_banned_ends_alone(engine):
     ids = prompt(13, 12)
     whole = rows(branches(engine, ids, [20], 3, 2))
     mute = whole[0][1]
-    sampling = GREEDY._replace(bad_words=Words.of(*((mute, t) for t in range(VOCAB))))
+    sampling = replace(GREEDY, bad_words=Words.of(*((mute, t) for t in range(VOCAB))))
     found = rows(branches(engine, ids, [20], 3, 2, sampling=sampling))
     assert [(j, x) for j, x, _ in found] == [(j, x) for j, x, _ in whole]
     assert {len(row) for _, x, row in found if x == mute} == {0}

@@ -45,7 +45,7 @@ def test_next_one_and_two_tokens_have_the_targets_distribution(
     llama, drafter, logits, use_draft_logits, warp
 ):
     def sampling(seed):
-        return SamplingParams(warp.temperature, warp.top_k, warp.top_p, seed=seed)
+        return SamplingParams(**vars(warp), seed=seed)
 
     drafts = outcomes(
         drafter,

@@ -92,7 +92,7 @@ def test_padding_of_the_draft_leaves_the_targets_distribution(width, warp):
             2,
             draft_ids=np.array([proposal], np.int32),
             draft_logits=draft,
-            sampling=SamplingParams(warp.temperature, warp.top_k, warp.top_p, seed=seed),
+            sampling=SamplingParams(**vars(warp), seed=seed),
         )
         sampler = TorchSampler(request, SMALL, torch.device("cpu"))
         counts[sampler.verify(torch.from_numpy(target), [proposal], 2)[0]] += 1

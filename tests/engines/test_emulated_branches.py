@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from emulated import emulated, pair
@@ -38,7 +40,7 @@ def ranks(draft, target, *, trials=TRIALS, sampling=GREEDY) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, SAMPLED._replace(temperature=0.4)])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, replace(SAMPLED, temperature=0.4)])
 def test_alternatives_have_the_right_token_as_often_as_the_exponent_says(sampling):
     found = ranks(*pair(alpha=0.6, **WIDE), sampling=sampling)
     missed = [rank for rank in found if rank != 0]
@@ -67,7 +69,7 @@ def test_no_alternative_is_banned_and_none_comes_twice():
     banned = Words.of(*([token] for token in range(2, 131, 2)))
     for seed in range(30):
         found = draft.call(
-            prompt(seed, 12), sampling=GREEDY._replace(bad_words=banned), **asked([101], 12, 1)
+            prompt(seed, 12), sampling=replace(GREEDY, bad_words=banned), **asked([101], 12, 1)
         )
         outcomes = [tuple(outcome) for outcome in found.last.branches.outcomes.tolist()]
         assert len(set(outcomes)) == len(outcomes) == 24

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,12 +93,12 @@ def test_what_only_a_mask_made_follow_has_no_log_prob_in_the_language():
 
 
 def test_others_are_said_as_the_request_bans_and_owes():
-    target, owed = emulated(), GREEDY._replace(min_tokens=1)
+    target, owed = emulated(), replace(GREEDY, min_tokens=1)
     for seed in range(10):
         ids = prompt(seed, 12)
         legal = others(ids)[:5]
         first = target.tokens(ids, token_masks=mask(legal))[0]
-        banned = GREEDY._replace(bad_words=Words.of((first,)))
+        banned = replace(GREEDY, bad_words=Words.of((first,)))
         second = target.tokens(ids, token_masks=mask(legal), sampling=banned)[0]
         assert second in set(legal) - {first}
         asked = {"token_masks": mask([END, first]), "end_id": END, "sampling": owed}
@@ -129,7 +130,7 @@ def test_the_end_comes_where_it_may():
         rest = row_behind(ids, may_end=False).tokens
         assert target.tokens(ids, token_masks=mask(range(2, VOCAB))) == [rest[0]]
         assert target.tokens(ids, token_masks=mask([END])) == [END]
-        owed = GREEDY._replace(min_tokens=1)
+        owed = replace(GREEDY, min_tokens=1)
         asked = {"token_masks": mask(range(VOCAB)), "sampling": owed}
         assert target.tokens(ids, end_id=END, **asked) == [rest[0]]
         assert target.tokens(ids, **asked) == [rest[0]]
@@ -159,7 +160,7 @@ def test_logits_mode_keeps_the_masked_targets_distribution(ids, among, warp):
             drafts=proposal.tokens,
             draft_logits=proposal.last.generation_logits,
             token_masks=mask(legal, range(VOCAB) if proposal.tokens[0] in legal else []),
-            sampling=sampling._replace(seed=seed + 9999),
+            sampling=replace(sampling, seed=seed + 9999),
         )
         verified[answer.tokens[0]] += 1
     assert set(np.flatnonzero(verified)) <= set(legal)

@@ -183,7 +183,7 @@ def test_an_accepted_end_of_sequence_leaves_no_more_accepted_than_said(cycler):
     """The prompt has the end of sequence and what comes behind it: both are drafted, and right."""
     bias = np.zeros(131, np.float32)
     bias[END] = 1e9
-    sampling = SamplingParams(embedding_bias=bias)
+    sampling = SamplingParams(top_k=1, embedding_bias=bias)
     usage = cycler.call([5, END, 5], 20, end_id=END, sampling=sampling).last.usage
     assert (usage.draft_tokens, usage.accepted_tokens) == (1, 0)
     unending = cycler.call([5, END, END, END, 5], 6, sampling=sampling)

@@ -224,7 +224,7 @@ def test_counts_fit_the_answer_whatever_ends_it(looker, stop_words, end_id):
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        (SamplingParams(), {"top_k": 1}),
+        (SamplingParams(top_k=1), {"top_k": 1}),
         (SamplingParams(temperature=0.0), {"top_k": 1}),
         (SamplingParams(temperature=0.7), {"temperature": 0.7}),
         (SamplingParams(top_k=20), {"temperature": 1.0, "top_k": 20}),
@@ -340,6 +340,7 @@ def test_closing_fails_calls_and_ends_the_llm(start, package):
         ("return_context_logits", {"return_context_logits": True}),
         ("return_generation_logits", {"return_generation_logits": True}),
         ("bad_words_list", {"sampling": SamplingParams(bad_words=Words.of((5,), (6, 7)))}),
+        ("min_p", {"sampling": SamplingParams(min_p=0.1)}),
         ("repetition_penalty", {"sampling": SamplingParams(repetition_penalty=1.1)}),
         ("presence_penalty", {"sampling": SamplingParams(presence_penalty=0.1)}),
         ("frequency_penalty", {"sampling": SamplingParams(frequency_penalty=0.1)}),

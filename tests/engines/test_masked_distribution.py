@@ -88,9 +88,7 @@ class Round:
             draft_ids=np.array(drafts, np.int32),
             draft_logits=self._logits_of(before[:-1]) if self._use_draft_logits else None,
             token_masks=masks(*self.masks(before), vocab_size=VOCAB),
-            sampling=SamplingParams(
-                self._warp.temperature, self._warp.top_k, self._warp.top_p, seed=seed
-            ),
+            sampling=SamplingParams(**vars(self._warp), seed=seed),
         )
         sampler, first = self.sampler(request, VOCAB, CPU), len(request.input_ids)
         tokens = np.array([*PROMPT, *said, *drafts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -329,11 +330,11 @@ def test_verification_by_logits_keeps_what_the_host_would(
     kept = []
     for seed in range(25):
         ids = prompt(200 + seed, 9)
-        drafts, logits = drafted(draft, ids, warped._replace(seed=seed))
+        drafts, logits = drafted(draft, ids, replace(warped, seed=seed))
         asked = {
             "drafts": drafts,
             "draft_logits": logits / 8,
-            "sampling": warped._replace(seed=seed + 50),
+            "sampling": replace(warped, seed=seed + 50),
             "draft_acceptance_threshold": threshold,
             "return_log_probs": True,
         }
@@ -353,7 +354,7 @@ def test_logits_of_a_draft_that_is_padded_differently_are_verified_as_on_the_hos
     engines = [make_harness(name, draft_vocab_size=width) for name in ("paged llama", "llama")]
     lengths = []
     for seed in range(30):
-        sampling = SAMPLED._replace(seed=seed)
+        sampling = replace(SAMPLED, seed=seed)
         drafts = engines[1].tokens(prompt(seed, 6), 3, sampling=sampling)
         drafts = [min(token, VOCAB - 4) for token in drafts]
         logits = np.zeros((3, width), np.float32)
@@ -366,9 +367,10 @@ def test_logits_of_a_draft_that_is_padded_differently_are_verified_as_on_the_hos
 
 
 def test_calls_at_once_are_sampled_each_in_its_own_way(paged, runs, llama):
-    ways = [SAMPLED, SAMPLED._replace(top_p=0.2), SAMPLED._replace(top_k=2), WARPED]
+    others = [{"top_p": 0.2}, {"top_k": 2}, {"min_p": 0.5}, {"min_p": 0.9}, {"temperature": 0.3}]
+    ways = [SAMPLED, *(replace(SAMPLED, **other) for other in others), WARPED]
     calls = [
-        {"ids": prompt(n, 6), "new": 3, "sampling": ways[n % 4]._replace(seed=n)} for n in range(32)
+        {"ids": prompt(n, 6), "new": 3, "sampling": replace(ways[n % 7], seed=n)} for n in range(32)
     ]
     want = [tuple(llama.tokens(**asked)) for asked in calls]
     assert [one["tokens"] for one in answers(paged, calls)] == [[text] for text in want]
@@ -407,7 +409,7 @@ def test_every_step_of_many_kinds_of_calls_copies_once(paged, runs, llama):
         ids = prompt(300 + seed, 9)
         text = llama.tokens(ids, 4)
         sampled, logits = drafted(llama, ids, SAMPLED)
-        other = SAMPLED._replace(seed=99)
+        other = replace(SAMPLED, seed=99)
         calls += [
             {"ids": ids, "new": 5, "drafts": [*text[:2], 9, 9]},
             {"ids": ids, "new": 5, "drafts": sampled, "sampling": SAMPLED},

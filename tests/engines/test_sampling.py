@@ -10,7 +10,10 @@ from engine_harness import VOCAB, prompt
 from tandem.engines.errors import LoadError, RequestError
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.torch.engine import TorchEngine
+from tandem.engines.torch.processors import warpers
 from tandem.engines.words import Words
+from tandem.sampling.params import SamplingNumbers
+from tandem.sampling.warping import log_softmax, warp
 
 
 def greedy(**rest) -> SamplingParams:
@@ -139,18 +142,34 @@ def test_a_seed_repeats_and_no_seed_varies(llama):
 
 
 @pytest.mark.parametrize(
-    ("sampling", "is_greedy"),
+    "numbers",
     [
-        (SamplingParams(), True),
-        (SamplingParams(top_k=1, temperature=1.0), True),
-        (SamplingParams(temperature=0.0, top_p=0.9), True),
-        (SamplingParams(temperature=1.0), False),
-        (SamplingParams(top_p=0.5), False),
-        (SamplingParams(top_k=5), False),
+        {"min_p": 0.1},
+        {"temperature": 1.5, "min_p": 0.5},
+        {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.05},
+        {"top_k": 2, "top_p": 0.01, "min_p": 1.0},
     ],
+    ids=str,
 )
-def test_what_counts_as_greedy(sampling, is_greedy):
-    assert sampling.greedy is is_greedy
+def test_tokens_are_drawn_from_what_transformers_draws_them_from(reference, numbers):
+    model, ids = reference("llama"), torch.tensor([prompt(8, 12)])
+    told = model.generate(
+        ids,
+        max_new_tokens=1,
+        do_sample=True,
+        pad_token_id=0,
+        output_scores=True,
+        output_logits=True,
+        return_dict_in_generate=True,
+        **{"top_k": 0, **numbers},
+    )
+    scores, sampling = told.logits[0], SamplingNumbers(**numbers)
+    np.testing.assert_allclose(
+        np.exp(log_softmax(warp(scores.numpy(), sampling))), told.scores[0].softmax(-1), atol=1e-6
+    )
+    for warper in warpers(sampling, VOCAB):
+        scores = warper(None, scores)
+    np.testing.assert_allclose(scores.softmax(-1), told.scores[0].softmax(-1), atol=1e-6)
 
 
 def test_stop_ends_a_call_and_unknown_ids_are_harmless(make_harness):

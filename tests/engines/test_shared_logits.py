@@ -78,7 +78,7 @@ def test_another_process_reads_the_logits_and_their_page_is_reused(writer):
     assert read_elsewhere(first) == str(np.arange(10.0).reshape(2, 5).tolist())
     second = writer.write(rows(7))
     assert first[:2].tolist() == second[:2].tolist()  # the same page
-    assert writer.num_pages == 1
+    assert len(writer._written) == 1
     assert read_elsewhere(first) == ""
     assert read_elsewhere(second) == str(rows(7).tolist())
 
@@ -104,10 +104,10 @@ def test_a_page_is_not_reused_while_somebody_reads_it(writer, clock):
 def test_a_page_that_nobody_reads_is_reused_in_the_end(writer, clock):
     old = writer.write(rows(1))
     writer.write(rows(2))
-    assert writer.num_pages == 2
+    assert len(writer._written) == 2
     clock.now = SECONDS_TO_TAKE + 1
     writer.write(rows(3))
-    assert writer.num_pages == 2
+    assert len(writer._written) == 2
     assert SharedLogitsReader().read(old) is None
 
 
@@ -118,7 +118,7 @@ def test_a_page_that_nobody_will_read_is_used_again_at_once(writer):
     writer.take_back(old)
     assert reader.read(old) is None
     new = writer.write(rows(3))
-    assert writer.num_pages == 2
+    assert len(writer._written) == 2
     assert new[1] == old[1]
     writer.take_back(old)  # once more: its page is another's by now
     assert reader.read(new).logits.tolist() == rows(3).tolist()
@@ -132,7 +132,7 @@ def test_a_page_that_is_read_or_unknown_is_not_taken_back(writer):
     for odd in (handle, handle + np.array([1, 0, 0], np.uint64), handle[:2], handle * 0):
         writer.take_back(odd)
     writer.write(rows(2))
-    assert writer.num_pages == 2
+    assert len(writer._written) == 2
     assert shared.logits.tolist() == rows(1).tolist()
 
 
@@ -167,7 +167,7 @@ def test_a_reader_keeps_no_page_that_is_closed(writer, monkeypatch):
         assert shared.logits[0, 0] == n
         shared.give_back()
     assert kept.logits[0, 0] == 7
-    assert len(reader._pages) <= writer.num_pages + 1  # at most the one that was closed last
+    assert len(reader._pages) <= len(writer._written) + 1  # at most the one that was closed last
 
 
 def test_a_page_whose_reader_was_killed_is_used_again(writer, clock):
@@ -175,15 +175,15 @@ def test_a_page_whose_reader_was_killed_is_used_again(writer, clock):
     command = [sys.executable, "-c", KILLED, *map(str, handle)]
     assert subprocess.run(command, check=False, capture_output=True).returncode == -9
     writer.write(rows(2))
-    assert writer.num_pages == 2
+    assert len(writer._written) == 2
     clock.now = SECONDS_TO_TAKE + 1
     assert writer.write(rows(3))[1] == handle[1]
-    assert writer.num_pages == 2
+    assert len(writer._written) == 2
 
 
 def test_logits_that_nobody_reads_fill_a_limited_number_of_pages(writer):
     handles = [writer.write(rows(n)) for n in range(3 * MOST_PAGES)]
-    assert writer.num_pages == MOST_PAGES
+    assert len(writer._written) == MOST_PAGES
     reader = SharedLogitsReader()
     kept = handles[-MOST_PAGES:]
     assert all(reader.read(handle) is None for handle in handles[:-MOST_PAGES])
@@ -207,17 +207,17 @@ def test_a_longer_draft_gets_more_room(writer):
         assert shared.logits.shape == (num, 1000)
         assert (shared.logits == num).all()
         shared.give_back()
-    assert writer.num_pages == 1
+    assert len(writer._written) == 1
 
 
 def test_pages_have_a_limited_number_of_bytes(writer, monkeypatch):
     monkeypatch.setattr("tandem.engines.shared_logits.MOST_BYTES", 4096 * 4)
     reader = SharedLogitsReader()
     handles = [writer.write(rows(n, 1, 1024)) for n in range(4)]
-    assert writer.num_pages == 4
+    assert len(writer._written) == 4
     kept = reader.read(handles[1])
     last = writer.write(rows(9, 2, 1024))  # as much as two: the oldest that nobody reads go
-    assert writer.num_pages == 3
+    assert len(writer._written) == 3
     assert [reader.read(handle) for handle in (handles[0], handles[2])] == [None, None]
     assert (kept.logits == 1).all()
     assert (reader.read(last).logits == 9).all()
@@ -232,7 +232,7 @@ def test_logits_that_never_fit_take_the_room_of_none(writer, monkeypatch):
     with pytest.raises(ResponseError, match="ask for fewer tokens"):
         writer.write(rows(1, 5, 1024))
     assert (SharedLogitsReader().read(handle).logits == 1).all()
-    assert writer.num_pages == 1
+    assert len(writer._written) == 1
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2], ids=["process", "descriptor", "number"])

@@ -17,6 +17,7 @@ from tandem.engines.request import (
     EngineResponse,
     LikeliestTokens,
 )
+from tandem.sampling.params import SamplingNumbers
 
 NUMPY = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16}
 NUMPY |= {"BOOL": np.bool_, "UINT64": np.uint64, "UINT8": np.uint8, "STRING": np.object_}
@@ -91,6 +92,7 @@ def test_all_that_shapes_the_answer_arrives():
         temperature=0.5,
         runtime_top_k=40,
         runtime_top_p=0.5,
+        min_p=0.125,
         repetition_penalty=1.5,
         presence_penalty=0.25,
         frequency_penalty=-0.5,
@@ -105,7 +107,8 @@ def test_all_that_shapes_the_answer_arrives():
     assert call.draft_ids.tolist() == [8, 9]
     assert call.draft_logits.shape == (2, 2)
     assert (call.draft_acceptance_threshold, call.end_id) == (0.5, 2)
-    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 40, 0.5)
+    assert (sampling.temperature, sampling.top_k) == (0.5, 40)
+    assert (sampling.top_p, sampling.min_p) == (0.5, 0.125)
     assert (sampling.repetition_penalty, sampling.presence_penalty) == (1.5, 0.25)
     assert (sampling.frequency_penalty, sampling.min_tokens) == (-0.5, 2)
     assert sampling.seed == 2**64 - 1
@@ -120,6 +123,31 @@ def test_masks_of_tokens_arrive_as_they_were_packed():
     assert call.token_masks.dtype == np.int32
     assert call.token_masks.tolist() == [[-(2**31), 1, 0], [-1, 2**31 - 1, 6]]
     assert request().token_masks is None
+
+
+@pytest.mark.parametrize(
+    ("given", "is_greedy"),
+    [
+        ({}, True),
+        ({"runtime_top_k": 0, "runtime_top_p": 0.0, "min_p": 0.0}, True),
+        ({"runtime_top_k": 1, "temperature": 1.0}, True),
+        ({"temperature": 0.0, "runtime_top_p": 0.9}, True),
+        ({"repetition_penalty": 1.5}, True),
+        ({"temperature": 1.0}, False),
+        ({"runtime_top_p": 1.0}, False),
+        ({"runtime_top_k": 5}, False),
+        ({"min_p": 0.5}, False),
+    ],
+)
+def test_what_counts_as_greedy(given, is_greedy):
+    assert request(**given).sampling.greedy is is_greedy
+
+
+@pytest.mark.parametrize("draws", [{}, {"temperature": 0.5, "min_p": 0.25}, {"top_k": 1}])
+@pytest.mark.parametrize("penalties", [{}, {"repetition_penalty": 1.5, "presence_penalty": -0.5}])
+def test_an_engine_reads_what_the_loop_sends(draws, penalties):
+    numbers = SamplingNumbers(**draws, **penalties)
+    assert request(**numbers.engine_inputs()).sampling.numbers == numbers
 
 
 def test_word_lists_are_ids_and_ends():
@@ -144,11 +172,11 @@ def test_end_id_minus_one_means_none():
         ({"request_output_len": -3}, "request_output_len is -3"),
         ({"temperature": -0.5}, "temperature is -0.5; it must be at least 0"),
         ({"temperature": np.nan}, "temperature is nan"),
-        ({"runtime_top_p": 1.5}, "runtime_top_p is 1.5; it must be from 0 to 1"),
+        ({"runtime_top_p": 1.5}, "runtime_top_p is 1.5; it must be at least 0 and at most 1"),
         ({"runtime_top_k": -1}, "runtime_top_k is -1; it must be at least 0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
         ({"presence_penalty": np.inf}, "presence_penalty is inf; it must be finite"),
-        ({"draft_acceptance_threshold": 2.0}, "draft_acceptance_threshold is 2.0"),
+        ({"draft_acceptance_threshold": 2.0}, "draft_acceptance_threshold is 2;"),
         ({"min_tokens": -1}, "min_tokens is -1"),
         ({"beam_width": 2}, "beam_width 2 is not supported by this engine; use 1"),
         ({"num_return_sequences": 3}, "num_return_sequences 3 is not supported"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from emulated import emulated
@@ -43,7 +45,7 @@ def one_by_one(engine, ids, count, *, grammar=GRAMMAR, sampling=GREEDY, **rest) 
         owed = max(0, sampling.min_tokens - len(text))
         text += engine.tokens(
             ids + text,
-            sampling=sampling._replace(min_tokens=owed),
+            sampling=replace(sampling, min_tokens=owed),
             token_masks=grammar.masks(ids + text),
             **rest,
         )
@@ -103,6 +105,7 @@ ASKED = {
     "temperature": SAMPLED,
     "top_k": SamplingParams(temperature=1.3, top_k=3, seed=4),
     "top_p": SamplingParams(temperature=1.3, top_p=0.6, seed=5),
+    "min_p": SamplingParams(temperature=1.3, min_p=0.2, seed=8),
     "both": SamplingParams(temperature=0.7, top_k=8, top_p=0.8, seed=6),
 }
 PENALTIES = SamplingParams(
@@ -140,7 +143,7 @@ def test_so_it_does_with_penalties(engine):
         pytest.skip("no penalties")
     for seed in range(6):
         assert_verified(engine, seed, sampling=PENALTIES)
-        assert_verified(engine, seed, sampling=PENALTIES._replace(top_k=1))
+        assert_verified(engine, seed, sampling=replace(PENALTIES, top_k=1))
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, ASKED["top_k"]])
@@ -150,10 +153,10 @@ def test_so_it_does_with_bad_words_and_min_tokens(engine, sampling):
         ids = prompt(seed, 12)
         text = one_by_one(engine, ids, 6, grammar=grammar, sampling=sampling)
         words = Words.of(text[:1], text[2:4])
-        banned = sampling._replace(bad_words=words)
+        banned = replace(sampling, bad_words=words)
         assert one_by_one(engine, ids, 6, grammar=grammar, sampling=banned) != text
         assert_verified(engine, seed, grammar=grammar, sampling=banned)
-        owed, ends = sampling._replace(min_tokens=6), Words.of(text[1:2])
+        owed, ends = replace(sampling, min_tokens=6), Words.of(text[1:2])
         ended = {"end_id": text[0], "stop_words": ends}
         assert text[0] not in one_by_one(engine, ids, 6, grammar=grammar, sampling=owed, **ended)
         assert_verified(engine, seed, grammar=grammar, sampling=owed, **ended)
@@ -199,7 +202,7 @@ def test_masked_drafts_are_kept_whole_by_their_own_logits(engine):
             drafts=proposal.tokens,
             draft_logits=logits,
             token_masks=rows(*allowed),
-            sampling=SAMPLED._replace(seed=99),
+            sampling=replace(SAMPLED, seed=99),
         )
         assert outcome.tokens[:4] == proposal.tokens
         assert outcome.tokens[4] in allowed[4]
@@ -255,7 +258,7 @@ def test_a_place_where_nothing_may_come_is_named(engine, right, sampling):
     drafts, before = text[:right], [EVERYTHING] * right
     message = "token_masks, bad_words_list"
     assert refusal(engine, ids, drafts, rows(*before, []), sampling=sampling).startswith(message)
-    banned = sampling._replace(bad_words=Words.of(text[right : right + 1]))
+    banned = replace(sampling, bad_words=Words.of(text[right : right + 1]))
     only = rows(*before, text[right : right + 1])
     assert refusal(engine, ids, drafts, only, sampling=banned).startswith(message)
     assert engine.tokens(ids, 3, sampling=sampling) == text

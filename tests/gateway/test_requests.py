@@ -43,11 +43,14 @@ async def refused(post, path="/v1/completions", **body):
         ({"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.7, "top_p": 0.9}),
         ({"top_k": 5}, {"temperature": 1.0, "top_p": 1.0, "top_k": 5}),
         ({"top_k": -1}, {"temperature": 1.0, "top_p": 1.0}),
+        ({"min_p": 0.1}, {"temperature": 1.0, "top_p": 1.0, "min_p": 0.1}),
+        ({"min_p": 0}, {"temperature": 1.0, "top_p": 1.0}),
+        ({"temperature": 0, "min_p": 0.1}, GREEDY),
     ],
 )
 async def test_temperature_is_openais(post, triton, body, inputs):
     sent = await asked(post, triton, **body)
-    names = ("temperature", "top_p", "top_k")
+    names = ("temperature", "top_p", "top_k", "min_p")
     assert {name: sent[name] for name in names if name in sent} == inputs
 
 

@@ -34,7 +34,7 @@ def unharmed(server):
         ({"temperature": -0.5}, "input 'temperature': -0.5 given, must be at least 0"),
         ({"temperature": float("nan")}, "input 'temperature': nan given, must be"),
         ({"top_p": 1.5}, "input 'top_p': 1.5 given, must be at least 0 and at most 1"),
-        ({"top_k": -1}, "input 'top_k': -1 given, must lie in 0.."),
+        ({"top_k": -1}, "input 'top_k': -1 given, must be at least 0"),
         ({"repetition_penalty": 0.0}, "input 'repetition_penalty': 0 given, must be above 0"),
         ({"min_tokens": 9}, "input 'min_tokens': 9 given, must lie in 0..4"),
         ({"drafter": "magic"}, "input 'drafter': 'magic' given, this deployment has draft_model"),

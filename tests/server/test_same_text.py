@@ -124,6 +124,7 @@ def test_greedy_text_is_what_hugging_face_generates(server, control, reference, 
         {"temperature": 0.8},
         {"temperature": 1.2, "top_k": 20},
         {"top_p": 0.9},
+        {"min_p": 0.1},
     ],
 )
 def test_a_seed_gives_one_text_with_any_drafter(server, sampling):

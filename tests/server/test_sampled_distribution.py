@@ -79,8 +79,11 @@ def ask_rows(server, prompt_ids, seeds, **values):
 
 @pytest.mark.parametrize(
     ("use_draft_logits", "warp"),
-    scaled((False, Warp(0.7, top_k=20)), (True, Warp(1.0, top_p=0.9))),
-    ids=["ids", "logits"],
+    [
+        (True, Warp(1.3, min_p=0.1)),
+        *scaled((False, Warp(0.7, top_k=20)), (True, Warp(1.0, top_p=0.9))),
+    ],
+    ids=["min_p", "ids", "logits"],
 )
 def test_next_one_and_two_tokens_have_the_targets_distribution(
     server, served, use_draft_logits, warp
@@ -91,9 +94,7 @@ def test_next_one_and_two_tokens_have_the_targets_distribution(
             served.prompt_ids,
             range(start, start + ROWS),
             max_tokens=LENGTH,
-            temperature=warp.temperature,
-            top_k=warp.top_k,
-            top_p=warp.top_p,
+            **vars(warp),
             drafter="draft_model",
             use_draft_logits=use_draft_logits,
         )

@@ -20,14 +20,10 @@ class Warp:
     temperature: float
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
 
     def __str__(self) -> str:
-        cut = f"top_k {self.top_k}" if self.top_k else f"top_p {self.top_p}"
-        return f"temperature {self.temperature} {cut if self != self.plain else 'plain'}"
-
-    @property
-    def plain(self) -> Warp:
-        return Warp(self.temperature)
+        return " ".join(f"{name} {value}" for name, value in vars(self).items())
 
     def of(self, logits) -> np.ndarray:
         """Probabilities of logits [..., vocab_size]."""
@@ -39,6 +35,7 @@ class Warp:
             ranked[..., self.top_k :] = 0
         ranked /= ranked.sum(-1, keepdims=True)
         ranked[np.cumsum(ranked, -1) - ranked >= self.top_p] = 0  # those before it are enough
+        ranked[ranked < self.min_p * ranked[..., :1]] = 0
         np.put_along_axis(p, order, ranked, -1)
         return p / p.sum(-1, keepdims=True)
 
@@ -46,7 +43,7 @@ class Warp:
 WARPS = [
     Warp(temperature, **cut)
     for temperature in (0.7, 1.0, 1.3)
-    for cut in ({}, {"top_k": 20}, {"top_p": 0.9})
+    for cut in ({}, {"top_k": 20}, {"top_p": 0.9}, {"min_p": 0.1})
 ]
 
 

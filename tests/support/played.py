@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from engine_harness import Harness
@@ -31,7 +32,7 @@ class Played:
             drafts=call.draft.tokens,
             draft_logits=call.draft.logits,
             return_generation_logits=call.wants_logits,
-            sampling=self._sampling._replace(seed=call.seed),
+            sampling=replace(self._sampling, seed=call.seed),
         )
         self.calls.append((call, outcome.tokens))
         logits = outcome.last.generation_logits

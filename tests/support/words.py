@@ -70,9 +70,7 @@ class Target:
             max_new_tokens=call.max_new_tokens,
             draft_ids=draft.tokens,
             draft_logits=None if logits is None else logits[draft.logits_row :][: len(draft)],
-            sampling=SamplingParams(
-                self._warp.temperature, self._warp.top_k, self._warp.top_p, seed=call.seed
-            ),
+            sampling=SamplingParams(**vars(self._warp), seed=call.seed),
         )
         sampler = TorchSampler(request, VOCAB, CPU)
         drafts, first = call.draft.tokens.tolist(), len(call.context)

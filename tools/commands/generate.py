@@ -81,6 +81,11 @@ GROUPS: Mapping[str, Sequence[Flag]] = {
             tensors.TOP_P,
             "Sample among the most likely tokens that together reach this probability.",
         ),
+        Flag(
+            "--min-p",
+            tensors.MIN_P,
+            "Sample among the tokens at least this many times as likely as the most likely one.",
+        ),
         Flag("--seed", tensors.SEED, "The seed; the same one repeats a sampled text."),
         Flag(
             "--repetition-penalty",

@@ -85,7 +85,7 @@ class PromptLookupSection(LookupSection):
     none may.
     """
 
-    hybrid_min_ngram_size: PositiveInt = 2
+    hybrid_min_ngram_size: PositiveInt = LoopSettings.hybrid_min_ngram_size
     max_pool_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = LoopSettings.max_pool_tokens
 
 
@@ -121,9 +121,9 @@ class DecodingSection(ConfigSection):
     drafter: DrafterName | None = None
     draft_len: DraftLen = AUTO
     draft_ahead: DraftAhead = None
-    use_draft_logits: bool = False
+    use_draft_logits: bool = LoopSettings.use_draft_logits
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    exclude_input_in_output: bool = True
+    exclude_input_in_output: bool = LoopSettings.exclude_input_in_output
     prompt_lookup: PromptLookupSection = PromptLookupSection()
 
 
@@ -154,8 +154,8 @@ class AdmissionSection(ConfigSection):
     max_queue_bytes: of the texts that wait to be tokenized.
     """
 
-    max_requests: PositiveInt = 64
-    max_queue: NonNegativeInt = 64
+    max_requests: PositiveInt = LoopSettings.max_requests
+    max_queue: NonNegativeInt = LoopSettings.max_queue
     max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
 
 
@@ -186,8 +186,8 @@ class TimeoutsSection(ConfigSection):
 
     target: PositiveFloat = 60.0
     draft: PositiveFloat = 5.0
-    request: PositiveFloat = 600.0
-    drafter_pause: PositiveFloat = 5.0
+    request: PositiveFloat = LoopSettings.request_timeout
+    drafter_pause: PositiveFloat = LoopSettings.drafter_pause
     startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = STARTUP_SECONDS
 
 

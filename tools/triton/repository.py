@@ -32,8 +32,8 @@ ESCAPED_JSON = re.compile(
     r"""(?<=string_value: )"([\[{](?:[^\\"']|\\")*\\"(?:[^\\"']|\\")*)"$""", re.MULTILINE
 )
 HEADER = "# Rendered by `tandem render`: change the profile, not this file.\n"
-ENTRY_PACKAGES = ("contract", "lookup", "guides", "preprocessing", "bls")
-ENGINE_PACKAGES = ("contract", "lookup", "engines")
+ENTRY_PACKAGES = ("contract", "sampling", "lookup", "guides", "preprocessing", "bls")
+ENGINE_PACKAGES = ("contract", "sampling", "lookup", "engines")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -67,7 +67,7 @@ class TritonPythonModel:
             return handle(context, new)[np.newaxis]
         if self.is_draft and samples(given):
             unlike = {"repetition_penalty", "embedding_bias", "bad_words_list"} & set(given)
-            if unlike or given["runtime_top_k"].item() or given["runtime_top_p"].item() < 1:
+            if unlike or number(given, "runtime_top_k", 0) or number(given, "runtime_top_p", 0) < 1:
                 raise ValueError("it draws from something else than its logits say")
         logits = np.full((1, 1, len(new), self.width), -30, self.logits_type)
         logits[0, 0, np.arange(len(new)), new] = 0
@@ -77,7 +77,7 @@ class TritonPythonModel:
         """What is sampled from a draft must have the distribution that it has without."""
         if not samples(given):
             return
-        if given["runtime_top_p"].item() < 1:
+        if number(given, "runtime_top_p", 0) < 1:
             raise ValueError("verified, the last token of top-p counts whole")
         logits = given.get("draft_logits")
         if logits is None:
@@ -114,8 +114,13 @@ class TritonPythonModel:
         return token + 1 if self.is_draft and token % 5 == 0 else token
 
 
+def number(given, name, default):
+    return given[name].item() if name in given else default
+
+
 def samples(given):
-    return given["runtime_top_k"].item() != 1
+    top_k = number(given, "runtime_top_k", 0)
+    return top_k > 1 or (top_k == 0 and number(given, "runtime_top_p", 0) > 0)
 
 
 def handle(context, new):

@@ -40,10 +40,10 @@ class LanguageSection(ConfigSection):
 
     alpha: Probability
     hard_alpha: Probability | None = None
-    stay_easy: Probability = 0.92
-    stay_hard: Probability = 0.8
-    alternatives_exponent: NonNegativeFloat = 0.67
-    mean_answer_len: NonNegativeFloat = 0.0
+    stay_easy: Probability = EmulatedSettings.stay_easy
+    stay_hard: Probability = EmulatedSettings.stay_hard
+    alternatives_exponent: NonNegativeFloat = EmulatedSettings.alternatives_exponent
+    mean_answer_len: NonNegativeFloat = EmulatedSettings.mean_answer_len
 
 
 class EmulatedDraft(OwnEngineSection):
@@ -60,15 +60,15 @@ class EmulatedDraft(OwnEngineSection):
     kind: Literal["emulated"]
     tokenizer: Folder
     language: LanguageSection
-    step_ms: NonNegativeFloat = 0.0
-    prefill_ms_per_token: NonNegativeFloat = 0.0
-    batch_slope: NonNegativeFloat = 0.0
-    branch_slope: NonNegativeFloat = 0.0
-    same_gpu: bool = False
+    step_ms: NonNegativeFloat = EmulatedSettings.step_ms
+    prefill_ms_per_token: NonNegativeFloat = EmulatedSettings.prefill_ms_per_token
+    batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
+    branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
+    same_gpu: bool = EmulatedSettings.same_gpu
     vocab_size: PositiveInt | None = None
     max_seq_len: PositiveInt = MAX_SEQ_LEN
     kv_cache_tokens: PositiveInt | None = None
-    kv_block_tokens: PositiveInt = 32
+    kv_block_tokens: PositiveInt = EmulatedSettings.kv_block_tokens
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -139,7 +139,7 @@ class EmulatedTarget(EmulatedDraft):
     verify_slope: a draft of k tokens makes its step 1 + verify_slope * k times as long.
     """
 
-    verify_slope: NonNegativeFloat = 0.0
+    verify_slope: NonNegativeFloat = EmulatedSettings.verify_slope
     max_draft_len: NonNegativeInt = 16
 
     @property

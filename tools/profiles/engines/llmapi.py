@@ -67,16 +67,18 @@ class LlmApiTarget(OwnEngineSection):
     kind: Literal["llmapi"]
     checkpoint: Folder
     model: str | None = None
-    tensor_parallel_size: PositiveInt = 1
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    tensor_parallel_size: PositiveInt = LlmApiSettings.tensor_parallel_size
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = LlmApiSettings.dtype
     max_seq_len: PositiveInt | None = None
     max_batch_size: PositiveInt | None = None
-    max_num_tokens: PositiveInt = 8192
+    max_num_tokens: PositiveInt = LlmApiSettings.max_num_tokens
     kv_cache_tokens: PositiveInt | None = None
     kv_block_tokens: Literal[16, 32, 64, 128] = 32
-    free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    enable_block_reuse: bool = True
-    trust_remote_code: bool = False
+    free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = (
+        LlmApiSettings.free_gpu_memory_fraction
+    )
+    enable_block_reuse: bool = LlmApiSettings.enable_block_reuse
+    trust_remote_code: bool = LlmApiSettings.trust_remote_code
     prompt_lookup: InLlmLookupSection | None = None
     draft: InLlmDraftSection | None = None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import PositiveInt
 
+from tandem.bls.settings import LoopSettings
 from tandem.tools.profiles.engines.base import ConfigSection
 
 
@@ -17,10 +18,10 @@ class LookupSection(ConfigSection):
     not only the newest. is_use_oldest: the oldest of them is drafted, not the newest.
     """
 
-    prompt_lookup_num_tokens: PositiveInt = 4
-    max_matching_ngram_size: PositiveInt = 2
-    is_keep_all: bool = True
-    is_use_oldest: bool = True
+    prompt_lookup_num_tokens: PositiveInt = LoopSettings.prompt_lookup_num_tokens
+    max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
+    is_keep_all: bool = LoopSettings.lookup_keeps_all
+    is_use_oldest: bool = LoopSettings.lookup_uses_oldest
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -47,15 +47,15 @@ class TorchDraft(OwnEngineSection):
 
     kind: Literal["torch"] = "torch"
     checkpoint: Folder
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    threads: NonNegativeInt = 0
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = TorchSettings.device
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = TorchSettings.dtype
+    threads: NonNegativeInt = TorchSettings.threads
     max_seq_len: PositiveInt | None = None
     kv_cache_tokens: PositiveInt | None = None
-    kv_block_tokens: PositiveInt = 32
-    max_batch_tokens: PositiveInt = 512
-    paged_kv_cache: bool = False
-    gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
+    kv_block_tokens: PositiveInt = TorchSettings.kv_block_tokens
+    max_batch_tokens: PositiveInt = TorchSettings.max_batch_tokens
+    paged_kv_cache: bool = TorchSettings.paged_kv_cache
+    gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = TorchSettings.gpu_memory_fraction
 
     @property
     def tokenizer_folder(self) -> Path:

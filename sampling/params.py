@@ -1,0 +1,130 @@
+"""The numbers that shape how a token is chosen, each declared once for all packages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from tandem.contract import engine, entry
+from tandem.contract.tensor import Tensor
+
+
+class Bounds(NamedTuple):
+    """What a finite number may be: at least, at most, and above these."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+
+    def hold(self, value: float) -> bool:
+        """Whether a number is finite and within them."""
+        return math.isfinite(value) and self.least <= value <= self.most and value > self.above
+
+    def __str__(self) -> str:
+        parts = [
+            (f"at least {self.least:g}", self.least > -math.inf),
+            (f"at most {self.most:g}", self.most < math.inf),
+            (f"above {self.above:g}", self.above > -math.inf),
+            ("finite", True),
+        ]
+        return " and ".join(text for text, holds in parts if holds)
+
+
+class Number(NamedTuple):
+    """One of the numbers.
+
+    entry, engine: the inputs that carry it. draws: it shapes what a token is drawn from, and makes
+    a request sample, unless it is 0. capability: the field of `Capabilities` that engines need.
+    """
+
+    neutral: float
+    entry: Tensor
+    engine: Tensor
+    bounds: Bounds
+    draws: bool
+    capability: str | None
+
+
+def _number(
+    neutral: float,
+    entry: Tensor,
+    engine: Tensor,
+    bounds: Bounds = Bounds(),  # noqa: B008 (it is immutable)
+    *,
+    draws: bool = False,
+    capability: str | None = None,
+) -> Any:
+    number = Number(neutral, entry, engine, bounds, draws, capability)
+    return field(default=neutral, metadata={"number": number})
+
+
+@dataclass(frozen=True)
+class SamplingNumbers:
+    """How a token is chosen. The defaults draw it from the model's own distribution.
+
+    A `top_k` of 1 or a `temperature` of 0 is greedy; then the other numbers that draw don't count.
+    Instances are hashable: calls with equal ones can be warped together.
+    """
+
+    temperature: float = _number(
+        1.0, entry.TEMPERATURE, engine.TEMPERATURE, Bounds(least=0), draws=True
+    )
+    top_k: int = _number(0, entry.TOP_K, engine.RUNTIME_TOP_K, Bounds(least=0), draws=True)
+    top_p: float = _number(1.0, entry.TOP_P, engine.RUNTIME_TOP_P, Bounds(0, 1), draws=True)
+    min_p: float = _number(
+        0.0, entry.MIN_P, engine.MIN_P, Bounds(0, 1), draws=True, capability="min_p"
+    )
+    repetition_penalty: float = _number(
+        1.0, entry.REPETITION_PENALTY, engine.REPETITION_PENALTY, Bounds(above=0)
+    )
+    presence_penalty: float = _number(0.0, entry.PRESENCE_PENALTY, engine.PRESENCE_PENALTY)
+    frequency_penalty: float = _number(0.0, entry.FREQUENCY_PENALTY, engine.FREQUENCY_PENALTY)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.top_k == 1 or self.temperature == 0
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens that the model finds possible are never drawn."""
+        cuts = {name for name, number in NUMBERS.items() if number.draws} - {"temperature"}
+        return not self.greedy and any(getattr(self, n) != NUMBERS[n].neutral for n in cuts)
+
+    @property
+    def numbers(self) -> SamplingNumbers:
+        """The numbers alone, without what a subclass adds to them."""
+        return SamplingNumbers(**{name: getattr(self, name) for name in NUMBERS})
+
+    def engine_inputs(self) -> dict[Tensor, float]:
+        """Return what an engine must be sent: all that isn't neutral.
+
+        A call that sends nothing that draws would be greedy, so a sampled one always sends top_p.
+        """
+        sent = {name: getattr(self, name) for name in NUMBERS}
+        sent = {name: value for name, value in sent.items() if value != NUMBERS[name].neutral}
+        if self.greedy:
+            sent = {name: value for name, value in sent.items() if not NUMBERS[name].draws}
+            sent["top_k"] = 1
+        else:
+            sent["top_p"] = self.top_p
+        return {NUMBERS[name].engine: value for name, value in sent.items()}
+
+
+NUMBERS: dict[str, Number] = {
+    part.name: part.metadata["number"] for part in fields(SamplingNumbers)
+}
+
+
+def chosen(given: Mapping[str, float]) -> dict[str, Any]:
+    """Return the fields of `SamplingNumbers` that a request sets, by the numbers that it sends.
+
+    As with TensorRT-LLM, a request is greedy unless it sends a number that draws, and a 0 of these
+    counts as not sent; a temperature of 0 is greedy.
+    """
+    draws = {name: value for name, value in given.items() if NUMBERS[name].draws and value}
+    if not draws or given.get("temperature") == 0:
+        draws = {"top_k": 1}
+    return {name: value for name, value in given.items() if not NUMBERS[name].draws} | draws

@@ -1,0 +1,52 @@
+"""Temperature, top-k, top-p and min-p on arrays, in transformers' order."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.sampling.params import SamplingNumbers
+
+Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
+
+_LEAST_DIVISOR = float(np.finfo(np.float32).tiny)
+
+
+def warp(scores: Scores, sampling: SamplingNumbers) -> Scores:
+    """Return logits [..., n] of the distribution that tokens are drawn from; -inf: never drawn.
+
+    scores: logits [..., n], which stay as they are. Tokens as likely as the last one that is kept
+    are kept, too.
+    """
+    real = scores.dtype.type
+    if sampling.temperature != 1.0:
+        # Relative to the best, so that none grows without bounds: inf - inf is not a number.
+        with np.errstate(over="ignore"):  # at the lowest temperatures the others become -inf
+            scores = scores - scores.max(-1, keepdims=True)
+            scores /= real(max(sampling.temperature, _LEAST_DIVISOR))
+    if 0 < sampling.top_k < scores.shape[-1]:
+        ranked = np.partition(scores, -sampling.top_k, axis=-1)
+        scores = _at_least(ranked[..., -sampling.top_k, np.newaxis], scores)
+    if sampling.top_p < 1:
+        ranked = np.sort(scores, axis=-1)
+        weights = np.exp(ranked - ranked[..., -1:]).cumsum(-1)
+        # The least likely tokens that together have 1 - top_p or less go; the likeliest never does.
+        ranked[..., :-1][weights[..., :-1] <= real(1 - sampling.top_p) * weights[..., -1:]] = np.inf
+        scores = _at_least(ranked.min(-1, keepdims=True), scores)
+    if sampling.min_p > 0:
+        scores = _at_least(scores.max(-1, keepdims=True) + real(np.log(sampling.min_p)), scores)
+    return scores
+
+
+def log_softmax(scores: Scores) -> Scores:
+    """Return the log-probabilities [..., n] of logits [..., n]."""
+    shifted: Scores = scores - scores.max(-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return shifted
+
+
+def _at_least(least: Scores, scores: Scores) -> Scores:
+    kept: Scores = np.where(scores < least, scores.dtype.type(-np.inf), scores)
+    return kept
