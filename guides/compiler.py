@@ -63,7 +63,7 @@ class GuideCompiler:
     def close(self) -> None:
         """End the workers. The guide that one of them tries remains undecided."""
         for attempt in self._attempts:
-            attempt.worker.kill()
+            attempt.worker.close()
 
     def has(self, guide: Guide) -> bool:
         """Whether a guide is compiled, or known to be refused, so that asking costs next to nothing."""
@@ -147,9 +147,7 @@ class GuideCompiler:
         return self._keep(guide, self._renewing.do(partial(self._compile, full.tried)))
 
     def _compile(self, tried: Tried) -> GuideAutomaton:
-        compiled = LLMatcher(
-            self._tokenizer, tried.grammar, log_level=SILENT, limits=self._limits
-        )
+        compiled = LLMatcher(self._tokenizer, tried.grammar, log_level=SILENT, limits=self._limits)
         if compiled.is_error():
             raise GuideError(reason_of(compiled.get_error()))
         return GuideAutomaton(compiled, tried)

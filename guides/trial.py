@@ -58,10 +58,11 @@ class Worker:
                 pass_fds=[theirs.fileno()],
             )
 
-    def kill(self) -> None:
-        """End the process and what it tries; any thread may call this."""
+    def close(self) -> None:
+        """End the process and what it tries. Any thread may call this."""
         if self._process is not None:
             self._process.kill()
+            self._process.wait()
 
     def try_out(self, guide: Guide, cpu_seconds: float) -> Tried:
         """Compile a guide and compute its first mask.
@@ -77,7 +78,7 @@ class Worker:
             self._jobs.send_bytes(json.dumps([self._number, *guide, cpu_seconds]).encode())
             answer = self._answer()
         except (OSError, EOFError) as error:
-            self.kill()
+            self.close()
             raise GuideUndecided("the process that compiles guides has ended") from error
         if "status" in answer:
             raise _end(answer["status"], cpu_seconds)
@@ -107,7 +108,9 @@ def _end(status: int, cpu_seconds: float) -> GuideError:
     """Return what the end of a worker's copy says of its guide."""
     ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if ended_by == signal.SIGPROF:
-        return GuideTakesLong(f"it takes more than {cpu_seconds:g} s to compile; send a simpler one")
+        return GuideTakesLong(
+            f"it takes more than {cpu_seconds:g} s to compile; send a simpler one"
+        )
     if ended_by == signal.SIGALRM:
         return GuideUndecided(f"it is not compiled after {SECONDS:.0f} s")
     if ended_by in (None, signal.SIGKILL):

@@ -15,8 +15,7 @@ from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.guide import Guide
 from tandem.guides.matcher import FULL, GuideMatcher
-
-pytestmark = pytest.mark.usefixtures("untried")
+from tandem.guides.trial import Tried
 
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "x": {"enum": [1, 2]}},\
@@ -268,6 +267,7 @@ def test_it_says_nothing_of_the_answer_when_it_fails():
                 "is_error": True,
             }.get(name)
 
-    it = GuideMatcher(lambda: GuideAutomaton(Failed(), ""), None, compiler()._vocabulary, [END])
+    failed = GuideAutomaton(Failed(), Tried("", 0))
+    it = GuideMatcher(lambda: failed, None, compiler()._vocabulary, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])
