@@ -24,10 +24,10 @@ from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
-from tandem.guides.low_priority import NICENESS
 
 from benchmarks.strangers import PROFILE, streams
 from tandem.contract import entry as tensors
+from tandem.guides.worker import NICENESS
 from tandem.tools.client.client import Client, Inputs
 from tandem.tools.client.request import inputs_for
 from tandem.tools.errors import TandemError

@@ -66,7 +66,7 @@ class GuideCompiler:
             attempt.worker.close()
 
     def has(self, guide: Guide) -> bool:
-        """Whether a guide is compiled, or known to be refused, so that asking costs next to nothing."""
+        """Whether a guide is compiled or known to be refused, so that nothing is left to do."""
         with self._lock:
             return guide in self._kept or _digest(guide) in self._refusals
 
@@ -89,7 +89,7 @@ class GuideCompiler:
         raise GuideError(reason)
 
     def _known(self, guide: Guide) -> GuideAutomaton | None:
-        """Return what the answers by a guide share, if it is compiled; raise GuideError if refused."""
+        """Return the automaton of a compiled guide; raise GuideError for a refused one."""
         with self._lock:
             refused = self._refusals.get(_digest(guide))
             if refused is not None:
@@ -101,7 +101,7 @@ class GuideCompiler:
     def _try(
         self, attempt: Attempt, guide: Guide, end_ids: Sequence[int], check: Callable[[], None]
     ) -> GuideMatcher:
-        """Compile a guide here after a worker has. Another request may have brought it meanwhile."""
+        """Compile a guide here after a worker has, unless another request brought it meanwhile."""
         check()
         automaton = self._known(guide)
         if automaton is None:
@@ -139,7 +139,7 @@ class GuideCompiler:
         return matcher
 
     def _renewed(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
-        """Return an automaton in place of a full one; another answer may have renewed it already."""
+        """Return an automaton in place of a full one, which another answer may have renewed."""
         self._forget(guide, full)
         known = self._known(guide)
         if known is not None:

@@ -248,8 +248,8 @@ def test_no_worker_outlives_the_loop(tokenizer_dir):
     until(lambda: not any(map(alive, [*workers, *copies])))
 
 
-MEMORY = """
-import resource, sys
+MEMORY = r"""
+import sys
 from pathlib import Path
 from tandem.guides import compiler as module
 from tandem.guides.guide import Guide
@@ -261,8 +261,9 @@ module.KEPT_BYTES = int(sys.argv[3]) * 2**20
 compiler = module.GuideCompiler(Path(sys.argv[1]), int(sys.argv[2]), [2])
 compiler.matcher(Guide("regex", "a"), [2])
 before = resident()
-for letter in "abcdefghijklmnop":
-    compiler.matcher(Guide("regex", f"({letter}{{801}}){{60}}"), [2])
+for first in range(1000, 17000, 1000):
+    alternatives = [rf"(\p{{L}}|{n}){{1,20}}{n}" for n in range(first, first + 200)]
+    compiler.matcher(Guide("regex", "|".join(alternatives)), [2])
 print(resident() - before)
 """
 
@@ -274,7 +275,6 @@ def megabytes_of_many_guides(tokenizer_dir, kept):
 
 
 def test_compiled_guides_take_no_more_memory_than_is_kept_for_them(tokenizer_dir):
-    """16 bytes of text may take 20 MB. What is forgotten goes back to the system."""
-    unbounded = megabytes_of_many_guides(tokenizer_dir, 10_000)
-    assert unbounded > 250
-    assert megabytes_of_many_guides(tokenizer_dir, 100) < 160
+    """These of 4 kB take 5 MB each. What is forgotten goes back to the system."""
+    assert megabytes_of_many_guides(tokenizer_dir, 10_000) > 60
+    assert megabytes_of_many_guides(tokenizer_dir, 20) < 30

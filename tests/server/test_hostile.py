@@ -27,7 +27,7 @@ from scale import scaled
 from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
 
-from tandem.guides import trial
+from tandem.guides import worker
 from tandem.tools.profiles import deployment
 
 from .conftest import serving
@@ -69,7 +69,7 @@ PAUSE_BESIDE_WORK = 2.0
 SECONDS_AT_MOST = 10.0
 SECONDS_OF_MOST = 1.0
 # Of a guide, which is tried out at a low priority, and compiled after that.
-SECONDS_OF_GUIDE = 2 * trial.SECONDS + SECONDS_AT_MOST
+SECONDS_OF_GUIDE = 2 * worker.SECONDS + SECONDS_AT_MOST
 
 SEARCH = settings(
     derandomize="HOSTILE_VOLLEYS" not in os.environ,
