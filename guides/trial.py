@@ -50,7 +50,7 @@ class Worker:
         """Start the process, which loads the tokenizer meanwhile. Raises OSError."""
         self._jobs, theirs = Pipe()
         with theirs:
-            arguments = json.dumps([theirs.fileno(), sys.path, *self._tokenizer])
+            arguments = json.dumps([theirs.fileno(), [*map(str, sys.path)], *self._tokenizer])
             # This interpreter may be embedded in Triton's stub, so sys.executable may be no Python.
             self._process = subprocess.Popen(
                 [python(), "-I", "-S", "-c", PROGRAM, arguments],
