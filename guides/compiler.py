@@ -58,7 +58,8 @@ class GuideCompiler:
             for seconds in ATTEMPT_SECONDS
         ]
         self._renewing = LowPriorityThread()
-        self._attempts[0].worker.start()  # the other one starts with the first guide that needs it
+        with suppress(OSError):  # then the first guide starts it, as it does the other one
+            self._attempts[0].worker.start()
 
     def close(self) -> None:
         """End the workers. The guide that one of them tries remains undecided."""

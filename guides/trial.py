@@ -47,16 +47,23 @@ class Worker:
         self._number = 0
 
     def start(self) -> None:
-        """Start the process, which loads the tokenizer meanwhile. Raises OSError."""
+        """Start the process, and don't wait until it has loaded the tokenizer.
+
+        Raises OSError, or GuideError if there is no program to start.
+        """
         self._jobs, theirs = Pipe()
         with theirs:
             arguments = json.dumps([theirs.fileno(), [*map(str, sys.path)], *self._tokenizer])
             # This interpreter may be embedded in Triton's stub, so sys.executable may be no Python.
-            self._process = subprocess.Popen(
-                [python(), "-I", "-S", "-c", PROGRAM, arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [python(), "-I", "-S", "-c", PROGRAM, arguments],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # a server's own session is Triton and its stubs
+                )
+            except FileNotFoundError as error:
+                raise GuideError(f"its Python has no program {python()}; install it") from error
 
     def close(self) -> None:
         """End the process and what it tries. Any thread may call this."""

@@ -67,10 +67,10 @@ def trim_heap() -> None:
 
 
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:
-    """Answer jobs until their sender closes the connection."""
+    """Answer jobs until their sender closes the connection, or ends."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(max(0, NICENESS - os.nice(0)))  # its parent may have a low priority already
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how a copy ended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the server
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tokenizer = read_tokenizer(load_tokenizer(Path(tokenizer_dir)), vocab_size, end_ids)
     gc.collect()

@@ -324,6 +324,14 @@ def test_many_large_guides_wait_their_turn(server, twin, wire, unharmed, clients
     assert good.fare.unexcused(PAUSE_BESIDE_WORK, spared.fare) == []
 
 
+def test_a_small_guide_is_answered_while_others_compile_for_seconds(server, unharmed):
+    with ThreadPoolExecutor(2) as pool:
+        heavy = [pool.submit(ask_by_guide, server, guide, False) for guide in ENDLESS.values()]
+        assert ask_by_guide(server, ("regex", "[a-z]+ small"), False).error == ""
+        assert not all(asked.done() for asked in heavy)
+    assert all("invalid_guide" in asked.result().error for asked in heavy)
+
+
 def ask_by_guide(server, guide, leaves):
     kind, text = guide
     asked = {"guided_decoding_guide_type": kind, "guided_decoding_guide": text, "max_tokens": 4}

@@ -159,3 +159,10 @@ def test_a_guide_that_the_machine_could_not_try_may_come_again(guides, monkeypat
     [matcher] = it.matchers([request], no_check)
     assert matcher.forced(9)
     assert not counted
+
+
+def test_without_a_program_for_workers_guides_are_refused_by_name(guides, monkeypatch):
+    monkeypatch.setattr("tandem.guides.trial.python", lambda: "/nowhere/python")
+    it, _ = guides()
+    with pytest.raises(GuideRefused, match=UNSUPPORTED + ".*no program /nowhere/python; install"):
+        it.check([request_for(Guide("json"))])
