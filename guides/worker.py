@@ -68,7 +68,7 @@ def trim_heap() -> None:
 
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:
     """Answer jobs until their sender closes the connection, or ends."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # at the end of the thread that started it
     os.nice(max(0, NICENESS - os.nice(0)))  # its parent may have a low priority already
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how a copy ended
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
