@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 
 from tandem.contract import entry as tensors
-from tandem.guides.low_priority import NICENESS
+from tandem.guides.worker import NICENESS
 from tandem.tools.client.client import Client, Inputs
 from tandem.tools.client.request import inputs_for
 from tandem.tools.errors import TandemError

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+    from tandem.guides.trial import Tried
+
 # Where it is full, a new one begins. Long answers by long strings need some thousand states.
 MOST_STATES: Final = 50_000
 STATE_BYTES: Final = 2_000  # at most
 # How fast it grows while it works, at most (250 MB was measured): the library does not tell how
 # many states it has.
 BYTES_PER_SECOND: Final = 500_000_000
-COMPILED_PER_BYTE: Final = 64  # of a guide's text
-LEAST_TEXT: Final = 1024  # bytes; small texts may be large grammars
 
 
 class GuideAutomaton:
@@ -31,19 +31,19 @@ class GuideAutomaton:
     them say why. So nothing that they said ``at_work`` holds unless there was no ``error`` then.
     """
 
-    def __init__(self, compiled: LLMatcher, text: str) -> None:
+    def __init__(self, compiled: LLMatcher, tried: Tried) -> None:
+        self.tried = tried
         self._compiled = compiled
         self._probe = compiled.deep_copy()
         self._probe_is_forced = True  # as far as is known
         self._lock = threading.Lock()
-        self._compiled_bytes = COMPILED_PER_BYTE * max(LEAST_TEXT, len(text))
         self._seconds = 0.0
 
     @property
     def most_bytes(self) -> int:
         """How much memory it may hold by now."""
         grown = min(self._seconds * BYTES_PER_SECOND, MOST_STATES * STATE_BYTES)
-        return self._compiled_bytes + int(grown)
+        return self.tried.num_bytes + int(grown)
 
     @property
     def untouched(self) -> bool:

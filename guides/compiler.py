@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
-from tokenizers import Tokenizer
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
-from tandem.guides.automaton import MOST_STATES, GuideAutomaton
+from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.errors import EndsExcluded, GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
-from tandem.guides.low_priority import at_low_priority
 from tandem.guides.matcher import WORD_BITS, GuideMatcher, Vocabulary, reason_of
-from tandem.guides.plain import is_plain
-from tandem.guides.trial import ATTEMPT_SECONDS, LAST_ATTEMPT, TURNS, try_out
+from tandem.guides.trial import Tried, Worker
+from tandem.guides.worker import LIMITS, NICENESS, SILENT, read_tokenizer, trim_heap
 from tandem.preprocessing.tokenizer import load_tokenizer
+
+T = TypeVar("T")
 
 KEPT_BYTES = 512 * 2**20  # of compiled guides, as they have grown
 KEPT_GUIDES = 64
-KEPT_DIGESTS = 1024  # of guides that were refused, and of those that took more than one attempt
-TAKES_LONG = "it takes long to compile"
-SILENT = 0
+KEPT_REFUSALS = 1024
+# CPU time of a first attempt at a guide, and of the second. Guides wait for each other per attempt,
+# so one that takes seconds holds up none that needs a moment.
+ATTEMPT_SECONDS = (0.1, 4.0)
 MASK_THREADS = 2
-TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
 
 
 class GuideCompiler:
@@ -42,37 +45,86 @@ class GuideCompiler:
 
     def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
         read = load_tokenizer(tokenizer_dir)
-        self._tokenizer = _tokenizer(read, vocab_size, end_ids)
+        self._tokenizer = read_tokenizer(read, vocab_size, end_ids)
         added = list(read.get_added_tokens_decoder())
         self._vocabulary = _vocabulary(self._tokenizer, vocab_size, end_ids, added)
         self._executor = LLExecutor(MASK_THREADS)
-        # Without verbose errors, which hold the answer's text.
-        self._limits = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)
+        self._limits = LIMITS
         self._kept: OrderedDict[Guide, GuideAutomaton] = OrderedDict()
         self._refusals: OrderedDict[bytes, str] = OrderedDict()  # by the guides' digests
-        self._attempts: OrderedDict[bytes, int] = OrderedDict()  # that were not enough for one
         self._lock = threading.Lock()
+        self._attempts = [
+            Attempt(seconds, Worker(tokenizer_dir, vocab_size, end_ids), LowPriorityThread())
+            for seconds in ATTEMPT_SECONDS
+        ]
+        self._renewing = LowPriorityThread()
+        with suppress(OSError):  # then the first guide starts it, as it does the other one
+            self._attempts[0].worker.start()
+
+    def close(self) -> None:
+        """End the workers. The guide that one of them tries remains undecided."""
+        for attempt in self._attempts:
+            attempt.worker.close()
 
     def has(self, guide: Guide) -> bool:
-        """Whether it is known what comes of a guide, so that asking costs next to nothing."""
+        """Whether a guide is compiled or known to be refused, so that nothing is left to do."""
         with self._lock:
             return guide in self._kept or _digest(guide) in self._refusals
 
     def matcher(
-        self, guide: Guide, end_ids: Sequence[int], *, attempt: int = LAST_ATTEMPT
+        self, guide: Guide, end_ids: Sequence[int], check: Callable[[], None] = lambda: None
     ) -> GuideMatcher:
-        """Return a matcher at the beginning of an answer; raise GuideError where there is none.
+        """Return a matcher at the beginning of an answer; raise GuideError if there is none.
 
-        end_ids: what ends the answer. The first mask is made here: some guides fail only there.
-        attempt: of ATTEMPT_SECONDS; GuideTakesLong is raised where a later one may be enough.
+        A new guide waits for its turn. end_ids: what ends the answer. check: called when the turn
+        comes; raises if the matcher isn't needed anymore.
         """
+        known = self._known(guide)
+        if known is not None:
+            return self._begin(guide, known, end_ids)
+        for attempt in self._attempts:
+            with suppress(GuideTakesLong):
+                return attempt.thread.do(partial(self._try, attempt, guide, end_ids, check))
+        reason = f"it takes more than {ATTEMPT_SECONDS[-1]:g} s to compile; send a simpler one"
+        self._refuse(guide, reason)
+        raise GuideError(reason)
+
+    def _known(self, guide: Guide) -> GuideAutomaton | None:
+        """Return the automaton of a compiled guide; raise GuideError for a refused one."""
+        with self._lock:
+            refused = self._refusals.get(_digest(guide))
+            if refused is not None:
+                raise GuideError(refused)
+            if guide in self._kept:
+                self._kept.move_to_end(guide)
+            return self._kept.get(guide)
+
+    def _try(
+        self, attempt: Attempt, guide: Guide, end_ids: Sequence[int], check: Callable[[], None]
+    ) -> GuideMatcher:
+        """Compile a guide here after a worker has, unless another request brought it meanwhile."""
+        check()
+        automaton = self._known(guide)
+        if automaton is None:
+            try:
+                tried = attempt.worker.try_out(guide, attempt.seconds)
+                automaton = self._keep(guide, self._compile(tried))
+            except GuideUndecided:
+                raise
+            except GuideError as error:
+                self._refuse(guide, str(error))
+                raise
+        return self._begin(guide, automaton, end_ids)
+
+    def _begin(
+        self, guide: Guide, automaton: GuideAutomaton, end_ids: Sequence[int]
+    ) -> GuideMatcher:
+        """Return a matcher whose first mask is made: some guides fail only there."""
         used: GuideAutomaton | None = None
 
         def fresh() -> GuideAutomaton:
             nonlocal used
-            if used is not None:
-                self._forget(guide, used)
-            used = self._automaton(guide, tried=used is not None, attempt=attempt)
+            used = automaton if used is None else self._renewed(guide, used)
             return used
 
         matcher = GuideMatcher(fresh, self._executor, self._vocabulary, end_ids)
@@ -81,105 +133,51 @@ class GuideCompiler:
         except (GuideUndecided, EndsExcluded):  # which say nothing of the guide for others
             raise
         except GuideError as error:
-            if used is not None:
-                self._forget(guide, used)
+            self._forget(guide, used or automaton)
             self._refuse(guide, str(error))
             raise
+        self._make_room()  # the first mask may have made it grow
         return matcher
 
-    def _automaton(self, guide: Guide, *, tried: bool, attempt: int) -> GuideAutomaton:
-        """Return what the answers by a guide share."""
-        with self._lock:
-            if guide in self._kept:
-                self._kept.move_to_end(guide)
-                kept = self._kept[guide]
-                self._make_room()
-                return kept
-            refused = self._refusals.get(_digest(guide))
-            enough = self._attempts.get(_digest(guide), 0)
-        if refused is not None:
-            raise GuideError(refused)
-        if attempt < enough and not tried:
-            raise GuideTakesLong(TAKES_LONG)
-        try:
-            tried = tried or is_plain(guide)
-            grammar = grammar_of(guide) if tried else self._tried_out(guide, attempt)
-            with TURNS.at_work(ATTEMPT_SECONDS[attempt]):
-                compiled = self._compiled(grammar)
-        except GuideTakesLong:
-            self._remember(guide, attempt + 1)
-            raise
-        except GuideUndecided:
-            raise
-        except GuideError as error:
-            self._refuse(guide, str(error))
-            raise
-        return self._keep(guide, GuideAutomaton(compiled, guide.text))
+    def _renewed(self, guide: Guide, full: GuideAutomaton) -> GuideAutomaton:
+        """Return an automaton in place of a full one, which another answer may have renewed."""
+        self._forget(guide, full)
+        known = self._known(guide)
+        if known is not None:
+            return known
+        return self._keep(guide, self._renewing.do(partial(self._compile, full.tried)))
 
-    def _tried_out(self, guide: Guide, attempt: int) -> str:
-        """Return its grammar, from a copy of this process that has compiled it."""
-
-        def compile_first_mask() -> str:
-            grammar = grammar_of(guide)
-            try:
-                compiled = self._compile(grammar)
-                if not compiled.is_error():
-                    compiled = compiled.deep_copy()
-                    compiled.compute_bitmask()
-            except Exception:  # noqa: BLE001  the library says later what is wrong with it
-                return grammar
-            _refuse_error(compiled)
-            return grammar
-
-        try:
-            grammar = try_out(compile_first_mask, ATTEMPT_SECONDS[attempt])
-        except GuideTakesLong as error:
-            if attempt < LAST_ATTEMPT:
-                raise
-            raise GuideError(str(error)) from error
-        return grammar_of(guide) if grammar is None else grammar
-
-    def _compiled(self, grammar: str) -> LLMatcher:
-        compiled = at_low_priority(lambda: self._compile(grammar))
-        _refuse_error(compiled)
-        return compiled
-
-    def _compile(self, grammar: str) -> LLMatcher:
-        return LLMatcher(self._tokenizer, grammar, log_level=SILENT, limits=self._limits)
+    def _compile(self, tried: Tried) -> GuideAutomaton:
+        compiled = LLMatcher(self._tokenizer, tried.grammar, log_level=SILENT, limits=self._limits)
+        if compiled.is_error():
+            raise GuideError(reason_of(compiled.get_error()))
+        return GuideAutomaton(compiled, tried)
 
     def _keep(self, guide: Guide, compiled: GuideAutomaton) -> GuideAutomaton:
         with self._lock:
-            kept = self._kept.setdefault(guide, compiled)
-            self._make_room()
-            return kept
+            return self._kept.setdefault(guide, compiled)
 
     def _refuse(self, guide: Guide, reason: str) -> None:
-        """Keep why it cannot be compiled: clients send the same guide with each request.
-
-        What was tried of it may have taken hundreds of megabytes, which glibc would keep.
-        """
+        """Keep why it cannot be compiled: clients send the same guide with each request."""
         with self._lock:
             self._refusals[_digest(guide)] = reason
-            if len(self._refusals) > KEPT_DIGESTS:
+            if len(self._refusals) > KEPT_REFUSALS:
                 self._refusals.popitem(last=False)
-        if TRIM is not None:
-            TRIM(0)
-
-    def _remember(self, guide: Guide, attempt: int) -> None:
-        """Make no earlier attempt at it where others wait: many clients may send it at once."""
-        with self._lock:
-            self._attempts[_digest(guide)] = attempt
-            if len(self._attempts) > KEPT_DIGESTS:
-                self._attempts.popitem(last=False)
 
     def _make_room(self) -> None:
-        """Forget what was used longest ago, or has grown most: once compiled anew, it is small."""
-        while len(self._kept) > KEPT_GUIDES:
-            self._kept.popitem(last=False)
-        sizes = {guide: kept.most_bytes for guide, kept in self._kept.items()}
-        while sum(sizes.values()) > KEPT_BYTES:
-            largest = max(sizes, key=lambda guide: sizes[guide])
-            del self._kept[largest], sizes[largest]
+        """Forget what was used longest ago, or has grown most: once compiled again, it is small."""
+        dropped = []
+        with self._lock:
+            while len(self._kept) > KEPT_GUIDES:
+                dropped.append(self._kept.popitem(last=False))
+            sizes = {guide: kept.most_bytes for guide, kept in self._kept.items()}
+            while sum(sizes.values()) > KEPT_BYTES:
+                largest = max(sizes, key=lambda guide: sizes[guide])
+                dropped.append((largest, self._kept.pop(largest)))
+                del sizes[largest]
+        if dropped:
+            dropped.clear()
+            trim_heap()
 
     def _forget(self, guide: Guide, full: GuideAutomaton) -> None:
         """Keep no longer what is full; another answer may have seen to it already."""
@@ -188,18 +186,27 @@ class GuideCompiler:
                 del self._kept[guide]
 
 
-def _refuse_error(compiled: LLMatcher) -> None:
-    if compiled.is_error():
-        raise GuideError(reason_of(compiled.get_error()))
+class LowPriorityThread:
+    """Does one thing after the other, and leaves the processors to engines and streams."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,))
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Return what the work returns. Raises GuideUndecided if no thread can be started."""
+        try:
+            done = self._thread.submit(work)
+        except RuntimeError as error:
+            raise GuideUndecided("no thread was left to compile it") from error
+        return done.result()
 
 
-def _tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:
-    """Read a tokenizer; the library's own choice of an end of sequence is wrong for some."""
-    text = read.to_str()
-    try:
-        return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(end_ids))
-    except ValueError as error:
-        raise GuideError("llguidance cannot read its tokenizer") from error
+class Attempt(NamedTuple):
+    """A process that tries guides for so many seconds of a core, and the thread that asks it."""
+
+    seconds: float
+    worker: Worker
+    thread: LowPriorityThread
 
 
 def _vocabulary(

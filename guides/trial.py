@@ -1,156 +1,125 @@
-"""Tries in a copy of this process what may never end, or end the process that does it.
-
-llguidance recurses for each reference of a schema and each rule of a grammar: a chain of 3,000
-overflows the stack and takes the process with it. An intersection of 300 expressions, 5 kB, keeps
-it busy for minutes, and nothing can stop it but the end of the process. What is written in Python
-shares a lock with all streams of the process: 256 kB of a schema are looked at for seconds.
-"""
+"""Tries guides in a worker process (`guides/worker.py`), which the loop starts."""
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
-import gc
 import json
 import os
-import resource
 import signal
-import threading
-import time
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import Final, NoReturn, TextIO, cast
+from typing import Any, Final, NamedTuple
 
 from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
-from tandem.guides.low_priority import lower_priority
-from tandem.guides.turns import Turns
+from tandem.guides.guide import Guide
+from tandem.guides.matcher import reason_of
+from tandem.guides.worker import SECONDS, TOO_LARGE
 
-# Of a processor, that the attempts at a guide may take, one after the other. Nearly all guides take
-# less than the first; none may take more than the last.
-ATTEMPT_SECONDS: Final = (0.05, 0.25, 4.0)
-LAST_ATTEMPT: Final = len(ATTEMPT_SECONDS) - 1
-# For a trial that hangs without computing: a lock may have been held when the process was copied.
-SECONDS: Final = 30.0
-MORE_BYTES: Final = 2**30
-# Smaller than the stacks of the threads that do the work afterwards: these have 2 MiB and more.
-STACK_BYTES: Final = 512 * 2**10
-POLL_SECONDS: Final = (0.0005, 0.01)  # at first, at last
-FORKING: Final = threading.Lock()
-TURNS: Final = Turns()  # of all trials of this process
-TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
-PRCTL: Final = ctypes.CDLL(None).prctl  # looked up here: a copy may find the loader's lock taken
-PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
+# The worker's first arguments: its end of the pipe, and where this process finds modules.
+PROGRAM: Final = """\
+import json, sys
+jobs, sys.path[:], *tokenizer = json.loads(sys.argv[1])
+from multiprocessing.connection import Connection
+from tandem.guides.worker import main
+main(Connection(jobs), *tokenizer)
+"""
+SILENT_SECONDS: Final = 2 * SECONDS  # after which a worker is taken for dead
 
 
-def try_out(work: Callable[[], str], cpu_seconds: float) -> str | None:
-    """Return what the work returns, done in a copy of this process; raise the GuideError it raises.
+class Tried(NamedTuple):
+    """A guide that compiles. num_bytes: memory that its compiled form takes."""
 
-    cpu_seconds: of a processor, that it may take; GuideTakesLong where it takes more.
-    GuideUndecided where that may be the machine's fault: it had no time, thread or memory to spare.
+    grammar: str
+    num_bytes: int
 
-    None after another exception: the caller meets it too, when it does the work itself.
+
+class Worker:
+    """A process that tries guides, one after the other. Not thread-safe.
+
+    It starts with ``start`` or the first guide, and again after it was killed.
     """
-    with os.fdopen(os.memfd_create("trial"), "w+") as outcome:
-        child = _fork()
-        if not child:
-            _work(work, cpu_seconds, outcome)
-        TURNS.begin(child, cpu_seconds)
-        _check_end(_status_of(child), cpu_seconds)
-        outcome.seek(0)
-        returned, refused = json.load(outcome)
-    if refused is not None:
-        raise GuideError(refused)
-    return cast("str | None", returned)
 
+    def __init__(self, tokenizer_dir: Path, vocab_size: int, end_ids: Sequence[int]) -> None:
+        self._tokenizer = [str(tokenizer_dir), vocab_size, list(end_ids)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._number = 0
 
-def _fork() -> int:
-    """Copy this process, without its garbage collector.
+    def start(self) -> None:
+        """Start the process, and don't wait until it has loaded the tokenizer.
 
-    What lies in cycles may be requests in memory that is shared with Triton. A copy that collected
-    them would free what is not its own, and Triton would crash, or wait for the memory's lock for
-    ever where the copy is killed meanwhile.
-    """
-    with FORKING:
-        collects = gc.isenabled()
-        gc.disable()
-        child = None
+        Raises OSError, or GuideError if there is no program to start.
+        """
+        self._jobs, theirs = Pipe()
+        with theirs:
+            arguments = json.dumps([theirs.fileno(), [*map(str, sys.path)], *self._tokenizer])
+            # This interpreter may be embedded in Triton's stub, so sys.executable may be no Python.
+            try:
+                self._process = subprocess.Popen(
+                    [python(), "-I", "-S", "-c", PROGRAM, arguments],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # a server's own session is Triton and its stubs
+                )
+            except FileNotFoundError as error:
+                raise GuideError(f"its Python has no program {python()}; install it") from error
+
+    def close(self) -> None:
+        """End the process and what it tries. Any thread may call this."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def try_out(self, guide: Guide, cpu_seconds: float) -> Tried:
+        """Compile a guide and compute its first mask.
+
+        Raises GuideError if that fails, GuideTakesLong if it takes more than ``cpu_seconds`` of a
+        core, GuideUndecided if the machine had no time or memory to spare, and OSError if no
+        process can be started.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+        self._number += 1
         try:
-            child = os.fork()
-        finally:
-            if collects and child != 0:
-                gc.enable()
-    return child
+            self._jobs.send_bytes(json.dumps([self._number, *guide, cpu_seconds]).encode())
+            answer = self._answer()
+        except (OSError, EOFError) as error:
+            self.close()
+            raise GuideUndecided("the process that compiles guides has ended") from error
+        if "status" in answer:
+            raise _end(answer["status"], cpu_seconds)
+        if "refused" in answer:
+            raise GuideError(answer["refused"])
+        if "failed" in answer:
+            raise GuideError(reason_of(answer["failed"]))
+        if "fault" in answer:
+            raise RuntimeError(f"the process that compiles guides failed:\n{answer['fault']}")
+        return Tried(answer["grammar"], answer["num_bytes"])
+
+    def _answer(self) -> dict[str, Any]:
+        """Return the answer to the last job. Others say how an idle copy ended."""
+        while self._jobs.poll(SILENT_SECONDS):
+            answer: dict[str, Any] = json.loads(self._jobs.recv_bytes())
+            if answer["number"] == self._number:
+                return answer
+        raise EOFError
 
 
-def _check_end(status: int | None, cpu_seconds: float) -> None:
-    """Raise GuideError where a copy did not come to the end of its work."""
-    if status is None:
-        raise GuideUndecided(f"it is not compiled after {SECONDS:.0f} s")
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
-        raise GuideTakesLong(f"it takes more than {cpu_seconds:g} s to compile; send a simpler one")
-    if status:
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
-            raise GuideError(TOO_LARGE)
-        raise GuideUndecided("no memory or thread was left to compile it")
+def python() -> str:
+    """Return the path of this interpreter's program."""
+    return f"{sys.base_exec_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def _status_of(child: int) -> int | None:
-    """Wait for its end and return how it ended; None where it had to be killed.
-
-    The time in which it is another one's turn does not count.
-    """
-    pause, most = POLL_SECONDS
-    left = SECONDS
-    while (status := TURNS.end_of(child)) is None:
-        if left <= 0:
-            os.kill(child, signal.SIGKILL)
-        began, goes = time.monotonic(), TURNS.goes(child)
-        time.sleep(pause)
-        left -= (time.monotonic() - began) * goes
-        pause = min(1.5 * pause, most)
-    return status if left > 0 else None
-
-
-def _work(work: Callable[[], str], cpu_seconds: float, outcome: TextIO) -> NoReturn:
-    """Do it within bounds, and write what comes of it; whatever happens, this process ends here."""
-    ended = False
-
-    def do() -> None:
-        nonlocal ended
-        json.dump(_outcome_of(work), outcome)
-        outcome.flush()
-        ended = True
-
-    try:
-        _bound(cpu_seconds)
-        thread = threading.Thread(target=do)
-        thread.start()
-        thread.join()
-    finally:
-        os._exit(0 if ended else 1)
-
-
-def _outcome_of(work: Callable[[], str]) -> tuple[str | None, str | None]:
-    """Return what the work returns, and why it refuses to."""
-    try:
-        return work(), None
-    except GuideError as error:
-        return None, str(error)
-    except MemoryError:
-        return None, TOO_LARGE
-    except Exception:  # noqa: BLE001  whoever does the work again meets it again
-        return None, None
-
-
-def _bound(cpu_seconds: float) -> None:
-    PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)  # if it is stopped, nobody else lets it go on
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)  # what a dying process says is no matter of the log
-    faulthandler.disable()
-    lower_priority()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # whose signal ends the process
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    bytes_now = pages * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (bytes_now + MORE_BYTES,) * 2)
-    threading.stack_size(STACK_BYTES)
+def _end(status: int, cpu_seconds: float) -> GuideError:
+    """Return what the end of a worker's copy says of its guide."""
+    ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    if ended_by == signal.SIGPROF:
+        return GuideTakesLong(
+            f"it takes more than {cpu_seconds:g} s to compile; send a simpler one"
+        )
+    if ended_by == signal.SIGALRM:
+        return GuideUndecided(f"it is not compiled after {SECONDS:.0f} s")
+    if ended_by in (None, signal.SIGKILL):
+        return GuideUndecided("no memory or thread was left to compile it")
+    return GuideError(TOO_LARGE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +13,10 @@ from tandem.bls.errors import GuideRefused, Overloaded
 from tandem.bls.guide_inputs import TEXT, TYPE
 from tandem.bls.request import Request
 from tandem.bls.settings import LoopSettings
-from tandem.guides.errors import GuideError, GuideTakesLong, GuideUndecided
+from tandem.guides.errors import GuideError, GuideUndecided
 from tandem.guides.library import check_library
 from tandem.guides.matcher import GuideMatcher
 from tandem.guides.refusals import keywords_of
-from tandem.guides.trial import LAST_ATTEMPT
 
 if TYPE_CHECKING:
     from tandem.guides.compiler import GuideCompiler
@@ -32,6 +34,9 @@ class RequestGuides:
         self, settings: LoopSettings, folder: Path, count_refused: Callable[[str], None]
     ) -> None:
         self._count_refused = count_refused
+        self._max_waiting_bytes = settings.max_queue_bytes_each
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
         self._compiler: GuideCompiler | None = None
         self._missing = ""  # why there is none
         try:
@@ -46,27 +51,55 @@ class RequestGuides:
                 f"input '{TYPE}' is not supported by this deployment: {self._missing}"
             )
 
-    def has_all(self, requests: Sequence[Request]) -> bool:
-        """Whether nothing has to be compiled for these."""
-        guides = {request.guide for request in requests if request.guide is not None}
-        return all(self._compiler is not None and self._compiler.has(guide) for guide in guides)
+    def matchers(
+        self, requests: Sequence[Request], check: Callable[[], None]
+    ) -> list[GuideMatcher | None]:
+        """Return the matcher of each request's answer; None for a request without a guide.
 
-    def matcher(self, request: Request, attempt: int = LAST_ATTEMPT) -> GuideMatcher | None:
-        """Return the matcher of a request's answer, if it has a guide.
-
-        Raises GuideRefused, or Overloaded where the machine had no means to try it; GuideTakesLong
-        where a later attempt may be enough.
+        Waits until new guides are compiled. check: called before each of them; raises if the answer
+        isn't needed anymore. Raises GuideRefused, or Overloaded if the machine can't try a guide.
         """
+        with self._waiting(sum(self._new_bytes(request) for request in requests)):
+            return [self._matcher(request, check) for request in requests]
+
+    def close(self) -> None:
+        """End the processes that try guides."""
+        if self._compiler is not None:
+            self._compiler.close()
+
+    def _new_bytes(self, request: Request) -> int:
+        """Return the size of a request's guide if it has to be compiled first, otherwise 0."""
+        guide = request.guide
+        if guide is None or self._compiler is None or self._compiler.has(guide):
+            return 0
+        return sys.getsizeof(guide.text)
+
+    @contextmanager
+    def _waiting(self, size: int) -> Iterator[None]:
+        """Count the bytes of guides that wait. Raises Overloaded if they are too many."""
+        with self._lock:
+            held = self._waiting_bytes + size
+            if size and self._waiting_bytes and held > self._max_waiting_bytes:
+                raise Overloaded(
+                    f"the guides that wait hold {self._waiting_bytes} bytes, of "
+                    f"{self._max_waiting_bytes} that the server keeps for them; try again later"
+                )
+            self._waiting_bytes = held
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting_bytes -= size
+
+    def _matcher(self, request: Request, check: Callable[[], None]) -> GuideMatcher | None:
         if request.guide is None or self._compiler is None:
             return None
         try:
-            return self._compiler.matcher(request.guide, request.end_ids, attempt=attempt)
+            return self._compiler.matcher(request.guide, request.end_ids, check)
         except OSError as error:
             raise Overloaded(
                 "the server can start no process to try a new guide in; try again later"
             ) from error
-        except GuideTakesLong:
-            raise
         except GuideUndecided as error:
             raise Overloaded(
                 f"the server could not try a new guide: {error}; try again later"

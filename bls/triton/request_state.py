@@ -35,7 +35,7 @@ class RequestState:
         self.options = options
         self.wait = wait  # for the tokenizer, before there are sequences
         self.slots = slots  # theirs in the queue, from the beginning
-        self.permit: Permit | None = None  # at the tokenizer, then at the compiler of guides
+        self.permit: Permit | None = None  # at the tokenizer
         self.arrival_ns = time.time_ns()
         self._sender = sender
         self._response_builder = response_builder

@@ -30,7 +30,6 @@ from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
 from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.deliveries import Deliveries
-from tandem.bls.triton.guide_queue import GuideQueue, Matchers
 from tandem.bls.triton.health import DraftHealth, NoDraftEngine
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 from tandem.bls.triton.pending_call import CallSlot
@@ -46,6 +45,7 @@ from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
+from tandem.guides.matcher import GuideMatcher
 
 # Calls of the tokenizer under way at once. It answers them one after the other, so that more would
 # gain nothing; each holds a thread of the pool that engine calls and chunks need too. Each of
@@ -91,7 +91,6 @@ class StreamEntry:
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "texts that wait to be tokenized"
         )
         self._guides = RequestGuides(settings, version_folder, self._metrics.count_refused_guide)
-        self._guide_queue = GuideQueue(self._guides, settings.max_queue_bytes_each)
         self._deliveries = Deliveries()
         self._states: list[tuple[str, RequestState]] = []  # of requests that can be stopped
         self._states_lock = threading.Lock()
@@ -119,6 +118,7 @@ class StreamEntry:
 
     def finalize(self) -> None:
         """End what the instance started."""
+        self._guides.close()
         self._other_loops.close()
         self._watcher.stop()
 
@@ -179,7 +179,7 @@ class StreamEntry:
             raise
 
     def _begin(self, state: RequestState, prompts: list[Prompt], permit: Permit | None) -> None:
-        """Tokenize a request's prompts."""
+        """Tokenize a request's prompts, compile its guides, and queue its sequences."""
         with ending(state):
             try:
                 tokens = self._tokenizer.tokens(state, prompts)
@@ -197,27 +197,16 @@ class StreamEntry:
                 request_of(prompt, its_tokens, self._settings)
                 for prompt, its_tokens in zip(prompts, tokens, strict=True)
             ]
-            self._guide_queue.enter(
-                state, requests, lambda matchers: self._open(state, requests, matchers, prefixes)
-            )
-
-    def _open(
-        self,
-        state: RequestState,
-        requests: list[Request],
-        matchers: Matchers,
-        prefixes: list[str],
-    ) -> None:
-        """Queue the sequences of a request."""
-        sequences, reservations = self._sequences(state, requests, matchers, prefixes)
-        state.open(sequences)
-        state.slots.enter(reservations)
+            matchers = self._guides.matchers(requests, state.raise_failure)
+            sequences, reservations = self._sequences(state, requests, matchers, prefixes)
+            state.open(sequences)
+            state.slots.enter(reservations)
 
     def _sequences(
         self,
         state: RequestState,
         requests: list[Request],
-        matchers: Matchers,
+        matchers: list[GuideMatcher | None],
         prefixes: list[str],
     ) -> tuple[list[SequenceState], list[Reservation]]:
         """Return each prompt's sequence and its reservation."""

@@ -9,6 +9,7 @@ from tandem.guides.automaton import GuideAutomaton
 from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.guides.matcher import GuideMatcher
+from tandem.guides.trial import Tried
 
 GUIDE = Guide("lark_grammar", 'start: "fox" (" a" | " b")+ " jumps."')
 # What the library only looks up, of one matcher that nobody else has.
@@ -29,8 +30,8 @@ class Watched:
 class Recording(GuideAutomaton):
     """An automaton whose matchers tell of work that nobody has kept it for."""
 
-    def __init__(self, compiled, text):
-        super().__init__(compiled, text)
+    def __init__(self, compiled, tried):
+        super().__init__(compiled, tried)
         self.kept, self.unkept = [], []
 
     def told(self, name):
@@ -53,7 +54,8 @@ class Executor:
 
 
 def automaton(kind=GuideAutomaton):
-    return kind(compiler()._compile(grammar_of(GUIDE)), GUIDE.text)
+    made = compiler()._compile(Tried(grammar_of(GUIDE), 1000))
+    return kind(made._compiled, made.tried)
 
 
 def test_all_that_takes_time_is_done_with_the_automaton_kept():
@@ -109,7 +111,7 @@ def test_an_automaton_is_held_to_grow_while_it_works(monkeypatch):
 
 @pytest.mark.parametrize("text", ['start: "fox jumps over" ("." | "!")', "start: /[a-z]+/"])
 def test_what_tells_of_a_full_automaton_stands_where_nothing_is_forced(text):
-    made = GuideAutomaton(compiler()._compile(text), text)
+    made = compiler()._compile(Tried(text, 1000))
     for _ in range(30):
         assert not made.error()
     assert not made._probe_is_forced

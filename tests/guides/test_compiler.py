@@ -10,35 +10,36 @@ import tokenizer_kinds
 from llguidance import LLParserLimits
 from small_guides import END, allowed, compiler, encoded
 
-from tandem.guides import compiler as compiler_module
-from tandem.guides.automaton import COMPILED_PER_BYTE, MOST_STATES, STATE_BYTES
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, GuideUndecided
 from tandem.guides.guide import Guide
 from tandem.guides.refusals import OTHER, keywords_of
+from tandem.guides.trial import Worker
 
 
 @pytest.fixture
 def fresh(tmp_path):
     tokenizer = tokenizer_kinds.byte_level()
     tokenizer_kinds.write(tokenizer, tmp_path)
-    return GuideCompiler(tmp_path, tokenizer.get_vocab_size(), [END])
+    made = GuideCompiler(tmp_path, tokenizer.get_vocab_size(), [END])
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """The grammars that are compiled in this process, not in a copy of it."""
+    """The grammars that are compiled in this process, not in a worker."""
     here, compile_ = [], GuideCompiler._compile
 
-    def compile_and_tell(self, grammar):
-        here.append(grammar)
-        return compile_(self, grammar)
+    def compile_and_tell(self, tried):
+        here.append(tried.grammar)
+        return compile_(self, tried)
 
     monkeypatch.setattr(GuideCompiler, "_compile", compile_and_tell)
     return here
 
 
-def test_what_cannot_be_compiled_is_compiled_in_a_copy_of_the_process_only(fresh, compiled):
+def test_what_cannot_be_compiled_is_compiled_by_a_worker_only(fresh, compiled):
     with pytest.raises(GuideError):
         fresh.matcher(Guide("regex", "a{2,1}"), [END])
     assert compiled == []
@@ -46,28 +47,13 @@ def test_what_cannot_be_compiled_is_compiled_in_a_copy_of_the_process_only(fresh
     assert len(compiled) == 1
 
 
-def test_what_fails_at_its_first_token_is_remembered_but_not_kept(fresh, compiled):
-    """Each such guide took seconds with every request."""
-    for number in range(2):
-        guide = Guide("regex", f"(d{{801}}){{{1000 + number}}}")
-        for _ in range(2):
-            with pytest.raises(GuideError, match="lexer error: too many expressions"):
-                fresh.matcher(guide, [END])
-        assert len(compiled) == number + 1
-        assert guide not in fresh._kept
-
-
-def test_memory_of_a_refused_guide_goes_back_once_it_is_free(fresh, monkeypatch):
-    """Such guides, tried by four threads, left 300 MB in the process."""
-    given_back = []
-    monkeypatch.setattr(compiler_module, "TRIM", given_back.append)
+def test_what_fails_at_its_first_token_is_compiled_by_a_worker_only(fresh, compiled):
+    """Each such guide took seconds, and 160 MB, with every request."""
     guide = Guide("regex", "(d{801}){1000}")
-    with pytest.raises(GuideError):
-        fresh.matcher(guide, [END])
-    assert given_back == [0]
-    with pytest.raises(GuideError):
-        fresh.matcher(guide, [END])
-    assert given_back == [0]
+    for _ in range(2):
+        with pytest.raises(GuideError, match="lexer error: too many expressions"):
+            fresh.matcher(guide, [END])
+    assert compiled == []
 
 
 def test_end_ids_that_exclude_a_guide_spoil_it_for_nobody_else(fresh, compiled):
@@ -96,46 +82,38 @@ def test_guides_are_told_apart_by_kind_and_text(fresh):
     assert not fresh.has(Guide("regex", '["fox" ]'))
 
 
-def test_what_was_used_longest_ago_is_forgotten_first(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.automaton.BYTES_PER_SECOND", 0)
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 4 * COMPILED_PER_BYTE * 10_000)
-    guides = [Guide("choice", json.dumps([str(n), "x" * 9_980])) for n in range(5)]
-    for guide in guides[:3]:
-        fresh.matcher(guide, [END])
-    fresh.matcher(guides[0], [END])
-    for guide in guides[3:]:
-        fresh.matcher(guide, [END])
-    assert [fresh.has(guide) for guide in guides] == [True, False, True, True, True]
-
-
-def test_small_guides_are_bounded_too(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.automaton.BYTES_PER_SECOND", 0)
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 8 * COMPILED_PER_BYTE * 1024)
-    for n in range(8 + 1):
-        fresh.matcher(Guide("regex", str(n)), [END])
-    assert not fresh.has(Guide("regex", "0"))
-    assert fresh.has(Guide("regex", "1"))
-
-
-def test_what_answers_have_made_large_is_forgotten_first(fresh, monkeypatch):
-    now, step = [0.0], [0.0]
+@pytest.fixture
+def sized(fresh, monkeypatch):
+    """Compiled guides are held to take 1000 bytes each, and to grow by 100 bytes a second."""
+    times = [0.0, 0.0]  # now; what everything takes
 
     def clock():
-        now[0] += step[0]
-        return now[0]
+        times[0] += times[1]
+        return times[0]
 
     monkeypatch.setattr("tandem.guides.automaton.perf_counter", clock)
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", MOST_STATES * STATE_BYTES)
-    worked, small, last = (Guide("regex", f"[a-z]*{n}") for n in range(3))
-    matcher = fresh.matcher(worked, [END])
-    fresh.matcher(small, [END])
-    step[0] = 3600.0
-    matcher.walk([])
-    step[0] = 0.0
-    assert fresh._kept[worked].most_bytes == MOST_STATES * STATE_BYTES + 1024 * COMPILED_PER_BYTE
-    fresh.matcher(last, [END])
-    assert [fresh.has(guide) for guide in (worked, small, last)] == [False, True, True]
-    assert matcher.advance(encoded("a")) == 1  # who follows it does so to the end
+    monkeypatch.setattr("tandem.guides.automaton.BYTES_PER_SECOND", 100)
+    compile_ = fresh._compile
+    monkeypatch.setattr(fresh, "_compile", lambda tried: compile_(tried._replace(num_bytes=1000)))
+    return times
+
+
+def test_the_largest_guides_and_among_equals_the_oldest_are_forgotten_first(
+    fresh, sized, monkeypatch
+):
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_BYTES", 4500)
+    guides = [Guide("regex", f"[a-z]*{n}") for n in range(6)]
+    for guide in guides[:4]:
+        fresh.matcher(guide, [END])
+    used = fresh.matcher(guides[0], [END])
+    fresh.matcher(guides[4], [END])
+    assert [fresh.has(guide) for guide in guides[:5]] == [True, False, True, True, True]
+    sized[1] = 1.0
+    used.walk([])
+    sized[1] = 0.0
+    fresh.matcher(guides[5], [END])
+    assert [fresh.has(guide) for guide in guides] == [False, False, True, True, True, True]
+    assert used.advance(encoded("a")) == 1  # who follows it does so to the end
 
 
 def test_what_cannot_be_compiled_is_not_kept(fresh):
@@ -151,14 +129,14 @@ def test_what_was_refused_is_refused_again_without_being_tried(fresh, monkeypatc
     with pytest.raises(GuideError) as first:
         fresh.matcher(refused, [END])
     assert fresh.has(refused)
-    monkeypatch.setattr("tandem.guides.compiler.try_out", pytest.fail)
+    monkeypatch.setattr(Worker, "try_out", pytest.fail)
     with pytest.raises(GuideError) as again:
         fresh.matcher(refused, [END])
     assert str(again.value) == str(first.value)
 
 
 def test_refusals_are_bounded_by_their_number(fresh, monkeypatch):
-    monkeypatch.setattr("tandem.guides.compiler.KEPT_DIGESTS", 2)
+    monkeypatch.setattr("tandem.guides.compiler.KEPT_REFUSALS", 2)
     refused = [Guide("json_schema", f'{{"not": {{"const": {n}}}}}') for n in range(3)]
     for guide in refused:
         with pytest.raises(GuideError):
@@ -173,7 +151,7 @@ def test_what_had_no_time_is_tried_again(fresh, monkeypatch):
         raise GuideUndecided("it is not compiled")
 
     with monkeypatch.context() as busy:
-        busy.setattr("tandem.guides.compiler.try_out", no_time)
+        busy.setattr(Worker, "try_out", no_time)
         with pytest.raises(GuideUndecided):
             fresh.matcher(guide, [END])
     assert not fresh.has(guide)
@@ -288,10 +266,7 @@ def drawn(compiler, seed):
 
 
 @pytest.mark.parametrize("seed", [24, 31])
-def test_an_answer_is_right_or_ends_in_a_line_wherever_its_automaton_becomes_full(
-    fresh, seed, monkeypatch
-):
-    monkeypatch.setattr("tandem.guides.compiler.try_out", lambda work, seconds: None)
+def test_an_answer_is_right_or_ends_in_a_line_wherever_its_automaton_becomes_full(fresh, seed):
     answer = drawn(fresh, seed)
     expected, outcomes = seen(fresh.matcher(LOOPS, [END]), answer), []
     for limit in range(36, 66):

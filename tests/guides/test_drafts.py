@@ -6,8 +6,6 @@ import jsonschema
 import pytest
 from small_guides import fits, matcher, refusal
 
-pytestmark = pytest.mark.usefixtures("untried")
-
 OLD = {n: f"http://json-schema.org/draft-0{n}/schema" for n in (4, 6, 7)}
 NEW = {n: f"https://json-schema.org/draft/{n}/schema" for n in ("2019-09", "2020-12")}
 ALL = {**OLD, **NEW}

@@ -13,8 +13,6 @@ from tandem.guides.errors import GuideError
 from tandem.guides.grammar import GRAMMARS, MAX_CHOICES, grammar_of
 from tandem.guides.guide import KINDS, Guide
 
-pytestmark = pytest.mark.usefixtures("untried")
-
 OBJECT = {
     "type": "object",
     "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},

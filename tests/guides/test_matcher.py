@@ -15,8 +15,7 @@ from tandem.guides.compiler import GuideCompiler
 from tandem.guides.errors import GuideError, TokenForbidden
 from tandem.guides.guide import Guide
 from tandem.guides.matcher import FULL, GuideMatcher
-
-pytestmark = pytest.mark.usefixtures("untried")
+from tandem.guides.trial import Tried
 
 GRAMMAR = 'start: "fox" (" a" | " b")+ "."'
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "x": {"enum": [1, 2]}},\
@@ -102,20 +101,12 @@ def test_to_look_behind_the_end_changes_nothing():
 
 
 def test_what_ends_an_answer_has_nothing_compiled_anew(monkeypatch):
-    begun = []
-    automaton = GuideCompiler._automaton
-
-    def counted(self, guide, **how):
-        begun.append(guide)
-        return automaton(self, guide, **how)
-
-    monkeypatch.setattr(GuideCompiler, "_automaton", counted)
+    monkeypatch.setattr(GuideCompiler, "_renewed", pytest.fail)
     tokens = encoded("fox a.")
     for ends, may_end in (([], True), ([END], False), ([END], True)):
         it = matcher("lark_grammar", GRAMMAR, ends=ends)
         assert it.walk(tokens, may_end=may_end).num_legal == len(tokens)
         assert it.walk([*tokens, END], may_end=may_end).num_legal >= len(tokens)
-    assert len(begun) == 3
 
 
 def test_tokens_are_legal_up_to_the_first_that_a_mask_forbids():
@@ -268,6 +259,7 @@ def test_it_says_nothing_of_the_answer_when_it_fails():
                 "is_error": True,
             }.get(name)
 
-    it = GuideMatcher(lambda: GuideAutomaton(Failed(), ""), None, compiler()._vocabulary, [END])
+    failed = GuideAutomaton(Failed(), Tried("", 0))
+    it = GuideMatcher(lambda: failed, None, compiler()._vocabulary, [END])
     with pytest.raises(GuideError, match=r"^ParserTooComplex$"):
         it.walk([])

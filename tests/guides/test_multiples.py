@@ -11,8 +11,6 @@ from small_guides import fits, matcher, refusal
 from tandem.guides.errors import GuideError
 from tandem.guides.multiples import LARGEST_COMMON, _common
 
-pytestmark = pytest.mark.usefixtures("untried")
-
 COMMON = (
     "multipleOf is not supported where schemas are combined and the least common multiple of all "
     "has more than 65535 units of its last digit; send smaller ones"

@@ -9,8 +9,6 @@ from small_guides import fits, matcher
 
 from tandem.guides.patterns import without_nul
 
-pytestmark = pytest.mark.usefixtures("untried")
-
 
 @pytest.mark.parametrize(
     ("pattern", "sign"),

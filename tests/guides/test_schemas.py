@@ -16,8 +16,6 @@ from small_guides import fits, matcher, refusal
 from tandem.guides.errors import GuideError
 from tandem.guides.refusals import keywords_of
 
-pytestmark = pytest.mark.usefixtures("untried")
-
 
 @pytest.mark.parametrize("schemas", scaled(60, 200))
 def test_what_masks_let_come_is_valid(schemas):

@@ -27,7 +27,7 @@ from scale import scaled
 from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
 
-from tandem.guides import trial
+from tandem.guides import worker
 from tandem.tools.profiles import deployment
 
 from .conftest import serving
@@ -69,7 +69,7 @@ PAUSE_BESIDE_WORK = 2.0
 SECONDS_AT_MOST = 10.0
 SECONDS_OF_MOST = 1.0
 # Of a guide, which is tried out at a low priority, and compiled after that.
-SECONDS_OF_GUIDE = 2 * trial.SECONDS + SECONDS_AT_MOST
+SECONDS_OF_GUIDE = 2 * worker.SECONDS + SECONDS_AT_MOST
 
 SEARCH = settings(
     derandomize="HOSTILE_VOLLEYS" not in os.environ,
@@ -322,6 +322,14 @@ def test_many_large_guides_wait_their_turn(server, twin, wire, unharmed, clients
     assert [answer.error for answer in stayed if answer.error] == []
     assert good.fare.wrong == []
     assert good.fare.unexcused(PAUSE_BESIDE_WORK, spared.fare) == []
+
+
+def test_a_small_guide_is_answered_while_others_compile_for_seconds(server, unharmed):
+    with ThreadPoolExecutor(2) as pool:
+        heavy = [pool.submit(ask_by_guide, server, guide, False) for guide in ENDLESS.values()]
+        assert ask_by_guide(server, ("regex", "[a-z]+ small"), False).error == ""
+        assert not all(asked.done() for asked in heavy)
+    assert all("invalid_guide" in asked.result().error for asked in heavy)
 
 
 def ask_by_guide(server, guide, leaves):

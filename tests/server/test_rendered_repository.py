@@ -19,6 +19,8 @@ from tandem.tools.triton.server import LOOPBACK, Ports
 pytestmark = pytest.mark.heavy
 
 PROMPTS = ["def add(", "import json\n", "print("]
+# A process of its own compiles the second one.
+GUIDES = [{}, {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "[a-z]{3} [0-9]+"}]
 WRONG = "raise ImportError('this is the wrong one')\n"
 OURS = ("bls", "contract", "engines", "preprocessing", "postprocessing")
 
@@ -93,5 +95,7 @@ def test_bare_triton_serves_a_repository_that_was_copied_elsewhere(
     (tmp_path / "here").rename(tmp_path / "elsewhere")
     plant_wrong_packages(tmp_path / "work")
     with bare_triton(tmp_path / "elsewhere", environment, tmp_path / "work") as url:
-        answers = [answer_ids(url, prompt) for prompt in PROMPTS]
-    assert answers == [answer_ids(server.grpc_url, prompt) for prompt in PROMPTS]
+        answers = [answer_ids(url, prompt, **guide) for prompt in PROMPTS for guide in GUIDES]
+    assert answers == [
+        answer_ids(server.grpc_url, prompt, **guide) for prompt in PROMPTS for guide in GUIDES
+    ]

@@ -89,15 +89,20 @@ def memory_bytes(processes: list[int]) -> int:
     )
 
 
-def answer_ids(url: str, prompt: str, *, max_tokens: int = 32, entry: str = "bls") -> list[int]:
-    """Ask an entry that answers once for the token ids of its answer."""
-    text = InferInput("text_input", [1, 1], "BYTES")
-    text.set_data_from_numpy(np.array([[prompt.encode()]], object))
+def answer_ids(
+    url: str, prompt: str, *, max_tokens: int = 32, entry: str = "bls", **texts: str
+) -> list[int]:
+    """Ask an entry that answers once for the token ids of its answer. texts: more inputs."""
+    given = []
+    for name, value in {"text_input": prompt, **texts}.items():
+        text = InferInput(name, [1, 1], "BYTES")
+        text.set_data_from_numpy(np.array([[value.encode()]], object))
+        given.append(text)
     length = InferInput("max_tokens", [1, 1], "INT32")
     length.set_data_from_numpy(np.array([[max_tokens]], np.int32))
     wanted = [InferRequestedOutput(name) for name in ("output_ids", "sequence_length")]
     with InferenceServerClient(url) as connection:
-        answer = connection.infer(entry, [text, length], outputs=wanted)
+        answer = connection.infer(entry, [*given, length], outputs=wanted)
     ids, size = answer.as_numpy("output_ids"), answer.as_numpy("sequence_length")
     return ids.flatten().tolist()[: size.item()]
 

@@ -13,6 +13,7 @@ from tandem.guides.errors import GuideError
 from tandem.guides.guide import Guide
 
 END, OTHER_END = 2, 1
+FOLDER = tempfile.TemporaryDirectory()  # of the tokenizer, which workers load as well
 PADDING = 13  # the target's logits are wider than the tokenizer's vocabulary
 
 
@@ -23,9 +24,8 @@ def tokenizer():
 
 @functools.cache
 def compiler() -> GuideCompiler:
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer_kinds.write(tokenizer(), Path(folder))
-        return GuideCompiler(Path(folder), vocab_size(), [END, OTHER_END])
+    tokenizer_kinds.write(tokenizer(), Path(FOLDER.name))
+    return GuideCompiler(Path(FOLDER.name), vocab_size(), [END, OTHER_END])
 
 
 def vocab_size() -> int:

@@ -1,0 +1,162 @@
+"""The process that tries new guides, so that a hostile one harms neither the loop nor its streams.
+
+`llguidance` recurses for each reference of a schema and each rule of a grammar. A chain of 3,000
+overflows the stack and ends the process. An intersection of 300 expressions, 5 kB, computes for
+minutes, and only the end of the process can stop it.
+
+The process loads the tokenizer once and copies itself by `fork`. The copy reads guides and answers
+until one takes more than its time or memory, which ends the copy. Then the process itself reports
+how the copy ended, and makes the next one within milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import json
+import mmap
+import os
+import resource
+import signal
+import struct
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from tokenizers import Tokenizer
+
+from tandem.guides.automaton import MOST_STATES
+from tandem.guides.errors import GuideError
+from tandem.guides.grammar import grammar_of
+from tandem.guides.guide import Guide
+from tandem.preprocessing.tokenizer import load_tokenizer
+
+NICENESS: Final = 10  # beside normal work, it gets a tenth of a core
+MOST_BYTES: Final = 512 * 2**20  # that a copy may take
+STACK_BYTES: Final = 3 * 2**19  # the loop's threads have 2 MiB or more
+STALE_BYTES: Final = 32 * 2**20  # a copy whose heap has grown by more is replaced
+SECONDS: Final = 30.0  # wall time of a guide, for a machine without a core to spare
+SILENT: Final = 0
+# Verbose errors would hold the answer's text.
+LIMITS: Final = LLParserLimits(verbose_errors=False, max_lexer_states=MOST_STATES)
+TOO_LARGE: Final = "it is too deep or too large to compile; send a simpler one"
+PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
+LIBC: Final = ctypes.CDLL(None)
+
+
+def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> LLTokenizer:
+    """Return the library's form of a tokenizer, with our ends of sequence.
+
+    Raises GuideError if the library can't read it.
+    """
+    try:
+        return LLTokenizer(read.to_str(), n_vocab=vocab_size, eos_token=list(end_ids))
+    except ValueError as error:
+        raise GuideError("llguidance cannot read its tokenizer") from error
+
+
+def trim_heap() -> None:
+    """Return free memory to the system; does nothing without glibc."""
+    trim = getattr(LIBC, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:
+    """Answer jobs until their sender closes the connection, or ends."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # at the end of the thread that started it
+    os.nice(max(0, NICENESS - os.nice(0)))  # its parent may have a low priority already
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how a copy ended
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    tokenizer = read_tokenizer(load_tokenizer(Path(tokenizer_dir)), vocab_size, end_ids)
+    gc.collect()
+    gc.freeze()
+    trim_heap()
+    begun = mmap.mmap(-1, 8)  # the number of the last job, shared with the copy
+    while True:
+        copy = os.fork()
+        if not copy:
+            _serve(jobs, tokenizer, begun)
+        _, status = os.waitpid(copy, 0)
+        if not status:
+            return
+        jobs.send_bytes(json.dumps({"number": _number(begun), "status": status}).encode())
+
+
+def _number(begun: mmap.mmap) -> int:
+    [number] = struct.unpack("q", begun)
+    return int(number)
+
+
+def _serve(jobs: Connection, tokenizer: LLTokenizer, begun: mmap.mmap) -> NoReturn:
+    """Answer jobs within bounds. This process ends here, with 0 if no more jobs will come."""
+    status = 1
+    try:
+        _bound()
+        at_first = _heap_bytes()
+        while _heap_bytes() - at_first < STALE_BYTES:
+            number, kind, text, cpu_seconds = json.loads(jobs.recv_bytes())
+            begun[:] = struct.pack("q", number)
+            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # its signal ends the process
+            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+            answer = json.dumps({"number": number, **_answer(tokenizer, Guide(kind, text))})
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            jobs.send_bytes(answer.encode())
+    except (EOFError, OSError):
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _bound() -> None:
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the last words of a copy don't belong in the log
+    faulthandler.disable()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + MOST_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
+
+
+def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
+    """Return the grammar of a guide and the bytes that compiling it took, or why it is refused."""
+    trim_heap()
+    before = _heap_bytes()
+    try:
+        grammar = grammar_of(guide)
+        compiled = LLMatcher(tokenizer, grammar, log_level=SILENT, limits=LIMITS)
+        answer = compiled.deep_copy()
+        _begin(answer, tokenizer.eos_tokens)
+    except GuideError as error:
+        return {"refused": str(error)}
+    except MemoryError:
+        return {"refused": TOO_LARGE}
+    except Exception:  # noqa: BLE001  for the server's log
+        return {"fault": traceback.format_exc()}
+    failed = compiled.get_error() or answer.get_error()
+    if failed:
+        return {"failed": failed}
+    trim_heap()
+    return {"grammar": grammar, "num_bytes": max(0, _heap_bytes() - before)}
+
+
+def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:
+    """Do what the loop does first: some guides fail, or compute for minutes, only there."""
+    legal = int.from_bytes(answer.compute_bitmask(), "little")
+    for end in end_ids:
+        legal &= ~(1 << end)
+    if legal:
+        first = (legal & -legal).bit_length() - 1
+        answer.rollback(answer.try_consume_tokens([first]))
+        answer.compute_ff_tokens()
+
+
+def _heap_bytes() -> int:
+    """Return the bytes of resident memory that isn't a file's."""
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - shared) * resource.getpagesize()
