@@ -27,8 +27,8 @@ from tritonclient import grpc
 
 from benchmarks import bare
 from benchmarks.slowed import slowed
-from tandem.bls.ahead_plan import split
-from tandem.bls.ahead_statistics import ALL_BRANCHES
+from tandem.bls.draft_ahead.plan import split
+from tandem.bls.draft_ahead.statistics import ALL_BRANCHES
 from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor

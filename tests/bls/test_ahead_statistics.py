@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.ahead_plan import FIRST_PLAN
-from tandem.bls.ahead_statistics import BEFORE_TRIAL, MOST_UNREAD, AheadStatistics
-from tandem.bls.draft_ahead import DraftAhead
+from tandem.bls.draft_ahead.plan import FIRST_PLAN
+from tandem.bls.draft_ahead.statistics import BEFORE_TRIAL, MOST_UNREAD, AheadStatistics
+from tandem.bls.draft_ahead.branches import DraftAhead
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
 from tandem.bls.load_trials import PATIENCE, TRIAL_TURNS, TURN_TOKENS
 from tandem.bls.settings import MAX_HELPERS

@@ -25,9 +25,9 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls import draft_ahead
-from tandem.bls.ahead_plan import AheadPlan
-from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_ahead import (
+from tandem.bls.draft_ahead.plan import AheadPlan
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_ahead.branches import (
     BranchesAhead,
     DraftAhead,
     branches_of,

@@ -8,7 +8,7 @@ import pytest
 from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.effects import DraftPlan

@@ -20,7 +20,7 @@ from scripted import (
 
 from tandem.bls import effects
 from tandem.bls.draft_length import FIRST_TOKENS, FixedLength
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import SEEDED_LENGTH, DraftModel
 from tandem.bls.drafters.prompt_lookup import PromptLookup

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scripted import SETTINGS, Health, ids, play, with_engines
 
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.loop import Decoding
