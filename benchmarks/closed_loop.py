@@ -370,7 +370,9 @@ class World:
             max_matching_ngram_size=3,
             streams_text=self._streams_text,
         )
-        drafter = drafter_of(request, SETTINGS, Healthy(), self._statistics[number % len(self._statistics)])
+        drafter = drafter_of(
+            request, SETTINGS, Healthy(), self._statistics[number % len(self._statistics)]
+        )
         return Decoding(request, SETTINGS, drafter, clock=lambda: self.clock.now)
 
     def _perform(self, effects: Calls, answer: EngineAnswer | None) -> None:

@@ -3,14 +3,10 @@
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-import pytest
 from benchmarks.closed_loop import (
-    ANSWER_LEN,
     AcceptanceModel,
     PairTimes,
-    Phase,
     run,
-    run_phases,
 )
 from scale import first_of
 
@@ -105,9 +101,7 @@ CELLS |= {
     for edits in (True, False)
 }
 CELLS |= {
-    "one-processor-64": Cell(
-        replace(LARGE, processor=1.2e-3), EVEN, 64, (8, 10, 16), warm_up=600
-    ),
+    "one-processor-64": Cell(replace(LARGE, processor=1.2e-3), EVEN, 64, (8, 10, 16), warm_up=600),
     "never-alone-64": Cell(LARGE, EVEN, 64, (8, 10), options=options(steps_alone=0)),
     "longer-64": Cell(
         replace(LARGEST, processor=0.8e-3), AcceptanceModel((0.86,)), 64, (10, 14, 24)
@@ -125,7 +119,9 @@ CELLS |= {
     ),
     "tokens-cost-16": Cell(replace(LARGE, token_slope=0.005), EVEN, 16, (1, 2, 4, 8)),
     "tokens-cost-64": Cell(replace(LARGE, token_slope=0.003), EVEN, 64, (2, 4), steps=480),
-    "two-loops-16": Cell(replace(LARGE, batch_slope=0.01), EVEN, 16, (8,), options=options(loops=2)),
+    "two-loops-16": Cell(
+        replace(LARGE, batch_slope=0.01), EVEN, 16, (8,), options=options(loops=2)
+    ),
     "four-loops-16": Cell(SMALL, AcceptanceModel((0.6,)), 16, (1, 2, 4), options=options(loops=4)),
     "four-loops-wrong-64": Cell(
         replace(LARGE, batch_slope=0.03), WRONG, 64, options=options(loops=4)

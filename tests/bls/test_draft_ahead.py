@@ -25,15 +25,15 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls import draft_ahead
-from tandem.bls.draft_ahead.plan import AheadPlan
-from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.draft_ahead.branches import (
     BranchesAhead,
     DraftAhead,
     branches_of,
     branching_of,
 )
-from tandem.bls.draft_length import FixedLength
+from tandem.bls.draft_ahead.plan import AheadPlan
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
 from tandem.bls.request import Sampling
@@ -302,7 +302,7 @@ def test_a_shared_device_does_not_hinder_who_insists():
 
 
 def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
-    ahead = DraftAhead(AheadStatistics(AHEAD), 4, always=True)
+    ahead = DraftAhead(AheadStatistics(AHEAD), always=True)
     small = replace(AHEAD.draft, vocab_size=6)
     drafter = DraftModel(small, AHEAD.target, Health(), FixedLength(4), ahead)
     sequence = Sequence(request_of())
