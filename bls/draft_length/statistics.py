@@ -37,7 +37,7 @@ class Choice(NamedTuple):
     """What is best for requests of one level under one load.
 
     draft: the best draft. rate: tokens per second by it. pays: more than by the target alone.
-    length_ahead: the best length without a stop probability.
+    length_ahead: of branches; they take no time of a round, so the next longer one than in turn.
     """
 
     draft: DraftPlan
@@ -206,7 +206,8 @@ class DraftStatistics:
             own = int(by_arm[level].argmax())
             arm = own if by_arm[level, own] > OWN_ADVANTAGE * by_arm[level, common] else common
             rate = float(by_arm[level, arm])
-            length_ahead = self._lengths[int(rates[level, 0].argmax())]
+            longer = min(int(rates[level, 0].argmax()) + 1, len(self._lengths) - 1)
+            length_ahead = self._lengths[longer]
             choices.append(Choice(self._drafts[arm], rate, rate >= alone, length_ahead))
         load.choices = choices
         copy_costs = costs.copying.fit() if costs.copying.known else (fixed, 0.0)

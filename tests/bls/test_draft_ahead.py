@@ -24,7 +24,7 @@ from scripted import (
 )
 from strategies import languages
 
-from tandem.bls import draft_ahead
+from tandem.bls.draft_ahead import branches as draft_ahead
 from tandem.bls.draft_ahead.branches import (
     BranchesAhead,
     DraftAhead,
@@ -177,16 +177,6 @@ def test_a_draft_tells_whether_its_round_waited_for_branches_first(how, monkeypa
     assert not first
     assert later
     assert all(later)
-
-
-def test_nothing_is_drafted_ahead_behind_a_draft_on_trial(monkeypatch):
-    plan, draft = FixedLength.plan, BranchingDraft(ENDLESS)
-    monkeypatch.setattr(
-        FixedLength, "plan", lambda self, limit, **_: plan(self, limit)._replace(on_trial=True)
-    )
-    decoding = check(request_of(end_ids=()), ENDLESS, draft)
-    assert decoding.statistics.num_draft_tokens > 8
-    assert all(call.branching is None for call in draft.calls)
 
 
 def test_nothing_is_drafted_ahead_where_no_drafts_are_worth_it(monkeypatch):

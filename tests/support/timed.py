@@ -98,7 +98,7 @@ def tokens_per_second(world, draft_len, *, rated=True, max_draft_len=16):
         draft_len=draft_len,
         max_draft_len=max_draft_len,
     )
-    draft_statistics = DraftStatistics(max_draft_len, rated=rated)
+    draft_statistics = DraftStatistics(max_draft_len, clock=lambda: world.seconds, rated=rated)
     drafter = drafter_of(request, settings, Health(), draft_statistics)
     decoding = Decoding(request, settings, drafter, clock=lambda: world.seconds)
     play(decoding, world, world)
