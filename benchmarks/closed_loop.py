@@ -314,6 +314,10 @@ class World:
         self._running += 1
         self._perform(self._answers(number), None)
 
+    def tokens_of(self, number: int) -> int:
+        """Return the tokens of one stream."""
+        return self._fares[number].tokens
+
     def pass_time(self, seconds: float) -> None:
         """Let everything go on for so long."""
         end = self.clock.now + seconds

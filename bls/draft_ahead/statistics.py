@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tandem.bls.draft_ahead.plan import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
+from tandem.bls.draft_length.arms import MEMORY, Acceptance
 from tandem.bls.draft_length.costs import Line
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.settings import LoopSettings
 
-ALL_BRANCHES = 128  # of all sequences together; each has `ahead_plan.BUDGETS[0]` at least
+ALL_BRANCHES = 128  # of all sequences together; each has `plan.BUDGETS[0]` at least
 ADVANTAGE = 1.02  # of drafting ahead in tokens a second, before it is worth it
 PLAN_EVERY = 16  # rounds of all requests: costs change slowly
 MOST_RUNNING = 4  # sequences that draft ahead by default: more of them fill the draft engine
 CALL_WEIGHT = 0.1  # of a call in what calls take: about the last 100 count
-MEMORY = 0.998  # how much of what was learned about acceptance outlives a round
 MOST_UNREAD = 64  # handles of logits; what is forgotten is used again a minute later
-PRIOR = (7.0, 10.0)  # tokens accepted, and verified, before the first round
+FIRST_ACCEPTANCE = 0.7  # rate, before the first round
 
 
 class AheadStatistics:
@@ -40,7 +37,7 @@ class AheadStatistics:
         self._shares_device = settings.engines_share_device
         self._running = running
         self._lock = threading.Lock()
-        self._accepted: dict[str, NDArray[np.float64]] = {}  # by drafter: [accepted, verified]
+        self._acceptance = defaultdict[str, Acceptance](Acceptance)  # by drafter
         self._target = Line()  # seconds of a verification, by draft tokens
         self._step = Line()  # of a step of the draft engine, by branches
         self._way = Line()  # of a draft call, besides the engine
@@ -48,13 +45,12 @@ class AheadStatistics:
         # advantage.
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
-        # Handles of branches' logits that nobody will read; see `draft_ahead.BranchLogits`.
+        # Handles of branches' logits that nobody will read; see `branches.BranchLogits`.
         self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
         """Return how probable it is that the next draft token is accepted, if all before were."""
-        accepted, verified = self._accepted.get(drafter, PRIOR)
-        return float(np.clip(accepted / verified, 0.05, 0.98))
+        return max(0.05, self._acceptance[drafter].rate(FIRST_ACCEPTANCE))
 
     def seconds(self, num_tokens: int) -> float:
         """Return how long a draft call for so many tokens takes; 0 where nobody knows."""
@@ -75,13 +71,11 @@ class AheadStatistics:
         One that was to stop where it is unsure ends before most tokens that are wrong: how many of
         its tokens were right says too much of the next ones.
         """
-        decided = min(num_accepted + 1, len(draft))
         stopped = draft.plan is not None and draft.plan.stop_probability > 0
         with self._lock:
             self._rounds += 1
             if not stopped:
-                known = self._accepted.get(draft.drafter, np.array(PRIOR))
-                self._accepted[draft.drafter] = MEMORY * known + (num_accepted, decided)
+                self._acceptance[draft.drafter].add(num_accepted, len(draft), MEMORY)
 
     def timed(self, draft: Draft, seconds: StepSeconds) -> None:
         """Learn what a round took. What its draft did not take is time to draft ahead in."""
@@ -105,12 +99,13 @@ class AheadStatistics:
                 self._add_call(answer, num_tokens + 1, num_branches)
 
     def plan(self, longest: int, most: int = MOST_TOKENS, *, always: bool) -> AheadPlan | None:
-        """Decide; None: it does not pay.
+        """Plan branches; None: drafting ahead doesn't pay.
 
-        longest: tokens (>= 1) that a draft may have. most: tokens of all branches together. always:
-        only how, not whether.
+        longest: tokens (>= 1) of a branch. most: tokens of all branches together. always: decide
+        only how, not whether. The more sequences decode, the fewer branches each may ask for.
         """
-        if not (always or self._may_pay):
+        running = max(1, self._running())
+        if not always and (self._shares_device or running > MOST_RUNNING):
             return None
         with self._lock:
             limits = longest, most
@@ -119,20 +114,11 @@ class AheadStatistics:
                 costs = self._costs()
                 if costs is None:
                     return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
-                acceptance, share = self.acceptance(DRAFT_MODEL.name), self._share
+                acceptance = self.acceptance(DRAFT_MODEL.name)
+                share = ALL_BRANCHES // running
                 plan, advantage = best_plan(costs, acceptance, longest, share, most)
                 self._plans[limits] = self._rounds, plan, advantage
         return plan if always or advantage > ADVANTAGE else None
-
-    @property
-    def _may_pay(self) -> bool:
-        """Whether a plan is worth being made: to make one takes a processor's time."""
-        return not self._shares_device and self._running() <= MOST_RUNNING
-
-    @property
-    def _share(self) -> int:
-        """Branches that a sequence may ask for: the more of them decode, the fewer each."""
-        return ALL_BRANCHES // max(1, self._running())
 
     def _costs(self) -> Costs | None:
         """Return what calls take; None where nobody knows yet."""

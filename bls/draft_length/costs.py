@@ -111,11 +111,12 @@ class Load:
     """
 
     def __init__(self, near: Load | None = None) -> None:
-        self.drafting = near.drafting.of_neighbor() if near else Line()  # rounds, by drafted tokens
-        self.copying = near.copying.of_neighbor() if near else Line()  # rounds, by copied tokens
-        self.alone = Line()  # a token of the target alone
+        # Rounds by drafted tokens, rounds by copied tokens, and a token of the target alone.
+        self.drafting: Line = near.drafting.of_neighbor() if near else Line()
+        self.copying: Line = near.copying.of_neighbor() if near else Line()
+        self.alone = Line()
         self.verification = 0.0  # seconds of the target's call in a round, on average
-        self.slot = near.slot if near else 2.0**SHORTEST_SLOT  # seconds
+        self.slot: float = near.slot if near else 2.0**SHORTEST_SLOT  # seconds
         self._periods = {Mode.ALONE: SHORTEST_PERIOD, Mode.DRAFTING: SHORTEST_PERIOD}
         self._counted = 0  # the slot whose steps are being counted
         self._measured = False  # whether as many rounds as sequences were counted under this load

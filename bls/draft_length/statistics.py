@@ -18,15 +18,21 @@ from typing import NamedTuple
 import numpy as np
 
 from tandem.bls.chunk_size import MOST_TOKENS
-from tandem.bls.draft_length.arms import LENGTHS, MEMORY, STOP_PROBABILITIES, Acceptance, Arms
+from tandem.bls.draft_length.arms import (
+    LENGTHS,
+    MEMORY,
+    STOP_PROBABILITIES,
+    Acceptance,
+    Arms,
+    Floats,
+)
 from tandem.bls.draft_length.costs import Load, Mode
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 FIRST_TOKENS = 8  # of a draft before anything is known
 LEVELS = 5  # of requests: drafts are right for about 1, 2, 4, 8 or 16 tokens
 OWN_ADVANTAGE = 1.04  # that a level must gain by another arm than all requests'; less may be chance
-FIRST_ROUNDS = 256  # of all requests, in which plans are made every
-PLAN_EVERY = 16  # rounds, not only at the end of a slot
+FIRST_ROUNDS = 64  # of all requests, after each of which they plan; later at the end of a slot
 SEQUENCES_PER_LESSON = 16  # of so many sequences, one asks for probabilities: they cost time
 # Acceptance rate of tokens that 1, 2, 3, and 4 or more copied tokens led to, before the first copy.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
@@ -50,10 +56,10 @@ class LoadPlans:
     """The plans for one load, and the costs that they follow from."""
 
     def __init__(self, near: LoadPlans | None) -> None:
-        self.costs = Load(near.costs if near else None)
+        self.costs: Load = Load(near.costs if near else None)
         self.choices: list[Choice] = near.choices if near else []  # by level
-        self.copy_rates = near.copy_rates if near else np.zeros((1, 1))  # [num_kinds, num_lengths]
-        self.rounds_left = 0  # before the next plan, while little is known
+        # [num_kinds, num_lengths]
+        self.copy_rates: Floats = near.copy_rates if near else np.zeros((1, 1))
 
 
 class DraftStatistics:
@@ -157,8 +163,7 @@ class DraftStatistics:
             self._end_slot(load)
             if timed:
                 self._count(load, draft, seconds)
-            load.rounds_left -= 1
-            if load.rounds_left < 0 and self._arms.rounds[0] < FIRST_ROUNDS:
+            if self._arms.rounds[0] < FIRST_ROUNDS:
                 self._plan(load)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
@@ -216,7 +221,6 @@ class DraftStatistics:
         most = max(*promised, float(load.copy_rates.max()) if costs.copying.known else 0.0)
         round_seconds = fixed + each * self._arms.drafted(0, common)
         costs.schedule(round_seconds, 1 - alone / most, 1 - min(promised) / alone)
-        load.rounds_left = PLAN_EVERY
 
 
 def _kind_of(copied: Draft) -> int:

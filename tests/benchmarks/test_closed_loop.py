@@ -3,10 +3,15 @@
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+import pytest
 from benchmarks.closed_loop import (
+    ANSWER_LEN,
     AcceptanceModel,
     PairTimes,
+    Phase,
+    World,
     run,
+    run_phases,
 )
 from scale import first_of
 
@@ -22,8 +27,6 @@ EVEN, WRONG, RIGHT = AcceptanceModel((0.81278,)), AcceptanceModel((0.0,)), Accep
 EASY, HARD = AcceptanceModel((0.95,)), AcceptanceModel((0.05,))
 TWO_STATE = AcceptanceModel((0.95, 0.517), (0.92, 0.8))
 
-# Experiments follow the machine's clock. What it shows at the beginning must not matter.
-OFFSETS = first_of(0.0, 1003.7, 333.31, 86411.9)
 # Steps of the target that a simulation lasts, by streams: thousands of rounds.
 STEPS = {1: 1500, 2: 1500, 16: 300, 64: 160}
 WARM_UP = {1: 0, 2: 0, 16: 200, 64: 200}
@@ -127,4 +130,102 @@ CELLS |= {
         replace(LARGE, batch_slope=0.03), WRONG, 64, options=options(loops=4)
     ),
 }
-HEAVY = {"one-processor-64", "longer-64", "never-alone-64"}
+# Experiments follow the machine's clock, and what it shows at the beginning must not matter.
+OFFSETS, MORE_OFFSETS = (0.0, 1003.7), (333.31, 86411.9)
+LIGHT = {"even-64", "wrong-64"} | {name for name, cell in CELLS.items() if cell.streams < 64}
+LOSES_AT_MOST = 0.95
+
+
+def everywhere():
+    """Each cell at several offsets: the expensive ones at few."""
+    for name, cell in CELLS.items():
+        for offset in (*OFFSETS, *MORE_OFFSETS):
+            is_light = name in LIGHT and offset in OFFSETS[: 1 if cell.streams == 64 else 2]
+            marks = () if is_light else pytest.mark.heavy
+            yield pytest.param(name, offset, marks=marks, id=f"{name}-at-{offset}")
+
+
+@pytest.mark.parametrize(("name", "offset"), everywhere())
+def test_auto_never_loses_much(name, offset):
+    assert CELLS[name].over_best(offset) > LOSES_AT_MOST
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize(
+    ("name", "gain"), [("two-state-1", 1.06), ("mixed-2", 1.03), ("mixed-unrated-16", 1.1)]
+)
+def test_auto_gains_if_texts_differ(name, gain, offset):
+    """No fixed length fits stretches, or requests, of which some are easy and some are hard."""
+    assert CELLS[name].over_best(offset) > gain
+
+
+BURST = replace(LARGE, batch_slope=0.03)
+CHANGES = {
+    # A burst used to leave a single stream without drafts for up to half a minute.
+    "burst": (BURST, [(1, 6, EVEN), (64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
+    "first-burst": (BURST, [(64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
+    "loads-in-turn": (BURST, [(n, 5, EVEN) for n in (1, 64) * 3], (8,)),
+    "harder": (LARGE, [(1, 20, EASY), (1, 10, HARD), (1, 20, HARD)], (1, 12)),
+    "easier": (LARGE, [(1, 20, HARD), (1, 10, EASY), (1, 20, EASY)], (12,)),
+    "useful-at-last": (
+        replace(LARGE, batch_slope=0.01),
+        [(16, 20, WRONG), (16, 16, EASY), (16, 10, EASY)],
+        (12,),
+    ),
+}
+
+
+@pytest.mark.parametrize("offset", first_of(0.0, 1003.7, 333.31, 86411.9))
+@pytest.mark.parametrize("name", CHANGES)
+def test_auto_recovers_after_a_change(name, offset):
+    pair, changes, lengths = CHANGES[name]
+    phases = [Phase(streams, seconds, (language,)) for streams, seconds, language in changes]
+    fixed = [run_phases(pair, phases, draft_len=length)[-1] for length in (0, *lengths)]
+    auto = run_phases(pair, phases, draft_len=AUTO, offset=offset)[-1]
+    assert auto > 0.94 * max(fixed)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_auto_recovers_from_a_draft_engine_that_gets_ten_times_slower(offset):
+    phases = [Phase(1, 20, (EVEN,)), Phase(1, 10, (EVEN,), 10 * LARGE.draft), Phase(1, 10, (EVEN,))]
+    fixed = [run_phases(LARGE, phases, draft_len=length)[-1] for length in (0, 2)]
+    assert run_phases(LARGE, phases, draft_len=AUTO, offset=offset)[-1] > 0.85 * max(fixed)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_stream_whose_neighbors_draft_is_not_starved(offset):
+    pair = replace(LARGE, batch_slope=0.01)
+    world = World(pair, (EASY, HARD), AUTO, offset=offset)
+    world.enter(Phase(8, 20, (EASY, HARD)))
+    world.pass_time(20)
+    alone = World(pair, (EASY, HARD), 0)
+    alone.enter(Phase(8, 20, (EASY, HARD)))
+    alone.pass_time(20)
+    assert min(world.tokens_of(n) for n in range(8)) > 0.8 * alone.tokens_of(1)
+
+
+def fixed_rate(pair, language, streams, draft_len):
+    return Cell(pair, language, streams).rate(draft_len)
+
+
+def test_the_target_alone_takes_a_step_a_token_and_a_call_for_32_of_them():
+    a_token = LARGE.target + (LARGE.hop + LARGE.processor) / 32
+    assert fixed_rate(LARGE, EVEN, 1, 0) == pytest.approx(1 / a_token, rel=0.02)
+
+
+def test_drafts_that_are_right_earn_one_token_more_than_they_have():
+    length, rounds = 9, ANSWER_LEN // 10
+    seconds = 2 * (LARGE.hop + LARGE.processor) + length * LARGE.draft
+    seconds += LARGE.target * (1 + LARGE.verify_slope * length)
+    assert fixed_rate(LARGE, RIGHT, 1, length) == pytest.approx(10 / seconds, rel=1 / rounds)
+
+
+def test_each_other_call_under_way_makes_a_step_longer():
+    slow = replace(LARGE, batch_slope=0.03)
+    share = fixed_rate(LARGE, EVEN, 64, 0) / fixed_rate(slow, EVEN, 64, 0)
+    assert share == pytest.approx(1 + 63 * 0.03, rel=0.03)
+
+
+def test_the_loops_processor_is_one_for_all_streams():
+    busy = replace(LARGE, processor=0.01)  # a round needs twice as much
+    assert fixed_rate(busy, RIGHT, 64, 9) == pytest.approx(10 / 0.02, rel=0.05)

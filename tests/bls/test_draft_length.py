@@ -1,0 +1,156 @@
+"""What drafters and requests may rely on, whatever `auto` has learned."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import ids
+
+from tandem.bls.draft_length.auto import AutoLength
+from tandem.bls.draft_length.fixed import FixedLength
+from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
+
+MAX_DRAFT_LEN = 16
+SECONDS = st.floats(0.0, 100.0)
+
+
+class World:
+    """A clock and a number of sequences that a test sets."""
+
+    def __init__(self, rated):
+        self.now, self.running = 0.0, 1
+        self.statistics = DraftStatistics(
+            MAX_DRAFT_LEN, lambda: self.running, lambda: self.now, rated=rated
+        )
+
+
+def drafted(tokens, seconds, *, rated):
+    log_probs = np.full(tokens, -0.1, np.float32) if rated else None
+    answer = EngineAnswer(ids(*[1] * tokens), seconds, seconds, log_probs=log_probs)
+    return Draft(answer.tokens, drafter="draft_model", answer=answer)
+
+
+def copied(tokens, num_matching=2):
+    return Draft(ids(*[1] * tokens), drafter="prompt_lookup", num_matching=num_matching)
+
+
+def step(length, kind, tokens, accepted, seconds, *, rated):
+    """Have a request learn from a step of some kind."""
+    accepted = min(accepted, tokens)
+    if kind == "alone":
+        length.observe_plain_step(tokens, StepSeconds(seconds, seconds / 2))
+    else:
+        draft = copied(tokens) if kind == "copy" else drafted(tokens, seconds / 3, rated=rated)
+        length.verified(draft, accepted, StepSeconds(seconds, seconds / 2))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("draft", "copy", "alone")),
+        st.integers(1, MAX_DRAFT_LEN),
+        st.integers(0, MAX_DRAFT_LEN),
+        SECONDS,
+        st.integers(0, 70),  # sequences that decode
+        SECONDS,  # that pass before the next step
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS, st.booleans(), st.integers(1, 40), st.booleans())
+def test_a_plan_never_exceeds_what_fits_and_always_goes_on(steps, rated, limit, ahead):
+    world = World(rated)
+    lengths = [AutoLength(world.statistics) for _ in range(3)]
+    for number, (kind, tokens, accepted, seconds, running, passed) in enumerate(steps):
+        length = lengths[number % len(lengths)]
+        world.running, world.now = running, world.now + passed
+        plan = length.plan(limit, ahead=ahead)
+        assert 0 <= plan.num_tokens <= (limit if ahead else min(limit, MAX_DRAFT_LEN))
+        assert plan.num_tokens or 1 <= plan.plain_tokens <= 32
+        assert 0 <= length.copy_length(copied(tokens)) <= tokens
+        assert 1 <= length.length_ahead <= MAX_DRAFT_LEN
+        step(length, kind, tokens, accepted, seconds, rated=rated)
+
+
+def test_requests_of_many_threads_never_raise():
+    statistics = DraftStatistics(MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, rated=True)
+    turns, errors = iter(range(10**9)), []
+
+    def decode(seed):
+        random, length = np.random.default_rng(seed), AutoLength(statistics)
+        try:
+            for _ in range(300):
+                plan, seconds = length.plan(8), float(random.random()) / 100
+                length.copy_length(copied(3))
+                kind = "draft" if plan.num_tokens else "alone"
+                step(
+                    length,
+                    kind,
+                    max(1, plan.num_tokens),
+                    int(random.integers(9)),
+                    seconds,
+                    rated=True,
+                )
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=decode, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def alone_and_drafting(loops, seconds):
+    """Return when each of several loops lets nobody draft, in steps of 10 ms."""
+    worlds = [World(rated=False) for _ in range(loops)]
+    lengths = [AutoLength(world.statistics) for world in worlds]
+    times = []
+    for number in range(int(seconds * 100)):
+        for world, length in zip(worlds, lengths, strict=True):
+            world.now = number / 100
+            if number % 5 == 0:
+                step(length, "draft", 4, 3, 0.05, rated=False)
+        times.append([not length.allows_drafts() for length in lengths])
+    return times
+
+
+def test_several_loops_experiment_at_the_same_time_without_messages():
+    times = alone_and_drafting(3, 60)
+    assert any(all(now) for now in times)
+    assert all(len(set(now)) == 1 for now in times)
+
+
+def test_experiments_take_a_small_part_of_the_time():
+    times = alone_and_drafting(1, 300)
+    assert 0 < sum(now[0] for now in times) < 0.05 * len(times)
+
+
+def test_a_draft_that_failed_before_the_target_went_on_is_not_its_cost():
+    world = World(rated=False)
+    length = AutoLength(world.statistics)
+    for number in range(200):
+        world.now = number / 10
+        if length.plan(8).num_tokens:
+            step(length, "draft", 8, 6, 0.1, rated=False)
+        else:
+            step(length, "alone", 1, 0, 0.05, rated=False)
+    usual = length.plan(8)
+    for _ in range(20):
+        world.now += 5.0
+        length.plan(8)
+        length.observe_plain_step(1, StepSeconds(5.0, 0.05))
+    assert usual.num_tokens
+    assert world.statistics.load().costs.seconds_alone < 0.1
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_fixed_length_drafts_what_fits_and_takes_copies_whole(ahead):
+    length = FixedLength(4)
+    assert [length.plan(limit, ahead=ahead) for limit in (3, 9)] == [DraftPlan(3), DraftPlan(4)]
+    assert length.copy_length(copied(5)) == 5
+    assert length.allows_drafts()
