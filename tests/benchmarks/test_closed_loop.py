@@ -145,7 +145,7 @@ def everywhere():
             yield pytest.param(name, offset, marks=marks, id=f"{name}-at-{offset}")
 
 
-@pytest.mark.parametrize(("name", "offset"), everywhere())
+@pytest.mark.parametrize(("name", "offset"), [*everywhere()])
 def test_auto_never_loses_much(name, offset):
     assert CELLS[name].over_best(offset) > LOSES_AT_MOST
 
