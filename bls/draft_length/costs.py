@@ -59,7 +59,7 @@ class Line:
 
     def end_slot(self, capacity: float) -> None:
         """Learn the mean of the steps. capacity: seconds of all sequences in the slot."""
-        if self.steps:
+        if self._seconds > 0:
             weight = min(1.0, self._seconds / capacity)
             self.add(self._tokens / self.steps, self._seconds / self.steps, weight)
         self._forget_slot()
@@ -104,13 +104,13 @@ class Line:
         self._tokens = self._seconds = 0.0
 
 
-class Load:
+class LoadCosts:
     """What steps cost while about so many sequences decode, and what is done in which slot.
 
     near: the load that is most similar to it, and known.
     """
 
-    def __init__(self, near: Load | None = None) -> None:
+    def __init__(self, near: LoadCosts | None = None) -> None:
         # Rounds by drafted tokens, rounds by copied tokens, and a token of the target alone.
         self.drafting: Line = near.drafting.of_neighbor() if near else Line()
         self.copying: Line = near.copying.of_neighbor() if near else Line()
@@ -143,7 +143,12 @@ class Load:
     @property
     def seconds_alone(self) -> float:
         """Seconds per token of the target alone. Until it was measured: of a verification."""
-        return self.alone.at(0) if self.alone.known else self.verification
+        return max(1e-9, self.alone.at(0) if self.alone.known else self.verification)
+
+    def count_verification(self, seconds: float) -> None:
+        """Learn what a call of the target took in a round."""
+        weight = 1 - SLOT_MEMORY if self.verification else 1.0
+        self.verification += weight * (seconds - self.verification)
 
     def end_slot(self, now: float, running: int) -> bool:
         """Learn from the last slot if another one has begun; return whether it has."""

@@ -26,7 +26,7 @@ from tandem.bls.draft_length.arms import (
     Arms,
     Floats,
 )
-from tandem.bls.draft_length.costs import Load, Mode
+from tandem.bls.draft_length.costs import LoadCosts, Mode
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 FIRST_TOKENS = 8  # of a draft before anything is known
@@ -39,7 +39,7 @@ COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 COPY_ROUNDS = 2.0  # that this counts for
 
 
-class Choice(NamedTuple):
+class DraftChoice(NamedTuple):
     """What is best for requests of one level under one load.
 
     draft: the best draft. rate: tokens per second by it. pays: more than by the target alone.
@@ -56,8 +56,8 @@ class LoadPlans:
     """The plans for one load, and the costs that they follow from."""
 
     def __init__(self, near: LoadPlans | None) -> None:
-        self.costs: Load = Load(near.costs if near else None)
-        self.choices: list[Choice] = near.choices if near else []  # by level
+        self.costs: LoadCosts = LoadCosts(near.costs if near else None)
+        self.choices: list[DraftChoice] = near.choices if near else []  # by level
         # [num_kinds, num_lengths]
         self.copy_rates: Floats = near.copy_rates if near else np.zeros((1, 1))
 
@@ -116,13 +116,13 @@ class DraftStatistics:
             return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._rated)
         choice, mode = load.choices[level], load.costs.mode(now)
         if mode is Mode.ALONE or (mode is Mode.BEST and not choice.pays):
-            fitting = load.costs.seconds_to_change(now) / max(1e-9, load.costs.seconds_alone)
+            fitting = load.costs.seconds_to_change(now) / load.costs.seconds_alone
             return DraftPlan(0, plain_tokens=int(min(max(1, fitting), MOST_TOKENS)))
-        wants = self._rated
-        if next(self._turns) % (1 + self._running() // SEQUENCES_PER_LESSON):
-            wants = False
+        has_turn = not next(self._turns) % (1 + self._running() // SEQUENCES_PER_LESSON)
         num_tokens = min(limit, choice.draft.num_tokens)
-        return choice.draft._replace(num_tokens=num_tokens, wants_log_probs=wants)
+        return choice.draft._replace(
+            num_tokens=num_tokens, wants_log_probs=self._rated and has_turn
+        )
 
     def length_ahead(self, level: int) -> int:
         """Return how long a request's branches are worth being, if they are free."""
@@ -182,9 +182,7 @@ class DraftStatistics:
         costs, now = load.costs, self._clock()
         if costs.drafting.known and not costs.is_settled(now - seconds.whole, now):
             return
-        costs.verification += (seconds.target - costs.verification) * (
-            0.05 if costs.verification else 1.0
-        )
+        costs.count_verification(seconds.target)
         if draft.answer is None:
             costs.copying.count(len(draft), seconds.whole)
             return
@@ -200,7 +198,7 @@ class DraftStatistics:
     def _plan(self, load: LoadPlans) -> None:
         """Plan for each level of requests, as soon as anything is known."""
         costs = load.costs
-        if not (costs.drafting.known and self._arms.rounds[0] and costs.seconds_alone):
+        if not (costs.drafting.known and self._arms.rounds[0] and costs.verification):
             return
         fixed, each = costs.drafting.fit()
         rates = self._arms.rates(fixed, each, first_is_all=True)
@@ -213,7 +211,7 @@ class DraftStatistics:
             rate = float(by_arm[level, arm])
             longer = min(int(rates[level, 0].argmax()) + 1, len(self._lengths) - 1)
             length_ahead = self._lengths[longer]
-            choices.append(Choice(self._drafts[arm], rate, rate >= alone, length_ahead))
+            choices.append(DraftChoice(self._drafts[arm], rate, rate >= alone, length_ahead))
         load.choices = choices
         copy_costs = costs.copying.fit() if costs.copying.known else (fixed, 0.0)
         load.copy_rates = self._copies.rates(*copy_costs)[:, 0]
