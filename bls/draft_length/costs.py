@@ -12,8 +12,8 @@ import math
 from enum import Enum
 
 SLOT_MEMORY = 0.9  # weight of older slots, per full slot: the last 10 count
-SURPRISE = 1.5  # a slot that differs by this factor from what was expected outweighs older ones
-SHORTEST_SLOT = -2  # a quarter of a second, as a power of two
+SURPRISE = 1.5  # two slots that differ by this factor from what was expected outweigh older ones
+SHORTEST_SLOT, LONGEST_SLOT = -2, 3  # a quarter of a second and 8 s, as powers of two
 SLOT_ROUNDS = 4  # rounds that a slot has time for, at least
 SHORTEST_PERIOD = 16  # slots
 EXPERIMENTS_COST = 0.01  # share of the throughput that experiments of one kind may cost
@@ -34,6 +34,7 @@ class Line:
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # means, central moments
         self._engine_seconds = self._engine_tokens = 0.0
+        self._was_surprised = False
         self._forget_slot()
 
     @property
@@ -65,9 +66,15 @@ class Line:
         self._forget_slot()
 
     def add(self, x: float, y: float, weight: float) -> None:
-        """Learn that steps of ``x`` tokens took ``y`` seconds. weight: up to 1."""
+        """Learn that steps of ``x`` tokens took ``y`` seconds. weight: up to 1.
+
+        A surprise is ignored until a second one follows: the machine may just have been paused.
+        """
         expected = self.at(x)
-        surprising = self.known and not expected / SURPRISE < y < expected * SURPRISE
+        surprising = self._weight > 1 and not expected / SURPRISE < y < expected * SURPRISE
+        first, self._was_surprised = surprising and not self._was_surprised, surprising
+        if first:
+            return
         self._forget(1 - weight * (1 - (SLOT_MEMORY / 4 if surprising else SLOT_MEMORY)))
         self._weight += weight
         dx, dy = x - self._x, y - self._y
@@ -182,7 +189,7 @@ class LoadCosts:
         experiment of that kind. Powers of two have edges in common, also among several loops.
         """
         exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
-        self.slot = 2.0 ** max(SHORTEST_SLOT, exponent)
+        self.slot = 2.0 ** min(max(SHORTEST_SLOT, exponent), LONGEST_SLOT)
         for mode, cost in ((Mode.ALONE, cost_alone), (Mode.DRAFTING, cost_drafting)):
             slots = max(SHORTEST_PERIOD, cost / EXPERIMENTS_COST)
             self._periods[mode] = 2 ** math.ceil(math.log2(slots))

@@ -164,7 +164,7 @@ CHANGES = {
     # A burst used to leave a single stream without drafts for up to half a minute.
     "burst": (BURST, [(1, 6, EVEN), (64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
     "first-burst": (BURST, [(64, 6, EVEN), (1, 10, EVEN), (1, 10, EVEN)], (8,)),
-    "loads-in-turn": (BURST, [(n, 5, EVEN) for n in (1, 64) * 3], (8,)),
+    "loads-in-turn": (BURST, [(n, 5, EVEN) for n in (1, 64) * 2], (8,)),
     "harder": (LARGE, [(1, 20, EASY), (1, 10, HARD), (1, 20, HARD)], (1, 12)),
     "easier": (LARGE, [(1, 20, HARD), (1, 10, EASY), (1, 20, EASY)], (12,)),
     "useful-at-last": (

@@ -130,6 +130,26 @@ def test_experiments_take_a_small_part_of_the_time():
     assert 0 < sum(now[0] for now in times) < 0.05 * len(times)
 
 
+def test_a_pause_of_the_machine_ends_no_drafts():
+    world = World(rated=False)
+    length = AutoLength(world.statistics)
+
+    def decode(rounds, seconds):
+        with_drafts = 0
+        for _ in range(rounds):
+            world.now += seconds
+            if length.plan(8).num_tokens:
+                with_drafts += 1
+                step(length, "draft", 8, 6, seconds, rated=False)
+            else:
+                step(length, "alone", 1, 0, 0.05, rated=False)
+        return with_drafts
+
+    decode(300, 0.1)
+    decode(1, 10.0)
+    assert decode(40, 0.1) > 30
+
+
 def test_a_draft_that_failed_before_the_target_went_on_is_not_its_cost():
     world = World(rated=False)
     length = AutoLength(world.statistics)
