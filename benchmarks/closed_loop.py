@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Chunk, DecodedText, EngineAnswer, EngineCall, TextCall
 from tandem.bls.errors import EngineCallError
@@ -66,12 +66,15 @@ class PairTimes:
     """What calls of two engines take, in seconds.
 
     target, draft: a step. hop: on the way of a call, in and out. processor: of the loop's, a call.
+    verify_slope: part of a step that each draft token of a verification takes; token_slope: of each
+    other verification under way.
     """
 
     target: float
     draft: float
     verify_slope: float = 0.005
     batch_slope: float = 0.0
+    token_slope: float = 0.0
     hop: float = 0.6e-3
     processor: float = 0.2e-3
 
@@ -131,6 +134,18 @@ def _copy(
         at += length
 
 
+class Phase(NamedTuple):
+    """What streams decode for so many seconds: a text per stream, in turn.
+
+    draft: the draft engine's seconds per token from now on; None: as before.
+    """
+
+    streams: int
+    seconds: float
+    languages: tuple[AcceptanceModel, ...]
+    draft: float | None = None
+
+
 class ClosedLoopResult(NamedTuple):
     """What the streams did."""
 
@@ -187,18 +202,21 @@ class SimulatedEngine:
     """Serves calls side by side; how long one takes is decided when it begins."""
 
     def __init__(self, clock: Clock, step: float, pair: PairTimes) -> None:
+        self.step = step
         self._clock = clock
-        self._step = step
         self._pair = pair
-        self._under_way = 0
+        self._under_way = self._verifying = 0  # calls, and draft tokens in them
 
-    def serve(self, steps: float, then: Callable[[float], None]) -> None:
+    def serve(self, steps: float, draft_tokens: int, then: Callable[[float], None]) -> None:
         """Take so many steps; pass the seconds on."""
-        seconds = steps * self._step * (1 + self._pair.batch_slope * self._under_way)
+        steps *= 1 + self._pair.batch_slope * self._under_way
+        seconds = self.step * (steps + self._pair.token_slope * self._verifying)
         self._under_way += 1
+        self._verifying += draft_tokens
 
         def ended() -> None:
             self._under_way -= 1
+            self._verifying -= draft_tokens
             then(seconds)
 
         self._clock.after(seconds, ended)
@@ -231,27 +249,36 @@ class Healthy:
         raise error
 
 
-Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText], Any, None]
+# A number: this stream pauses.
+Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText] | int, Any, None]
 
 
 class World:
-    """Both engines, the loop's processor and all streams."""
+    """Both engines, the loop's processor and all streams.
+
+    offset: what the machine's clock shows at the beginning, in seconds. loops: processes that serve
+    streams in turn, and learn separately.
+    """
 
     def __init__(
         self,
         pair: PairTimes,
-        language: AcceptanceModel,
-        drafter: DrafterName,
+        languages: tuple[AcceptanceModel, ...],
         draft_len: int,
         *,
-        rated: bool,
-        streams_text: bool,
+        drafter: DrafterName = "draft_model",
+        rated: bool = True,
+        streams_text: bool = False,
+        offset: float = 0.0,
+        loops: int = 1,
     ) -> None:
         self.clock = Clock()
         self.tokens_alone = self.rounds = self.drafted = 0
         self._fares: dict[int, Fare] = {}
         self._pair = pair
-        self._language = language
+        self._languages = languages
+        self._wanted = self._running = 0  # streams
+        self._paused: dict[int, Calls] = {}
         self._drafter: DrafterName = drafter
         self._draft_len = draft_len
         self._streams_text = streams_text
@@ -260,12 +287,42 @@ class World:
             "target": SimulatedEngine(self.clock, pair.target, pair),
             "draft": SimulatedEngine(self.clock, pair.draft, pair),
         }
-        self._statistics = DraftStatistics(MAX_DRAFT_LEN, lambda: len(self._fares), rated=rated)
+        self._statistics = [
+            DraftStatistics(
+                MAX_DRAFT_LEN,
+                lambda: self._running,
+                lambda: offset + self.clock.now,
+                rated=rated,
+            )
+            for _ in range(loops)
+        ]
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase: streams that are missing start now, others pause after their answers."""
+        self._languages = phase.languages
+        if phase.draft is not None:
+            self._engines["draft"].step = phase.draft
+        self._wanted = phase.streams
+        for number in range(phase.streams):
+            if number not in self._fares or number in self._paused:
+                self._running += 1
+                self._perform(self._paused.pop(number, None) or self._answers(number), None)
 
     def stream(self, number: int) -> None:
-        """Let a stream begin; it never ends."""
-        effects = self._answers(number)
-        self._perform(effects, None)
+        """Let one more stream begin."""
+        self._wanted = max(self._wanted, number + 1)
+        self._running += 1
+        self._perform(self._answers(number), None)
+
+    def tokens_of(self, number: int) -> int:
+        """Return the tokens of one stream."""
+        return self._fares[number].tokens
+
+    def pass_time(self, seconds: float) -> None:
+        """Let everything go on for so long."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.advance()
 
     def begin_counting(self) -> None:
         """Forget all figures; streams go on."""
@@ -287,8 +344,11 @@ class World:
         """Every engine call of a stream; sent its answer."""
         fare = self._fares[number] = Fare()
         for answer in itertools.count():
-            text = self._language.text(number + 1000 * answer)
-            steps = self._decoding(text).decode()
+            if number >= self._wanted:
+                yield number
+            language = self._languages[number % len(self._languages)]
+            text = language.text(number + 1000 * answer)
+            steps = self._decoding(number, text).decode()
             effect = next(steps, None)
             while effect is not None:
                 sent: Any = None
@@ -303,7 +363,7 @@ class World:
                 except StopIteration:
                     effect = None
 
-    def _decoding(self, text: SimulatedText) -> Decoding:
+    def _decoding(self, number: int, text: SimulatedText) -> Decoding:
         request = Request(
             prompt_ids=text.prompt,
             max_tokens=ANSWER_LEN,
@@ -314,17 +374,24 @@ class World:
             max_matching_ngram_size=3,
             streams_text=self._streams_text,
         )
-        drafter = drafter_of(request, SETTINGS, Healthy(), self._statistics)
+        drafter = drafter_of(
+            request, SETTINGS, Healthy(), self._statistics[number % len(self._statistics)]
+        )
         return Decoding(request, SETTINGS, drafter, clock=lambda: self.clock.now)
 
     def _perform(self, effects: Calls, answer: EngineAnswer | None) -> None:
         """Send an answer, make the call that is asked for next."""
-        call, text = effects.send(answer)
+        asked = effects.send(answer)
+        if isinstance(asked, int):
+            self._running -= 1
+            self._paused[asked] = effects
+            return
+        call, text = asked
         began, half = self.clock.now, self._pair.processor / 2
         tokens, log_probs, steps = self._answer(call, text)
 
         def arrived() -> None:
-            self._engines[call.engine].serve(steps, served)
+            self._engines[call.engine].serve(steps, len(call.draft), served)
 
         def served(seconds: float) -> None:
             def back() -> None:
@@ -359,23 +426,23 @@ class World:
 
 def run(
     pair: PairTimes,
-    language: AcceptanceModel,
+    languages: AcceptanceModel | tuple[AcceptanceModel, ...],
     *,
     streams: int,
     draft_len: int,
     seconds: float,
     warm_up: float = 0.0,
-    drafter: DrafterName = "draft_model",
-    rated: bool = True,
-    streams_text: bool = False,
     steps_alone: int = STEPS_ALONE,
+    **options: Any,
 ) -> ClosedLoopResult:
     """Let streams decode for so long, from a cold start and ``warm_up`` seconds before it counts.
 
     draft_len: 0 is the target alone. steps_alone: of the target, before all other streams begin:
-    a server's first request often is alone.
+    a server's first request often is alone. options: see `World`.
     """
-    world = World(pair, language, drafter, draft_len, rated=rated, streams_text=streams_text)
+    if isinstance(languages, AcceptanceModel):
+        languages = (languages,)
+    world = World(pair, languages, draft_len, **options)
     world.stream(0)
     for number in range(1, streams):
         world.clock.after(steps_alone * pair.target, partial(world.stream, number))
@@ -391,4 +458,17 @@ def run(
     )
 
 
-__all__ = ["AUTO", "AcceptanceModel", "ClosedLoopResult", "PairTimes", "run"]
+def run_phases(
+    pair: PairTimes, phases: Sequence[Phase], *, draft_len: int, **options: Any
+) -> list[float]:
+    """Return tokens per second of all streams in each phase, one after the other."""
+    world, rates = World(pair, phases[0].languages, draft_len, **options), []
+    for phase in phases:
+        before = world.tokens
+        world.enter(phase)
+        world.pass_time(phase.seconds)
+        rates.append((world.tokens - before) / phase.seconds)
+    return rates
+
+
+__all__ = ["AUTO", "AcceptanceModel", "ClosedLoopResult", "PairTimes", "Phase", "run", "run_phases"]

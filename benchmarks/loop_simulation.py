@@ -24,8 +24,8 @@ from rich.table import Table
 
 from benchmarks.ahead import PAIRS, PROFILES, Call, Loops, Run
 from benchmarks.simulation import engine_settings
-from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import Beside, BranchDraft, EngineAnswer, EngineCall, Settle
 from tandem.bls.errors import EngineCallError, EngineRefused
@@ -78,7 +78,9 @@ class RealLoops(Loops):
         self.helpers = MAX_HELPERS
         self.statistics: list[Statistics] = []
         longest = self.settings.target.max_draft_len
-        self._draft_statistics = DraftStatistics(longest, lambda: self.running, rated=True)
+        self._draft_statistics = DraftStatistics(
+            longest, lambda: self.running, lambda: self.timer.now_ns() / 1e9, rated=True
+        )
         self._ahead_statistics = AheadStatistics(self.settings, lambda: self.running)
         self._ids = itertools.count()
 

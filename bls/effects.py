@@ -42,16 +42,12 @@ class DraftPlan(NamedTuple):
 
     stop_probability: end it where the draft model itself finds it less probable that all is right.
     plain_tokens: where ``num_tokens`` is 0, for how many tokens the target goes on alone.
-    on_trial: drafts do not pay, as far as is known. What they take in turns is to be seen.
-    is_kept: as it was for the last draft, without another thought.
     """
 
     num_tokens: int
     stop_probability: float = 0.0
     wants_log_probs: bool = False
     plain_tokens: int = 1
-    on_trial: bool = False
-    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,12 @@
 They share one capacity: ``max_requests``, ``max_queue`` and the engines' KV caches are for all of
 them, because nobody knows which loop Triton gives a request to. So each loop notes what its own
 sequences take where the others read it, and admits none while another one does.
-
-They share the engines and the machine as well, so one of them decides how all of them decode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 
@@ -43,57 +40,6 @@ class LoopUsage(NamedTuple):
         )
 
 
-class Way(IntEnum):
-    """What is decided for the sequences of all loops together."""
-
-    DRAFTS = 0  # whether they draft at all,
-    AHEAD = 1  # and ahead
-
-
-class Decision(NamedTuple):
-    """What has been decided of a way. on_trial: it is about to change."""
-
-    allowed: bool
-    on_trial: bool
-
-
-class Decisions(Protocol):
-    """What loops have decided of one way, by load: one of them decides, the others follow it.
-
-    load: the binary logarithm of how many sequences decode, rounded.
-    """
-
-    def to_follow(self, load: int) -> Decision | None:
-        """Return what another loop has decided; None where this one decides."""
-
-    def tell(self, load: int, decision: Decision) -> None:
-        """Tell the others what this one has decided."""
-
-    def counted(self) -> None:
-        """Tell the others that a round of this one went the way that it has decided."""
-
-    def num_elsewhere(self) -> int:
-        """Return how many sequences decode in other loops, as of the last look at their usage."""
-
-
-class OwnDecisions:
-    """Nobody else decides."""
-
-    def to_follow(self, load: int) -> Decision | None:  # noqa: ARG002
-        """Nobody is to be followed."""
-        return None
-
-    def tell(self, load: int, decision: Decision) -> None:
-        """Nobody follows."""
-
-    def counted(self) -> None:
-        """Nobody asks."""
-
-    def num_elsewhere(self) -> int:
-        """Every sequence is here."""
-        return 0
-
-
 class OtherLoops(Protocol):
     """The other loops of the entry."""
 
@@ -105,9 +51,6 @@ class OtherLoops(Protocol):
 
     def note(self, own: LoopUsage) -> None:
         """Tell the others what this loop takes; call it exclusively."""
-
-    def decisions(self, way: Way) -> Decisions:
-        """Return what is decided of a way, by this loop or another one."""
 
     def call(self) -> None:
         """Have the others look whether sequences of theirs may start now."""
@@ -139,10 +82,6 @@ class NoOtherLoops:
 
     def note(self, own: LoopUsage) -> None:
         """Nobody reads it."""
-
-    def decisions(self, way: Way) -> Decisions:  # noqa: ARG002
-        """Whatever this loop decides."""
-        return OwnDecisions()
 
     def call(self) -> None:
         """Nobody waits."""

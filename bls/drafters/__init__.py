@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafter_registry import BUILT_IN, CONTROL, DRAFTERS
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.guarded import GuardedDrafter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from tandem.bls.draft_ahead import (
+from tandem.bls.draft_ahead.branches import (
     BranchesAhead,
     BranchLogits,
     DraftAhead,
@@ -13,7 +13,9 @@ from tandem.bls.draft_ahead import (
     branching_of,
     draft_ahead_of,
 )
-from tandem.bls.draft_length import AdaptiveLength, DraftLength, FixedLength
+from tandem.bls.draft_ahead.plan import AheadPlan
+from tandem.bls.draft_length.auto import AutoLength
+from tandem.bls.draft_length.fixed import DraftLength, FixedLength
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.drafters.drafter import (
     Drafter,
@@ -113,10 +115,10 @@ class DraftModel(Drafter):
         """
         self._asked_ahead, self._drafts_ahead = True, False
         self._give_up_logits()
-        plan = None if self._ahead is None else self._ahead.plan
+        plan = self._plan_ahead()
         if self._ahead is None or plan is None or not self.can_draft(sequence):
             return None
-        if (draft.plan is not None and draft.plan.on_trial) or not self.allows_drafts():
+        if not self.allows_drafts():
             return None
         if (draft.tokens >= self._engine.vocab_size).any():
             return None
@@ -138,14 +140,14 @@ class DraftModel(Drafter):
         """Whether any draft is worth being made now, also a copy."""
         return self._length.allows_drafts()
 
-    def copy_length(self, copied: Draft, limit: int) -> int:
+    def copy_length(self, copied: Draft) -> int:
         """How much of a copy is worth being verified, instead of asking the draft engine."""
-        return self._length.copy_length(copied, limit)
+        return self._length.copy_length(copied)
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Let the next lengths follow from it."""
         if self._ahead is not None:
-            self._ahead.verified(draft, num_accepted, seconds, ahead=self._drafts_ahead)
+            self._ahead.verified(draft, num_accepted, seconds)
         self._length.verified(draft, num_accepted, seconds)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
@@ -198,7 +200,7 @@ class DraftModel(Drafter):
             return None
         self._drafts_ahead = False
         try:
-            branches: BranchesAhead | None = yield Settle(self._ahead.timeout)
+            branches: BranchesAhead | None = yield Settle(self._timeout)
         except EngineRefused as error:
             self._ahead.refused = True
             self._health.refused(error)
@@ -230,10 +232,22 @@ class DraftModel(Drafter):
 
     def _planned(self, limit: int) -> DraftPlan:
         """Plan a draft that the round waits for: shorter where others need no wait."""
-        ahead = self._ahead.plan if self._ahead is not None and self._asked_ahead else None
+        ahead = self._plan_ahead() if self._asked_ahead else None
         if ahead is None:
             return self._length.plan(limit)
         return self._length.plan(min(limit, ahead.on_miss), ahead=True)
+
+    def _plan_ahead(self) -> AheadPlan | None:
+        """How to draft ahead now, no longer than is worth it in turns; None: not at all."""
+        return None if self._ahead is None else self._ahead.plan(self._length.length_ahead)
+
+    @property
+    def _timeout(self) -> float:
+        """Seconds to wait for branches that are late: no longer than for a new draft."""
+        plan = self._plan_ahead()
+        if self._ahead is None or plan is None:
+            return 0.0
+        return self._ahead.statistics.seconds(plan.on_miss)
 
     def _stop_ids(self, sequence: Sequence) -> tuple[int, ...]:
         """Ends of sequence, at which a draft may end; the token is in it.
@@ -286,4 +300,4 @@ def _length_of(request: Request, context: DrafterContext) -> DraftLength:
         return FixedLength(request.draft_len)
     if lengths_decide_text(request, context.settings):
         return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
-    return AdaptiveLength(context.draft_statistics)
+    return AutoLength(context.draft_statistics)

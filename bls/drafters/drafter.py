@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
-from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence

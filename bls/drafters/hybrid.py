@@ -29,7 +29,7 @@ class Hybrid(Drafter):
         if not self._draft_model.can_draft(sequence):
             return (yield from self._prompt_lookup.propose(sequence, limit))
         copied = self._prompt_lookup.look_up(sequence, limit, min_ngram_size=self._min_ngram_size)
-        if wanted := len(copied) and self._draft_model.copy_length(copied, limit):
+        if wanted := len(copied) and self._draft_model.copy_length(copied):
             return replace(copied, tokens=copied.tokens[:wanted])
         draft = yield from self._draft_model.propose(sequence, limit)
         if len(draft) or len(copied) or not self._draft_model.allows_drafts():

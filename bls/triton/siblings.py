@@ -15,12 +15,11 @@ import os
 import re
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tandem.bls.other_loops import Decision, LoopUsage, NoOtherLoops, OtherLoops, Way
+from tandem.bls.other_loops import LoopUsage, NoOtherLoops, OtherLoops
 from tandem.bls.triton.mailbox import AddressTaken, Mailbox
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -29,15 +28,8 @@ REGION = re.compile(rf"({PREFIX}.*?)(?:[0-9a-f]+-){{4}}[0-9a-f]+")  # a server's
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 ROWS = 64  # while Triton loads a model anew, the loops of the old one live on
 WORD = struct.calcsize("q")
-# Where in a row the state of its loop stands, its LoopUsage, what it has decided of each Way, and
-# when it counted its last round there, in ns of the monotonic clock, which all processes share.
-STATE, USAGE, DECIDED = 0, 1, 1 + len(LoopUsage._fields)
-COUNTED = DECIDED + len(Way)
-RUNNING = USAGE + LoopUsage._fields.index("running")
-ROW = COUNTED + len(Way)  # words
-SILENCE = 10  # seconds without a round, after which a loop decides for itself alone
-TAKEN, ALLOWED, ON_TRIAL = 1, 2, 4  # flags of a decision under one load,
-BITS, LOADS = 3, 21  # of which a word holds so many
+STATE, USAGE = 0, 1  # where in a row the state of its loop is, and its LoopUsage
+ROW = USAGE + len(LoopUsage._fields)  # words
 OPEN, CLOSED = 1, 2  # states; 0: nobody took the row
 LOOK = "look"  # the message that something was released; any other is a request to stop
 
@@ -45,12 +37,10 @@ LOOK = "look"  # the message that something was released; any other is a request
 class Siblings:
     """The other loops of an entry. Those of one entry have one ``name`` in common."""
 
-    def __init__(self, name: str, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._clock = clock
         self._path = SHARED_MEMORY / name
         self._threads = threading.Lock()
-        self._num_elsewhere = 0
         self._file = _open_locked(self._path)
         try:
             os.ftruncate(self._file, ROWS * ROW * WORD)
@@ -59,8 +49,6 @@ class Siblings:
             self._own, self._mailbox = self._take_row()
             self._enter(OPEN)
             self.note(LoopUsage())
-            for way in Way:
-                self.decide(way, 0)
         finally:
             _unlock(self._file, ROWS)
 
@@ -89,49 +77,12 @@ class Siblings:
 
     def usage(self) -> LoopUsage:
         """Return what the others take."""
-        usage = LoopUsage.of_all(usage for _, _, usage in self._others())
-        self._num_elsewhere = usage.running
-        return usage
-
-    @property
-    def num_elsewhere(self) -> int:
-        """Sequences that decode in other loops, as of the last look at their usage."""
-        return self._num_elsewhere
+        return LoopUsage.of_all(usage for _, _, usage in self._others())
 
     def note(self, own: LoopUsage) -> None:
         """Write this loop's row."""
         for field, number in enumerate(own, self._own * ROW + USAGE):
             self._words[field] = number
-
-    def decisions(self, way: Way) -> SharedDecisions:
-        """Return what is decided of a way, by this loop or another one."""
-        return SharedDecisions(self, way)
-
-    def decide(self, way: Way, word: int) -> None:
-        """Write what this loop has decided under all loads; nobody else has to be kept out."""
-        self._words[self._own * ROW + DECIDED + way] = word
-
-    def decided(self, way: Way) -> int:
-        """Return what this loop has decided under all loads."""
-        return self._words[self._own * ROW + DECIDED + way]
-
-    def to_follow(self, way: Way) -> int:
-        """Return what the loop has decided that decides for all; 0 where this one does.
-
-        That is the first that lives and decodes anything: what is done in the others does not tell
-        what all of them would earn. One that counts no rounds would never decide anything else: it
-        hangs, or nothing that it decodes takes part in trials.
-        """
-        words, oldest = self._words, self._clock() - SILENCE * 10**9
-        for row in range(0, self._own * ROW, ROW):
-            decodes = words[row + STATE] == OPEN and words[row + RUNNING]
-            if decodes and words[row + COUNTED + way] >= oldest:
-                return words[row + DECIDED + way]
-        return 0
-
-    def counted(self, way: Way) -> None:
-        """Note that this loop has counted a round."""
-        self._words[self._own * ROW + COUNTED + way] = self._clock()
 
     def call(self) -> None:
         """Have the others look whether sequences of theirs may start now."""
@@ -171,7 +122,7 @@ class Siblings:
         for row in range(ROWS):
             at = row * ROW
             if (state := self._words[at + STATE]) and row != self._own:
-                yield row, state, LoopUsage(*self._words[at + USAGE : at + DECIDED])
+                yield row, state, LoopUsage(*self._words[at + USAGE : at + ROW])
 
     def _clear_rows_of_the_dead(self) -> None:
         for row, *_ in self._others():
@@ -194,36 +145,6 @@ class Siblings:
     def _address(self, row: int) -> bytes:
         digest = hashlib.sha256(self._name.encode()).hexdigest()[:32]
         return f"\0tandem-{digest}-{row}".encode()
-
-
-class SharedDecisions:
-    """What loops have decided of one way."""
-
-    def __init__(self, siblings: Siblings, way: Way) -> None:
-        self._siblings = siblings
-        self._way = way
-
-    def to_follow(self, load: int) -> Decision | None:
-        """Return what another loop has decided; None where this one decides, as long as it does."""
-        bits = self._siblings.to_follow(self._way) >> BITS * min(load, LOADS - 1)
-        if not bits & TAKEN:
-            return None
-        return Decision(allowed=bool(bits & ALLOWED), on_trial=bool(bits & ON_TRIAL))
-
-    def tell(self, load: int, decision: Decision) -> None:
-        """Write what this one has decided, whether it is followed or not. One thread at a time."""
-        shift = BITS * min(load, LOADS - 1)
-        bits = TAKEN | ALLOWED * decision.allowed | ON_TRIAL * decision.on_trial
-        others = self._siblings.decided(self._way) & ~(((1 << BITS) - 1) << shift)
-        self._siblings.decide(self._way, others | bits << shift)
-
-    def counted(self) -> None:
-        """Note that this one has counted a round."""
-        self._siblings.counted(self._way)
-
-    def num_elsewhere(self) -> int:
-        """Return how many sequences decode in other loops, as of the last look at their usage."""
-        return self._siblings.num_elsewhere
 
 
 def _open_locked(path: Path) -> int:

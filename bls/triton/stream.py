@@ -12,9 +12,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
-from tandem.bls.ahead_statistics import AheadStatistics
 from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafter_registry import join
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.drafter import DrafterHealth
@@ -22,7 +22,6 @@ from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.drafters.prompt_lookup import pools_of
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
-from tandem.bls.other_loops import Way
 from tandem.bls.prompt import Prompt, check_logits, request_of
 from tandem.bls.request import Request
 from tandem.bls.request_parser import RequestParser
@@ -78,14 +77,12 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_blocks,
             other_loops=self._other_loops,
         )
-        decisions = self._other_loops.decisions
         self._draft_statistics = DraftStatistics(
             settings.target.max_draft_len,
             self._running,
-            decisions(Way.DRAFTS),
             rated=settings.draft_stops_when_unsure,
         )
-        self._ahead_statistics = AheadStatistics(settings, self._running, decisions(Way.AHEAD))
+        self._ahead_statistics = AheadStatistics(settings, self._running)
         self._tokenizer = RequestTokenizer(settings, self._clients.calls)
         self._tokenizer_limiter = ConcurrencyLimiter(
             TOKENIZER_CALLS, settings.max_queue_bytes_each, "texts that wait to be tokenized"

@@ -1,23 +1,20 @@
 """Whether requests draft ahead, and by which plan, follows from what they have learned."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from scripted import SETTINGS, ids, with_engines
 
-from tandem.bls.ahead_plan import FIRST_PLAN
-from tandem.bls.ahead_statistics import BEFORE_TRIAL, MOST_UNREAD, AheadStatistics
-from tandem.bls.draft_ahead import DraftAhead
+from tandem.bls.draft_ahead.branches import DraftAhead
+from tandem.bls.draft_ahead.plan import FIRST_PLAN
+from tandem.bls.draft_ahead.statistics import MOST_UNREAD, AheadStatistics
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
-from tandem.bls.load_trials import PATIENCE, TRIAL_TURNS, TURN_TOKENS
-from tandem.bls.settings import MAX_HELPERS
 
 AHEAD = with_engines(SETTINGS, draft={"branches": True})
 
 
-def ahead_of(longest=4, *, always=True, running=1):
-    statistics = AheadStatistics(AHEAD, lambda: running)
-    return DraftAhead(statistics, longest, always=always)
+def ahead_of(*, always=True, running=1, settings=AHEAD):
+    return DraftAhead(AheadStatistics(settings, lambda: running), always=always)
 
 
 def learn(ahead, step=0.00109, accepted=4, rounds=200):
@@ -27,7 +24,7 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
         draft = Draft(ids(*[1] * tokens), drafter="draft_model", answer=answer)
         verification = 0.021 + 0.0001 * tokens
         seconds = StepSeconds(answer.seconds + verification, verification)
-        ahead.verified(draft, min(accepted, tokens), seconds, ahead=ahead.plan is not None)
+        ahead.verified(draft, min(accepted, tokens), seconds)
         branches = step * (1 + 0.003 * 64) * 11
         answer = EngineAnswer(ids(), 0.0012 + branches, branches, branches=[None] * 64)
         ahead.statistics.timed_branches(answer, 10, 64)
@@ -35,114 +32,36 @@ def learn(ahead, step=0.00109, accepted=4, rounds=200):
 
 @pytest.mark.parametrize(("running", "branches"), [(1, 128), (2, 64), (16, 8)])
 def test_the_more_sequences_decode_the_fewer_branches_each_asks_for(running, branches):
-    ahead = ahead_of(10, always=True, running=running)
+    ahead = ahead_of(running=running)
     learn(ahead)
-    assert ahead.plan.num_branches == branches
+    assert ahead.plan(10).num_branches == branches
 
 
-@dataclass
-class Load:
-    """So many sequences, of which each round takes so long in turns, and ahead."""
-
-    running: int
-    in_turns: float = 0.05
-    ahead: float = 0.05
-
-    def pass_rounds(self, ahead, number):
-        """Let rounds of any of them pass; return in how many branches were drafted."""
-        draft, were_ahead = Draft(ids(1, 1, 1, 1), drafter="draft_model"), []
-        for _ in range(number):
-            were_ahead.append(ahead.plan is not None)
-            whole = self.ahead if were_ahead[-1] else self.in_turns
-            ahead.verified(draft, 4, StepSeconds(whole, whole), ahead=were_ahead[-1])
-        return sum(were_ahead)
+@pytest.mark.parametrize(("running", "drafts_ahead"), [(1, True), (4, True), (5, False)])
+def test_by_default_at_most_four_sequences_draft_ahead(running, drafts_ahead):
+    by_default, always = (ahead_of(always=always, running=running) for always in (False, True))
+    learn(by_default)
+    assert (by_default.plan(10) is not None) == drafts_ahead
+    assert always.plan(10) is not None
 
 
-TRIED = (BEFORE_TRIAL + 2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE)) // 5  # rounds of each sequence
-
-
-@pytest.mark.parametrize("running", [MAX_HELPERS, MAX_HELPERS + 1])
-def test_many_sequences_draft_nothing_ahead_by_themselves(running):
-    load = Load(running, in_turns=0.05, ahead=0.04)
-    by_itself, always = (ahead_of(10, always=always, running=running) for always in (False, True))
-    learn(by_itself)
-    assert (load.pass_rounds(by_itself, running * TRIED) > 0) == (running <= MAX_HELPERS)
-    assert always.plan is not None
-
-
-def test_what_many_earned_is_not_held_against_fewer_that_draft_ahead():
-    """Under one of too many nobody can go ahead: the turn for it used to last until fewer could."""
-    load = Load(2 * MAX_HELPERS, in_turns=0.09)
-    statistics = AheadStatistics(AHEAD, lambda: load.running)
-    ahead = DraftAhead(statistics, 10, always=False)
+def test_by_default_engines_on_one_device_draft_nothing_ahead():
+    ahead = ahead_of(always=False, settings=replace(AHEAD, engines_share_device=True))
     learn(ahead)
-    assert load.pass_rounds(ahead, 2 * load.running * TRIED) == 0
-    load.running, load.in_turns, load.ahead = MAX_HELPERS, 0.050, 0.055
-    assert load.pass_rounds(ahead, load.running * TRIED) > 0
-    assert load.pass_rounds(ahead, load.running * TURN_TOKENS) == 0
+    assert ahead.plan(10) is None
 
 
-@pytest.mark.parametrize("many", [MAX_HELPERS + 1, 4 * MAX_HELPERS])
-def test_who_comes_back_from_among_too_many_meets_no_turn_that_they_had_ended(many):
-    load = Load(MAX_HELPERS)
-    ahead = DraftAhead(AheadStatistics(AHEAD, lambda: load.running), 10, always=False)
-    learn(ahead)
-    while ahead.plan is None:
-        load.pass_rounds(ahead, 1)
-    load.running = many
-    assert ahead.plan is None
-    load.running = MAX_HELPERS
-    assert ahead.plan is None
-
-
-def test_where_all_decode_in_turns_no_plan_is_made(monkeypatch):
-    """It takes a quarter of a millisecond of a processor that others wait for."""
-    statistics = AheadStatistics(AHEAD, lambda: 4)
-    learn(DraftAhead(statistics, 10, always=False))
-    monkeypatch.setattr("tandem.bls.ahead_statistics.best_plan", None)
-    assert statistics.plan(10, always=False) is None
-
-
-def test_where_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():
+def test_if_the_draft_is_as_slow_as_the_target_auto_drafts_nothing_ahead():
     for always in (False, True):
-        ahead = ahead_of(8, always=always)
+        ahead = ahead_of(always=always)
         learn(ahead, step=0.02, accepted=1)
-        assert (ahead.plan is not None) == always
+        assert (ahead.plan(8) is not None) == always
 
 
-def test_auto_drafts_nothing_ahead_where_that_slows_the_others_down():
-    """Costs of calls promise a gain, but rounds of all take twice as long."""
-    for always in (False, True):
-        ahead = ahead_of(10, always=always, running=4)
-        learn(ahead, rounds=20)
-        draft = Draft(ids(1, 1, 1, 1), drafter="draft_model")
-        were_ahead = []
-        trial = 2 * TRIAL_TURNS * TURN_TOKENS
-        for _ in range(4 * BEFORE_TRIAL + 2 * trial):
-            were_ahead.append(ahead.plan is not None)
-            seconds = StepSeconds(0.05 if were_ahead[-1] else 0.025, 0.02)
-            ahead.verified(draft, 4, seconds, ahead=were_ahead[-1])
-        assert any(were_ahead)
-        assert any(were_ahead[-trial:]) == always
-
-
-def test_answers_of_one_round_each_do_not_go_on_ahead_for_good():
-    """That round's time is that of the prompt."""
-    long = ahead_of(10, always=False, running=4)
-    learn(long, rounds=20)
-    draft, seconds = Draft(ids(1, 1, 1, 1), drafter="draft_model"), StepSeconds(0.05, 0.02)
-    while long.plan is None:
-        long.verified(draft, 4, seconds, ahead=False)
-    for _ in range(2 * TRIAL_TURNS * (TURN_TOKENS + PATIENCE)):
-        answer = DraftAhead(long.statistics, 10, always=False)
-        answer.verified(draft, 4, seconds, ahead=answer.plan is not None)
-    assert long.plan is None
-
-
-def test_several_sequences_draft_in_turns_until_it_was_tried_whether_ahead_is_better():
-    ahead = ahead_of(10, always=False, running=4)
-    learn(ahead, rounds=5)
-    assert ahead.plan is None
+def test_branches_are_no_longer_than_is_worth_it():
+    ahead = ahead_of()
+    learn(ahead)
+    assert max(ahead.plan(longest).num_tokens for longest in (2, 6)) <= 6
 
 
 def test_drafts_that_stop_where_they_are_unsure_say_nothing_of_the_acceptance():
@@ -169,18 +88,17 @@ def test_a_call_that_was_on_its_way_for_no_time_does_not_outdate_what_others_wer
 
 
 def test_a_plan_follows_when_costs_do():
-    ahead = ahead_of(10)
-    before = ahead.plan
-    assert before == FIRST_PLAN
+    ahead = ahead_of()
+    assert ahead.plan(10) == FIRST_PLAN
     learn(ahead)
-    assert ahead.plan.num_branches == 128
+    assert ahead.plan(10).num_branches == 128
     learn(ahead, step=0.004, rounds=2_000)
-    assert ahead.plan.num_tokens < 5
-    assert ahead.timeout == pytest.approx(0.0012 + 0.004 * ahead.plan.on_miss, rel=0.1)
+    assert ahead.plan(10).num_tokens < 5
+    assert ahead.statistics.seconds(3) == pytest.approx(0.0012 + 0.004 * 3, rel=0.1)
 
 
 def test_plans_with_room_for_few_tokens_and_for_many_are_kept_apart():
-    ahead = ahead_of(12)
+    ahead = ahead_of()
     learn(ahead)
     statistics = ahead.statistics
     for _ in range(2):  # the second time each is remembered

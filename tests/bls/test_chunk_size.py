@@ -5,7 +5,7 @@ from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import Text, Times, World
 
 from tandem.bls.chunk_size import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request, Sampling

@@ -24,16 +24,16 @@ from scripted import (
 )
 from strategies import languages
 
-from tandem.bls import draft_ahead
-from tandem.bls.ahead_plan import AheadPlan
-from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_ahead import (
+from tandem.bls.draft_ahead import branches as draft_ahead
+from tandem.bls.draft_ahead.branches import (
     BranchesAhead,
     DraftAhead,
     branches_of,
     branching_of,
 )
-from tandem.bls.draft_length import FixedLength
+from tandem.bls.draft_ahead.plan import AheadPlan
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_length.fixed import FixedLength
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.effects import BranchDraft, Draft, EngineAnswer
 from tandem.bls.request import Sampling
@@ -179,16 +179,6 @@ def test_a_draft_tells_whether_its_round_waited_for_branches_first(how, monkeypa
     assert all(later)
 
 
-def test_nothing_is_drafted_ahead_behind_a_draft_on_trial(monkeypatch):
-    plan, draft = FixedLength.plan, BranchingDraft(ENDLESS)
-    monkeypatch.setattr(
-        FixedLength, "plan", lambda self, limit, **_: plan(self, limit)._replace(on_trial=True)
-    )
-    decoding = check(request_of(end_ids=()), ENDLESS, draft)
-    assert decoding.statistics.num_draft_tokens > 8
-    assert all(call.branching is None for call in draft.calls)
-
-
 def test_nothing_is_drafted_ahead_where_no_drafts_are_worth_it(monkeypatch):
     monkeypatch.setattr(FixedLength, "allows_drafts", lambda _: False)
     draft = BranchingDraft(ENDLESS)
@@ -302,7 +292,7 @@ def test_a_shared_device_does_not_hinder_who_insists():
 
 
 def test_a_lookup_with_a_token_that_the_draft_engine_lacks_has_no_branches():
-    ahead = DraftAhead(AheadStatistics(AHEAD), 4, always=True)
+    ahead = DraftAhead(AheadStatistics(AHEAD), always=True)
     small = replace(AHEAD.draft, vocab_size=6)
     drafter = DraftModel(small, AHEAD.target, Health(), FixedLength(4), ahead)
     sequence = Sequence(request_of())

@@ -20,8 +20,8 @@ from scripted import (
 )
 from strategies import languages
 
-from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_ahead import BranchLogits, draft_ahead_of
+from tandem.bls.draft_ahead.branches import BranchLogits, draft_ahead_of
+from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.drafters.draft_model import DraftModel
 
 

@@ -8,7 +8,7 @@ import pytest
 from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.effects import DraftPlan
@@ -79,38 +79,6 @@ def test_where_a_draft_costs_more_than_it_earns_the_target_goes_on_alone():
     assert auto(text, slow) > 0.95 * tokens_per_second(World(text, slow), 0)
 
 
-def test_each_request_finds_its_own_length():
-    texts = [Text.of((alpha,), (1.0,), seed) for seed, alpha in enumerate([0.95, 0.1] * 6)]
-    both = dict.fromkeys((AUTO, 2, 3, 4, 6, 8), 0.0)
-    for draft_len in both:
-        draft_statistics = DraftStatistics(16, rated=True)
-        both[draft_len] = sum(seconds_of(text, draft_len, draft_statistics) for text in texts)
-    assert both[AUTO] < min(seconds for length, seconds in both.items() if length != AUTO)
-
-
-def seconds_of(text, draft_len, draft_statistics):
-    settings = with_engines(SETTINGS, target={"max_seq_len": 10**6}, draft={"max_seq_len": 10**6})
-    request = Request(
-        prompt_ids=ids(1),
-        max_tokens=256,
-        drafter="draft_model",
-        draft_len=draft_len,
-        max_draft_len=16,
-    )
-    world = World(text, SMALL)
-    play(
-        Decoding(
-            request,
-            settings,
-            drafter_of(request, settings, Health(), draft_statistics),
-            clock=lambda: world.seconds,
-        ),
-        world,
-        world,
-    )
-    return world.seconds
-
-
 def test_a_load_that_makes_verifying_dear_shortens_the_drafts():
     lengths = {}
     for slope in (0.005, 0.3):
@@ -126,7 +94,7 @@ def test_decisions_are_recorded():
     request = Request(
         prompt_ids=ids(1), max_tokens=60, drafter="draft_model", draft_len=AUTO, max_draft_len=16
     )
-    draft_statistics = DraftStatistics(16, rated=True)
+    draft_statistics = DraftStatistics(16, clock=lambda: world.seconds, rated=True)
     decoding = Decoding(
         request,
         settings,
@@ -160,7 +128,7 @@ def test_hybrid_goes_on_asking_the_model_once_the_target_alone_was_timed():
         max_draft_len=16,
         prompt_lookup_num_tokens=4,
     )
-    draft_statistics = DraftStatistics(16, rated=True)
+    draft_statistics = DraftStatistics(16, clock=lambda: world.seconds, rated=True)
     drafter = drafter_of(request, settings, Health(), draft_statistics)
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert len(world.drafted) > LENGTH / 17

@@ -19,8 +19,8 @@ from scripted import (
 )
 
 from tandem.bls import effects
-from tandem.bls.draft_length import FIRST_TOKENS, FixedLength
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.fixed import FixedLength
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.draft_model import SEEDED_LENGTH, DraftModel
 from tandem.bls.drafters.prompt_lookup import PromptLookup
@@ -284,29 +284,31 @@ def test_a_draft_of_the_last_token_that_the_target_has_is_kept():
     assert target.calls[0].draft.tokens.tolist() == [5]
 
 
-def learning(**changes):
-    """A hybrid whose draft model learns, and what it learned."""
-    draft_statistics = DraftStatistics(16, rated=False)
-    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16, **changes)
-    return drafter_of(request, SETTINGS, Health(), draft_statistics), draft_statistics
+class Time:
+    """A clock that the test sets."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
 
 
-def test_hybrid_keeps_what_copies_earn_apart_from_what_the_model_does():
-    drafter, draft_statistics = learning()
-    copied = effects.Draft(ids(1, 2), drafter="prompt_lookup", num_matching=2)
-    drafter.verified(copied, 1, StepSeconds(0.1, 0.1))
-    assert draft_statistics.drafts.all.rounds == 0
-    drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
-    drafter.verified(drafted, 1, StepSeconds(0.1, 0.1))
-    assert draft_statistics.drafts.all.rounds == 1
+def drafting_in_vain():
+    """Return a hybrid that has learned that drafts don't pay, and the clock."""
+    time = Time()
+    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
+    statistics = DraftStatistics(16, clock=time, rated=False)
+    drafter = drafter_of(request, SETTINGS, Health(), statistics)
+    for _ in range(40):
+        time.now += 0.1
+        drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
+        drafter.verified(drafted, 0, StepSeconds(0.1, 0.02))
+    return drafter, time
 
 
 def test_hybrid_leaves_the_target_alone_for_longer_the_longer_nothing_is_found_to_copy():
-    drafter = learning()[0]
-    for _ in range(4):
-        drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
-        drafter.verified(drafted, 0, StepSeconds(0.1, 0.1))
-    drafter.observe_plain_step(32, StepSeconds(0.032, 0.032))  # drafts do not pay
+    drafter, _ = drafting_in_vain()
     assert pieces_alone(drafter, 7) == [1, 2, 3, 4, 8, 16, 32]
 
 
@@ -318,13 +320,6 @@ def pieces_alone(drafter, count):
             next(drafter.propose(new, 4))
         pieces.append(proposed.value.value.plain_tokens)
     return pieces
-
-
-def test_hybrid_looks_for_nothing_to_copy_where_no_drafts_are_worth_it(monkeypatch):
-    """A call for one token after every miss would cost more than what drafts cost there."""
-    drafter, draft_statistics = learning()
-    monkeypatch.setattr(type(draft_statistics), "allows_drafts", False)
-    assert pieces_alone(drafter, 3) == [32, 32, 32]
 
 
 @pytest.mark.parametrize("draft_len", [AUTO, 3])
@@ -344,8 +339,9 @@ def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
     )
     drafter = drafter_of(request, SETTINGS, Health(), DraftStatistics(16, rated=True))
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
-    fixed = SEEDED_LENGTH if seeded and use_draft_logits else FIRST_TOKENS
-    assert first == (3 if draft_len == 3 else fixed)
+    is_seeded = seeded and use_draft_logits
+    assert (first == SEEDED_LENGTH) == (draft_len == AUTO and is_seeded)
+    assert draft_len == AUTO or first == 3
 
 
 def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_them():

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from scripted import ids, play, with_engines
 from small_guides import allowed, encoded
 
-from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_ahead import draft_ahead_of
+from tandem.bls.draft_ahead.branches import draft_ahead_of
+from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.errors import EngineCallError, GuideFailed
 from tandem.bls.guidance import GRAMMAR, joined_answers, method_of

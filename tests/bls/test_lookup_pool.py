@@ -21,7 +21,7 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls import effects
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafter_registry import DRAFTERS, DrafterKind
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.hybrid import make as make_hybrid

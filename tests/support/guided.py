@@ -8,7 +8,7 @@ import numpy as np
 from scripted import SETTINGS, Health, ids, said, with_engines
 from small_guides import END, OTHER_END, matcher, vocab_size
 
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.ahead_statistics import AheadStatistics
-from tandem.bls.draft_statistics import DraftStatistics
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.draft_length.statistics import DraftStatistics
 from tandem.bls.drafters import drafter_of
 from tandem.bls.effects import (
     Beside,

@@ -17,14 +17,13 @@ import loop_process
 import pytest
 from live_triton import eventually
 
-from tandem.bls.other_loops import NoOtherLoops, Way
+from tandem.bls.other_loops import NoOtherLoops
 from tandem.bls.triton.siblings import (
     OPEN,
     PREFIX,
     ROW,
     ROWS,
     SHARED_MEMORY,
-    SILENCE,
     index_of_loop,
     name_of_siblings,
     other_loops,
@@ -142,96 +141,6 @@ def test_what_an_earlier_server_left_behind_counts_for_nothing(name, begin):
     (SHARED_MEMORY / name).write_bytes(struct.pack(f"{ROW}q", OPEN, *[9] * (ROW - 1)) * 20)
     first, second = begin(2)
     assert first.ask("usage") == second.ask("usage") == NOTHING
-    assert second.ask("follow DRAFTS 3") == first.ask("follow DRAFTS 3") == "follow None"
-
-
-RUNNING = "note 4 0 0 0 0 0"
-FOLLOWED = "follow Decision(allowed={}, on_trial={})".format
-
-
-@pytest.mark.parametrize("way", [way.name for way in Way])
-@pytest.mark.parametrize("load", [0, 1, 20])
-def test_what_the_first_loop_decides_the_others_follow(begin, way, load):
-    first, second, third = (*begin(1), *begin(1), *begin(1))
-    assert first.ask(RUNNING) == second.ask(RUNNING) == "noted"
-    assert second.ask(f"decide {way} {load} 1 1") == "decided"
-    assert third.ask(f"follow {way} {load}") == "follow None"  # the first has not decided yet
-    for allowed, on_trial in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        assert first.ask(f"decide {way} {load} {allowed} {on_trial}") == "decided"
-        said = FOLLOWED(bool(allowed), bool(on_trial))
-        assert second.ask(f"follow {way} {load}") == third.ask(f"follow {way} {load}") == said
-    assert first.ask(f"follow {way} {load}") == "follow None"
-
-
-def test_each_way_and_each_load_is_decided_by_itself(begin):
-    first, second = (*begin(1), *begin(1))
-    assert first.ask(RUNNING) == "noted"
-    for load in range(21):
-        assert first.ask(f"decide DRAFTS {load} {load % 2} {load // 2 % 2}") == "decided"
-    for load in range(21):
-        said = FOLLOWED(bool(load % 2), bool(load // 2 % 2))
-        assert second.ask(f"follow DRAFTS {load}") == said
-        assert second.ask(f"follow AHEAD {load}") == "follow None"
-
-
-def test_a_loop_that_decodes_nothing_or_is_dead_or_leaves_decides_nothing(begin):
-    first, second, third = (*begin(1), *begin(1), *begin(1))
-    for loop in (first, second):
-        assert loop.ask("decide DRAFTS 2 0 0") == "decided"
-    assert third.ask("follow DRAFTS 2") == "follow None"
-    assert first.ask(RUNNING) == second.ask(RUNNING) == "noted"
-    assert second.ask("follow DRAFTS 2") == FOLLOWED(False, False)
-    assert first.ask("note 0 0 9 0 0 0") == "noted"  # others wait
-    assert second.ask("follow DRAFTS 2") == "follow None"
-    assert third.ask("follow DRAFTS 2") == FOLLOWED(False, False)
-    assert second.ask("close") == "closed"
-    assert third.ask("follow DRAFTS 2") == "follow None"
-    assert first.ask(RUNNING) == "noted"
-    assert third.ask("follow DRAFTS 2") == FOLLOWED(False, False)
-    first.kill()
-    assert third.ask("usage").startswith("usage 4 ")  # whoever admits finds that it is dead
-    assert third.ask("follow DRAFTS 2") == "follow None"
-
-
-@pytest.mark.parametrize("way", [way.name for way in Way])
-def test_a_loop_that_has_counted_no_round_for_long_decides_nothing(begin, way):
-    """It hangs, or nothing that it decodes takes part in trials."""
-    first, second, third = (*begin(1), *begin(1), *begin(1))
-    for loop, allowed in ((first, 0), (second, 1)):
-        assert loop.ask("at 100") == "at 100"
-        assert loop.ask(RUNNING) == "noted"
-        assert loop.ask(f"decide {way} 2 {allowed} 1") == "decided"
-    first.process.send_signal(signal.SIGSTOP)
-    assert third.ask(f"at {100 + SILENCE}") == f"at {100 + SILENCE}"
-    assert third.ask(f"follow {way} 2") == FOLLOWED(False, True)
-    late = f"at {101 + SILENCE}"
-    assert second.ask(late) == third.ask(late) == late
-    assert second.ask(f"decide {way} 2 1 1") == "decided"
-    assert third.ask(f"follow {way} 2") == FOLLOWED(True, True)
-    assert second.ask(f"follow {way} 2") == "follow None"
-    first.process.send_signal(signal.SIGCONT)
-    assert first.ask(late) == late
-    assert first.ask(f"decide {way} 2 0 0") == "decided"
-    assert second.ask(f"follow {way} 2") == third.ask(f"follow {way} 2") == FOLLOWED(False, False)
-
-
-def test_how_many_decode_elsewhere_is_what_was_seen_with_the_last_look(begin):
-    """The sum of all sequences, which it is taken from, is as old."""
-    first, second = (*begin(1), *begin(1))
-    assert first.ask(RUNNING) == "noted"
-    assert second.ask("elsewhere") == "elsewhere 0"
-    assert second.ask("usage").startswith("usage 4 ")
-    assert first.ask("note 0 0 0 0 0 0") == "noted"
-    assert second.ask("elsewhere") == "elsewhere 4"
-
-
-def test_a_newcomer_has_not_decided_what_the_dead_one_did_in_its_place(begin):
-    first, second = (*begin(1), *begin(1))
-    assert first.ask("decide DRAFTS 2 0 0") == "decided"
-    first.kill()
-    [third] = begin(1)
-    assert third.ask(RUNNING) == "noted"
-    assert second.ask("follow DRAFTS 2") == "follow None"
 
 
 def test_a_stop_reaches_every_other_loop_and_not_its_sender(begin):

@@ -1,6 +1,6 @@
 """How many branches to draft ahead, how long, and behind which outcomes.
 
-`bls.draft_ahead` has the words and the sources. Everything here is a function of numbers: of how
+`branches` has the words and the sources. Everything here is a function of numbers: of how
 often draft tokens are accepted, and of what calls take.
 """
 

@@ -3,65 +3,54 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tandem.bls.ahead_plan import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
+from tandem.bls.draft_ahead.plan import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
+from tandem.bls.draft_length.arms import MEMORY, Acceptance
+from tandem.bls.draft_length.costs import Line
 from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
-from tandem.bls.load_trials import LoadTrials
-from tandem.bls.other_loops import Decisions
-from tandem.bls.round_times import LatencyModel, Mean
-from tandem.bls.settings import MAX_HELPERS, LoopSettings
+from tandem.bls.settings import LoopSettings
 
-ALL_BRANCHES = 128  # of all sequences together; each has `ahead_plan.BUDGETS[0]` at least
+ALL_BRANCHES = 128  # of all sequences together; each has `plan.BUDGETS[0]` at least
 ADVANTAGE = 1.02  # of drafting ahead in tokens a second, before it is worth it
 PLAN_EVERY = 16  # rounds of all requests: costs change slowly
-BEFORE_TRIAL = 256  # tokens of each sequence: many of them have tried by then whether to draft
-TURN_ROUNDS = 6  # of each: long drafts are few rounds, and others notice late what branches take
-MEMORY = 0.998  # how much of what was learned about acceptance outlives a round
+MOST_RUNNING = 4  # sequences that draft ahead by default: more of them fill the draft engine
+CALL_WEIGHT = 0.1  # of a call in what calls take: about the last 100 count
 MOST_UNREAD = 64  # handles of logits; what is forgotten is used again a minute later
-PRIOR = (7.0, 10.0)  # tokens accepted, and verified, before the first round
+FIRST_ACCEPTANCE = 0.7  # rate, before the first round
 
 
 class AheadStatistics:
     """What all requests of a deployment have learned about drafting ahead. Thread-safe.
 
-    running: how many sequences decode now. They share the engines. decisions: whether they draft
-    ahead, where a plan for it pays.
+    running: how many sequences decode now. They share the engines.
     """
 
     def __init__(
         self,
         settings: LoopSettings,
         running: Callable[[], int] = lambda: 1,
-        decisions: Decisions | None = None,
     ) -> None:
         self._shares_device = settings.engines_share_device
         self._running = running
         self._lock = threading.Lock()
-        self._accepted: dict[str, NDArray[np.float64]] = {}  # by drafter: [accepted, verified]
-        self._target = LatencyModel(running, through_zero=False)  # by draft tokens
-        self._step = LatencyModel(running, through_zero=False)  # of the draft engine, by branches
-        self._way = Mean()  # of a draft call, besides the engine
+        self._acceptance = defaultdict[str, Acceptance](Acceptance)  # by drafter
+        self._target = Line()  # seconds of a verification, by draft tokens
+        self._step = Line()  # of a step of the draft engine, by branches
+        self._way = Line()  # of a draft call, besides the engine
         # By what drafts and branches may have: the round in which it was made, the plan, its
         # advantage.
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
-        self._trials = LoadTrials(
-            decisions, first=False, first_of_each=BEFORE_TRIAL, turn_rounds=TURN_ROUNDS
-        )
         self._rounds = 0
-        # Handles of branches' logits that nobody will read; see `draft_ahead.BranchLogits`.
+        # Handles of branches' logits that nobody will read; see `branches.BranchLogits`.
         self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
 
     def acceptance(self, drafter: str) -> float:
         """Return how probable it is that the next draft token is accepted, if all before were."""
-        accepted, verified = self._accepted.get(drafter, PRIOR)
-        return float(np.clip(accepted / verified, 0.05, 0.98))
+        return max(0.05, self._acceptance[drafter].rate(FIRST_ACCEPTANCE))
 
     def seconds(self, num_tokens: int) -> float:
         """Return how long a draft call for so many tokens takes; 0 where nobody knows."""
@@ -82,24 +71,18 @@ class AheadStatistics:
         One that was to stop where it is unsure ends before most tokens that are wrong: how many of
         its tokens were right says too much of the next ones.
         """
-        decided = min(num_accepted + 1, len(draft))
         stopped = draft.plan is not None and draft.plan.stop_probability > 0
         with self._lock:
             self._rounds += 1
             if not stopped:
-                known = self._accepted.get(draft.drafter, np.array(PRIOR))
-                self._accepted[draft.drafter] = MEMORY * known + (num_accepted, decided)
-
-    def observe(self, tokens: int, seconds: float, *, ahead: bool) -> None:
-        """Count a round for the trial under way. ahead: whether branches were drafted in it."""
-        if not self._are_too_many:
-            self._trials.observe(self._running(), tokens, seconds, allowed=ahead)
+                self._acceptance[draft.drafter].add(num_accepted, len(draft), MEMORY)
 
     def timed(self, draft: Draft, seconds: StepSeconds) -> None:
         """Learn what a round took. What its draft did not take is time to draft ahead in."""
         answer = draft.answer
         with self._lock:
-            self._target.add(len(draft), seconds.whole - (answer.seconds if answer else 0.0))
+            seconds_after_draft = seconds.whole - (answer.seconds if answer else 0.0)
+            self._target.add(len(draft), seconds_after_draft, CALL_WEIGHT)
             if answer is not None and len(answer.tokens):
                 self._add_call(answer, len(answer.tokens), 1)
 
@@ -116,12 +99,13 @@ class AheadStatistics:
                 self._add_call(answer, num_tokens + 1, num_branches)
 
     def plan(self, longest: int, most: int = MOST_TOKENS, *, always: bool) -> AheadPlan | None:
-        """Decide; None: it does not pay.
+        """Plan branches; None: drafting ahead doesn't pay.
 
-        longest: tokens (>= 1) that a draft may have. most: tokens of all branches together. always:
-        only how, not whether.
+        longest: tokens (>= 1) of a branch. most: tokens of all branches together. always: decide
+        only how, not whether. The more sequences decode, the fewer branches each may ask for.
         """
-        if not (always or self._may_pay):
+        running = max(1, self._running())
+        if not always and (self._shares_device or running > MOST_RUNNING):
             return None
         with self._lock:
             limits = longest, most
@@ -130,39 +114,20 @@ class AheadStatistics:
                 costs = self._costs()
                 if costs is None:
                     return FIRST_PLAN._replace(num_tokens=min(longest, FIRST_PLAN.num_tokens))
-                acceptance, share = self.acceptance(DRAFT_MODEL.name), self._share
+                acceptance = self.acceptance(DRAFT_MODEL.name)
+                share = ALL_BRANCHES // running
                 plan, advantage = best_plan(costs, acceptance, longest, share, most)
                 self._plans[limits] = self._rounds, plan, advantage
         return plan if always or advantage > ADVANTAGE else None
-
-    @property
-    def _may_pay(self) -> bool:
-        """Whether a plan is worth being made: to make one takes a processor's time."""
-        if self._shares_device:
-            return False
-        if self._are_too_many:
-            self._trials.leave()
-            return False
-        return self._trials.allow(self._running())
-
-    @property
-    def _are_too_many(self) -> bool:
-        """Whether so many decode that none drafts ahead by itself."""
-        return self._running() > MAX_HELPERS
-
-    @property
-    def _share(self) -> int:
-        """Branches that a sequence may ask for: the more of them decode, the fewer each."""
-        return ALL_BRANCHES // max(1, self._running())
 
     def _costs(self) -> Costs | None:
         """Return what calls take; None where nobody knows yet."""
         if not (self._target.known and self._step.known):
             return None
-        costs = Costs(self._target.fit(), self._step.fit(), self._way.value)
+        costs = Costs(self._target.fit(), self._step.fit(), self._way.at(0))
         return costs if costs.verification(1) > 0 and sum(costs.step) > 0 else None
 
     def _add_call(self, answer: EngineAnswer, steps: int, num_branches: int) -> None:
         working = answer.engine_seconds or answer.seconds
-        self._step.add(num_branches, working / steps)
-        self._way.add(answer.seconds - working)
+        self._step.add(num_branches, working / steps, CALL_WEIGHT)
+        self._way.add(0, max(0.0, answer.seconds - working), CALL_WEIGHT)

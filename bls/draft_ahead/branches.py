@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from tandem.bls.ahead_plan import MOST_TOKENS, AheadPlan, split
-from tandem.bls.ahead_statistics import AheadStatistics
+from tandem.bls.draft_ahead.plan import MOST_TOKENS, AheadPlan, split
+from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.effects import BranchDraft, Branching, Draft, EngineAnswer, StepSeconds
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.seeds import lengths_decide_text
@@ -132,47 +132,30 @@ class BranchLogits:
 class DraftAhead:
     """Drafting ahead for one request: whether and how, round by round.
 
-    longest: tokens of a draft. most: tokens of all branches together. always: wherever it is
-    possible; else where it pays.
+    most: tokens of all branches together. always: wherever it is possible, not only if it pays.
     """
 
     def __init__(
-        self, statistics: AheadStatistics, longest: int, *, most: int = MOST_TOKENS, always: bool
+        self, statistics: AheadStatistics, *, most: int = MOST_TOKENS, always: bool
     ) -> None:
         self.statistics = statistics
         self.refused = False  # by the draft engine: for this request never again
-        self._longest = longest
         self._most = most
         self._always = always
         self._rounds = 0
 
-    @property
-    def plan(self) -> AheadPlan | None:
-        """How to draft ahead now; None: not at all."""
+    def plan(self, longest: int) -> AheadPlan | None:
+        """Plan branches; None: don't draft ahead now. longest: tokens (>= 1) of a branch."""
         if self.refused:
             return None
-        return self.statistics.plan(self._longest, self._most, always=self._always)
+        return self.statistics.plan(longest, self._most, always=self._always)
 
-    @property
-    def timeout(self) -> float:
-        """How many seconds to wait for branches that are late: no longer than for a new draft."""
-        plan = self.plan
-        return 0.0 if plan is None else self.statistics.seconds(plan.on_miss)
-
-    def verified(
-        self, draft: Draft, num_accepted: int, seconds: StepSeconds, *, ahead: bool
-    ) -> None:
-        """Learn from a round; the first one's times are those of the prompt.
-
-        ahead: whether branches were drafted meanwhile.
-        """
+    def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
+        """Learn from a round. The first one's times include the prompt's."""
         self._rounds += 1
         self.statistics.verified(draft, num_accepted)
-        timed = self._rounds > 1
-        if timed:
+        if self._rounds > 1:
             self.statistics.timed(draft, seconds)
-        whole = seconds.whole if timed else 0.0
-        self.statistics.observe(num_accepted + 1, whole, ahead=ahead)
 
 
 def draft_ahead_of(
@@ -194,5 +177,4 @@ def draft_ahead_of(
         if settings.draft is None or not settings.shared_logits:
             return None
         most = MAX_BRANCH_LOGITS_BYTES // (4 * settings.draft.vocab_size)
-    always = request.draft_ahead is True
-    return DraftAhead(statistics, request.longest_proposal, most=most, always=always)
+    return DraftAhead(statistics, most=most, always=request.draft_ahead is True)

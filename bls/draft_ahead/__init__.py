@@ -1,0 +1,1 @@
+"""Drafting while the target verifies: whether, how much, and what became of it."""

@@ -1,0 +1,1 @@
+"""How many tokens to draft: a fixed number, or ``auto``, which learns it."""

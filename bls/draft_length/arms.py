@@ -1,0 +1,106 @@
+"""What each draft length would have earned, learned from every round for every length.
+
+An arm is a maximum length and a stop probability: the draft model stops as soon as the joint
+probability of its tokens falls below it. A verified draft shows what every shorter arm would have
+drafted and emitted in that round.
+
+Sources: Leviathan et al., arXiv:2211.17192, section 3.3, for the trade-off; Hugging Face's assisted
+generation, for stopping by the draft's own confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.bls.effects import Draft
+
+Floats = NDArray[np.float64]
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32)
+STOP_PROBABILITIES = (0.0, 0.1, 0.2, 0.35, 0.5)
+MEMORY = 0.998  # weight of older rounds per round of all requests: the last 500 count
+OWN_MEMORY = 0.9  # the same per round of one request: its last 10 count
+PRIOR = 8.0  # weight of what all requests do: in tokens for a request, in rounds for a level
+
+
+class Acceptance:
+    """How often the next draft token is accepted if all before it were."""
+
+    def __init__(self) -> None:
+        self._accepted = self._decided = 0.0
+
+    def add(self, num_accepted: int, num_drafted: int, memory: float) -> None:
+        """Learn from a verified draft."""
+        self._accepted = memory * self._accepted + num_accepted
+        self._decided = memory * self._decided + min(num_accepted + 1, num_drafted)
+
+    def rate(self, prior: float = 0.5) -> float:
+        """Return the acceptance rate, at most 0.99. prior: the rate before the first draft."""
+        return min(0.99, (self._accepted + PRIOR * prior) / (self._decided + PRIOR))
+
+
+class Arms:
+    """Sums of what every arm drafted and emitted, for several groups of rounds."""
+
+    def __init__(self, lengths: Sequence[int], stops: Sequence[float], num_groups: int) -> None:
+        self._lengths = np.array(lengths, float)
+        self._doubts = np.array([-math.log(stop) if stop else math.inf for stop in stops])
+        # [num_groups, 2 (drafted, emitted), num_stops, num_lengths]
+        self._sums = np.zeros((num_groups, 2, len(stops), len(lengths)))
+        self.rounds = np.zeros(num_groups)
+
+    def expect(self, rates: Sequence[float], rounds: float) -> None:
+        """Start with some rounds in each group, at the group's acceptance rate."""
+        rate = np.array(rates)[:, None, None]
+        self._sums[:, 0] = rounds * self._lengths
+        self._sums[:, 1] = rounds * (1 - rate ** (self._lengths + 1)) / (1 - rate)
+        self.rounds[:] = rounds
+
+    def add(self, round_: Floats, *groups: int) -> None:
+        """Count a round (see `as_every_arm`) in some groups."""
+        for group in groups:
+            self.rounds[group] = MEMORY * self.rounds[group] + 1
+            self._sums[group] *= MEMORY
+            self._sums[group] += round_
+
+    def rates(self, fixed: float, each: float, *, first_is_all: bool = False) -> Floats:
+        """Return tokens per second, [num_groups, num_stops, num_lengths].
+
+        fixed, each: seconds per round and per drafted token. first_is_all: the first group has the
+        rounds of all others, and counts as ``PRIOR`` rounds of each.
+        """
+        sums, rounds = self._sums, self.rounds[:, None, None]
+        if first_is_all:
+            sums, rounds = sums + PRIOR / self.rounds[0] * sums[0], rounds + PRIOR
+        rates: Floats = sums[:, 1] / (rounds * fixed + each * sums[:, 0])
+        return rates
+
+    def drafted(self, group: int, arm: int) -> float:
+        """Return how many tokens an arm drafts per round."""
+        return float(self._sums[group, 0].ravel()[arm] / self.rounds[group])
+
+    def as_every_arm(self, draft: Draft, num_accepted: int, rate: float) -> Floats:
+        """Return what each arm would have drafted and emitted, [2, num_stops, num_lengths].
+
+        rate: the acceptance rate. What lies beyond a draft that was accepted in full is unknown;
+        tokens are assumed to be accepted there at this rate.
+        """
+        round_ = np.empty(self._sums.shape[1:])
+        drafted, emitted = round_
+        drafted[:] = self._lengths
+        log_probs = draft.answer.log_probs if draft.answer else None
+        if log_probs is not None:
+            doubt = -np.cumsum(log_probs[: len(draft)], dtype=np.float64)
+            ends = doubt.searchsorted(self._doubts, side="right") + 1.0
+            ends[ends > len(doubt)] = math.inf  # it wasn't unsure before its end
+            np.minimum(drafted, ends[:, None], out=drafted)
+        np.minimum(drafted, num_accepted, out=emitted)
+        emitted += 1.0
+        if num_accepted == len(draft):
+            beyond = np.maximum(0.0, drafted - len(draft))
+            emitted += rate * (1 - rate**beyond) / (1 - rate)
+        return round_

@@ -1,0 +1,226 @@
+"""What all requests have learned about drafts: which arm promises most, under which load.
+
+    tokens per second = tokens of a round / (fixed + each * tokens drafted in it)
+
+The tokens follow from `arms`, the seconds from `costs`, and the target alone is a choice, too.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from tandem.bls.chunk_size import MOST_TOKENS
+from tandem.bls.draft_length.arms import (
+    LENGTHS,
+    MEMORY,
+    STOP_PROBABILITIES,
+    Acceptance,
+    Arms,
+    Floats,
+)
+from tandem.bls.draft_length.costs import LoadCosts, Mode
+from tandem.bls.effects import Draft, DraftPlan, StepSeconds
+
+FIRST_TOKENS = 8  # of a draft before anything is known
+LEVELS = 5  # of requests: drafts are right for about 1, 2, 4, 8 or 16 tokens
+OWN_ADVANTAGE = 1.04  # that a level must gain by another arm than all requests'; less may be chance
+FIRST_ROUNDS = 64  # of all requests, after each of which they plan; later at the end of a slot
+SEQUENCES_PER_LESSON = 16  # of so many sequences, one asks for probabilities: they cost time
+# Acceptance rate of tokens that 1, 2, 3, and 4 or more copied tokens led to, before the first copy.
+COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
+COPY_ROUNDS = 2.0  # that this counts for
+
+
+class DraftChoice(NamedTuple):
+    """What is best for requests of one level under one load.
+
+    draft: the best draft. rate: tokens per second by it. pays: more than by the target alone.
+    length_ahead: of branches; they take no time of a round, so the next longer one than in turn.
+    """
+
+    draft: DraftPlan
+    rate: float
+    pays: bool
+    length_ahead: int
+
+
+class LoadPlans:
+    """The plans for one load, and the costs that they follow from."""
+
+    def __init__(self, near: LoadPlans | None) -> None:
+        self.costs: LoadCosts = LoadCosts(near.costs if near else None)
+        self.choices: list[DraftChoice] = near.choices if near else []  # by level
+        # [num_kinds, num_lengths]
+        self.copy_rates: Floats = near.copy_rates if near else np.zeros((1, 1))
+
+
+class DraftStatistics:
+    """What the requests of a loop have learned about drafts. Thread-safe.
+
+    running: how many sequences decode now, in all loops. clock: seconds, the same for all loops.
+    rated: the draft engine reports probabilities, and can stop by them.
+    """
+
+    def __init__(
+        self,
+        max_draft_len: int,
+        running: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        rated: bool,
+    ) -> None:
+        self._rated, self._running, self._clock = rated, running, clock
+        longest = max(1, max_draft_len)
+        self._lengths = [n for n in LENGTHS if n < longest] + [longest]
+        stops = STOP_PROBABILITIES if rated else (0.0,)
+        self._drafts = [
+            DraftPlan(length, stop, wants_log_probs=rated)
+            for stop, length in itertools.product(stops, self._lengths)
+        ]
+        self._arms = Arms(self._lengths, stops, 1 + LEVELS)  # of all requests, and by level
+        self._copies = Arms(self._lengths, (0.0,), len(COPY_ACCEPTANCE))
+        self._copies.expect(COPY_ACCEPTANCE, COPY_ROUNDS)
+        self._acceptance = Acceptance()
+        self._loads: dict[int, LoadPlans] = {}  # by the binary logarithm of running sequences
+        self._turns = itertools.count()
+        self._lock = threading.RLock()
+
+    def level(self, own: Acceptance) -> int:
+        """Return the level of a request whose own drafts were accepted so often."""
+        right = 1 / (1 - own.rate(self._acceptance.rate()))  # tokens per round, without a limit
+        return min(LEVELS - 1, int(math.log2(right)))
+
+    def load(self) -> LoadPlans:
+        """Return the plans for the number of sequences that decode now."""
+        number = round(math.log2(max(1, self._running())))
+        found = self._loads.get(number)
+        if found is None:
+            with self._lock:
+                nearest = min(self._loads, key=lambda other: abs(other - number), default=None)
+                near = None if nearest is None else self._loads[nearest]
+                found = self._loads.setdefault(number, LoadPlans(near))
+        return found
+
+    def plan(self, level: int, limit: int) -> DraftPlan:
+        """Plan the next draft of a request; limit (>= 1) is what fits."""
+        load, now = self.load(), self._clock()
+        if not load.choices:
+            return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._rated)
+        choice, mode = load.choices[level], load.costs.mode(now)
+        if mode is Mode.ALONE or (mode is Mode.BEST and not choice.pays):
+            fitting = load.costs.seconds_to_change(now) / load.costs.seconds_alone
+            return DraftPlan(0, plain_tokens=int(min(max(1, fitting), MOST_TOKENS)))
+        has_turn = not next(self._turns) % (1 + self._running() // SEQUENCES_PER_LESSON)
+        num_tokens = min(limit, choice.draft.num_tokens)
+        return choice.draft._replace(
+            num_tokens=num_tokens, wants_log_probs=self._rated and has_turn
+        )
+
+    def length_ahead(self, level: int) -> int:
+        """Return how long a request's branches are worth being, if they are free."""
+        choices = self.load().choices
+        return choices[level].length_ahead if choices else FIRST_TOKENS
+
+    def copy_length(self, level: int, copied: Draft) -> int:
+        """Return how many tokens of a copy to verify; 0: ``plan`` has something better."""
+        load = self.load()
+        mode = self._mode(load)
+        if mode is not Mode.BEST:
+            return 0 if mode is Mode.ALONE else len(copied)
+        fitting = bisect.bisect_left(self._lengths, len(copied)) + 1
+        rates = load.copy_rates[_kind_of(copied)][:fitting]
+        best = int(rates.argmax())
+        pays = rates[best] >= max(load.choices[level].rate, 1 / load.costs.seconds_alone)
+        return min(len(copied), self._lengths[best]) if pays else 0
+
+    @property
+    def mode(self) -> Mode:
+        """What all sequences do now."""
+        return self._mode(self.load())
+
+    def verified(
+        self, draft: Draft, num_accepted: int, seconds: StepSeconds, level: int, *, timed: bool
+    ) -> None:
+        """Learn from a round. timed: whether other such rounds take as long."""
+        with self._lock:
+            load, rate = self.load(), self._acceptance.rate()
+            if draft.answer is None:
+                copy = self._copies.as_every_arm(draft, num_accepted, rate)
+                self._copies.add(copy, _kind_of(draft))
+            else:
+                self._acceptance.add(num_accepted, len(draft), MEMORY)
+                if not self._rated or draft.answer.log_probs is not None:
+                    round_ = self._arms.as_every_arm(draft, num_accepted, rate)
+                    self._arms.add(round_, 0, 1 + level)
+            self._end_slot(load)
+            if timed:
+                self._count(load, draft, seconds)
+            if self._arms.rounds[0] < FIRST_ROUNDS:
+                self._plan(load)
+
+    def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
+        """Learn what tokens of the target alone took."""
+        with self._lock:
+            load, now = self.load(), self._clock()
+            self._end_slot(load)
+            if load.costs.is_settled(now - seconds.whole, now):
+                load.costs.alone.count(0, seconds.whole, steps=num_tokens)
+
+    def _mode(self, load: LoadPlans) -> Mode:
+        return load.costs.mode(self._clock()) if load.choices else Mode.DRAFTING
+
+    def _count(self, load: LoadPlans, draft: Draft, seconds: StepSeconds) -> None:
+        """Count what a round took."""
+        costs, now = load.costs, self._clock()
+        if costs.drafting.known and not costs.is_settled(now - seconds.whole, now):
+            return
+        costs.count_verification(seconds.target)
+        if draft.answer is None:
+            costs.copying.count(len(draft), seconds.whole)
+            return
+        engine_seconds = draft.answer.engine_seconds or draft.answer.seconds
+        costs.drafting.count(len(draft.answer.tokens), seconds.whole, engine=engine_seconds)
+        if costs.measured_first(max(1, self._running())):
+            self._plan(load)
+
+    def _end_slot(self, load: LoadPlans) -> None:
+        if load.costs.end_slot(self._clock(), max(1, self._running())):
+            self._plan(load)
+
+    def _plan(self, load: LoadPlans) -> None:
+        """Plan for each level of requests, as soon as anything is known."""
+        costs = load.costs
+        if not (costs.drafting.known and self._arms.rounds[0] and costs.verification):
+            return
+        fixed, each = costs.drafting.fit()
+        rates = self._arms.rates(fixed, each, first_is_all=True)
+        by_arm = rates.reshape(len(rates), -1)
+        common, alone = int(by_arm[0].argmax()), 1 / costs.seconds_alone
+        choices = []
+        for level in range(1, 1 + LEVELS):
+            own = int(by_arm[level].argmax())
+            arm = own if by_arm[level, own] > OWN_ADVANTAGE * by_arm[level, common] else common
+            rate = float(by_arm[level, arm])
+            longer = min(int(rates[level, 0].argmax()) + 1, len(self._lengths) - 1)
+            length_ahead = self._lengths[longer]
+            choices.append(DraftChoice(self._drafts[arm], rate, rate >= alone, length_ahead))
+        load.choices = choices
+        copy_costs = costs.copying.fit() if costs.copying.known else (fixed, 0.0)
+        load.copy_rates = self._copies.rates(*copy_costs)[:, 0]
+        promised = [choice.rate for choice in choices]
+        most = max(*promised, float(load.copy_rates.max()) if costs.copying.known else 0.0)
+        round_seconds = fixed + each * self._arms.drafted(0, common)
+        costs.schedule(round_seconds, 1 - alone / most, 1 - min(promised) / alone)
+
+
+def _kind_of(copied: Draft) -> int:
+    """Return the row of copies that as many tokens led to."""
+    return min(max(1, copied.num_matching), len(COPY_ACCEPTANCE)) - 1
