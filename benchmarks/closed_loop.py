@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.bls.draft_length.statistics import DraftStatistics
-from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import Chunk, DecodedText, EngineAnswer, EngineCall, TextCall
 from tandem.bls.errors import EngineCallError
 from tandem.bls.loop import Decoding

@@ -26,13 +26,13 @@ from benchmarks.ahead import PAIRS, PROFILES, Call, Loops, Run
 from benchmarks.simulation import engine_settings
 from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.draft_length.statistics import DraftStatistics
-from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import Beside, BranchDraft, EngineAnswer, EngineCall, Settle
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
+from tandem.bls.metrics.statistics import Statistics
 from tandem.bls.request import GREEDY, Request, Sampling
 from tandem.bls.settings import AUTO, MAX_HELPERS, LoopSettings
-from tandem.bls.statistics import Statistics
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.tools.profiles import deployment

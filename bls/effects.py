@@ -26,10 +26,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafter_registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import CONTROL, DrafterName
+from tandem.bls.metrics.statistics import Totals
 from tandem.bls.request import TokenIds
-from tandem.bls.statistics import Totals
-from tandem.bls.token_details import Counts, TokenDetails, TopLogProbs
+from tandem.bls.text.token_details import Counts, TokenDetails, TopLogProbs
 
 EngineRole: TypeAlias = Literal["draft", "target"]
 FinishReason: TypeAlias = Literal["stop", "length"]

@@ -34,14 +34,14 @@ from tandem.bls.effects import (
     StepSeconds,
 )
 from tandem.bls.errors import EngineCallError
-from tandem.bls.guidance import GRAMMAR, guidance_of
+from tandem.bls.exactness.seeds import lengths_decide_text, verification_seed
+from tandem.bls.guided.guidance import GRAMMAR, guidance_of
+from tandem.bls.metrics.statistics import Round, Statistics
 from tandem.bls.request import Request, TokenIds
-from tandem.bls.seeds import lengths_decide_text, verification_seed
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
-from tandem.bls.statistics import Round, Statistics
-from tandem.bls.text import TextSoFar
-from tandem.bls.token_details import (
+from tandem.bls.text.incremental import TextSoFar
+from tandem.bls.text.token_details import (
     TokenDetails,
     joined,
     of_other_tokens,
@@ -219,7 +219,7 @@ class Decoding:
         began: when the step did; a draft that failed is part of it.
 
         One streaming call for the whole answer would be cheaper, but Triton's Python backend
-        deadlocks a model into which two calls stream (see ``bls.triton.calls``).
+        deadlocks a model into which two calls stream (see ``bls.triton.engine_calls.calls``).
         """
         wanted = min(
             self.sequence.tokens_left, self._chunk_size.tokens, self._guidance.most_plain_tokens

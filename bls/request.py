@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.drafter_registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import CONTROL, DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import AUTO
 from tandem.guides.guide import Guide
 from tandem.sampling.params import SamplingNumbers

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tandem.bls.drafter_registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import CONTROL, DrafterName
 from tandem.contract.capabilities import Capabilities
 
 LogitsType = Literal["FP32", "FP16"]

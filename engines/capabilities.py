@@ -23,9 +23,10 @@ TORCH = Capabilities(
     branches=True,
     masks_tokens=True,
 )
-# NVIDIA's C++ backend starts a fresh random generator a call, and computes no log-probabilities
-# where it verifies drafts. What it does to sampled drafts, bls.lossless tells. It answers rows only
-# as several responses into one call, which deadlocks it, and tells no alternatives: no branches.
+# NVIDIA's C++ backend starts a fresh random generator per call, and computes no log-probabilities
+# if it verifies drafts. `bls.exactness.lossless` says what it does to sampled drafts. It answers
+# rows only as several responses to one call, which deadlocks it, and reports no alternatives: no
+# branches.
 TENSORRTLLM = replace(
     TORCH,
     keyed_randomness=False,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from tandem.bls import metric_names
+from tandem.bls.metrics import names as metric_names
 from tandem.contract import entry
 from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics

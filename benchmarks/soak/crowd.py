@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.soak.asking import CONTROL, NO_ANSWER, STREAM, SoakOutcome, SoakRequest, ask
 from benchmarks.soak.questions import Question
-from tandem.bls import drafter_registry
+from tandem.bls.drafters import registry as drafter_registry
 from tandem.contract import entry as tensors
 
 ENTRIES = (STREAM, STREAM, "bls", CONTROL)

@@ -25,8 +25,8 @@ import numpy as np
 from tandem.bls.draft_ahead.plan import MOST_TOKENS, AheadPlan, split
 from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.effects import BranchDraft, Branching, Draft, EngineAnswer, StepSeconds
+from tandem.bls.exactness.seeds import lengths_decide_text
 from tandem.bls.request import Request, TokenIds
-from tandem.bls.seeds import lengths_decide_text
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES

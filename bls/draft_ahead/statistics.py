@@ -10,7 +10,7 @@ from typing import Any
 from tandem.bls.draft_ahead.plan import FIRST_PLAN, MOST_TOKENS, AheadPlan, Costs, best_plan
 from tandem.bls.draft_length.arms import MEMORY, Acceptance
 from tandem.bls.draft_length.costs import Line
-from tandem.bls.drafter_registry import DRAFT_MODEL
+from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, EngineAnswer, StepSeconds
 from tandem.bls.settings import LoopSettings
 

@@ -16,7 +16,6 @@ from tandem.bls.draft_ahead.branches import (
 from tandem.bls.draft_ahead.plan import AheadPlan
 from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.fixed import DraftLength, FixedLength
-from tandem.bls.drafter_registry import DRAFT_MODEL
 from tandem.bls.drafters.drafter import (
     Drafter,
     DrafterContext,
@@ -24,14 +23,15 @@ from tandem.bls.drafters.drafter import (
     Proposal,
     StepsAhead,
 )
+from tandem.bls.drafters.registry import DRAFT_MODEL
 from tandem.bls.effects import Draft, DraftPlan, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.exactness.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.request import Request, TokenIds
-from tandem.bls.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, EngineSettings
 
-# Instead of AUTO, where a seed has to repeat a text and lengths would change it: see `bls.seeds`.
+# Instead of AUTO if a seed has to repeat a text that lengths would change (`bls.exactness.seeds`).
 SEEDED_LENGTH = 5
 
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tandem.bls.drafter_registry import CONTROL, DRAFTERS, LOOKUP_POOL, DrafterKind
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.module import described
 from tandem.bls.drafters.no_drafter import NoDrafter
+from tandem.bls.drafters.registry import CONTROL, DRAFTERS, LOOKUP_POOL, DrafterKind
 from tandem.bls.effects import Draft, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import Cancelled, DrafterFailed, EngineCallError, ServingError
 from tandem.bls.request import Request

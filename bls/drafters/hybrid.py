@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tandem.bls.drafter_registry import LOOKUP_POOL, PROMPT_LOOKUP
 from tandem.bls.drafters import draft_model, prompt_lookup
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal, StepsAhead
 from tandem.bls.drafters.prompt_lookup import PromptLookup
+from tandem.bls.drafters.registry import LOOKUP_POOL, PROMPT_LOOKUP
 from tandem.bls.effects import Draft, StepSeconds
 from tandem.bls.errors import EngineCallError
 from tandem.bls.request import Request

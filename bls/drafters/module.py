@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tandem.bls.drafter_registry import DrafterKind
+from tandem.bls.drafters.registry import DrafterKind
 
 ROW, MAKE = "DRAFTER", "make"
 FOLDER = "drafters"  # of the rendered model, beside its model.py

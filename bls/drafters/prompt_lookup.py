@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.bls.drafter_registry import LOOKUP_POOL, PROMPT_LOOKUP, DrafterName
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.registry import LOOKUP_POOL, PROMPT_LOOKUP, DrafterName
 from tandem.bls.effects import Draft
+from tandem.bls.exactness.seeds import lengths_decide_text
 from tandem.bls.request import Request
-from tandem.bls.seeds import lengths_decide_text
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import LoopSettings
 from tandem.lookup.index import Match, NgramIndex

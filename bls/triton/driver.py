@@ -24,10 +24,10 @@ from tandem.bls.errors import (
 )
 from tandem.bls.request import Request
 from tandem.bls.triton.background import in_background, log_exception
-from tandem.bls.triton.clients import EngineClients
-from tandem.bls.triton.engine_caller import EngineCaller
-from tandem.bls.triton.helper import Helper, StepsBeside, Task
-from tandem.bls.triton.pending_call import Abandoned
+from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.engine_calls.engine_caller import EngineCaller
+from tandem.bls.triton.engine_calls.helper import Helper, StepsBeside, Task
+from tandem.bls.triton.engine_calls.pending_call import Abandoned
 
 Steps: TypeAlias = Generator[Effect, Any, None]
 

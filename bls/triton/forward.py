@@ -21,14 +21,14 @@ from tandem.bls.errors import (
     EngineUnavailable,
     ServingError,
 )
-from tandem.bls.inputs import check_sizes, refuse_unknown
+from tandem.bls.requests.inputs import check_sizes, refuse_unknown
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import in_background, log_exception
-from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.engine_calls.pending_call import Abandoned, AbandonedCalls, CallSlot
 from tandem.bls.triton.metrics import Heartbeat
-from tandem.bls.triton.pending_call import Abandoned, AbandonedCalls, CallSlot
-from tandem.bls.triton.request_text import parameters_of
-from tandem.bls.triton.sender import Sender
+from tandem.bls.triton.requests.request_text import parameters_of
+from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract import entry as tensors
 from tandem.contract.forwarding import fresh_forwarded

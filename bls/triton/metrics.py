@@ -18,8 +18,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.drafter_registry import LOOKUP_POOL, DrafterName
-from tandem.bls.metric_names import (
+from tandem.bls.drafters.registry import LOOKUP_POOL, DrafterName
+from tandem.bls.metrics.names import (
     ABANDONED_CALLS,
     GUIDES_REFUSED,
     HEARTBEAT,
@@ -30,7 +30,9 @@ from tandem.bls.metric_names import (
     REQUESTS_RUNNING,
     REQUESTS_WAITING,
 )
-from tandem.bls.metric_updates import (
+from tandem.bls.metrics.statistics import Statistics
+from tandem.bls.metrics.timeline import Timeline
+from tandem.bls.metrics.updates import (
     Key,
     MetricUpdates,
     key_of,
@@ -38,8 +40,6 @@ from tandem.bls.metric_updates import (
     zero_drafts,
     zeros,
 )
-from tandem.bls.statistics import Statistics
-from tandem.bls.timeline import Timeline
 from tandem.bls.triton.background import log_exception
 from tandem.contract.metric import Metric
 

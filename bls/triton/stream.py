@@ -11,35 +11,35 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from tandem.bls.admission import Admission, DraftKvAvailability, Reservation, blocks_of
-from tandem.bls.concurrency_limiter import ConcurrencyLimiter, Permit
+from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.draft_length.statistics import DraftStatistics
-from tandem.bls.drafter_registry import join
-from tandem.bls.drafters import drafter_of
 from tandem.bls.drafters.drafter import DrafterHealth
+from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
 from tandem.bls.drafters.prompt_lookup import pools_of
+from tandem.bls.drafters.registry import join
 from tandem.bls.errors import Cancelled, ServingError
 from tandem.bls.loop import Decoding
-from tandem.bls.prompt import Prompt, check_logits, request_of
 from tandem.bls.request import Request
-from tandem.bls.request_parser import RequestParser
+from tandem.bls.requests.parser import RequestParser
+from tandem.bls.requests.prompt import Prompt, check_logits, request_of
 from tandem.bls.settings import LoopSettings
 from tandem.bls.triton.background import in_background, log_exception
-from tandem.bls.triton.clients import EngineClients
-from tandem.bls.triton.deliveries import Deliveries
-from tandem.bls.triton.health import DraftHealth, NoDraftEngine
+from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.engine_calls.draft_health import DraftHealth, NoDraftEngine
+from tandem.bls.triton.engine_calls.pending_call import CallSlot
+from tandem.bls.triton.loops.siblings import index_of_loop, other_loops
 from tandem.bls.triton.metrics import Heartbeat, Metrics
-from tandem.bls.triton.pending_call import CallSlot
-from tandem.bls.triton.request_guides import RequestGuides
-from tandem.bls.triton.request_state import RequestState, ending, give_up
-from tandem.bls.triton.request_text import id_of, parameters_of
-from tandem.bls.triton.request_tokenizer import RequestTokenizer, needs_tokenizer
-from tandem.bls.triton.response_builder import ResponseBuilder, tells_text_lengths
-from tandem.bls.triton.sender import Sender
-from tandem.bls.triton.sequence_state import SequenceState
-from tandem.bls.triton.siblings import index_of_loop, other_loops
+from tandem.bls.triton.requests.request_guides import RequestGuides
+from tandem.bls.triton.requests.request_state import RequestState, ending, give_up
+from tandem.bls.triton.requests.request_text import id_of, parameters_of
+from tandem.bls.triton.requests.request_tokenizer import RequestTokenizer, needs_tokenizer
+from tandem.bls.triton.requests.sequence_state import SequenceState
+from tandem.bls.triton.responses.deliveries import Deliveries
+from tandem.bls.triton.responses.response_builder import ResponseBuilder, tells_text_lengths
+from tandem.bls.triton.responses.sender import Sender
 from tandem.bls.triton.watcher import Watcher
 from tandem.contract.forwarding import can_be_stopped, is_forwarded
 from tandem.contract.parameters import decode

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.bls.drafter_registry import DrafterKind
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, Proposal
+from tandem.bls.drafters.registry import DrafterKind
 from tandem.bls.effects import Draft
 from tandem.bls.request import Request
 from tandem.bls.sequence import Sequence

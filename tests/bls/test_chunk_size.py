@@ -6,7 +6,7 @@ from timed import Text, Times, World
 
 from tandem.bls.chunk_size import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
 from tandem.bls.draft_length.statistics import DraftStatistics
-from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request, Sampling
 from tandem.bls.settings import AUTO

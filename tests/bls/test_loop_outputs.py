@@ -13,7 +13,7 @@ from scripted import (
 )
 
 from tandem.bls.effects import PromptLogProbs
-from tandem.bls.token_details import TopLogProbs
+from tandem.bls.text.token_details import TopLogProbs
 
 
 def test_kept_logits_hold_no_memory_of_an_answer():

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tandem.bls.admission import Admission, Reservation
+from tandem.bls.admission.admission import Admission, Reservation
 from tandem.bls.errors import Overloaded
-from tandem.bls.metric_names import HEARTBEAT, OLDEST_DELIVERY
+from tandem.bls.metrics.names import HEARTBEAT, OLDEST_DELIVERY
 
 OTHER_LOOP = '{loop="1",model="bls_stream"}'
 ANSWER = (200, json.dumps({"model_name": "bls", "text_output": "\n"}))

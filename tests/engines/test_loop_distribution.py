@@ -16,7 +16,7 @@ from distributions import WARPS, Warp, fits
 from words import VOCAB, Draft, Target, exact, speak
 
 from tandem.bls.effects import EngineAnswer
-from tandem.bls.seeds import derived_seed
+from tandem.bls.exactness.seeds import derived_seed
 from tandem.engines.noise import Purpose, exponentials, uniform
 from tandem.engines.torch import sampling
 from tandem.engines.torch.verification import draw

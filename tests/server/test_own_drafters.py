@@ -21,7 +21,7 @@ EMULATED = {
     "language": {"alpha": 0.8},
 }
 FAULTY = """
-from tandem.bls.drafter_registry import DrafterKind
+from tandem.bls.drafters.registry import DrafterKind
 from tandem.bls.drafters.drafter import Drafter
 
 DRAFTER = DrafterKind(name="faulty", description="an error", module=__name__)

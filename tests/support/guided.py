@@ -9,10 +9,10 @@ from scripted import SETTINGS, Health, ids, said, with_engines
 from small_guides import END, OTHER_END, matcher, vocab_size
 
 from tandem.bls.draft_length.statistics import DraftStatistics
-from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError
-from tandem.bls.guidance import method_of
+from tandem.bls.guided.guidance import method_of
 from tandem.bls.loop import Decoding
 
 ENDS = (END, OTHER_END)

@@ -2,8 +2,8 @@
 
 import sys
 
-from tandem.bls.other_loops import LoopUsage
-from tandem.bls.triton.siblings import Siblings
+from tandem.bls.admission.other_loops import LoopUsage
+from tandem.bls.triton.loops.siblings import Siblings
 
 
 def say(*words):

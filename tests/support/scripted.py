@@ -9,7 +9,7 @@ import numpy as np
 
 from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.draft_length.statistics import DraftStatistics
-from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     Beside,
     BranchDraft,
@@ -25,7 +25,7 @@ from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
 from tandem.bls.settings import EngineSettings, LoopSettings
-from tandem.bls.text import detokenize_stream
+from tandem.bls.text.incremental import detokenize_stream
 from tandem.contract.capabilities import Capabilities
 from tandem.engines.capabilities import TORCH
 from tandem.postprocessing.detokenizer import Detokenizer, chunk, text_lengths

@@ -9,7 +9,7 @@ import numpy as np
 from scripted import SETTINGS, Health, ids, play, with_engines
 
 from tandem.bls.draft_length.statistics import DraftStatistics
-from tandem.bls.drafters import drafter_of
+from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import EngineAnswer
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request

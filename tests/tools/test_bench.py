@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tandem.bls import drafter_registry
-from tandem.bls.drafter_registry import DRAFT_MODEL, DRAFTERS, HYBRID, PROMPT_LOOKUP
+from tandem.bls.drafters import registry as drafter_registry
+from tandem.bls.drafters.registry import DRAFT_MODEL, DRAFTERS, HYBRID, PROMPT_LOOKUP
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command

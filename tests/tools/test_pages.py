@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tandem.bls.metric_names import OLDEST_DELIVERY
+from tandem.bls.metrics.names import OLDEST_DELIVERY
 from tandem.tools.triton.pages import are_found, oldest_untaken
 
 PAGE = (

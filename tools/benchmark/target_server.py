@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tandem.bls.drafter_registry import DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import DRAFTERS, DrafterKind, DrafterName
 from tandem.tools.client.client import Client
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from tandem.bls import drafter_registry
-from tandem.bls.drafter_registry import DRAFTERS, DrafterKind, DrafterName
+from tandem.bls.drafters import registry as drafter_registry
+from tandem.bls.drafters.registry import DRAFTERS, DrafterKind, DrafterName
 from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tandem.bls import drafter_registry
+from tandem.bls.drafters import registry as drafter_registry
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Answer, Client
 from tandem.tools.client.request import inputs_for

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from tandem.bls.drafter_registry import ENGINE
+from tandem.bls.drafters.registry import ENGINE
 from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor

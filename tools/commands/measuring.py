@@ -11,7 +11,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tandem.bls.drafter_registry import DrafterKind, DrafterName
+from tandem.bls.drafters.registry import DrafterKind, DrafterName
 from tandem.bls.settings import AUTO, DRAFT_AHEAD
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import tandem
-from tandem.bls.drafter_registry import CONTROL, DRAFTERS
+from tandem.bls.drafters.registry import CONTROL, DRAFTERS
 from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError
 

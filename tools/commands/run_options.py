@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tandem.bls import drafter_registry
-from tandem.bls.drafter_registry import CONTROL, DRAFT_MODEL, HYBRID
+from tandem.bls.drafters import registry as drafter_registry
+from tandem.bls.drafters.registry import CONTROL, DRAFT_MODEL, HYBRID
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Inputs, Value

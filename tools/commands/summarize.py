@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from tandem.bls import drafter_registry
+from tandem.bls.drafters import registry as drafter_registry
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.target_server import served_drafters

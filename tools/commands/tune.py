@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from tandem.bls.drafter_registry import DrafterKind, DrafterName
+from tandem.bls.drafters.registry import DrafterKind, DrafterName
 from tandem.bls.settings import AUTO
 from tandem.tools.benchmark.report import SPREAD
 from tandem.tools.benchmark.scenario import Scenario

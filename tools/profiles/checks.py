@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from tandem.bls.drafter_registry import CONTROL, PROMPT_LOOKUP, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import CONTROL, PROMPT_LOOKUP, DrafterKind, DrafterName
 from tandem.contract.strings import MOST_STRINGS
 from tandem.lookup.pools import LEAST_COUNTED
 from tandem.tools.profiles.drafters import OwnDrafter, all_kinds

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tandem.bls.drafter_registry import CONTROL, DrafterKind, DrafterName
+from tandem.bls.drafters.registry import CONTROL, DrafterKind, DrafterName
 from tandem.bls.settings import (
     MAX_HELPERS,
     DrafterModule,

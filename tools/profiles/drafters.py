@@ -9,7 +9,8 @@ from typing import Any, get_type_hints
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from tandem.bls.drafter_registry import (
+from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
+from tandem.bls.drafters.registry import (
     CONTROL,
     DRAFTERS,
     DrafterExists,
@@ -17,7 +18,6 @@ from tandem.bls.drafter_registry import (
     DrafterName,
     refuse_taken,
 )
-from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,

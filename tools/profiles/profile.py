@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tandem.bls.drafter_registry import CONTROL, DrafterName
+from tandem.bls.drafters.registry import CONTROL, DrafterName
 from tandem.bls.settings import AUTO, LoopSettings, RequestLimits
 from tandem.lookup.pools import MOST_TOKENS
 from tandem.tools.errors import TandemError

@@ -6,7 +6,7 @@ import re
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 
-from tandem.bls.metric_names import OLDEST_DELIVERY
+from tandem.bls.metrics.names import OLDEST_DELIVERY
 
 SECONDS_TO_ANSWER = 5
 

@@ -14,8 +14,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 import tandem
-from tandem.bls.drafter_registry import CONTROL
 from tandem.bls.drafters import module as drafter_module
+from tandem.bls.drafters.registry import CONTROL
 from tandem.contract import engine, entry, postprocessing, preprocessing
 from tandem.contract.parameters import encode
 from tandem.contract.tensor import Tensor

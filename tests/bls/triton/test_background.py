@@ -5,19 +5,19 @@ import threading
 import pytest
 from live_triton import eventually
 
-from tandem.bls.concurrency_limiter import ConcurrencyLimiter
+from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter
 from tandem.bls.effects import Chunk
 from tandem.bls.errors import EngineCallError, Overloaded
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton.background import in_background
-from tandem.bls.triton.calls import Calls
 from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.engine_calls.draft_health import DraftHealth
+from tandem.bls.triton.engine_calls.helper import Helper
+from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.forward import ForwardEntry
-from tandem.bls.triton.health import DraftHealth
-from tandem.bls.triton.helper import Helper
-from tandem.bls.triton.pending_call import AbandonedCalls
-from tandem.bls.triton.request_state import give_up
-from tandem.bls.triton.sender import Sender
+from tandem.bls.triton.requests.request_state import give_up
+from tandem.bls.triton.responses.sender import Sender
 
 
 @pytest.fixture

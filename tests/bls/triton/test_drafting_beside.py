@@ -10,8 +10,8 @@ from scripted import ENDLESS, decoding_of, expected
 
 from tandem.bls.errors import Cancelled
 from tandem.bls.settings import MAX_HELPERS
-from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
+from tandem.bls.triton.engine_calls.clients import EngineClients
 
 
 class Receiver:

@@ -12,10 +12,10 @@ from scripted import SETTINGS, ids
 from tandem.bls.effects import Beside, EngineCall, NextChunk, Settle
 from tandem.bls.errors import Cancelled, EngineCallError, EngineTimeout
 from tandem.bls.request import Request
-from tandem.bls.triton.clients import EngineClients
 from tandem.bls.triton.driver import Driver
-from tandem.bls.triton.engine_caller import SECONDS_BETWEEN_STOPS, EngineCaller
-from tandem.bls.triton.pending_call import AbandonedCalls
+from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.engine_calls.engine_caller import SECONDS_BETWEEN_STOPS, EngineCaller
+from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.contract import engine as tensors
 
 PATIENCE = 30

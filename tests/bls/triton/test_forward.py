@@ -7,9 +7,9 @@ import pytest
 
 from tandem.bls.settings import ForwarderSettings
 from tandem.bls.triton import forward
-from tandem.bls.triton.calls import Calls
+from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.engine_calls.pending_call import AbandonedCalls
 from tandem.bls.triton.forward import SECONDS_BETWEEN_STOPS, _Forwarded
-from tandem.bls.triton.pending_call import AbandonedCalls
 
 
 class Request:

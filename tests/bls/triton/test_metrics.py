@@ -2,10 +2,10 @@
 
 import pytest
 
-from tandem.bls.metric_names import HEARTBEAT, OUTPUT_TOKENS, ROUND_SECONDS, ROUNDS
-from tandem.bls.metric_updates import MetricUpdates
-from tandem.bls.statistics import Round, Statistics
-from tandem.bls.timeline import Timeline
+from tandem.bls.metrics.names import HEARTBEAT, OUTPUT_TOKENS, ROUND_SECONDS, ROUNDS
+from tandem.bls.metrics.statistics import Round, Statistics
+from tandem.bls.metrics.timeline import Timeline
+from tandem.bls.metrics.updates import MetricUpdates
 from tandem.bls.triton.metrics import Heartbeat, Metrics
 
 GAUGES = {

@@ -1,0 +1,1 @@
+"""What keeps drafts from changing an answer's distribution."""

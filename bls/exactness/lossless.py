@@ -1,0 +1,119 @@
+"""What keeps drafts from changing a text's distribution, where an engine alone would not.
+
+Engines differ in how they draw and verify. Our own follow transformers' rules throughout.
+TensorRT-LLM's (samplingTopPKernels.cu, samplingTopKKernels.cu, externalDraftTokensKernels.cu):
+
+- compares ids and, where they differ, draws once more: the token that was just rejected may come
+  back, which makes it too likely. Sent as `certain`, the same ids are verified exactly;
+- takes draft logits as they come, where the draft drew from warped ones;
+- keeps of several tokens on the edge of top-k an arbitrary one, and gives the last token of top-p
+  only what is missing to it, neither of which its logits show: a draft is drawn by temperature
+  alone;
+- verifies under top-p with the whole probability of that last token, unlike its own sampling: the
+  target is left alone there.
+
+Without token masks a guide is exact by repair, but not under top-k or top-p: the target is left
+alone there too (``bls.guided.guidance``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.bls.drafters.registry import CONTROL, DRAFT_MODEL
+from tandem.bls.effects import Draft
+from tandem.bls.exactness.draft_logits import certain, warped
+from tandem.bls.guided.guidance import method_of
+from tandem.bls.request import Request, Sampling
+from tandem.bls.settings import LoopSettings
+
+LOGITS_TYPES = {"FP32": np.float32, "FP16": np.float16}
+
+
+def lossless(request: Request, settings: LoopSettings) -> Request:
+    """Return the request with only such drafts as change nothing that it asks for.
+
+    One with a draft_acceptance_threshold accepts a loss.
+    """
+    if not request.kind.drafts_in_loop:
+        return request
+    guided_by_token = request.guide and method_of(request, settings) == "token_by_token"
+    if guided_by_token or not _brings_all(request, settings):
+        return _without_drafts(request)
+    if request.draft_acceptance_threshold is not None:
+        return request
+    if request.sampling.greedy:
+        # A token is right or wrong: logits would cost their way and decide nothing.
+        return replace(request, use_draft_logits=False)
+    if request.sampling.top_p < 1.0 and not settings.target.capabilities.top_p_with_drafts:
+        return _without_drafts(request)
+    return _by_handle(request) if settings.target.fast_logits else request
+
+
+def draft_sampling(request: Request, settings: LoopSettings) -> Sampling:
+    """Return how the draft engine draws, so that its logits are those it drew from."""
+    sampling = request.sampling
+    if settings.draft_logits_tell_all or not request.use_draft_logits or sampling.greedy:
+        return sampling
+    return Sampling(temperature=sampling.temperature, seed=sampling.seed)
+
+
+def draft_gets_bans(request: Request, settings: LoopSettings) -> bool:
+    """Whether the draft engine gets the target's banned tokens."""
+    return settings.draft_logits_tell_all or not request.use_draft_logits
+
+
+def verification_logits(
+    draft: Draft, logits: NDArray[Any] | None, request: Request, settings: LoopSettings
+) -> NDArray[Any] | None:
+    """Return what the target verifies a draft against, [1, n, vocab_size]; None: ids alone.
+
+    logits: the draft engine's own [1, n, width], or the handle of fast logits, which stays as it
+    is.
+    """
+    target = settings.target
+    if target.fast_logits:
+        return logits
+    if logits is not None:
+        logits = logits[:, : len(draft)]
+        if target.capabilities.warps_draft_logits:
+            return logits
+        scores = warped(logits, draft_sampling(request, settings), target.vocab_size)
+    elif request.sampling.greedy or target.capabilities.compares_ids_exactly:
+        return None
+    else:
+        scores = certain(draft.tokens, target.vocab_size)
+    with np.errstate(over="ignore"):  # below half precision's range is -inf
+        return scores.astype(LOGITS_TYPES[target.logits_dtype])
+
+
+def _brings_all(request: Request, settings: LoopSettings) -> bool:
+    """Whether a verification can bring all that was asked for.
+
+    The prompt's logits come from a prefill only, and some engines compute no log-probabilities
+    when they verify.
+    """
+    rates = settings.target.capabilities.log_probs_with_drafts
+    rated = not request.wants_log_probs or rates
+    return rated and not request.wants_context_logits
+
+
+def _without_drafts(request: Request) -> Request:
+    return replace(
+        request, drafter=CONTROL.name, use_draft_logits=False, draft_acceptance_threshold=None
+    )
+
+
+def _by_handle(request: Request) -> Request:
+    """Fast logits are raw: right for a draft model that drew from them as they are.
+
+    A lookup has no handle, and ids alone are not compared exactly.
+    """
+    as_they_are = request.sampling.temperature == 1.0 and not request.sampling.truncates
+    if request.use_draft_logits and as_they_are:
+        return replace(request, drafter=DRAFT_MODEL.name)
+    return _without_drafts(request)

@@ -1,0 +1,1 @@
+"""What the loop counts, and the metrics it becomes."""

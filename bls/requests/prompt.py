@@ -1,0 +1,166 @@
+"""One prompt of a client's request: as the parser reads it, and with what the tokenizer adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.bls.errors import BadRequest
+from tandem.bls.exactness.lossless import lossless
+from tandem.bls.request import Request, TokenIds
+from tandem.bls.settings import EngineSettings, LoopSettings
+from tandem.contract import entry as tensors
+
+LOGITS_BYTES = 4  # answers hold them as FP32
+
+
+class TokenizerInputs(NamedTuple):
+    """What of a prompt goes through the tokenizer."""
+
+    text: str
+    stop_words: tuple[str, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    bias_words: tuple[str, ...] = ()
+    bias_weights: tuple[float, ...] = ()
+
+
+class Tokens(NamedTuple):
+    """What the tokenizer made of it.
+
+    special_stops: for each stop word its id, where it is one special token: text hides those.
+    """
+
+    prompt_ids: TokenIds  # [n]
+    special_stops: tuple[int | None, ...] = ()
+    bad_words: TokenIds | None = None  # [2, m]
+    embedding_bias: NDArray[np.float32] | None = None  # [vocab_size]
+
+
+class LogitBias(NamedTuple):
+    """What is added to the logits of some tokens; one that comes twice gets both."""
+
+    ids: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class Prompt(NamedTuple):
+    """One row of a request, checked as far as it can be before it is tokenized.
+
+    request: complete but for what the tokenizer adds to it (`request_of`).
+    """
+
+    words: TokenizerInputs
+    input_ids: TokenIds | None  # instead of text
+    request: Request
+    logit_bias: LogitBias | None = None
+
+
+class Options(NamedTuple):
+    """What holds for all prompts of a request.
+
+    tells_text_lengths: the client named that output.
+    """
+
+    stream: bool = False
+    tells_text_lengths: bool = False
+    exclude_input_in_output: bool = True
+    return_log_probs: bool = False
+    return_prompt_log_probs: bool = False
+    num_top_log_probs: int = 0
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
+    return_perf_metrics: bool = False
+    return_num_input_tokens: bool = False
+    return_num_output_tokens: bool = False
+
+
+def request_of(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> Request:
+    """Return what the loop decodes; raise BadRequest where it cannot fit the engine."""
+    request = prompt.request
+    _check_length(len(tokens.prompt_ids), request.max_tokens, settings.target)
+    sampling = replace(
+        request.sampling,
+        bad_words=tokens.bad_words,
+        embedding_bias=_bias(prompt, tokens, settings),
+    )
+    complete = replace(
+        request,
+        prompt_ids=tokens.prompt_ids,
+        sampling=sampling,
+        end_ids=_end_ids(request, tokens),
+        stop_strings=_stop_strings(prompt, tokens),
+    )
+    return lossless(complete, settings)
+
+
+def check_logits(
+    context_lengths: Sequence[int],
+    max_tokens: Sequence[int],
+    options: Options,
+    settings: LoopSettings,
+) -> None:
+    """Refuse more logits than an answer may hold: every row of a batch is as long as the longest.
+
+    context_lengths: tokens of each prompt, 0 for those that are not known yet; [b] as max_tokens.
+    """
+    rows = 0
+    if options.return_context_logits:
+        rows += max(context_lengths)
+    if options.return_generation_logits:
+        rows += max(max_tokens)
+    width = settings.target.vocab_size
+    size = len(max_tokens) * rows * width * LOGITS_BYTES
+    if size > settings.max_logits_bytes:
+        wanted = [
+            f"'{tensor}'"
+            for tensor, asked in (
+                (tensors.RETURN_CONTEXT_LOGITS, options.return_context_logits),
+                (tensors.RETURN_GENERATION_LOGITS, options.return_generation_logits),
+            )
+            if asked
+        ]
+        raise BadRequest(
+            f"input{'s' * (len(wanted) > 1)} {' and '.join(wanted)}: up to {size} bytes of logits "
+            f"({len(max_tokens)} prompts of {rows} rows of {width}), an answer holds "
+            f"at most {settings.max_logits_bytes}; ask for fewer tokens or prompts"
+        )
+
+
+def _bias(prompt: Prompt, tokens: Tokens, settings: LoopSettings) -> NDArray[np.float32] | None:
+    """What is added to all logits, [vocab_size]: that of words and that of ids."""
+    if prompt.logit_bias is None:
+        return tokens.embedding_bias
+    bias = np.zeros(settings.target.vocab_size, np.float32)
+    if tokens.embedding_bias is not None:
+        bias[: len(tokens.embedding_bias)] = tokens.embedding_bias
+    np.add.at(bias, list(prompt.logit_bias.ids), prompt.logit_bias.values)
+    return bias
+
+
+def _end_ids(request: Request, tokens: Tokens) -> tuple[int, ...]:
+    """The request's end ids, and the special tokens among its stop words."""
+    special = [token_id for token_id in tokens.special_stops if token_id is not None]
+    return tuple(dict.fromkeys([*request.end_ids, *special]))
+
+
+def _stop_strings(prompt: Prompt, tokens: Tokens) -> tuple[str, ...]:
+    words = prompt.words.stop_words
+    special = tokens.special_stops or (None,) * len(words)
+    return tuple(w for w, token_id in zip(words, special, strict=True) if token_id is None)
+
+
+def _check_length(prompt_length: int, max_tokens: int, target: EngineSettings) -> None:
+    """Engines cut what is too long in silence; so it is refused at the door."""
+    limit = target.max_seq_len - target.max_draft_len
+    if prompt_length < 1:
+        raise BadRequest(f"input '{tensors.TEXT_INPUT}' gives no tokens; send some text")
+    if prompt_length + max_tokens > limit:
+        raise BadRequest(
+            f"input '{tensors.MAX_TOKENS}': {prompt_length} prompt tokens and {max_tokens} new "
+            f"ones exceed {limit}, which is max_seq_len {target.max_seq_len} less room for "
+            f"{target.max_draft_len} draft tokens"
+        )

@@ -1,0 +1,1 @@
+"""The text of an answer: stop strings, incremental detokenization, token details."""

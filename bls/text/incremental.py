@@ -1,0 +1,128 @@
+"""The text of an answer while it grows: which part of it is final, and where a stop string ends it.
+
+`postprocessing` is stateless. It is given a window of ids and how many of them were already shown,
+and returns the text that the rest adds, less an unfinished UTF-8 sequence. The window starts at the
+ids that last produced text, so it stays a few tokens long. What is withheld is completed by later
+ids, or shown at the end, when the whole answer is decoded once: the chunks therefore always join to
+the text that an answer without streaming has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tandem.bls.effects import NO_TOKENS, Chunk, DecodedText, NextChunk, TextCall
+from tandem.bls.request import Request, TokenIds
+from tandem.bls.text.stop_strings import StopStrings
+from tandem.bls.text.token_details import NO_COUNTS, Counts
+
+
+class NewText(NamedTuple):
+    """What tokens add to an answer.
+
+    text: what may be shown. num_kept: how many of the tokens the answer keeps. lengths: [num_kept],
+    the characters that each completes, shown or not; None where nobody asked.
+    """
+
+    text: str
+    num_kept: int
+    lengths: Counts | None = None
+
+
+class TextSoFar:
+    """Turns the tokens of each round into text that may be shown.
+
+    each_round: whether text is wanted before the end. tells_lengths: whether to return what each
+    token completes. prompt: ids whose text precedes the answer's, so a character may belong to
+    both.
+    """
+
+    def __init__(
+        self,
+        stop_strings: tuple[str, ...] = (),
+        *,
+        each_round: bool,
+        tells_lengths: bool = False,
+        prompt: TokenIds = NO_TOKENS,
+    ) -> None:
+        self._prompt = prompt
+        self._each_round = each_round
+        self._tells_lengths = tells_lengths
+        self._stops = StopStrings(stop_strings)
+        self._window = prompt  # tokens that may share a character with the next ones
+        self._length = 0  # characters received
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the answer."""
+        return self._stops.found
+
+    def extend(self, tokens: TokenIds) -> Generator[TextCall, DecodedText, NewText]:
+        """Return what ``tokens`` add to the visible text, and how many of them the answer keeps.
+
+        The token that completes a stop string is the last one kept.
+        """
+        if not self._each_round or len(tokens) == 0:
+            return NewText("", len(tokens), NO_COUNTS if self._tells_lengths else None)
+        window, context_length = np.concatenate([self._window, tokens]), len(self._window)
+        text, lengths = yield TextCall(window, context_length, self._tells_lengths)
+        if self._stops.would_find(text):
+            text, kept = yield from self._until_stop(window, context_length, text)
+            kept_lengths = None if lengths is None else lengths[:kept]
+            return NewText(self._stops.feed(text), kept, kept_lengths)
+        self._window = tokens if text else window
+        self._length += len(text)
+        return NewText(self._stops.feed(text), len(tokens), lengths)
+
+    def finish(self, output: TokenIds) -> Generator[TextCall, DecodedText, str]:
+        """Return the rest of the text, when ``output`` is the complete answer.
+
+        An unfinished character shows only here, so a stop string may be found here first.
+        """
+        if self.stopped:
+            return ""
+        shown = self._length
+        if len(self._prompt):
+            output = np.concatenate([self._prompt, output])
+            before, _ = yield TextCall(self._prompt, 0)
+            shown += len(before)
+        if len(output) == 0:
+            return ""
+        whole, _ = yield TextCall(output, None)
+        return self._stops.feed(whole[shown:]) + self._stops.flush()
+
+    def _until_stop(
+        self, window: TokenIds, context_length: int, text: str
+    ) -> Generator[TextCall, DecodedText, tuple[str, int]]:
+        """Return the text up to the token that completes a stop string, and the tokens of it.
+
+        What follows may complete a second one that begins earlier: token by token, it never would.
+        """
+        for end in range(context_length + 1, len(window)):
+            shorter, _ = yield TextCall(window[:end], context_length)
+            if self._stops.would_find(shorter):
+                return shorter, end - context_length
+        return text, len(window) - context_length
+
+
+def detokenize_stream(request: Request) -> Generator[NextChunk | TextCall | Chunk, Any, None]:
+    """Detokenize an answer off the critical path: chunks come by NextChunk and leave with text.
+
+    The text does not decide how the answer goes on, so no round waits for it.
+    """
+    text_so_far = TextSoFar(
+        each_round=True, tells_lengths=request.wants_text_lengths, prompt=request.echoed_ids
+    )
+    output: list[TokenIds] = []
+    ended = False
+    while not ended:
+        chunk = yield NextChunk()
+        text, _, lengths = yield from text_so_far.extend(chunk.tokens)
+        output.append(chunk.tokens)
+        ended = chunk.finish_reason is not None
+        if ended:
+            text += yield from text_so_far.finish(np.concatenate(output))
+        yield chunk._replace(text=text, details=chunk.details._replace(text_lengths=lengths))

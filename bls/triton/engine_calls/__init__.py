@@ -1,0 +1,1 @@
+"""Calls of the engines through Triton: sending, waiting, stopping, and failing."""

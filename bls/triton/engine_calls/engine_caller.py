@@ -1,0 +1,91 @@
+"""Calls engines for one sequence, one call at a time, from a thread that blocks in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tandem.bls.effects import DecodedText, EngineAnswer, EngineCall, EngineRole, TextCall
+from tandem.bls.errors import Failure
+from tandem.bls.request import Request
+from tandem.bls.triton.engine_calls.clients import EngineClients
+from tandem.bls.triton.engine_calls.engine_client import EngineRequests
+from tandem.bls.triton.engine_calls.pending_call import CallSlot, PendingCall
+from tandem.bls.triton.requests import request_ids
+from tandem.bls.triton.requests.tokenizers import text_of, text_request
+
+SECONDS_BETWEEN_STOPS = 1.0  # of one call: an engine in a long step takes none of them before
+
+
+class EngineCaller:
+    """Makes the calls of one thread. Another one may stop or abandon the call under way."""
+
+    def __init__(self, clients: EngineClients, request: Request) -> None:
+        self.interruption: Failure | None = None
+        self._clients = clients
+        self._request = request
+        self._requests: dict[EngineRole, EngineRequests] = {}
+        self._name = request_ids.fresh()
+        self._calls_made = 0
+        self._slot = CallSlot(clients.abandoned)
+        self._next_stop = 0.0
+
+    def answer(
+        self, call: EngineCall, about_to_block: Callable[[], None] = lambda: None
+    ) -> EngineAnswer:
+        """Make an engine's call; ``about_to_block`` is called when all is ready for it."""
+        engine = self._clients.engines[call.engine]
+        if call.engine not in self._requests:
+            self._requests[call.engine] = EngineRequests(engine, self._request)
+        requests = self._requests[call.engine]
+        self._calls_made += 1
+        request_id = f"{self._name}.{self._calls_made}"
+        timeout = engine.timeout_of(call)
+        began = time.monotonic()
+        request = requests.build(call, request_id)
+        about_to_block()
+        model, decoupled = engine.settings.model, engine.settings.decoupled
+        response = self._await(model, request_id, timeout, request, decoupled=decoupled)
+        return requests.read(call, response, time.monotonic() - began)
+
+    def text(self, call: TextCall) -> DecodedText:
+        """Turn ids into text."""
+        settings = self._clients.settings
+        model = settings.postprocessing_model
+        response = self._await(model, "", settings.target.timeout, text_request(model, call))
+        return text_of(model, response)
+
+    def interrupt(self, reason: Failure) -> None:
+        """Have the engine stop the call under way, which is still waited for; begin no other one.
+
+        The others are refused with ``reason`` until ``interruption`` is None again.
+        """
+        self.interruption, self._next_stop = reason, 0.0
+        self.stop_again(time.monotonic())
+
+    def stop_again(self, now: float) -> None:
+        """Have the call under way stopped, once interrupted: a `stop` may have overtaken it."""
+        call = self._slot.call
+        if call is not None and self.interruption is not None and now >= self._next_stop:
+            self._next_stop = now + SECONDS_BETWEEN_STOPS
+            self._clients.stop(call.model, call.request_id)
+
+    def abandon_if_overdue(self, now: float) -> PendingCall | None:
+        """Abandon the call under way, and have it stopped, if it is overdue; return it, or None."""
+        call = self._slot.abandon_if_overdue(now)
+        if call is not None:
+            self._clients.stop(call.model, call.request_id)
+        return call
+
+    def _await(
+        self, model: str, request_id: str, timeout: float, request: Any, *, decoupled: bool = False
+    ) -> Any:
+        """Make a call that may be stopped or abandoned while it blocks."""
+        call = self._slot.begin(model, request_id, timeout)
+        try:
+            if self.interruption is not None:
+                raise self.interruption
+            return self._clients.calls.infer(model, request, decoupled=decoupled)
+        finally:
+            self._slot.end(call)

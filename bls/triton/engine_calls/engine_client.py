@@ -1,0 +1,388 @@
+"""Engine calls as Triton requests, and their responses as answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from tandem.bls.effects import (
+    BranchDraft,
+    Branching,
+    EngineAnswer,
+    EngineCall,
+    EngineRole,
+    KvBlocks,
+    PromptLogProbs,
+)
+from tandem.bls.errors import EngineCallError
+from tandem.bls.exactness.lossless import draft_gets_bans, draft_sampling, verification_logits
+from tandem.bls.guided.masked_bias import masked_bias
+from tandem.bls.request import Request, TokenIds
+from tandem.bls.requests.word_lists import joined, known, one_token_words
+from tandem.bls.settings import EngineSettings, LoopSettings
+from tandem.bls.text.token_details import TopLogProbs
+from tandem.bls.triton.engine_calls.draft_timeout import draft_timeout
+from tandem.contract import engine as tensors
+
+# TensorRT-LLM answers no call that does not ask for both.
+REQUIRED = [tensors.OUTPUT_IDS, tensors.SEQUENCE_LENGTH]
+BRANCHES = [tensors.BRANCH_OUTCOMES, tensors.BRANCH_IDS, tensors.BRANCH_LENGTHS]
+
+
+class EngineClient:
+    """One of the two engines, and how long the loop waits for it."""
+
+    def __init__(self, role: EngineRole, settings: EngineSettings, loop: LoopSettings) -> None:
+        self.settings = settings
+        self.loop = loop
+        self.is_draft = role == "draft"
+
+    def timeout_of(self, call: EngineCall) -> float:
+        """How long to wait for a call's answer, in seconds."""
+        if call.whole:
+            return self.loop.request_timeout
+        if not self.is_draft:
+            return self.settings.timeout
+        at_most = self.loop.target.timeout
+        return draft_timeout(len(call.context), self.settings.timeout, at_most=at_most)
+
+    def stop_request(self, request_id: str) -> Any:
+        """The call that makes the engine stop ``request_id``; required inputs are dummies."""
+        return self._smallest_request(request_id, _scalar(tensors.STOP, True))
+
+    def probe_request(self, request_id: str) -> Any:
+        """The cheapest real call: one token after one token."""
+        return self._smallest_request(request_id, _scalar(tensors.RUNTIME_TOP_K, 1))
+
+    def _smallest_request(self, request_id: str, purpose: Any) -> Any:
+        return pb_utils.InferenceRequest(
+            model_name=self.settings.model,
+            request_id=request_id,
+            requested_output_names=REQUIRED,
+            inputs=[
+                _row(tensors.INPUT_IDS, np.zeros(1, np.int32)),
+                _scalar(tensors.INPUT_LENGTHS, 1),
+                _scalar(tensors.REQUEST_OUTPUT_LEN, 1),
+                purpose,
+            ],
+        )
+
+
+class EngineRequests:
+    """Builds one request's calls to one engine; what never changes is built once."""
+
+    def __init__(self, engine: EngineClient, request: Request) -> None:
+        self._engine = engine
+        self._request = request
+        sampling, self._gets_bans = request.sampling, True
+        if engine.is_draft:
+            sampling = draft_sampling(request, engine.loop)
+            self._gets_bans = draft_gets_bans(request, engine.loop)
+        self._sampling = [_scalar(name, value) for name, value in sampling.engine_inputs().items()]
+        self._sampling_bias = _widened(sampling.embedding_bias, engine.settings.vocab_size)
+        self._request_bias = _optional_row(tensors.EMBEDDING_BIAS, self._sampling_bias)
+        bad_words = known(sampling.bad_words, engine.settings.vocab_size)
+        ends = self._one_token_words(request.end_ids if self._gets_bans else ())
+        self._bad_words = _optional_row(tensors.BAD_WORDS_LIST, bad_words)
+        self._bad_words_and_ends = _optional_row(tensors.BAD_WORDS_LIST, joined(ends, bad_words))
+        self._scalars: dict[tuple[Any, float], Any] = {}
+        self._stop_words: dict[tuple[int, ...], list[Any]] = {}
+        shares_logits = engine.is_draft and engine.loop.shared_logits
+        self._logits_output = (
+            tensors.SHARED_LOGITS_HANDLE if shares_logits else tensors.GENERATION_LOGITS
+        )
+        self._always = [*REQUIRED, tensors.ARRIVAL_TIME_NS, tensors.LAST_TOKEN_TIME_NS]
+        if not engine.is_draft:
+            self._always.append(tensors.KV_CACHE_REUSED_BLOCKS)
+            if request.wants_kv_blocks:
+                self._always.append(tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS)
+        if request.kind.in_engine:
+            self._always += [tensors.TOTAL_DRAFT_TOKENS, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS]
+        # Without it TensorRT-LLM returns neither its times nor the KV blocks.
+        self._perf_metrics = _scalar(tensors.RETURN_PERF_METRICS, True)
+        self._logits_threshold = (
+            [_scalar(tensors.DRAFT_ACCEPTANCE_THRESHOLD, request.draft_acceptance_threshold)]
+            if request.draft_acceptance_threshold is not None
+            else []
+        )
+
+    def build(self, call: EngineCall, request_id: str) -> Any:
+        """Return the BLS request that makes ``call``."""
+        return pb_utils.InferenceRequest(
+            model_name=self._engine.settings.model,
+            request_id=request_id,
+            requested_output_names=self._outputs(call),
+            inputs=[
+                _row(tensors.INPUT_IDS, call.context),
+                _scalar(tensors.INPUT_LENGTHS, len(call.context)),
+                self._scalar(tensors.REQUEST_OUTPUT_LEN, call.max_new_tokens),
+                self._perf_metrics,
+                *self._sampling,
+                *self._bias(call),
+                *self._changing(call),
+            ],
+        )
+
+    def read(self, call: EngineCall, response: Any, seconds: float) -> EngineAnswer:
+        """Return what a response to ``call`` says, which came after so many seconds."""
+        outputs = {tensor.name(): tensor for tensor in response.output_tensors()}
+        if tensors.OUTPUT_IDS not in outputs or tensors.SEQUENCE_LENGTH not in outputs:
+            raise EngineCallError(
+                self._engine.settings.model, f"'{tensors.OUTPUT_IDS}' is missing from its answer"
+            )
+        length = outputs[tensors.SEQUENCE_LENGTH].as_numpy().item()
+        tokens: TokenIds = outputs[tensors.OUTPUT_IDS].as_numpy().reshape(-1)[:length]
+        if not self._engine.settings.excludes_input:
+            tokens = tokens[len(call.context) :]
+        log_probs = outputs.get(tensors.OUTPUT_LOG_PROBS)
+        answer = EngineAnswer(
+            tokens=tokens,
+            seconds=seconds,
+            log_probs=None if log_probs is None else log_probs.as_numpy().reshape(-1),
+            top=_top(outputs, tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS),
+            prompt_log_probs=_prompt_log_probs(outputs),
+            logits=self._logits(outputs),
+            context_logits=_rows(outputs.get(tensors.CONTEXT_LOGITS)),
+            kv_blocks=_kv_blocks(outputs),
+            engine_seconds=_engine_seconds(outputs),
+            branches=() if call.branching is None else self._branches(outputs),
+        )
+        if not self._request.kind.in_engine:
+            return answer
+        return answer._replace(
+            num_draft_tokens=_count(outputs, tensors.TOTAL_DRAFT_TOKENS),
+            num_accepted_tokens=_count(outputs, tensors.TOTAL_ACCEPTED_DRAFT_TOKENS),
+        )
+
+    def _branches(self, outputs: dict[str, Any]) -> tuple[BranchDraft, ...]:
+        missing = [f"'{tensor}'" for tensor in BRANCHES if tensor not in outputs]
+        if missing:
+            model = self._engine.settings.model
+            raise EngineCallError(model, f"{missing[0]} is missing from its answer")
+        outcomes, ids, lengths = (outputs[tensor].as_numpy() for tensor in BRANCHES)
+        lengths = lengths.reshape(-1)
+        ids = ids.reshape(len(lengths), -1) if len(lengths) else ids
+        first_rows = (np.cumsum(lengths) - lengths).tolist()
+        return tuple(
+            BranchDraft(num_accepted, token, ids[i, : lengths[i]], first_rows[i])
+            for i, (num_accepted, token) in enumerate(outcomes.reshape(-1, 2).tolist())
+        )
+
+    def _bias(self, call: EngineCall) -> list[Any]:
+        """The request's bias, with the call's mask in it where the engine takes no masks.
+
+        Such a call is for one token: a bias is the same at every place.
+        """
+        if call.token_masks is None or self._engine.settings.capabilities.masks_tokens:
+            return self._request_bias
+        width = self._engine.settings.vocab_size
+        bias = masked_bias(self._sampling_bias, call.token_masks[0], width)
+        return [_row(tensors.EMBEDDING_BIAS, bias)]
+
+    def _logits(self, outputs: dict[str, Any]) -> Any:
+        """Of a draft: the tensor itself, to be passed on. Of the target: [n, vocab_size].
+
+        A handle is copied: that of branches may outlive the response.
+        """
+        logits = outputs.get(self._logits_output)
+        if logits is not None and self._logits_output == tensors.SHARED_LOGITS_HANDLE:
+            return logits.as_numpy().copy()
+        return logits if self._engine.is_draft else _rows(logits)
+
+    def _one_token_words(self, token_ids: tuple[int, ...]) -> TokenIds | None:
+        """Those of the ids that the engine has."""
+        return known(one_token_words(token_ids), self._engine.settings.vocab_size)
+
+    def _stop_words_of(self, call: EngineCall) -> list[Any]:
+        """A call's stop ids; they come again, and a tensor that was sent before is cheaper."""
+        if call.stop_ids not in self._stop_words:
+            words = self._one_token_words(call.stop_ids)
+            self._stop_words[call.stop_ids] = _optional_row(tensors.STOP_WORDS_LIST, words)
+        return self._stop_words[call.stop_ids]
+
+    def _scalar(self, tensor: Any, value: float) -> Any:
+        """One of few values that come again: a tensor that was sent before is cheaper."""
+        if (tensor, value) not in self._scalars:
+            self._scalars[tensor, value] = _scalar(tensor, value)
+        return self._scalars[tensor, value]
+
+    def _outputs(self, call: EngineCall) -> list[str]:
+        outputs: list[str] = [*self._always]
+        if self._wants_log_probs(call):
+            outputs.append(tensors.OUTPUT_LOG_PROBS)
+            if self._num_top(call):
+                outputs += [tensors.OUTPUT_TOP_IDS, tensors.OUTPUT_TOP_LOG_PROBS]
+        if call.engine == "target" and self._wants_context_logits(call):
+            outputs.append(tensors.CONTEXT_LOGITS)
+        if self._wants_prompt_log_probs(call):
+            outputs.append(tensors.PROMPT_LOG_PROBS)
+            if self._num_top(call):
+                outputs += [tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS]
+        if call.wants_logits:
+            outputs.append(self._logits_output)
+        if call.branching is not None:
+            outputs += BRANCHES
+        return outputs
+
+    def _changing(self, call: EngineCall) -> list[Any]:
+        """Tensors that depend on the round."""
+        inputs = []
+        if not self._request.sampling.greedy:
+            inputs.append(_scalar(tensors.SEED, call.seed))
+        if call.end_id is not None:
+            inputs.append(self._scalar(tensors.END_ID, call.end_id))
+        if call.stop_ids:
+            inputs += self._stop_words_of(call)
+        if call.wants_logits:
+            inputs.append(self._scalar(tensors.RETURN_GENERATION_LOGITS, True))
+        if self._wants_log_probs(call):
+            inputs.append(self._scalar(tensors.RETURN_LOG_PROBS, True))
+        if call.stop_probability:
+            stop = self._scalar(tensors.DRAFT_STOP_PROBABILITY, call.stop_probability)
+            inputs.append(stop)
+        if call.engine == "target":
+            inputs += self._of_target(call)
+        if call.unread_logits is not None:
+            inputs.append(pb_utils.Tensor(tensors.UNREAD_LOGITS_HANDLE, call.unread_logits))
+        if call.branching is not None:
+            inputs += _branching(call.draft.tokens, call.branching)
+        return inputs + (self._bad_words_and_ends if call.ban_end_ids else self._bad_words)
+
+    def _of_target(self, call: EngineCall) -> list[Any]:
+        inputs = []
+        if len(call.draft):
+            inputs.append(_row(tensors.DRAFT_INPUT_IDS, call.draft.tokens))
+            logits = self._draft_logits(call)
+            if logits is not None:
+                inputs += [logits, *self._logits_threshold]
+            if call.draft.logits_row:
+                inputs.append(_scalar(tensors.SHARED_LOGITS_ROW, call.draft.logits_row))
+        if call.token_masks is not None and self._engine.settings.capabilities.masks_tokens:
+            inputs.append(_row(tensors.TOKEN_MASKS, call.token_masks))
+        if self._wants_context_logits(call):
+            inputs.append(_scalar(tensors.RETURN_CONTEXT_LOGITS, True))
+        if self._wants_prompt_log_probs(call):
+            inputs.append(_scalar(tensors.RETURN_PROMPT_LOG_PROBS, True))
+        if self._request.num_top_log_probs:
+            inputs.append(_scalar(tensors.NUM_TOP_LOG_PROBS, self._request.num_top_log_probs))
+        return inputs
+
+    def _draft_logits(self, call: EngineCall) -> Any:
+        """The tensor that the target verifies the draft against; None: ids alone."""
+        settings = self._engine.loop
+        if settings.shared_logits:
+            handle = call.draft.logits
+            if handle is None:
+                return None
+            return pb_utils.Tensor(tensors.SHARED_LOGITS_HANDLE, handle)
+        logits = verification_logits(call.draft, self._own_logits(call), self._request, settings)
+        return None if logits is None else pb_utils.Tensor(tensors.DRAFT_LOGITS, logits)
+
+    def _own_logits(self, call: EngineCall) -> NDArray[Any] | None:
+        """The draft engine's, [1, n, width]."""
+        if call.draft.logits is None:
+            return None
+        logits: NDArray[Any] = call.draft.logits.as_numpy()
+        return logits.reshape(1, *logits.shape[-2:])
+
+    def _wants_log_probs(self, call: EngineCall) -> bool:
+        return call.wants_log_probs or (call.engine == "target" and self._request.wants_log_probs)
+
+    def _num_top(self, call: EngineCall) -> int:
+        """How many alternatives a call is to tell."""
+        return self._request.num_top_log_probs if call.engine == "target" else 0
+
+    def _wants_context_logits(self, call: EngineCall) -> bool:
+        """The prompt's come with the first call; in a later one they would cost a prefill."""
+        return self._request.wants_context_logits and self._is_first(call)
+
+    def _wants_prompt_log_probs(self, call: EngineCall) -> bool:
+        wanted = self._request.wants_prompt_log_probs and call.engine == "target"
+        return wanted and self._is_first(call)
+
+    def _is_first(self, call: EngineCall) -> bool:
+        return len(call.context) == len(self._request.prompt_ids)
+
+
+def _branching(draft: TokenIds, branching: Branching) -> list[Any]:
+    """What asks a draft engine for branches."""
+    return [
+        *([_row(tensors.DRAFT_INPUT_IDS, draft)] if len(draft) else []),
+        _row(tensors.BRANCH_COUNTS, np.array(branching.counts, np.int32)),
+        _row(tensors.BRANCH_OUTPUT_LEN, np.array(branching.lengths, np.int32)),
+    ]
+
+
+def _optional_row(tensor: Any, values: NDArray[Any] | None) -> list[Any]:
+    """The tensor of what a call may have, such as bad words or a bias."""
+    return [] if values is None else [_row(tensor, values)]
+
+
+def _rows(logits: Any) -> Any:
+    """A tensor of logits as an array [n, vocab_size], where there is one."""
+    if logits is None:
+        return None
+    array = logits.as_numpy()
+    return array.reshape(-1, array.shape[-1])
+
+
+def _top(outputs: dict[str, Any], ids: str, log_probs: str) -> TopLogProbs | None:
+    """The alternatives of [1, 1, n, k] tensors, where there are such."""
+    if ids not in outputs or log_probs not in outputs:
+        return None
+    return TopLogProbs(*(outputs[name].as_numpy()[0, 0] for name in (ids, log_probs)))
+
+
+def _prompt_log_probs(outputs: dict[str, Any]) -> PromptLogProbs | None:
+    """Copied: they outlive the response, whose memory they are."""
+    if tensors.PROMPT_LOG_PROBS not in outputs:
+        return None
+    top = _top(outputs, tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS)
+    return PromptLogProbs(
+        outputs[tensors.PROMPT_LOG_PROBS].as_numpy().reshape(-1).copy(),
+        None if top is None else TopLogProbs(top.ids.copy(), top.values.copy()),
+    )
+
+
+def _kv_blocks(outputs: dict[str, Any]) -> KvBlocks | None:
+    if tensors.KV_CACHE_REUSED_BLOCKS not in outputs:
+        return None
+    return KvBlocks(
+        reused=_count(outputs, tensors.KV_CACHE_REUSED_BLOCKS),
+        total=_count(outputs, tensors.KV_CACHE_ALLOC_TOTAL_BLOCKS),
+    )
+
+
+def _count(outputs: dict[str, Any], name: str) -> int:
+    return outputs[name].as_numpy().item() if name in outputs else 0
+
+
+def _engine_seconds(outputs: dict[str, Any]) -> float:
+    arrival, last = outputs.get(tensors.ARRIVAL_TIME_NS), outputs.get(tensors.LAST_TOKEN_TIME_NS)
+    if arrival is None or last is None:
+        return 0.0
+    seconds: float = (last.as_numpy().item() - arrival.as_numpy().item()) / 1e9
+    return max(0.0, seconds)
+
+
+def _widened(bias: NDArray[np.float32] | None, vocab_size: int) -> NDArray[np.float32] | None:
+    """The bias in this engine's padded width, where there is one."""
+    if bias is None:
+        return None
+    return (
+        np.pad(bias, (0, vocab_size - len(bias))) if len(bias) < vocab_size else bias[:vocab_size]
+    )
+
+
+_DTYPES = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "BOOL": np.bool_}
+
+
+def _scalar(tensor: Any, value: Any) -> Any:
+    return pb_utils.Tensor(tensor, np.array([[value]], _DTYPES[tensor.dtype]))
+
+
+def _row(tensor: Any, values: NDArray[Any]) -> Any:
+    return pb_utils.Tensor(tensor, values[np.newaxis])

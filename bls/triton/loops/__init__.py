@@ -1,0 +1,1 @@
+"""Several loop processes of one entry."""

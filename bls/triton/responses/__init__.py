@@ -1,0 +1,1 @@
+"""The way back to a client."""

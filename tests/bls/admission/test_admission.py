@@ -1,0 +1,275 @@
+"""Who decodes, who waits, who is refused, and who gets room for drafts: no server, no threads."""
+
+from dataclasses import replace
+
+import pytest
+from scripted import SETTINGS, Health, ids, with_engines
+
+from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
+from tandem.bls.errors import BadRequest, EngineCallError, Overloaded
+from tandem.bls.request import Request
+
+
+class Waiting:
+    """An admission, and the names of the reservations that it started, in their order."""
+
+    def __init__(self, *, max_running=2, max_waiting=2, kv_blocks=8, draft_kv_blocks=0):
+        self.started = []
+        self.admission = Admission(
+            max_running=max_running,
+            max_waiting=max_waiting,
+            kv_blocks=kv_blocks,
+            draft_kv_blocks=draft_kv_blocks,
+        )
+
+    def reservation(self, name, blocks=1, draft_blocks=0):
+        return Reservation(blocks, draft_blocks, lambda: self.started.append(name))
+
+    def enter(self, *reservations):
+        self.admission.reserve(len(reservations)).enter(reservations)
+        return reservations[0]
+
+    def add(self, name, blocks=1, draft_blocks=0):
+        return self.enter(self.reservation(name, blocks, draft_blocks))
+
+    @property
+    def present(self):
+        return self.admission.running, self.admission.waiting
+
+
+def test_as_many_start_as_may_run_and_the_rest_wait_in_order():
+    queue = Waiting()
+    first, *_ = [queue.add(name) for name in "abcd"]
+    assert queue.started == ["a", "b"]
+    assert queue.present == (2, 2)
+    queue.admission.leave(first)
+    assert queue.started == ["a", "b", "c"]
+    assert queue.present == (2, 1)
+
+
+def test_a_sequence_starts_only_when_its_blocks_are_free():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    five = queue.add("five", 5)
+    queue.add("four", 4)
+    assert queue.started == ["five"]
+    assert queue.admission.kv_reserved == 5 / 8
+    queue.admission.leave(five)
+    assert queue.started == ["five", "four"]
+    assert queue.admission.kv_reserved == 4 / 8
+
+
+def test_blocks_that_are_just_enough_are_enough():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    queue.add("five", 5)
+    queue.add("three", 3)
+    assert queue.started == ["five", "three"]
+    assert queue.admission.kv_reserved == 1
+
+
+def test_nobody_overtakes_a_long_prompt():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    queue.add("five", 5)
+    queue.add("four", 4)
+    queue.add("one", 1)
+    assert queue.started == ["five"]
+
+
+def test_a_sequence_larger_than_the_cache_decodes_alone():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    huge = queue.add("huge", 100)
+    queue.add("one", 1)
+    assert queue.started == ["huge"]
+    assert queue.admission.kv_reserved == 1
+    queue.admission.leave(huge)
+    assert queue.started == ["huge", "one"]
+    assert queue.admission.kv_reserved == 1 / 8
+
+
+def test_without_a_cache_nothing_is_reserved():
+    assert Waiting(kv_blocks=0).admission.kv_reserved == 0
+
+
+def test_a_full_queue_refuses_before_lengths_are_known():
+    queue = Waiting()
+    for name in "abcd":
+        queue.add(name)
+    with pytest.raises(
+        Overloaded,
+        match=r"^2 sequences are running and 2 waiting, which is all the server takes; "
+        r"try again later$",
+    ):
+        queue.admission.reserve(1)
+    assert queue.present == (2, 2)
+
+
+def test_places_count_from_the_moment_they_are_kept():
+    queue = Waiting()
+    slots = [queue.admission.reserve(1) for _ in range(4)]
+    assert queue.present == (0, 4)
+    with pytest.raises(Overloaded):
+        queue.admission.reserve(1)
+    slots[2].give_back()
+    slots[2].give_back()
+    assert queue.present == (0, 3)
+    queue.admission.reserve(1)
+    with pytest.raises(Overloaded):
+        queue.admission.reserve(1)
+
+
+def test_behind_one_that_waits_there_is_no_place_to_run():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    queue.add("eight", 8)
+    queue.add("waits", 8)
+    queue.admission.reserve(1)
+    with pytest.raises(Overloaded):
+        queue.admission.reserve(1)
+
+
+def test_those_that_turn_out_too_long_to_wait_all_are_refused_together():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    queue.add("eight", 8)
+    many = queue.admission.reserve(3)
+    with pytest.raises(Overloaded, match=r"^1 sequences are running and 0 waiting"):
+        many.enter([queue.reservation(name) for name in "abc"])
+    assert queue.started == ["eight"]
+    assert queue.present == (1, 0)
+
+
+def test_of_a_batch_some_may_start_and_the_rest_wait():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    queue.enter(
+        *(
+            queue.reservation(name, blocks)
+            for name, blocks in zip("abcd", (4, 4, 8, 8), strict=True)
+        )
+    )
+    assert queue.started == ["a", "b"]
+    assert queue.present == (2, 2)
+
+
+def test_places_are_used_once():
+    queue = Waiting()
+    slots = queue.admission.reserve(1)
+    slots.enter([queue.reservation("a")])
+    slots.give_back()
+    assert queue.present == (1, 0)
+    given_back = queue.admission.reserve(1)
+    given_back.give_back()
+    given_back.enter([queue.reservation("b")])
+    assert queue.started == ["a"]
+    assert queue.present == (1, 0)
+
+
+def test_a_batch_that_no_idle_server_could_take_is_not_asked_to_try_again():
+    queue = Waiting()
+    with pytest.raises(
+        BadRequest,
+        match=r"^the request has 5 prompts, of which at most 4 can run and wait here at once; send "
+        r"fewer in a request$",
+    ):
+        queue.admission.reserve(5)
+    assert queue.present == (0, 0)
+
+
+def test_a_batch_whose_contexts_could_never_wait_is_not_asked_to_try_again():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    slots = queue.admission.reserve(4)
+    with pytest.raises(BadRequest, match="has 4 prompts, of which at most 3 can"):
+        slots.enter([queue.reservation(name, 8) for name in "abcd"])
+    assert queue.present == (0, 0)
+
+
+def test_one_that_waits_may_leave_the_queue_and_one_that_runs_may_not():
+    queue = Waiting(max_running=1)
+    first, second = queue.add("a"), queue.add("b")
+    assert not queue.admission.withdraw(first)
+    assert queue.admission.withdraw(second)
+    assert not queue.admission.withdraw(second)
+    assert queue.present == (1, 0)
+
+
+def test_who_stood_behind_one_that_left_moves_up():
+    queue = Waiting(max_running=9, kv_blocks=8)
+    queue.add("five", 5)
+    four = queue.add("four", 4)
+    queue.add("three", 3)
+    queue.admission.withdraw(four)
+    assert queue.started == ["five", "three"]
+
+
+def test_nobody_waits_for_the_drafts_cache():
+    queue = Waiting(max_running=3, draft_kv_blocks=4)
+    reservations = [queue.add(name, 1, 3) for name in "ab"]
+    assert queue.started == ["a", "b"]
+    assert [reservation.drafts for reservation in reservations] == [True, False]
+
+
+def test_room_for_drafts_goes_to_those_that_run_in_their_order():
+    queue = Waiting(max_running=4, draft_kv_blocks=4)
+    first, second, third, fourth = [queue.add(name, 1, 2) for name in "abcd"]
+    assert [t.drafts for t in (first, second, third, fourth)] == [True, True, False, False]
+    queue.admission.leave(first)
+    assert [t.drafts for t in (second, third, fourth)] == [True, True, False]
+    queue.admission.leave(third)
+    queue.admission.leave(second)
+    assert fourth.drafts
+    assert queue.add("e", 1, 2).drafts
+    assert not queue.add("f", 1, 1).drafts
+
+
+def test_room_for_drafts_that_was_free_stays_free_when_somebody_leaves():
+    queue = Waiting(max_running=4, draft_kv_blocks=4)
+    first = queue.add("a", 1, 1)
+    queue.admission.leave(first)
+    assert queue.add("b", 1, 4).drafts
+
+
+def test_one_that_asks_no_draft_model_takes_none_of_its_cache():
+    queue = Waiting(draft_kv_blocks=2)
+    assert not queue.add("none", 1, 0).drafts
+    assert queue.add("model", 1, 2).drafts
+
+
+def test_one_that_needs_more_than_the_drafts_cache_goes_without_and_leaves_it_to_others():
+    queue = Waiting(draft_kv_blocks=2)
+    assert not queue.add("long", 1, 3).drafts
+    assert queue.add("short", 1, 2).drafts
+
+
+def test_a_draft_model_is_available_to_who_has_room_in_its_cache():
+    reservation, health = Reservation(1, 1), Health(patience=1)
+    room = DraftKvAvailability(reservation, health)
+    assert not room.available
+    reservation.drafts = True
+    assert room.available
+    room.failed(EngineCallError("draft", "it fell over"))
+    assert health.failures == 1
+    assert not room.available
+
+
+REQUEST = Request(prompt_ids=ids(*range(5)), max_tokens=7, draft_len=3, prompt_lookup_num_tokens=2)
+BLOCKS = with_engines(
+    SETTINGS, target={"kv_block_tokens": 4}, draft={"kv_block_tokens": 8, "max_seq_len": 100}
+)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "blocks"),
+    [
+        ("none", (3, 0)),  # 5 + 7
+        ("prompt_lookup", (4, 0)),  # + 2
+        ("draft_model", (4, 2)),  # + 3
+        ("hybrid", (4, 2)),
+    ],
+)
+def test_blocks_are_counted_for_each_engine_that_is_asked(drafter, blocks):
+    assert blocks_of(replace(REQUEST, drafter=drafter), BLOCKS) == blocks
+
+
+def test_a_draft_engine_holds_no_more_than_it_reaches():
+    settings = with_engines(BLOCKS, draft={"max_seq_len": 8})
+    assert blocks_of(replace(REQUEST, drafter="draft_model"), settings) == (4, 1)
+
+
+def test_a_request_that_fills_its_blocks_takes_no_more():
+    assert blocks_of(replace(REQUEST, max_tokens=3), BLOCKS) == (2, 0)

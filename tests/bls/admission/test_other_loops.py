@@ -1,0 +1,193 @@
+"""Several loops that share one capacity decide as one loop would; no server, no processes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.bls.admission.admission import Admission, Reservation
+from tandem.bls.admission.other_loops import LoopUsage, NoOtherLoops
+from tandem.bls.errors import Overloaded, ServingError
+
+CAPACITY = {"max_running": 3, "max_waiting": 2, "kv_blocks": 8, "draft_kv_blocks": 4}
+
+
+class Loops:
+    """Admissions that know of each other, and the names of what they started, in its order."""
+
+    def __init__(self, count, **capacity):
+        self.started = []
+        self._usages = [LoopUsage()] * count
+        self.admissions = [
+            Admission(**CAPACITY | capacity, other_loops=Others(self, own)) for own in range(count)
+        ]
+
+    def enter(self, loop, *reservations):
+        self.admissions[loop].reserve(len(reservations)).enter(reservations)
+
+    def add(self, loop, name, blocks=1, draft_blocks=0):
+        added = Reservation(blocks, draft_blocks, lambda: self.started.append(name))
+        self.enter(loop, added)
+        return added
+
+    def running(self):
+        return [admission.running for admission in self.admissions]
+
+
+class Others(NoOtherLoops):
+    """What one of them sees of the others."""
+
+    def __init__(self, loops, own):
+        self._loops, self._own = loops, own
+
+    def usage(self):
+        usages = self._loops._usages
+        return LoopUsage.of_all(usage for n, usage in enumerate(usages) if n != self._own)
+
+    def note(self, own):
+        self._loops._usages[self._own] = own
+
+    def call(self):
+        for number, admission in enumerate(self._loops.admissions):
+            if number != self._own:
+                admission.look()
+
+
+def test_together_they_run_as_many_as_one_loop():
+    loops = Loops(2)
+    for name in "abcd":
+        loops.add("abcd".index(name) % 2, name)
+    assert loops.started == ["a", "b", "c"]
+    assert [admission.waiting for admission in loops.admissions] == [0, 1]
+
+
+def test_one_loop_may_have_all_of_the_room():
+    loops = Loops(2)
+    for name in "abcde":
+        loops.add(0, name)
+    with pytest.raises(Overloaded, match="3 sequences are running and 2 waiting, which is all"):
+        loops.add(1, "f")
+
+
+def test_a_place_that_one_loop_frees_goes_to_who_waits_in_another():
+    loops = Loops(2)
+    first, *_ = [loops.add(0, name) for name in "abc"]
+    loops.add(1, "d")
+    loops.admissions[0].leave(first)
+    assert loops.started == ["a", "b", "c", "d"]
+
+
+def test_blocks_are_those_of_all_loops():
+    loops = Loops(2)
+    five = loops.add(0, "five", 5)
+    loops.add(1, "four", 4)
+    assert loops.started == ["five"]
+    assert [admission.kv_reserved for admission in loops.admissions] == [5 / 8, 0]
+    loops.admissions[0].leave(five)
+    assert loops.started == ["five", "four"]
+
+
+def test_nobody_overtakes_who_waits_in_another_loop():
+    loops = Loops(3)
+    five = loops.add(0, "five", 5)
+    loops.add(1, "four", 4)
+    loops.add(2, "one", 1)
+    assert loops.started == ["five"]
+    loops.admissions[0].leave(five)
+    assert loops.started == ["five", "four", "one"]
+
+
+def test_one_that_needs_more_than_all_waits_until_every_loop_is_empty():
+    loops = Loops(2)
+    one = loops.add(0, "one")
+    loops.add(1, "huge", 100)
+    assert loops.started == ["one"]
+    loops.admissions[0].leave(one)
+    assert loops.started == ["one", "huge"]
+
+
+def test_who_leaves_the_head_of_the_queue_holds_up_no_other_loop():
+    loops = Loops(2)
+    loops.add(0, "five", 5)
+    four = loops.add(0, "four", 4)
+    loops.add(1, "one", 1)
+    assert loops.admissions[0].withdraw(four)
+    assert loops.started == ["five", "one"]
+
+
+def test_draft_blocks_that_one_loop_frees_go_to_who_runs_in_another():
+    loops = Loops(2)
+    first, second = loops.add(0, "a", 1, 3), loops.add(1, "b", 1, 3)
+    assert (first.drafts, second.drafts) == (True, False)
+    loops.admissions[0].leave(first)
+    assert second.drafts
+
+
+def test_sequences_that_are_tokenized_in_another_loop_have_their_places():
+    loops = Loops(2)
+    held = loops.admissions[0].reserve(5)
+    with pytest.raises(Overloaded, match="0 sequences are running and 5 waiting"):
+        loops.add(1, "a")
+    held.give_back()
+    loops.add(1, "a")
+    assert loops.started == ["a"]
+
+
+def test_what_all_loops_run_is_known_as_of_the_last_look():
+    loops = Loops(2)
+    loops.add(0, "a")
+    loops.add(1, "b")
+    assert [admission.running for admission in loops.admissions] == [1, 1]
+    loops.admissions[0].look()
+    assert [admission.running_in_all_loops for admission in loops.admissions] == [2, 2]
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("enter"), st.integers(0, 2), st.lists(st.integers(0, 9), min_size=1)),
+        st.tuples(st.just("leave"), st.integers(0, 9)),
+        st.tuples(st.just("withdraw"), st.integers(0, 9)),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_however_requests_are_dealt_out_the_loops_do_what_one_would(steps):
+    assert played(Loops(3), steps) == played(Loops(1), steps)
+
+
+def played(loops, steps):
+    """What became of each step: who was refused, and who had been started by then."""
+    outcomes, sequences = [], []
+    for number, (what, *how) in enumerate(steps):
+        if what == "enter":
+            loop, sizes = how
+            mine = [
+                (loop % len(loops.admissions), reservation(loops, (number, n), blocks))
+                for n, blocks in enumerate(sizes)
+            ]
+            outcomes.append(refused(loops, mine))
+            sequences += [] if outcomes[-1] else mine
+        elif sequences:
+            loop, chosen = sequences[how[0] % len(sequences)]
+            if what == "leave" and chosen.name in loops.started:
+                loops.admissions[loop].leave(chosen)
+                sequences.remove((loop, chosen))
+            if what == "withdraw" and loops.admissions[loop].withdraw(chosen):
+                sequences.remove((loop, chosen))
+        outcomes.append([*loops.started])
+    return outcomes
+
+
+def reservation(loops, name, blocks):
+    made = Reservation(blocks, start=lambda: loops.started.append(name))
+    made.name = name
+    return made
+
+
+def refused(loops, mine):
+    try:
+        loops.enter(mine[0][0], *(reservation for _, reservation in mine))
+    except ServingError as error:  # which one, is part of the outcome
+        return str(error)
+    return ""

@@ -1,0 +1,155 @@
+"""Adaptive draft lengths earn what the best fixed one does, or more, in virtual time."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scripted import SETTINGS, Health, ids, play, with_engines
+from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
+
+from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.drafters.draft_model import DraftModel
+from tandem.bls.drafters.factory import drafter_of
+from tandem.bls.effects import DraftPlan
+from tandem.bls.errors import EngineCallError
+from tandem.bls.loop import Decoding
+from tandem.bls.request import Request
+from tandem.bls.settings import AUTO
+
+# Published H200 rows, as profiles/emulated-*.yaml have them: step, draft step, alpha, hard alpha
+VERIFY_SLOPE = 0.005
+PAIRS = {
+    "70b-1b": (Times(0.019554, VERIFY_SLOPE, 0.00113), 0.81278, 0.517),
+    "70b-3b": (Times(0.019554, VERIFY_SLOPE, 0.00187), 0.85442, 0.647),
+    "70b-8b": (Times(0.019554, VERIFY_SLOPE, 0.00303), 0.86483, 0.679),
+    "405b-1b": (Times(0.029886, VERIFY_SLOPE, 0.00109), 0.81408, 0.521),
+    "405b-3b": (Times(0.029886, VERIFY_SLOPE, 0.0016), 0.86243, 0.671),
+}
+SMALL = PAIRS["70b-1b"][0]
+NEAR_BEST = (5, 6, 8, 10)  # fixed lengths among which the best is found for each of them
+
+
+def even(alpha, seed=0):
+    return Text.of((alpha,), (1.0,), seed)
+
+
+def easy_and_hard(hard_alpha, seed=0):
+    return Text.of((0.95, hard_alpha), (0.92, 0.80), seed)
+
+
+def gain(texts, times, **options):
+    """How much faster than the best fixed length, over some texts."""
+    ratios = [auto(t, times, **options) / best_fixed(t, times, NEAR_BEST) for t in texts]
+    return np.mean(ratios) - 1
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("rated", [True, False])
+def test_on_an_even_text_it_loses_at_most_two_percent_to_the_best_fixed_length(pair, rated):
+    times, alpha, _ = PAIRS[pair]
+    assert gain([even(alpha, seed) for seed in range(2)], times, rated=rated) > -0.02
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_on_an_uneven_text_it_beats_every_fixed_length(pair):
+    times, _, hard = PAIRS[pair]
+    assert gain([easy_and_hard(hard)], times) > 0.04
+
+
+def test_on_70b_with_1b_it_gains_six_percent_by_stopping_inside_the_call():
+    assert gain([easy_and_hard(PAIRS["70b-1b"][2])], SMALL) > 0.06
+
+
+def test_a_draft_that_is_always_wrong_costs_next_to_nothing():
+    text = even(0.0)
+    assert auto(text, SMALL) > 0.97 * tokens_per_second(World(text, SMALL), 0)
+
+
+def test_a_perfect_draft_is_used_to_its_full_length():
+    text = even(1.0)
+    world = World(text, SMALL)
+    assert tokens_per_second(world, AUTO) > 0.95 * tokens_per_second(World(text, SMALL), 16)
+    assert np.median(world.drafted) == 16
+
+
+def test_where_a_draft_costs_more_than_it_earns_the_target_goes_on_alone():
+    slow = Times(target=0.005, verify_slope=0.3, draft=0.004)
+    text = even(0.5)
+    assert auto(text, slow) > 0.95 * tokens_per_second(World(text, slow), 0)
+
+
+def test_a_load_that_makes_verifying_dear_shortens_the_drafts():
+    lengths = {}
+    for slope in (0.005, 0.3):
+        world = World(even(0.8), Times(0.019554, slope, 0.00113))
+        tokens_per_second(world, AUTO)
+        lengths[slope] = np.mean(world.drafted)
+    assert lengths[0.3] < 0.6 * lengths[0.005]
+
+
+def test_decisions_are_recorded():
+    world = World(even(0.7), SMALL)
+    settings = with_engines(SETTINGS, draft={"stops_when_unsure": True})
+    request = Request(
+        prompt_ids=ids(1), max_tokens=60, drafter="draft_model", draft_len=AUTO, max_draft_len=16
+    )
+    draft_statistics = DraftStatistics(16, clock=lambda: world.seconds, rated=True)
+    decoding = Decoding(
+        request,
+        settings,
+        drafter_of(request, settings, Health(), draft_statistics),
+        clock=lambda: world.seconds,
+    )
+    play(decoding, world, world)
+    rounds = decoding.statistics.as_dict()["rounds"]
+    drafted = [r for r in rounds if r["num_draft_tokens"]]
+    assert all(r["planned_tokens"] >= r["num_draft_tokens"] for r in drafted)
+    assert all(r["target_seconds"] > 0 for r in rounds)
+    emitted = sum(r["num_accepted_tokens"] + 1 for r in drafted) + sum(
+        r["num_plain_tokens"] for r in rounds
+    )
+    assert emitted >= 60
+
+
+def test_hybrid_goes_on_asking_the_model_once_the_target_alone_was_timed():
+    world = World(even(0.9), SMALL)
+    # No match is long enough here: every draft is the model's.
+    settings = with_engines(
+        replace(SETTINGS, hybrid_min_ngram_size=2),
+        target={"max_seq_len": 10**6},
+        draft={"max_seq_len": 10**6},
+    )
+    request = Request(
+        prompt_ids=ids(1),
+        max_tokens=LENGTH,
+        drafter="hybrid",
+        draft_len=AUTO,
+        max_draft_len=16,
+        prompt_lookup_num_tokens=4,
+    )
+    draft_statistics = DraftStatistics(16, clock=lambda: world.seconds, rated=True)
+    drafter = drafter_of(request, settings, Health(), draft_statistics)
+    play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
+    assert len(world.drafted) > LENGTH / 17
+
+
+def test_a_draft_that_failed_is_part_of_the_time_of_the_tokens_behind_it():
+    world, told = World(even(0.9), SMALL), []
+    length = SimpleNamespace(
+        plan=lambda _limit, **_: DraftPlan(4),
+        observe_plain_step=lambda tokens, seconds: told.append((tokens, seconds)),
+    )
+
+    def fail(_):
+        world.seconds += 5.0
+        raise EngineCallError("draft", "it fell over")
+
+    world.draft = fail
+    request = Request(prompt_ids=ids(1), max_tokens=3, drafter="draft_model", draft_len=4)
+    drafter = DraftModel(SETTINGS.draft, SETTINGS.target, Health(), length)
+    play(Decoding(request, SETTINGS, drafter, clock=lambda: world.seconds), world, world)
+    assert sum(tokens for tokens, _ in told) == 3
+    seconds = told[0][1]
+    assert seconds.whole == pytest.approx(5.0 + seconds.target)
+    assert seconds.target < 1.0

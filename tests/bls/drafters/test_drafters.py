@@ -1,0 +1,359 @@
+"""Who drafts, what, and to whom the statistics ascribe it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import (
+    ENDLESS,
+    SETTINGS,
+    Draft,
+    Health,
+    Language,
+    Target,
+    decoding_of,
+    expected,
+    ids,
+    play,
+    with_engines,
+)
+
+from tandem.bls import effects
+from tandem.bls.draft_length.fixed import FixedLength
+from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.drafters.draft_model import SEEDED_LENGTH, DraftModel
+from tandem.bls.drafters.factory import drafter_of
+from tandem.bls.drafters.prompt_lookup import PromptLookup
+from tandem.bls.effects import EngineAnswer, StepSeconds
+from tandem.bls.request import Request, Sampling
+from tandem.bls.sequence import Sequence
+from tandem.bls.settings import AUTO
+
+
+class Repeats(Language):
+    """0, 1, ... 4, 0, 1, ...: a text that lookup knows after one turn."""
+
+    def next(self, context, banned=()):
+        return (int(context[-1]) + 1) % 5
+
+
+def request_of(drafter, **changes):
+    plain = Request(
+        prompt_ids=ids(0, 1, 2),
+        max_tokens=40,
+        drafter=drafter,
+        draft_len=3,
+        prompt_lookup_num_tokens=4,
+        max_matching_ngram_size=2,
+    )
+    return replace(plain, **changes)
+
+
+def test_lookup_needs_no_draft_model():
+    target = Target(Repeats())
+    decoding = decoding_of(request_of("prompt_lookup"))
+    play(decoding, target, draft=None)
+    assert decoding.sequence.output.tolist() == expected(decoding.request, Repeats())[0]
+    assert decoding.statistics.by_drafter.keys() == {"prompt_lookup"}
+    assert decoding.statistics.draft_acceptance_rate == 1
+    assert max(len(call.draft) for call in target.calls) == 4
+
+
+def test_lookup_without_a_match_drafts_nothing_and_asks_less_and_less_often():
+    class Counts(Language):
+        def next(self, context, banned=()):
+            return len(context)
+
+    target = Target(Counts())
+    play(decoding_of(request_of("prompt_lookup", prompt_ids=ids(0))), target)
+    assert all(len(call.draft) == 0 for call in target.calls)
+    assert [call.max_new_tokens for call in target.calls] == [1, 2, 3, 4, 5, 6, 7, 8, 4]
+
+
+OCCURRENCES = ids(1, 2, 10, 11, 12, 1, 2, 20, 21, 22, 1, 2, 30, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("keeps_all", "uses_oldest", "draft"),
+    [
+        (True, True, [10, 11, 12, 1]),
+        (False, True, [10, 11, 12, 1]),
+        (True, False, [20, 21, 22, 1]),
+        (False, False, [30, 1, 2]),
+    ],
+)
+def test_the_profile_chooses_among_occurrences(keeps_all, uses_oldest, draft):
+    settings = replace(SETTINGS, lookup_keeps_all=keeps_all, lookup_uses_oldest=uses_oldest)
+    request = request_of("prompt_lookup", prompt_ids=OCCURRENCES)
+    found = PromptLookup(request, settings).look_up(Sequence(request), 4)
+    assert (found.tokens.tolist(), found.tokens.dtype) == (draft, np.int32)
+    assert found.drafter == "prompt_lookup"
+
+
+def test_lookup_alone_takes_a_match_of_one_token():
+    request = request_of("prompt_lookup", prompt_ids=ids(1, 5, 2, 1))
+    assert PromptLookup(request, SETTINGS).look_up(Sequence(request), 4).tokens.tolist() == [
+        5,
+        2,
+        1,
+    ]
+
+
+def test_a_match_makes_the_next_miss_the_first_again():
+    request = request_of("prompt_lookup", prompt_ids=ids(0))
+    lookup, sequence = PromptLookup(request, SETTINGS), Sequence(request)
+    plain = []
+    for token in (1, 2, 3, 1, 4, 5):
+        plain.append(lookup.look_up(sequence, 4).plain_tokens)
+        sequence.append(ids(token))
+    plain.append(lookup.look_up(sequence, 4).plain_tokens)
+    assert plain == [1, 2, 3, 4, 1, 1, 2]
+
+
+def test_lookup_drafts_end_with_an_end_of_sequence():
+    request = request_of("prompt_lookup", prompt_ids=ids(1, 2, 7, 3, 4, 1, 2), end_ids=(7,))
+    target = Target(ENDLESS)
+    play(decoding_of(request), target)
+    assert target.calls[0].draft.tokens.tolist() == [7]
+
+
+def test_hybrid_copies_where_it_can_and_asks_the_model_where_it_cannot():
+    draft = Draft(Repeats())
+    decoding = decoding_of(request_of("hybrid"))
+    play(decoding, Target(Repeats()), draft)
+    assert decoding.sequence.output.tolist() == expected(decoding.request, Repeats())[0]
+    earned = decoding.statistics.by_drafter
+    assert earned["draft_model"].num_spec_steps == len(draft.calls) == 1
+    assert earned["prompt_lookup"].num_spec_steps > 5
+
+
+def test_hybrid_prefers_the_model_to_a_short_match():
+    request = request_of("hybrid", prompt_ids=ids(1, 5, 2, 1), max_tokens=8)
+    for least, asked in ((1, 0), (2, 1)):
+        draft = Draft(ENDLESS)
+        decoding = decoding_of(request, replace(SETTINGS, hybrid_min_ngram_size=least))
+        target = Target(ENDLESS)
+        play(decoding, target, draft)
+        assert (target.calls[0].draft.drafter == "draft_model") == bool(asked)
+
+
+def test_hybrid_goes_on_copying_while_the_model_rests():
+    draft, health = Draft(Repeats(), (None,)), Health(patience=1)
+    decoding = decoding_of(request_of("hybrid"), health=health)
+    play(decoding, Target(Repeats()), draft)
+    assert decoding.sequence.output.tolist() == expected(decoding.request, Repeats())[0]
+    assert len(draft.calls) == decoding.statistics.num_drafter_failures == 1
+    assert decoding.statistics.by_drafter.keys() == {"prompt_lookup"}
+
+
+def test_hybrid_keeps_each_drafters_own_length():
+    target, draft = Target(Repeats()), Draft(Repeats())
+    play(decoding_of(request_of("hybrid", prompt_lookup_num_tokens=7)), target, draft)
+    lengths = {"draft_model": 3, "prompt_lookup": 7}
+    assert all(len(c.draft) <= lengths.get(c.draft.drafter, 0) for c in target.calls)
+    assert {c.draft.drafter for c in target.calls if len(c.draft)} == set(lengths)
+
+
+def test_copied_drafts_carry_no_logits_where_the_models_do():
+    target, draft = Target(Repeats()), Draft(Repeats())
+    play(decoding_of(request_of("hybrid", use_draft_logits=True)), target, draft)
+    copied = [call for call in target.calls if call.draft.drafter == "prompt_lookup"]
+    assert copied
+    assert all(call.draft.logits is None for call in copied)
+    assert all(call.wants_logits for call in draft.calls)
+
+
+def test_an_engine_that_drafts_by_itself_gets_one_call():
+    target = Target(ENDLESS)
+    play(decoding_of(request_of("engine", max_tokens=300)), target)
+    assert [call.max_new_tokens for call in target.calls] == [300]
+
+
+def test_what_such_an_engine_says_of_its_drafts_is_counted_under_engine():
+    class Speculates(Target):
+        def answers(self, call):
+            answer = next(super().answers(call))
+            yield answer._replace(num_draft_tokens=40, num_accepted_tokens=20)
+
+    decoding = decoding_of(request_of("engine", max_tokens=30))
+    play(decoding, Speculates(ENDLESS))
+    assert decoding.statistics.num_rounds == 10
+    assert decoding.statistics.by_drafter["engine"].draft_acceptance_rate == 0.5
+
+
+def test_a_refused_draft_call_ends_drafting_for_its_request_alone():
+    draft, health = Draft(ENDLESS, refuses=True), Health()
+    decoding = decoding_of(request_of("draft_model"), health=health)
+    play(decoding, Target(ENDLESS), draft)
+    assert (len(draft.calls), health.refusals, health.failures) == (1, 1, 0)
+    assert health.errors == ["model 'draft' failed: scripted refusal"]
+    assert decoding.statistics.num_drafter_failures == 1
+    assert decoding.sequence.output.tolist() == expected(decoding.request, ENDLESS)[0]
+
+    other = Draft(ENDLESS)
+    play(decoding_of(request_of("draft_model"), health=health), Target(ENDLESS), other)
+    assert len(other.calls) > 5
+
+
+def test_a_failed_draft_call_lets_the_engine_rest():
+    draft, health = Draft(ENDLESS, (None,)), Health(patience=2)
+    play(decoding_of(request_of("draft_model"), health=health), Target(ENDLESS), draft)
+    assert (len(draft.calls), health.refusals, health.failures) == (2, 0, 2)
+    assert health.errors == ["model 'draft' failed: scripted failure"] * 2
+
+
+def test_hybrid_copies_where_the_model_refused():
+    draft = Draft(Repeats(), refuses=True)
+    decoding = decoding_of(request_of("hybrid"))
+    play(decoding, Target(Repeats()), draft)
+    assert len(draft.calls) == 1
+    assert decoding.statistics.by_drafter.keys() == {"prompt_lookup"}
+
+
+SMALL_DRAFT = with_engines(SETTINGS, draft={"vocab_size": 4})
+
+
+@pytest.mark.parametrize(("prompt", "asks"), [((0, 3), True), ((0, 4), False), ((7, 0), False)])
+def test_a_context_with_an_id_outside_the_drafts_vocabulary_is_not_sent_to_it(prompt, asks):
+    class Zeros(Language):
+        def next(self, context, banned=()):
+            return 0
+
+    draft = Draft(Zeros())
+    decoding = decoding_of(request_of("draft_model", prompt_ids=ids(*prompt)), SMALL_DRAFT)
+    play(decoding, Target(Zeros()), draft)
+    assert bool(draft.calls) == asks
+    assert decoding.statistics.num_drafter_failures == 0
+
+
+def test_an_id_outside_the_drafts_vocabulary_ends_drafting_where_it_comes_up():
+    class Counts(Language):
+        def next(self, context, banned=()):
+            return 4 if len(context) == 12 else 1
+
+    draft = Draft(Counts(), (False,))
+    play(decoding_of(request_of("draft_model"), SMALL_DRAFT), Target(Counts()), draft)
+    assert [len(call.context) for call in draft.calls] == list(range(3, 13))
+
+
+def test_only_new_ids_of_a_context_are_compared_with_the_drafts_vocabulary():
+    compared = []
+
+    class Row(np.ndarray):
+        def __lt__(self, other):
+            compared.append(self.size)
+            return np.asarray(self) < other
+
+    sequence = Sequence(request_of("draft_model"))
+    sequence._read = sequence._read.view(Row)
+    drafter = DraftModel(SMALL_DRAFT.draft, SMALL_DRAFT.target, Health(), FixedLength(3))
+    for _ in range(3):
+        assert drafter.can_draft(sequence)
+        sequence.append(ids(1, 2))
+    assert compared == [3, 2, 2]
+
+
+def test_the_model_is_asked_only_where_it_has_room():
+    short = replace(SETTINGS.draft, max_seq_len=4)
+    drafter = DraftModel(short, SETTINGS.target, Health(), FixedLength(3))
+    sequence = Sequence(request_of("draft_model"))
+    assert drafter.can_draft(sequence)
+    sequence.append(ids(1))
+    assert not drafter.can_draft(sequence)
+
+
+def test_a_draft_has_no_end_of_sequence_before_min_tokens():
+    draft = Draft(ENDLESS)
+    play(
+        decoding_of(request_of("draft_model", min_tokens=8, max_tokens=30)), Target(ENDLESS), draft
+    )
+    below_min = [len(call.context) - len(draft.calls[0].context) < 8 for call in draft.calls]
+    assert {True, False} == set(below_min)
+    assert [call.ban_end_ids for call in draft.calls] == below_min
+
+
+def test_a_draft_of_the_last_token_that_the_target_has_is_kept():
+    settings = with_engines(SETTINGS, target={"vocab_size": 6})
+
+    class Strays(Draft):
+        def answers(self, call):
+            yield EngineAnswer(ids(5, 6, 2)[: call.max_new_tokens])
+
+    target = Target(ENDLESS)
+    play(decoding_of(request_of("draft_model"), settings), target, Strays(ENDLESS))
+    assert target.calls[0].draft.tokens.tolist() == [5]
+
+
+class Time:
+    """A clock that the test sets."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def drafting_in_vain():
+    """Return a hybrid that has learned that drafts don't pay, and the clock."""
+    time = Time()
+    request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
+    statistics = DraftStatistics(16, clock=time, rated=False)
+    drafter = drafter_of(request, SETTINGS, Health(), statistics)
+    for _ in range(40):
+        time.now += 0.1
+        drafted = effects.Draft(ids(1, 2), drafter="draft_model", answer=EngineAnswer(ids(1, 2)))
+        drafter.verified(drafted, 0, StepSeconds(0.1, 0.02))
+    return drafter, time
+
+
+def test_hybrid_leaves_the_target_alone_for_longer_the_longer_nothing_is_found_to_copy():
+    drafter, _ = drafting_in_vain()
+    assert pieces_alone(drafter, 7) == [1, 2, 3, 4, 8, 16, 32]
+
+
+def pieces_alone(drafter, count):
+    """Tokens that the target is to decode alone, over and over."""
+    new, pieces = Sequence(request_of("hybrid", draft_len=AUTO, max_draft_len=16)), []
+    for _ in range(count):
+        with pytest.raises(StopIteration) as proposed:
+            next(drafter.propose(new, 4))
+        pieces.append(proposed.value.value.plain_tokens)
+    return pieces
+
+
+@pytest.mark.parametrize("draft_len", [AUTO, 3])
+@pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize("use_draft_logits", [True, False])
+def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
+    draft_len, seeded, use_draft_logits
+):
+    request = request_of(
+        "draft_model",
+        draft_len=draft_len,
+        max_draft_len=16,
+        max_tokens=200,
+        sampling=Sampling(top_k=0),
+        seeded=seeded,
+        use_draft_logits=use_draft_logits,
+    )
+    drafter = drafter_of(request, SETTINGS, Health(), DraftStatistics(16, rated=True))
+    first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
+    is_seeded = seeded and use_draft_logits
+    assert (first == SEEDED_LENGTH) == (draft_len == AUTO and is_seeded)
+    assert draft_len == AUTO or first == 3
+
+
+def test_a_draft_without_the_logits_that_were_asked_for_is_a_failure_that_names_them():
+    health = Health()
+    request = request_of("draft_model", use_draft_logits=True)
+    decoding = decoding_of(request, health=health)
+
+    class Forgets(Draft):
+        def answers(self, call):
+            yield next(super().answers(call))._replace(logits=None)
+
+    play(decoding, Target(ENDLESS), Forgets(ENDLESS))
+    assert decoding.statistics.num_drafter_failures == health.refusals == 1
+    assert health.errors == ["model 'draft' failed: generation_logits are missing from its answer"]
+    assert decoding.sequence.output.tolist() == expected(request, ENDLESS)[0]

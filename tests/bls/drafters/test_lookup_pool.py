@@ -1,0 +1,274 @@
+"""Copies from a pool of earlier answers: who copies, from whom, and what never changes."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import (
+    ENDLESS,
+    SETTINGS,
+    Draft,
+    Language,
+    Says,
+    Target,
+    decoding_of,
+    expected,
+    ids,
+    play,
+    with_engines,
+)
+from strategies import languages
+
+from tandem.bls import effects
+from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.drafters.drafter import DrafterContext
+from tandem.bls.drafters.hybrid import make as make_hybrid
+from tandem.bls.drafters.prompt_lookup import PromptLookup, pools_of
+from tandem.bls.drafters.prompt_lookup import make as make_prompt_lookup
+from tandem.bls.drafters.registry import DRAFTERS, DrafterKind
+from tandem.bls.effects import StepSeconds
+from tandem.bls.errors import EngineCallError
+from tandem.bls.request import GREEDY, Request, Sampling
+from tandem.bls.sequence import Sequence
+from tandem.lookup.pools import LookupPools
+
+
+class Counts(Language):
+    """Every token is new: a text that nothing in itself foretells."""
+
+    def next(self, context, banned=()):
+        return int(context[-1]) + 1
+
+
+@pytest.fixture
+def pools():
+    return LookupPools(10_000)
+
+
+def request_of(pool="ours", **changes):
+    plain = Request(
+        prompt_ids=ids(100),
+        max_tokens=40,
+        drafter="prompt_lookup",
+        draft_len=3,
+        prompt_lookup_num_tokens=4,
+        max_matching_ngram_size=2,
+        lookup_pool=pool,
+    )
+    return replace(plain, **changes)
+
+
+def played(request, pools, language=None, *, settings=SETTINGS, target=None, draft=None):
+    """Answer a request; return the decoding and the target's calls."""
+    target = target or Target(language or Counts())
+    decoding = decoding_of(request, settings, pools=pools)
+    play(decoding, target, draft)
+    return decoding, target.calls
+
+
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
+def test_an_answer_that_was_given_before_takes_few_calls(pools, drafter):
+    request = request_of(drafter=drafter, draft_len=1)
+    wrong = Draft(Counts(), (False,))
+    first, _ = played(request, pools, draft=wrong)
+    again, _ = played(request, pools, draft=wrong)
+    assert again.sequence.output.tolist() == first.sequence.output.tolist()
+    earned = again.statistics.by_drafter["lookup_pool"]
+    assert earned.draft_acceptance_rate == 1
+    assert earned.num_accepted_draft_tokens > 25
+    assert again.statistics.num_rounds < first.statistics.num_rounds / 2
+    assert "lookup_pool" not in first.statistics.by_drafter
+
+
+@pytest.mark.parametrize("other", ["theirs", "", None])
+def test_who_names_another_pool_or_none_copies_nothing(pools, other):
+    played(request_of(), pools)
+    decoding, _ = played(request_of(other), pools)
+    assert decoding.statistics.num_draft_tokens == 0
+
+
+def test_who_names_no_pool_leaves_nothing_there(pools):
+    played(request_of(None), pools)
+    assert pools.num_tokens == 0
+
+
+def test_answers_join_and_prompts_do_not(pools):
+    played(request_of(prompt_ids=ids(1, 2, 3, 4, 5, 100)), pools)
+    assert pools.lookup("ours", [1, 2, 3], 4) is None
+    assert pools.lookup("ours", [4, 5, 100], 4) is None
+    assert pools.lookup("ours", [101, 102, 103], 2) == ([104, 105], 3)
+
+
+def test_an_answer_joins_up_to_its_end(pools):
+    says = Says(at=12)
+    decoding, _ = played(request_of(prompt_ids=ids(1, 2, 3), end_ids=(7,)), pools, says)
+    output = decoding.sequence.output.tolist()
+    assert pools.lookup("ours", output[:4], 99).tokens == output[4:]
+    assert decoding.finish_reason == "stop"
+
+
+def test_it_has_joined_when_its_client_hears_the_end(pools):
+    steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
+    target, heard, effect = Target(Counts()), [], next(steps)
+    while not heard or heard[-1][0] is None:
+        if isinstance(effect, effects.Chunk):
+            heard.append((effect.finish_reason, pools.num_tokens))
+            effect = next(steps, None)
+        else:
+            effect = steps.send(next(target.answers(effect)))
+    assert len(heard) > 5
+    assert [reason for reason, held in heard if held] == ["length"]
+
+
+def test_an_answer_that_was_cancelled_does_not_join(pools):
+    steps = decoding_of(request_of(streams_text=True), pools=pools).decode()
+    target, answer = Target(Counts()), None
+    for _ in range(15):
+        effect = steps.send(answer)
+        answer = None if isinstance(effect, effects.Chunk) else next(target.answers(effect))
+    steps.close()
+    assert pools.num_tokens == 0
+
+
+def test_an_answer_that_failed_does_not_join(pools):
+    class Fails(Target):
+        def answers(self, call):
+            if len(call.context) > 20:
+                raise EngineCallError("target", "scripted failure")
+            return super().answers(call)
+
+    with pytest.raises(EngineCallError):
+        played(request_of(), pools, target=Fails(Counts()))
+    assert pools.num_tokens == 0
+
+
+def test_each_loop_has_its_part_of_the_bound():
+    assert pools_of(SETTINGS) is None
+    for instances, each in ((1, 1000), (3, 333)):
+        pooled = replace(SETTINGS, max_pool_tokens=1000, instances=instances)
+        assert pools_of(pooled).max_tokens == each
+
+
+def found(request, pools, settings=SETTINGS, limit=4):
+    return PromptLookup(request, settings, pools).look_up(Sequence(request), limit)
+
+
+@pytest.mark.parametrize("ngram", [1, 2, 3, 8])
+def test_the_longest_match_wins_and_the_own_text_among_equals(pools, ngram):
+    """Whatever n-gram was looked up in the own text: what matched before it counts too."""
+    pools.join("ours", [1, 2, 3, 4, 50, 51, 52, 53, 54])
+    own = [9, 2, 3, 4, 60, 61, 62, 63]
+    for tail, source, tokens, size in (
+        ([2, 3, 4], "prompt_lookup", [60, 61, 62, 63], 3),
+        ([1, 2, 3, 4], "lookup_pool", [50, 51, 52, 53], 4),
+        ([9, 2, 3, 4], "prompt_lookup", [60, 61, 62, 63], 4),
+    ):
+        prompt = ids(*own, *tail)
+        draft = found(request_of(prompt_ids=prompt, max_matching_ngram_size=ngram), pools)
+        assert (draft.drafter, draft.tokens.tolist()) == (source, tokens)
+        assert draft.num_matching == size
+
+
+def test_a_text_without_a_match_in_its_pool_is_looked_up_as_ever(pools):
+    request = request_of(prompt_ids=ids(1, 2, 3, 4, 1, 2, 3), max_matching_ngram_size=2)
+    assert found(request, pools).num_matching == found(request, None).num_matching == 2
+
+
+def test_copies_are_as_long_as_copies_may_be(pools):
+    pools.join("ours", range(20))
+    for num_tokens, limit, length in ((4, 9, 4), (9, 3, 3), (9, 9, 9)):
+        request = request_of(prompt_ids=ids(0, 1, 2), prompt_lookup_num_tokens=num_tokens)
+        assert found(request, pools, limit=limit).tokens.tolist() == [*range(3, 3 + length)]
+
+
+def test_copies_end_with_an_end_of_sequence(pools):
+    pools.join("ours", [1, 2, 3, 4, 7, 5, 6])
+    draft = found(request_of(prompt_ids=ids(1, 2, 3), end_ids=(7,)), pools)
+    assert draft.tokens.tolist() == [4, 7]
+
+
+def test_a_copy_from_a_pool_makes_the_next_miss_the_first_again(pools):
+    pools.join("ours", [1, 2, 3, 4])
+    request = request_of(prompt_ids=ids(0))
+    lookup, sequence = PromptLookup(request, SETTINGS, pools), Sequence(request)
+    plain = []
+    for token in (1, 2, 3, 5, 6):
+        plain.append(lookup.look_up(sequence, 4).plain_tokens)
+        sequence.append(ids(token))
+    assert plain == [1, 2, 3, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "changes", "keyed", "copies"),
+    [
+        (GREEDY, {}, True, True),
+        (GREEDY, {"seeded": True}, False, True),  # greedy: the seed draws nothing
+        (Sampling(top_k=0), {"seeded": True}, True, True),
+        (Sampling(top_k=0), {"seeded": True, "use_draft_logits": True}, True, False),
+        (Sampling(top_k=0), {"seeded": False, "use_draft_logits": True}, True, True),
+        (Sampling(top_k=0), {"seeded": True}, False, False),
+        (GREEDY, {"draft_acceptance_threshold": 0.5, "use_draft_logits": True}, True, False),
+    ],
+)
+def test_where_drafts_would_change_the_text_others_answers_are_no_drafts(
+    pools, sampling, changes, keyed, copies
+):
+    pools.join("ours", [1, 2, 3, 4])
+    settings = with_engines(SETTINGS, target={"keyed_randomness": keyed})
+    request = request_of(prompt_ids=ids(1, 2, 3), drafter="hybrid", sampling=sampling, **changes)
+    assert bool(len(found(request, pools, settings))) == copies
+
+
+def test_the_answer_of_a_request_that_may_not_copy_joins(pools):
+    request = request_of(sampling=Sampling(top_k=0), seeded=True)
+    unkeyed = with_engines(SETTINGS, target={"keyed_randomness": False})
+    for _ in range(2):
+        decoding, _ = played(request, pools, settings=unkeyed)
+        assert decoding.statistics.num_draft_tokens == 0
+    assert pools.num_tokens == 2 * 64
+
+
+def test_a_draft_model_learns_of_a_copy_from_a_pool_what_it_learns_of_any(pools, monkeypatch):
+    context = DrafterContext(SETTINGS, None, DraftStatistics(16, rated=False), pools=pools)
+    hybrid = make_hybrid(request_of(drafter="hybrid"), context)
+    learned = []
+    monkeypatch.setattr(
+        hybrid._draft_model, "verified", lambda draft, *rest: learned.append((draft, rest))
+    )
+    seconds = StepSeconds(0.1, 0.1)
+    for drafter in ("lookup_pool", "prompt_lookup", "draft_model"):
+        hybrid.verified(effects.Draft(ids(1, 2), drafter=drafter, num_matching=5), 1, seconds)
+    assert [draft.drafter for draft, _ in learned] == ["prompt_lookup"] * 2 + ["draft_model"]
+    assert {draft.num_matching for draft, _ in learned} == {5}
+    assert [rest for _, rest in learned] == [(1, seconds)] * 3
+
+
+def test_a_drafter_of_the_deployments_own_may_build_on_it(pools, monkeypatch):
+    kind = DrafterKind(name="own", description="x", module=make_prompt_lookup.__module__)
+    monkeypatch.setitem(DRAFTERS, "own", kind)
+    settings = with_engines(SETTINGS, target={"vocab_size": 200})
+    for _ in range(2):
+        decoding, _ = played(request_of(drafter="own"), pools, settings=settings)
+    assert decoding.statistics.by_drafter.keys() == {"lookup_pool"}
+
+
+@given(
+    languages,
+    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=2, max_size=6),
+    st.sampled_from(["prompt_lookup", "hybrid"]),
+    st.integers(1, 4),
+)
+def test_every_text_is_the_targets_whatever_the_pool_holds(language, prompts, drafter, ngram):
+    pools = LookupPools(200)
+    for prompt in [*prompts, *prompts]:
+        request = request_of(
+            prompt_ids=ids(*prompt),
+            drafter=drafter,
+            max_matching_ngram_size=ngram,
+            end_ids=(7, 6),
+        )
+        decoding, _ = played(request, pools, language, draft=Draft(ENDLESS))
+        tokens, _, reason = expected(request, language)
+        assert decoding.sequence.output.tolist() == tokens
+        assert decoding.finish_reason == reason

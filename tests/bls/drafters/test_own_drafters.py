@@ -1,0 +1,287 @@
+"""A deployment's own drafter: how its file is read, and that its faults cost drafts only."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted import ENDLESS, Draft, Health, Target, decoding_of, expected, ids, play
+
+from tandem.bls.drafters.module import DrafterModuleError, read_kind, with_settings
+from tandem.bls.drafters.registry import (
+    BUILT_IN,
+    CONTROL,
+    DRAFTERS,
+    DrafterExists,
+    DrafterKind,
+    join,
+)
+from tandem.bls.effects import Draft as Proposed
+from tandem.bls.errors import DrafterFailed
+from tandem.bls.request import Request
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "drafters" / "repeat.py"
+HEAD = """
+from tandem.bls.drafters.registry import DrafterKind
+from tandem.bls.drafters.drafter import Drafter
+from tandem.bls.effects import Draft, EngineCall, Settle
+"""
+ROW = "DRAFTER = DrafterKind(name='own', description='a test', module=__name__)\n"
+MAKE = "def make(request, context):\n    return Own()\n"
+REQUEST = Request(prompt_ids=ids(0, 1, 2), max_tokens=40, drafter="own", draft_len=3)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a module; return its path."""
+
+    def write(*parts, name="own.py"):
+        path = tmp_path / name
+        path.write_text("".join(parts))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def joined(write, monkeypatch):
+    """Let a drafter whose class has this body join the registry."""
+
+    def add(body, row=ROW):
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        kind = read_kind(write(HEAD, row, "class Own(Drafter):\n", lines, MAKE))
+        monkeypatch.setitem(DRAFTERS, kind.name, kind)
+
+    return add
+
+
+def played(health=None, **changes):
+    decoding = decoding_of(replace(REQUEST, **changes), health=health)
+    target = Target(ENDLESS)
+    play(decoding, target)
+    assert decoding.sequence.output.tolist() == expected(decoding.request, ENDLESS)[0]
+    return decoding, target
+
+
+def test_drafts_are_verified_and_counted_under_the_drafters_name(joined):
+    joined(
+        "def propose(self, sequence, limit):\n"
+        "    return Draft(sequence.context[-limit:])\n"
+        "    yield"
+    )
+    decoding, target = played()
+    assert decoding.statistics.by_drafter.keys() == {"own"}
+    assert max(len(call.draft) for call in target.calls) == 3
+    assert decoding.statistics.num_drafter_failures == 0
+
+
+def test_drafts_end_with_an_end_of_sequence(joined):
+    joined("def propose(self, sequence, limit):\n    return Draft([1, 7, 2])\n    yield")
+    _, target = played(end_ids=(7,))
+    assert target.calls[0].draft.tokens.tolist() == [1, 7]
+
+
+PROPOSE = "def propose(self, sequence, limit):\n    {}\n    yield"
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (PROPOSE.format("[][1]"), "IndexError: list index out of range (own.py, line 8)"),
+        ("def propose(self, sequence, limit):\n    return Draft()", "TypeError: 'Draft' object"),
+        (PROPOSE.format("return Draft([1] * 4)"), "it proposed 4 tokens where 3 may be verified"),
+        (PROPOSE.format("return Draft([8])"), "its draft tokens do not lie in 0..7"),
+        (PROPOSE.format("return Draft([-1])"), "its draft tokens do not lie in 0..7"),
+        (PROPOSE.format("return Draft([0.5])"), "its draft tokens are not one row of whole"),
+        (PROPOSE.format("return Draft([[1]])"), "its draft tokens are not one row of whole"),
+        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "it calls an engine; its row"),
+        (PROPOSE.format("return []"), "it proposed a list, not a Draft"),
+        (PROPOSE.format("return Draft([1] * 10**6)"), "it proposed 1000000 tokens where 3 may"),
+        (
+            PROPOSE.format("return Draft([1], logits=[[0.0]])"),
+            "its draft has what only",
+        ),
+        (PROPOSE.format("return Draft([1], plan=7)"), "its draft has what only"),
+        (PROPOSE.format("return Draft(plain_tokens=-4)"), "its draft's plain_tokens are no whole"),
+        (PROPOSE.format("return Draft(plain_tokens='4')"), "its draft's plain_tokens are no whole"),
+        (PROPOSE.format("raise SystemExit(3)"), "SystemExit: 3 (own.py"),
+        (PROPOSE.format("sequence.context[0] = 7"), "ValueError: assignment destination is read"),
+        (PROPOSE.format("sequence.output.sort()"), "ValueError: "),
+        ("def can_draft(self, sequence):\n    raise StopIteration", "StopIteration: (own.py"),
+        ("def __init__(self):\n    1 / 0", "ZeroDivisionError: division by zero (own.py"),
+    ],
+)
+def test_a_fault_ends_the_drafts_of_its_request_in_one_line(joined, body, fault):
+    joined(body)
+    health = Health()
+    _, target = played(health=health)
+    assert not any(len(call.draft) for call in target.calls)
+    [line] = health.errors
+    assert line.startswith(f"drafter 'own' failed: {fault}")
+    assert "\n" not in line
+    assert health.failures == 0
+
+
+CALLER = ROW.replace("a test'", "a test', samples_from_draft_model=True")
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (PROPOSE.format("yield 7"), "it yields int where only calls of the draft model may be"),
+        (PROPOSE.format("yield EngineCall('target', None, 1, 1)"), "it calls the target, not the"),
+        (PROPOSE.format("yield EngineCall('draft', None, 1, 1)"), "its call is not of a row of"),
+        ("def propose(self, sequence, limit):\n    return iter([1])", "it yields int where only"),
+        (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, -1)"),
+            "its call's seed does not lie in 0..2^64-1",
+        ),
+        (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 2**64, 1)"),
+            "its call is for no number of tokens",
+        ),
+        (
+            PROPOSE.format(
+                "yield EngineCall('draft', sequence.context.astype('int64') + 2**40, 1, 1)"
+            ),
+            "its call's context has ids that are none",
+        ),
+        (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, end_id='x')"),
+            "ValueError: invalid literal for int()",
+        ),
+        (PROPOSE.format("yield Settle('x')"), "ValueError: could not convert string to float"),
+        (
+            PROPOSE.format("yield EngineCall('draft', sequence.context, 1, 1, stop_ids=3)"),
+            "TypeError: 'int' object is not iterable",
+        ),
+    ],
+)
+def test_who_may_call_the_draft_model_may_do_nothing_else(joined, body, fault):
+    joined(body, CALLER)
+    health = Health()
+    _, target = played(health=health)
+    assert not any(len(call.draft) for call in target.calls)
+    [line] = health.errors
+    assert line.startswith(f"drafter 'own' failed: {fault}")
+
+
+def test_steps_ahead_may_do_nothing_else_either(joined):
+    joined(
+        "def draft_ahead(self, sequence, draft):\n"
+        "    yield EngineCall('target', sequence.context, 1, 1)\n"
+        "def propose(self, sequence, limit):\n    yield",
+        CALLER,
+    )
+    decoding = decoding_of(REQUEST)
+    steps = decoding._drafter.draft_ahead(decoding.sequence, Proposed(ids(1)))
+    with pytest.raises(DrafterFailed, match="it calls the target, not the draft"):
+        next(steps)
+
+
+def test_its_calls_go_out_as_engines_read_them(joined):
+    """Triton refuses ids of 64 bits, and such a refusal would rest everybody's drafts."""
+    joined(
+        "def propose(self, sequence, limit):\n"
+        "    context = sequence.context.astype('int64')\n"
+        "    answer = yield EngineCall('draft', context, limit, 1, stop_ids=[2])\n"
+        "    return Draft(answer.tokens)",
+        CALLER,
+    )
+    decoding = decoding_of(REQUEST, health=Health())
+    draft = Draft(ENDLESS)
+    play(decoding, Target(ENDLESS), draft)
+    assert {call.context.dtype for call in draft.calls} == {np.dtype(np.int32)}
+    assert {call.stop_ids for call in draft.calls} == {(2,)}
+
+
+def test_drafts_count_under_no_name_that_nobody_knows(joined):
+    joined(
+        "def propose(self, sequence, limit):\n"
+        "    return Draft([1], drafter=f'own-{len(sequence)}')\n"
+        "    yield"
+    )
+    decoding, _ = played()
+    assert decoding.statistics.by_drafter.keys() == {"own"}
+
+
+def test_a_fault_in_what_a_drafter_learns_from_costs_later_drafts_only(joined):
+    joined(
+        "def propose(self, sequence, limit):\n"
+        "    return Draft([1])\n"
+        "    yield\n"
+        "def verified(self, draft, num_accepted, seconds):\n"
+        "    raise KeyError(num_accepted)"
+    )
+    health = Health()
+    _, target = played(health=health)
+    assert sum(len(call.draft) > 0 for call in target.calls) == 1
+    assert health.refusals == 1
+
+
+def test_the_example_is_read_with_its_settings():
+    kind = read_kind(EXAMPLE)
+    assert (kind.name, kind.settings.period) == ("repeat", 4)
+    assert with_settings(kind, {"period": 2}).settings.period == 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        (["import nowhere_to_be_found"], "own.py raises ModuleNotFoundError: No module named"),
+        (["x ="], "own.py raises SyntaxError: invalid syntax (own.py, line 1)"),
+        (["import sys; sys.exit(3)"], "own.py raises SystemExit: 3"),
+        ([""], "own.py has no row; define DRAFTER = DrafterKind(...)"),
+        (["DRAFTER = 'own'"], "own.py has no row; define DRAFTER = DrafterKind(...)"),
+        ([HEAD, ROW], "own.py has no function make(request, context)"),
+        ([HEAD, ROW.replace("__name__", "'own'"), MAKE], "its module must be __name__"),
+        ([HEAD, ROW.replace("a test'", "a test', in_engine=True"), MAKE], "only an engine is"),
+        ([HEAD, ROW.replace("'own'", "'my own'"), MAKE], "'my own' is not a drafter's name"),
+    ],
+)
+def test_a_file_that_brings_no_drafter_is_refused_in_one_line(write, parts, reason):
+    with pytest.raises(DrafterModuleError) as refused:
+        read_kind(write(*parts))
+    assert reason in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_and_one_that_is_not_python_are_refused(write, tmp_path):
+    with pytest.raises(DrafterModuleError, match=r"no file .*nowhere\.py"):
+        read_kind(tmp_path / "nowhere.py")
+    with pytest.raises(DrafterModuleError, match=r"own\.txt is not a Python file"):
+        read_kind(write(HEAD, name="own.txt"))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"perod": 2}, "unknown setting 'perod'; known are period"),
+        ({"period": 0}, "ValueError: period must be at least 1, not 0"),
+    ],
+)
+def test_wrong_settings_are_refused(given, reason):
+    with pytest.raises(DrafterModuleError, match=reason):
+        with_settings(read_kind(EXAMPLE), given)
+
+
+def test_a_drafter_without_settings_takes_none():
+    with pytest.raises(DrafterModuleError, match="unknown setting 'period'; 'none' has none"):
+        with_settings(CONTROL, {"period": 2})
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_name_that_is_taken_cannot_join(name):
+    before = dict(DRAFTERS)
+    with pytest.raises(DrafterExists, match=f"a drafter '{name}' exists; choose a name other than"):
+        join(DrafterKind(name=name, description="again", module="nowhere"))
+    assert before == DRAFTERS
+
+
+def test_its_draft_length_is_what_a_request_asks_for_or_all_that_is_verified(joined):
+    joined("pass")
+    lengths = [
+        replace(REQUEST, draft_len=length, max_draft_len=16, prompt_lookup_num_tokens=9)
+        for length in (3, -1)
+    ]
+    assert [request.longest_draft for request in lengths] == [3, 16]

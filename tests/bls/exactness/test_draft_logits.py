@@ -1,0 +1,133 @@
+"""Drafts' distributions as a target is shown them, and what it makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from distributions import WARPS, Warp, fits
+
+from tandem.bls.exactness.draft_logits import certain, warped
+from tandem.bls.request import Sampling
+from tandem.engines.request import SamplingParams
+from tandem.engines.torch.processors import warpers
+
+VOCAB = 40
+DRAWS = 20_000
+_random = np.random.default_rng(11)
+TARGET = _random.normal(0, 1.5, VOCAB).astype(np.float32)
+DRAFT = (0.9 * TARGET + _random.normal(0, 0.6, VOCAB)).astype(np.float32)
+CUTS = [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_k": 12, "top_p": 0.6, "min_p": 0.1}]
+
+
+def sampling(warp):
+    return Sampling(**vars(warp))
+
+
+def probabilities(logits, warp, vocab_size=VOCAB):
+    return np.exp(warped(np.reshape(logits, (1, -1, len(logits))), sampling(warp), vocab_size))[0]
+
+
+@pytest.mark.parametrize("least", [1e-30, 1e-39, 1e-45])
+def test_the_lowest_temperatures_leave_the_best_token_alone(least):
+    found = probabilities(np.array([3.0, -7.0, 3.5, -np.inf], np.float32), Warp(least), 4)
+    assert found[0].tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_logits_are_warped_as_transformers_and_the_torch_engine_do(temperature, cut):
+    logits = _random.normal(0, 3, (1, 50, 1000)).astype(np.float32)
+    warp = Warp(temperature, **cut)
+    scores = torch.from_numpy(logits[0])
+    for warper in warpers(SamplingParams(**vars(warp)), 1000):
+        scores = warper(None, scores)
+    expected = scores.log_softmax(-1).numpy()
+    found = warped(logits, sampling(warp), 1000)
+    assert found.dtype == np.float32
+    assert (np.isinf(found[0]) == np.isinf(expected)).all()
+    np.testing.assert_allclose(found[0], expected, atol=1e-4)
+
+
+def test_logits_of_half_precision_are_warped_in_single():
+    half = DRAFT.astype(np.float16)
+    found = probabilities(half, Warp(0.7))
+    np.testing.assert_allclose(found[0], Warp(0.7).of(half.astype(np.float64)), rtol=1e-5)
+
+
+def test_tokens_as_likely_as_the_kth_all_stay():
+    found = probabilities(np.array([1.0, 2.0, 2.0, 0.0]), Warp(1.0, top_k=1), 4)
+    np.testing.assert_allclose(found[0], [0, 0.5, 0.5, 0])
+
+
+def test_what_is_sent_is_not_what_was_given():
+    logits = DRAFT[np.newaxis, np.newaxis]
+    before = logits.copy()
+    warped(logits, sampling(Warp(0.5, top_k=2, top_p=0.5)), VOCAB)
+    assert (logits == before).all()
+
+
+def test_padding_missing_in_the_draft_is_impossible():
+    found = probabilities(DRAFT, Warp(1.0), VOCAB + 3)
+    assert found.shape == (1, VOCAB + 3)
+    assert (found[0, VOCAB:] == 0).all()
+    np.testing.assert_allclose(found[0, :VOCAB], Warp(1.0).of(DRAFT), rtol=1e-5)
+
+
+def test_padding_missing_in_the_target_is_shared_out():
+    found = probabilities(DRAFT, Warp(0.7, top_k=30), VOCAB - 3)[0]
+    kept = Warp(0.7, top_k=30).of(DRAFT)[: VOCAB - 3]
+    np.testing.assert_allclose(found, kept / kept.sum(), rtol=1e-5)
+
+
+def test_ids_alone_are_certain():
+    found = np.exp(certain(np.array([3, 0], np.int32), 5))
+    assert found.shape == (1, 2, 5)
+    assert found[0].tolist() == [[0, 0, 0, 1, 0], [1, 0, 0, 0, 0]]
+
+
+def verified(p, q, drafts, random):
+    """What an engine emits that takes q as it comes: Leviathan et al., a token a draw."""
+    accepted = random.random(len(drafts)) * q[np.arange(len(drafts)), drafts] <= p[drafts]
+    residual = np.maximum(p - q, 0)
+    sums = residual.sum(-1, keepdims=True)
+    residual = np.where(sums > 0, residual / np.where(sums > 0, sums, 1), p)
+    corrections = (residual.cumsum(-1) > random.random((len(drafts), 1))).argmax(-1)
+    return np.bincount(np.where(accepted, drafts, corrections), minlength=len(p))
+
+
+@pytest.mark.parametrize("width", [VOCAB - 4, VOCAB, VOCAB + 4])
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+def test_target_that_takes_them_as_they_come_keeps_its_distribution(warp, width):
+    random = np.random.default_rng(width)
+    drawn = warp.of(DRAFT)[:width]
+    drafts = random.choice(len(drawn), DRAWS, p=drawn / drawn.sum())
+    p = warp.of(TARGET[:width] if width < VOCAB else np.pad(TARGET, (0, width - VOCAB)))
+    q = probabilities(DRAFT, warp, width)
+    assert fits(verified(p, np.repeat(q, DRAWS, 0), drafts, random), p)
+
+
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+def test_certain_ids_keep_it_whatever_they_were_drawn_from(warp):
+    random = np.random.default_rng(2)
+    drafts = random.choice(VOCAB, DRAWS, p=Warp(0.4).of(DRAFT))
+    p = warp.of(TARGET)
+    q = np.exp(certain(drafts.astype(np.int32), VOCAB))[0]
+    assert fits(verified(p, q, drafts, random), p)
+
+
+def test_raw_logits_would_change_it():
+    random = np.random.default_rng(3)
+    warp = Warp(0.7, top_k=20)
+    drafts = random.choice(VOCAB, DRAWS, p=warp.of(DRAFT))
+    q = np.repeat(probabilities(DRAFT, Warp(1.0)), DRAWS, 0)
+    assert not fits(verified(warp.of(TARGET), q, drafts, random), warp.of(TARGET))
+
+
+def test_drawing_anew_where_ids_differ_would_change_it():
+    random = np.random.default_rng(4)
+    p = Warp(1.0).of(TARGET)
+    drafts = random.choice(VOCAB, DRAWS, p=Warp(1.0).of(DRAFT))
+    own, anew = (random.choice(VOCAB, DRAWS, p=p) for _ in range(2))
+    counts = np.bincount(np.where(own == drafts, drafts, anew), minlength=VOCAB)
+    assert not fits(counts, p)

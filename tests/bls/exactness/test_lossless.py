@@ -1,0 +1,204 @@
+"""Which drafts a request gets, and what the target is shown of them, by what its engine does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import SETTINGS, VOCAB, Draft, Language, Target, decoding_of, ids, play, with_engines
+
+from tandem.bls import effects
+from tandem.bls.effects import EngineAnswer
+from tandem.bls.exactness.lossless import (
+    draft_gets_bans,
+    draft_sampling,
+    lossless,
+    verification_logits,
+)
+from tandem.bls.request import GREEDY, Request, Sampling
+
+# As NVIDIA's C++ backend verifies
+RAW = with_engines(
+    SETTINGS,
+    target={
+        "warps_draft_logits": False,
+        "compares_ids_exactly": False,
+        "top_p_with_drafts": False,
+        "log_probs_with_drafts": False,
+    },
+    draft={"logits_tell_all": False},
+)
+FAST = with_engines(RAW, target={"fast_logits": True})
+SAMPLED = Sampling(temperature=0.7, top_k=3)
+PLAIN = Sampling(temperature=1.0, top_k=0)
+TOP_P = Sampling(temperature=1.0, top_k=0, top_p=0.9)
+TOKENS = ids(2, 5)
+LOGITS = np.arange(2 * VOCAB, dtype=np.float32).reshape(1, 2, VOCAB) % 5
+
+
+def request_of(drafter="draft_model", **changes):
+    plain = Request(
+        prompt_ids=ids(0, 1),
+        max_tokens=20,
+        drafter=drafter,
+        draft_len=3,
+        prompt_lookup_num_tokens=3,
+        max_draft_len=16,
+        sampling=SAMPLED,
+        use_draft_logits=drafter != "prompt_lookup",
+    )
+    return replace(plain, **changes)
+
+
+def test_logits_stay_as_they_are_where_the_target_warps_them():
+    draft = effects.Draft(TOKENS)
+    found = verification_logits(draft, LOGITS, request_of(), SETTINGS)
+    assert np.shares_memory(found, LOGITS)
+    assert found.shape == LOGITS.shape
+    assert verification_logits(draft, None, request_of(use_draft_logits=False), SETTINGS) is None
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("FP32", np.float32), ("FP16", np.float16)])
+@pytest.mark.parametrize("width", [VOCAB - 2, VOCAB, VOCAB + 3])
+def test_target_that_takes_them_raw_is_shown_what_they_were_drawn_from(width, dtype, expected):
+    settings = with_engines(RAW, target={"vocab_size": width, "logits_dtype": dtype})
+    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
+    assert (found.shape, found.dtype) == ((1, 2, width), expected)
+    assert found.flags.c_contiguous
+    whole = LOGITS[0, :, :width] / 0.7
+    rows = np.exp(whole) / np.exp(whole).sum(-1, keepdims=True)
+    np.testing.assert_allclose(np.exp(found[0, :, :VOCAB].astype(float)), rows, rtol=1e-2)
+
+
+def test_draft_with_complete_logits_is_warped_by_the_whole_request():
+    settings = with_engines(RAW, draft={"logits_tell_all": True})
+    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(sampling=PLAIN), settings)
+    assert np.isfinite(found).all()
+    found = verification_logits(effects.Draft(TOKENS), LOGITS, request_of(), settings)
+    assert np.isinf(found).any()
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
+def test_ids_alone_are_certain_where_the_target_would_draw_anew(drafter):
+    request = request_of(drafter, use_draft_logits=False)
+    found = verification_logits(effects.Draft(TOKENS), None, request, RAW)
+    assert np.exp(found).sum() == 2
+    assert found[0, [0, 1], TOKENS].tolist() == [0, 0]
+    greedy = request_of(drafter, sampling=GREEDY, use_draft_logits=False)
+    assert verification_logits(effects.Draft(TOKENS), None, greedy, RAW) is None
+
+
+def test_logits_of_tokens_that_were_cut_are_cut():
+    for settings in (SETTINGS, RAW):
+        found = verification_logits(effects.Draft(TOKENS[:1]), LOGITS, request_of(), settings)
+        assert found.shape == (1, 1, VOCAB)
+
+
+def test_logits_below_half_precision_are_impossible():
+    settings = with_engines(RAW, target={"logits_dtype": "FP16"})
+    request = request_of(sampling=Sampling(temperature=1e-5, top_k=0))
+    found = verification_logits(effects.Draft(TOKENS), LOGITS, request, settings)
+    assert found.max() <= 0
+    assert np.isinf(found).any()
+
+
+def test_handle_of_fast_logits_is_passed_on_untouched():
+    handle = np.array([[[1.5, np.nan, -0.0, 3e38, 7]]], np.float32)
+    assert (
+        verification_logits(effects.Draft(TOKENS), handle, request_of(sampling=PLAIN), FAST)
+        is handle
+    )
+
+
+def test_draft_is_drawn_by_what_its_logits_hold():
+    penalised = replace(SAMPLED, top_p=0.5, repetition_penalty=1.3, bad_words=ids(1))
+    request = request_of(sampling=penalised)
+    assert draft_sampling(request, SETTINGS) is penalised
+    assert draft_sampling(request, RAW) == Sampling(temperature=0.7, top_k=0)
+    assert draft_gets_bans(request, SETTINGS)
+    assert not draft_gets_bans(request, RAW)
+    by_ids = replace(request, use_draft_logits=False)
+    assert draft_sampling(by_ids, RAW) is penalised
+    assert draft_gets_bans(by_ids, RAW)
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "prompt_lookup", "hybrid"])
+@pytest.mark.parametrize(
+    ("settings", "sampling", "drafts"),
+    [
+        (SETTINGS, SAMPLED, True),
+        (SETTINGS, TOP_P, True),
+        (RAW, GREEDY, True),
+        (RAW, SAMPLED, True),
+        (RAW, PLAIN, True),
+        (RAW, TOP_P, False),
+        (FAST, GREEDY, True),
+        (FAST, SAMPLED, False),
+        (FAST, TOP_P, False),
+        (FAST, replace(PLAIN, temperature=0.7), False),
+    ],
+)
+def test_drafts_that_would_change_the_distribution_are_left_out(
+    drafter, settings, sampling, drafts
+):
+    found = lossless(request_of(drafter, sampling=sampling), settings)
+    assert found.drafter == (drafter if drafts else "none")
+    if not drafts:
+        assert (found.use_draft_logits, found.longest_draft) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "use_draft_logits", "found"),
+    [
+        ("draft_model", True, "draft_model"),
+        ("hybrid", True, "draft_model"),
+        ("draft_model", False, "none"),
+        ("hybrid", False, "none"),
+        ("prompt_lookup", False, "none"),
+    ],
+)
+def test_fast_logits_leave_sampled_requests_the_drafts_that_have_them(
+    drafter, use_draft_logits, found
+):
+    request = request_of(drafter, sampling=PLAIN, use_draft_logits=use_draft_logits)
+    assert lossless(request, FAST).drafter == found
+
+
+def test_threshold_accepts_a_loss():
+    request = request_of(sampling=TOP_P, draft_acceptance_threshold=0.4)
+    assert lossless(request, RAW) is request
+
+
+def test_greedy_request_needs_no_logits():
+    request = request_of(sampling=GREEDY)
+    assert not lossless(request, SETTINGS).use_draft_logits
+    lossy = replace(request, draft_acceptance_threshold=0.5)
+    assert lossless(lossy, SETTINGS) is lossy
+
+
+@pytest.mark.parametrize("wanted", ["wants_log_probs", "wants_context_logits"])
+def test_what_no_verification_brings_is_answered_without_drafts(wanted):
+    request = request_of(sampling=GREEDY, **{wanted: True})
+    assert lossless(request, RAW).drafter == "none"
+    only_logits = wanted == "wants_context_logits"
+    assert lossless(request, SETTINGS).drafter == ("none" if only_logits else "draft_model")
+    itself = replace(request, drafter="engine")
+    assert lossless(itself, RAW) is itself
+
+
+def test_draft_ends_before_a_token_outside_the_targets_vocabulary():
+    settings = with_engines(SETTINGS, target={"vocab_size": VOCAB - 2})
+
+    class Strays(Draft):
+        def answers(self, call):
+            yield EngineAnswer(ids(1, VOCAB - 1, 2)[: call.max_new_tokens], logits=LOGITS)
+
+    language = Language(end_every=10**9)
+    target = Target(language)
+    request = request_of(end_ids=())
+    decoding = decoding_of(request, settings)
+    play(decoding, target, Strays(language))
+    drafts = [call.draft.tokens.tolist() for call in target.calls if len(call.draft)]
+    assert {tuple(draft) for draft in drafts} == {(1,)}
+    assert decoding.sequence.num_output_tokens == request.max_tokens

@@ -1,0 +1,345 @@
+"""The loop's answer by a guide is that of one masked call a token, whatever the engines can do."""
+
+from dataclasses import replace
+
+import guided
+import numpy as np
+import pytest
+from guided import (
+    ENDS,
+    MASKS,
+    REPAIR,
+    UNKEYED,
+    WIDE,
+    WIDTH,
+    Guesser,
+    KeyedEngine,
+    Rows,
+    decoding_of,
+    expected,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import ids, play, with_engines
+from small_guides import allowed, encoded
+
+from tandem.bls.draft_ahead.branches import draft_ahead_of
+from tandem.bls.draft_ahead.statistics import AheadStatistics
+from tandem.bls.effects import EngineAnswer
+from tandem.bls.errors import EngineCallError, GuideFailed
+from tandem.bls.exactness.lossless import lossless
+from tandem.bls.guided.guidance import GRAMMAR, joined_answers, method_of
+from tandem.bls.request import GREEDY, Request, Sampling
+from tandem.bls.text.token_details import TopLogProbs, joined
+from tandem.contract.entry import KINDS
+from tandem.guides.errors import GuideError
+from tandem.guides.guide import Guide
+
+SCHEMA = """{"type": "object", "properties": {"name": {"type": "string", "maxLength": 6},
+ "kind": {"enum": ["fox", "dog", "lazy"]}, "n": {"type": "integer"}},
+ "required": ["name", "kind", "n"], "additionalProperties": false}"""
+GUIDES = (
+    Guide("json_schema", SCHEMA),
+    Guide("json_schema", '{"type": "array", "items": {"type": "boolean"}}'),
+    Guide("regex", "[ab]{3,9}(fox|dog)?"),
+    Guide("choice", '["The quick brown fox", "The lazy dog", "The"]'),
+    Guide("lark_grammar", 'start: "fox" (" over" | " jumps")* "."'),
+)
+FAVOURED = (*ENDS, *encoded("]"), *encoded('"'), *encoded("}"), *encoded("."))
+
+requests = st.builds(
+    Request,
+    prompt_ids=st.lists(st.integers(3, WIDTH - 1), min_size=1, max_size=9).map(
+        lambda tokens: ids(*tokens)
+    ),
+    max_tokens=st.integers(1, 40),
+    min_tokens=st.integers(0, 6),
+    end_ids=st.sampled_from([ENDS, ENDS[:1], ()]),
+    sampling=st.sampled_from([GREEDY, Sampling(top_k=0, seed=7), Sampling(top_k=4, seed=8)]),
+    drafter=st.sampled_from(["none", "draft_model", "prompt_lookup", "hybrid"]),
+    draft_len=st.integers(1, 6),
+    max_draft_len=st.just(16),
+    prompt_lookup_num_tokens=st.integers(1, 6),
+    max_matching_ngram_size=st.just(2),
+    streams_text=st.booleans(),
+    wants_log_probs=st.just(False),
+    guide=st.sampled_from(GUIDES),
+).map(lambda request: replace(request, min_tokens=min(request.min_tokens, request.max_tokens)))
+rows = st.builds(Rows, salt=st.integers(0, 999), favours=st.sampled_from([FAVOURED, ()]))
+scripts = st.lists(st.sampled_from([True, True, True, False, None]), min_size=1, max_size=9)
+engines = st.sampled_from([MASKS, REPAIR])
+
+
+@settings(max_examples=300)
+@given(requests, rows, scripts.map(tuple), engines)
+def test_a_guided_answer_is_that_of_one_masked_call_a_token(request, language, script, engine):
+    request = lossless(request, engine)
+    tokens, reason = expected(request, engine, language)
+    decoding = decoding_of(request, engine)
+    draft = Guesser(tokens, len(request.prompt_ids), script)
+    chunks = play(decoding, KeyedEngine(language, request), draft)
+    assert decoding.sequence.output.tolist() == tokens
+    assert np.concatenate([chunk.tokens for chunk in chunks]).tolist() == tokens
+    assert chunks[-1].finish_reason == reason
+    details = joined([chunk.details for chunk in chunks])
+    kinds = [KINDS[kind] for kind in details.kinds]
+    told = decoding.statistics.guide
+    assert kinds.count("forced") == told.num_forced_tokens or len(tokens) == request.max_tokens
+    assert kinds.count("accepted") <= decoding.statistics.num_accepted_draft_tokens
+
+
+def request_for(guide, **fields):
+    return Request(prompt_ids=ids(5), max_tokens=40, end_ids=ENDS, guide=guide, **fields)
+
+
+LANGUAGE = Rows(1, FAVOURED)
+
+
+def played(request, engine=MASKS, language=LANGUAGE, draft=None):
+    decoding, target = decoding_of(request, engine), KeyedEngine(language, request)
+    return decoding, target, play(decoding, target, draft)
+
+
+def test_what_only_one_token_fits_costs_no_call():
+    decoding, target, chunks = played(request_for(Guide("choice", '["The quick brown fox"]')))
+    assert decoding.sequence.output.tolist() == encoded("The quick brown fox")
+    assert not target.calls
+    assert chunks[-1].finish_reason == "stop"
+    details = joined([chunk.details for chunk in chunks])
+    assert {KINDS[kind] for kind in details.kinds} == {"forced"}
+    assert set(details.rounds.tolist()) == {0}
+
+
+def test_forced_tokens_come_with_the_round_before_them():
+    decoding, target, chunks = played(request_for(Guide("lark_grammar", 'start: /[ab]/ "fox."')))
+    assert len(target.calls) == len(chunks) == 1
+    details = chunks[0].details
+    assert KINDS[details.kinds[0]] == "plain"
+    assert set(details.rounds.tolist()) == {1}
+    assert decoding.statistics.guide.num_forced_tokens == len(details.kinds) - 1
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"wants_log_probs": True},
+        {"wants_prompt_log_probs": True},
+        {"wants_generation_logits": True},
+        {"sampling": Sampling(bad_words=np.array([[5], [1]], np.int32))},
+        {"sampling": Sampling(embedding_bias=np.zeros(WIDTH, np.float32))},
+    ],
+)
+def test_where_more_is_asked_than_ids_forced_tokens_are_drafts(asks):
+    guide = Guide("choice", '["The quick brown fox"]')
+    request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16, **asks)
+    decoding, target, _ = played(request, draft=Guesser([], 1))
+    assert decoding.sequence.output.tolist() == encoded("The quick brown fox")
+    assert target.calls
+    earned = decoding.statistics.by_drafter
+    assert list(earned) == [GRAMMAR]
+    assert earned[GRAMMAR].draft_acceptance_rate == 1.0
+    assert decoding.statistics.guide.num_forced_tokens == 0
+
+
+def test_the_prompts_logits_need_the_prompt_as_the_first_context():
+    request = request_for(GUIDES[0], wants_context_logits=True)
+    _, target, _ = played(request)
+    assert target.calls[0].context.tolist() == [5]
+
+
+def test_a_draft_is_cut_where_the_guide_forbids_it():
+    guide = Guide("regex", "a{9}|b{9}")
+    request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16)
+    a = encoded("a")[0]
+    language = Rows(0, (a,))
+    decoding, target, _ = played(
+        request, language=language, draft=Guesser([a] * 9, 1, (True, True, False, True))
+    )
+    assert max(len(call.draft) for call in target.calls) == 2
+    told = decoding.statistics.guide
+    assert told.num_illegal_draft_tokens == 2 * len([c for c in target.calls if len(c.draft) == 2])
+    assert told.num_repaired_tokens == 0
+
+
+def test_a_draft_of_nothing_legal_leaves_one_masked_token_and_counts_as_rejected():
+    guide = Guide("regex", "[ab]{5}")
+    request = request_for(guide, drafter="draft_model", draft_len=4, max_draft_len=16)
+    decoding = decoding_of(request, MASKS)
+    told = []
+    decoding._drafter.verified = lambda *what: told.append(what)
+    target = KeyedEngine(Rows(1), request)
+    chunks = play(decoding, target, Guesser([], 1))
+    assert [call.max_new_tokens for call in target.calls] == [1] * 5
+    assert [len(call.token_masks) for call in target.calls] == [1] * 5
+    assert [(len(draft), accepted) for draft, accepted, _ in told] == [(4, 0)] * 5
+    assert decoding.statistics.guide.num_illegal_draft_tokens == 20
+    kinds = joined([chunk.details for chunk in chunks]).kinds
+    assert [KINDS[kind] for kind in kinds] == ["correction"] * 5
+
+
+def test_masks_reach_every_place_of_a_call():
+    request = request_for(GUIDES[0], drafter="draft_model", draft_len=5, max_draft_len=16)
+    tokens, _ = expected(request, MASKS, Rows(1, FAVOURED))
+    _, target, _ = played(request, draft=Guesser(tokens, 1, (True, True, True, False)))
+    assert any(len(call.draft) for call in target.calls)
+    for call in target.calls:
+        assert len(call.token_masks) == len(call.draft) + 1
+        assert call.token_masks.shape[1] == -(-WIDTH // 32)
+
+
+def test_an_engine_without_masks_is_asked_without_a_guide_until_a_token_does_not_fit():
+    decoding, target, _ = played(request_for(GUIDES[2]), REPAIR)
+    free = [call for call in target.calls if call.token_masks is None]
+    repairs = [call for call in target.calls if call.token_masks is not None]
+    assert free
+    assert len(repairs) == decoding.statistics.guide.num_repaired_tokens > 0
+    assert all(call.max_new_tokens == 1 and not len(call.draft) for call in repairs)
+    assert all(len(call.token_masks) == 1 for call in repairs)
+    assert all(call.end_id is None for call in target.calls)
+    assert {call.stop_ids for call in free} == {ENDS}
+
+
+def sizes_of(guide, favourite):
+    """How many tokens an engine without masks is asked for, call by call."""
+    request = replace(request_for(guide), max_tokens=100)
+    _, target, _ = played(request, REPAIR, Rows(0, (encoded(favourite)[0],), by=30))
+    return [call.max_new_tokens for call in target.calls if call.token_masks is None]
+
+
+def test_pieces_without_a_guide_grow_while_they_fit_and_shrink_where_they_do_not():
+    assert sizes_of(Guide("regex", "a*b?"), "a") == [4, 8, 16, 32, 32, 8]
+    assert sizes_of(Guide("regex", "[bc]{5}"), "a")[:4] == [4, 2, 1, 1]
+
+
+def test_a_verification_without_a_guide_ends_at_no_end():
+    request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
+    tokens, _ = expected(request, REPAIR, LANGUAGE)
+    _, target, _ = played(request, REPAIR, draft=Guesser(tokens, 1))
+    verifications = [call for call in target.calls if len(call.draft)]
+    assert verifications
+    assert {call.stop_ids for call in verifications} == {()}
+
+
+def test_a_draft_is_walked_once():
+    request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
+    tokens, _ = expected(request, MASKS, LANGUAGE)
+    decoding, walks = decoding_of(request, MASKS), []
+    walk = decoding._guidance._matcher.walk
+    decoding._guidance._matcher.walk = lambda *a, **k: walks.append(a) or walk(*a, **k)
+    target = KeyedEngine(LANGUAGE, request)
+    play(decoding, target, Guesser(tokens, 1))
+    assert len(walks) == len(target.calls)
+
+
+METHODS = [
+    (MASKS, {"top_k": 1}, "masks"),
+    (MASKS, {"top_k": 4}, "masks"),
+    (REPAIR, {"top_k": 1}, "repair"),
+    (REPAIR, {"top_k": 1, "top_p": 0.5}, "repair"),
+    (REPAIR, {"top_k": 0}, "repair"),
+    (REPAIR, {"top_k": 2}, "token_by_token"),
+    (REPAIR, {"top_k": 0, "top_p": 0.9}, "token_by_token"),
+    (REPAIR, {"top_k": 0, "min_p": 0.1}, "token_by_token"),
+    (REPAIR, {"temperature": 0.5}, "repair"),
+]
+
+
+@pytest.mark.parametrize(("engine", "sampling", "method"), METHODS)
+def test_the_method_follows_from_the_engine_and_how_tokens_are_drawn(engine, sampling, method):
+    assert method_of(request_for(GUIDES[0], sampling=Sampling(**sampling)), engine) == method
+
+
+def answer(count, first, **fields):
+    values = np.arange(first, first + count, dtype=np.float32)
+    top = TopLogProbs(np.arange(first, first + count)[:, None], values[:, None])
+    return EngineAnswer(ids(*range(first, first + count)), **fields)._replace(
+        log_probs=values, top=top, logits=values[:, None]
+    )
+
+
+def test_what_was_told_of_tokens_is_told_of_them_behind_a_repair():
+    one = answer(4, 10, seconds=2.0, engine_seconds=1.0)
+    both = joined_answers(one, 2, answer(1, 90, seconds=0.5, engine_seconds=0.25))
+    assert both.tokens.tolist() == [10, 11, 90]
+    assert (both.seconds, both.engine_seconds) == (2.5, 1.25)
+    assert both.log_probs.tolist() == [10, 11, 90]
+    assert both.logits.tolist() == [[10], [11], [90]]
+    assert both.top.ids.tolist() == both.top.values.tolist() == [[10], [11], [90]]
+
+
+@pytest.mark.parametrize("field", ["log_probs", "top", "logits"])
+def test_what_one_part_does_not_tell_is_not_told_of_the_whole(field):
+    one, two = answer(4, 10), answer(1, 90)
+    assert getattr(joined_answers(one._replace(**{field: None}), 2, two), field) is None
+    assert getattr(joined_answers(one, 2, two._replace(**{field: None})), field) is None
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 4}, {"top_k": 0, "top_p": 0.5}])
+def test_under_top_k_or_top_p_an_engine_without_masks_goes_token_by_token(cut):
+    request = request_for(GUIDES[2], drafter="draft_model", draft_len=4, max_draft_len=16)
+    request = lossless(guided.sampled(request, **cut), REPAIR)
+    assert request.drafter == "none"
+    assert method_of(request, REPAIR) == "token_by_token"
+    decoding, target, _ = played(request, REPAIR)
+    assert all(len(call.token_masks) == call.max_new_tokens == 1 for call in target.calls)
+    assert decoding.statistics.guide.method == "token_by_token"
+    assert lossless(guided.sampled(request_for(GUIDES[2]), **cut), MASKS).guide == GUIDES[2]
+
+
+def test_repairs_of_an_engine_with_fresh_noise_never_see_a_number_again():
+    request = guided.sampled(request_for(GUIDES[0]), top_k=0, seed=3)
+    _, target, _ = played(request, UNKEYED)
+    seeds = [call.seed for call in target.calls]
+    assert len(set(seeds)) == len(seeds) > 2
+    _, keyed, _ = played(request, REPAIR)
+    assert {call.seed for call in keyed.calls} == {3}
+
+
+def test_an_end_of_sequence_below_min_tokens_is_banned_unless_nothing_else_is_left():
+    long = request_for(Guide("regex", "a*"), min_tokens=6)
+    decoding, target, _ = played(long, language=Rows(0, (*ENDS, *ENDS)))
+    assert decoding.sequence.num_output_tokens >= 6
+    assert target.calls[0].ban_end_ids
+    short, _, chunks = played(request_for(Guide("choice", '["fox"]'), min_tokens=6))
+    assert short.sequence.output.tolist() == encoded("fox")
+    assert chunks[-1].finish_reason == "stop"
+
+
+def test_an_answer_that_is_cut_says_so():
+    _, _, chunks = played(replace(request_for(Guide("choice", '["The quick"]')), max_tokens=1))
+    assert chunks[-1].finish_reason == "length"
+
+
+def test_drafts_of_a_guided_answer_are_not_made_ahead():
+    able = with_engines(WIDE, draft={"branches": True})
+    request = request_for(GUIDES[0], drafter="draft_model", draft_len=4, max_draft_len=16)
+    statistics = AheadStatistics(able)
+    assert draft_ahead_of(replace(request, draft_ahead=True), able, statistics) is None
+    assert draft_ahead_of(replace(request, draft_ahead=True, guide=None), able, statistics)
+
+
+class Disobedient(KeyedEngine):
+    """Answers what its mask forbids."""
+
+    def token(self, call, context, mask):
+        return next(token for token in range(5, WIDTH) if token not in allowed(mask))
+
+
+def test_an_engine_that_answers_what_its_mask_forbids_ends_the_answer():
+    request = request_for(GUIDES[2])
+    decoding = decoding_of(request, MASKS)
+    with pytest.raises(EngineCallError, match="model 'target' failed: it answered what its mask"):
+        play(decoding, Disobedient(Rows(), request))
+
+
+def test_a_guide_that_cannot_be_followed_any_further_ends_the_answer_in_one_line():
+    decoding = decoding_of(request_for(GUIDES[2]), MASKS)
+
+    def fail(*_, **__):
+        raise GuideError("ParserTooComplex")
+
+    decoding._guidance._matcher.walk = fail
+    message = "^the guide cannot be followed any further: ParserTooComplex$"
+    with pytest.raises(GuideFailed, match=message) as caught:
+        play(decoding, KeyedEngine(Rows(), decoding.request))
+    assert caught.value.code == "INVALID_ARG"

@@ -1,0 +1,159 @@
+"""A guided answer of engines with fresh noise has exactly the probability of masked draws."""
+
+from dataclasses import replace
+from types import MethodType
+
+import numpy as np
+import pytest
+from guided import (
+    ENDS,
+    MASKS,
+    UNKEYED,
+    WIDTH,
+    RandomDraft,
+    RandomEngine,
+    decoding_of,
+    distribution,
+    masked,
+)
+from scripted import ids, play, with_engines
+from small_guides import encoded, matcher
+
+from tandem.bls.errors import EngineCallError
+from tandem.bls.guided.guidance import ByGuide
+from tandem.bls.request import Request, Sampling
+from tandem.guides.guide import Guide
+
+A, B, X = (encoded(letter)[0] for letter in "abx")
+P = {A: 0.2, B: 0.3, X: 0.5}
+Q = {A: 0.4, B: 0.1, X: 0.5}
+PATTERN = Guide("regex", "(ab?|bb?b?|aaa)")
+
+
+def row_of(table, context):
+    """Probabilities [WIDTH] of three letters, turned by what came before."""
+    turned = np.zeros(WIDTH)
+    letters, shares = list(table), list(table.values())
+    for letter, share in zip(letters, shares[len(context) % 3 :] + shares, strict=False):
+        turned[letter] = share
+    turned[ENDS[0]] = 0.1
+    return turned / turned.sum()
+
+
+def target_row(context):
+    return row_of(P, context)
+
+
+def draft_row(context):
+    return row_of(Q, context)
+
+
+def exact(request) -> dict:
+    """The probability of each answer of one masked draw a token."""
+    found: dict = {}
+
+    def go_on(new, probability):
+        guide = matcher(*request.guide, ends=request.end_ids)
+        guide.advance(list(new))
+        if len(new) == request.max_tokens or guide.complete:
+            found[new] = found.get(new, 0) + probability
+            return
+        row = masked(target_row([*request.prompt_ids.tolist(), *new]), guide.walk([]).masks[0])
+        for token in np.flatnonzero(row).tolist():
+            if token in request.end_ids:
+                found[new] = found.get(new, 0) + probability * row[token]
+            else:
+                go_on((*new, token), probability * row[token])
+
+    go_on((), 1.0)
+    return found
+
+
+def drawn(request, engine) -> dict:
+    """The probability of each answer of the loop."""
+
+    def run(chooser):
+        decoding = decoding_of(request, engine)
+        play(decoding, RandomEngine(target_row, chooser), RandomDraft(draft_row, chooser))
+        return tuple(decoding.sequence.output.tolist())
+
+    return distribution(run)
+
+
+def total_variation(one, other) -> float:
+    return sum(abs(one.get(key, 0) - other.get(key, 0)) for key in {*one, *other}) / 2
+
+
+def random_request(**fields):
+    return Request(
+        prompt_ids=ids(5),
+        max_tokens=3,
+        end_ids=ENDS[:1],
+        guide=PATTERN,
+        sampling=Sampling(top_k=0, seed=1),
+        max_draft_len=16,
+        **fields,
+    )
+
+
+FRESH = with_engines(MASKS, target={"keyed_randomness": False})
+CASES = [
+    {"drafter": "none"},
+    {"drafter": "draft_model", "draft_len": 2},
+    {"drafter": "draft_model", "draft_len": 2, "use_draft_logits": True},
+]
+
+
+@pytest.mark.parametrize("engine", [FRESH, UNKEYED], ids=["masks", "repair"])
+@pytest.mark.parametrize("fields", CASES, ids=["none", "ids", "logits"])
+def test_a_guided_answer_has_the_probability_of_masked_draws(fields, engine):
+    request = random_request(**fields)
+    found = drawn(request, engine)
+    assert sum(found.values()) == pytest.approx(1)
+    assert total_variation(found, exact(request)) < 1e-12
+
+
+def test_to_cut_a_draft_that_has_logits_would_bias_the_text(monkeypatch):
+    request = random_request(**CASES[2])
+    cut = ByGuide.within
+
+    def cut_always(self, draft):
+        tokens = cut(self, replace(draft, logits=None)).tokens
+        return replace(draft, tokens=tokens)
+
+    monkeypatch.setattr(ByGuide, "within", cut_always)
+    assert total_variation(drawn(request, FRESH), exact(request)) > 0.01
+
+
+def test_no_masks_on_later_rows_would_be_noticed(monkeypatch):
+    masks = ByGuide._masks
+
+    def first_only(self, tokens):
+        made = masks(self, tokens).copy()
+        made[1:] = -1
+        return made
+
+    monkeypatch.setattr(ByGuide, "_masks", first_only)
+    with pytest.raises(EngineCallError):
+        drawn(random_request(**CASES[1]), FRESH)
+
+
+def test_a_guide_that_follows_rejected_tokens_would_be_noticed():
+    request = random_request(**CASES[1])
+
+    def run(chooser):
+        decoding = decoding_of(request, FRESH)
+        guidance = decoding._guidance
+        within = ByGuide.within
+
+        def follow_drafts(self, draft):
+            kept = within(self, draft)
+            self._matcher.advance(kept.tokens.tolist())
+            return kept
+
+        guidance.within = MethodType(follow_drafts, guidance)
+        play(decoding, RandomEngine(target_row, chooser), RandomDraft(draft_row, chooser))
+        return tuple(decoding.sequence.output.tolist())
+
+    with pytest.raises((EngineCallError, AssertionError)):
+        assert total_variation(distribution(run), exact(request)) < 0.01

@@ -1,0 +1,59 @@
+"""A sequence's milestones and what follows from them."""
+
+import pytest
+
+from tandem.bls.metrics import timeline
+from tandem.bls.metrics.timeline import Timeline
+
+S = 10**9  # nanoseconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now = 0
+
+        def time_ns(self):
+            return self.now
+
+    made = Clock()
+    monkeypatch.setattr(timeline, "time", made)
+    return made
+
+
+def test_times_follow_from_what_was_delivered_when(clock):
+    times = Timeline(arrival=1 * S)
+    clock.now = 2 * S
+    times.scheduled()
+    for clock.now, tokens in ((4 * S, 3), (5 * S, 0), (7 * S, 1), (10 * S, 2), (11 * S, 0)):
+        times.delivered(tokens)
+    assert times.time_to_first_token == 3
+    assert times.inter_token_latency == 2  # 6 s from the first delivery to the last, 3 tokens
+    assert times.decoding_seconds == 9
+    assert (times.num_tokens, times.num_first_tokens) == (6, 3)
+    assert (times.first_token, times.last_token) == (4 * S, 10 * S)
+
+
+def test_what_never_came_took_no_time(clock):
+    times = Timeline(arrival=1 * S)
+    assert times.decoding_seconds == 0
+    times.scheduled()
+    clock.now = 3 * S
+    times.delivered(0)
+    assert times.time_to_first_token is None
+    assert times.inter_token_latency is None
+    assert times.decoding_seconds == 3
+
+
+def test_tokens_that_came_at_once_have_no_time_between_them(clock):
+    times = Timeline(arrival=0)
+    clock.now = 1 * S
+    times.delivered(5)
+    assert times.inter_token_latency is None
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_times(clock):
+    times = Timeline(arrival=9 * S)
+    clock.now = 8 * S
+    times.delivered(1)
+    assert times.time_to_first_token == 0

@@ -1,0 +1,176 @@
+"""What a sequence adds to the metrics when it ends."""
+
+import pytest
+
+from tandem.bls.metrics.statistics import Round, Statistics
+from tandem.bls.metrics.timeline import Timeline
+from tandem.bls.metrics.updates import MetricUpdates, key_of, updates_of, zeros
+
+MS = 10**6  # nanoseconds
+
+# Waited 5 ms, decoded 100 ms: 3 tokens after 40 ms, 2 tokens 60 ms later.
+TIMELINE = Timeline(
+    arrival=1 * MS,
+    first_scheduled=6 * MS,
+    first_token=46 * MS,
+    last_token=106 * MS,
+    last_delivery=106 * MS,
+    num_first_tokens=3,
+    num_tokens=5,
+)
+ROUNDS = [
+    Round(4, 2, "draft_model", draft_seconds=0.01, target_seconds=0.02),
+    Round(4, 1, "draft_model", draft_seconds=0.02, target_seconds=0.03),
+]
+
+
+@pytest.fixture
+def statistics():
+    made = Statistics()
+    for round_ in ROUNDS:
+        made.add(round_)
+    return made
+
+
+def counts(updates, name, **labels):
+    return updates.counts[key_of(name, **labels)]
+
+
+def observed(updates, name, **labels):
+    return [value for key, value in updates.observations if key == key_of(name, **labels)]
+
+
+def test_parts_of_the_time_are_the_engines_own_and_the_rest(statistics):
+    updates = updates_of("draft_model", statistics, TIMELINE)
+    parts = {
+        part: counts(updates, "tandem_round_part_seconds_total", drafter="draft_model", part=part)
+        for part in ("draft", "target", "orchestration")
+    }
+    assert parts == pytest.approx({"draft": 0.03, "target": 0.05, "orchestration": 0.02})
+
+
+def test_histograms_observe_a_sequences_means(statistics):
+    updates = updates_of("draft_model", statistics, TIMELINE)
+
+    def of(name, **labels):
+        return observed(updates, name, drafter="draft_model", **labels)
+
+    assert of("tandem_time_to_first_token_seconds") == [pytest.approx(0.045)]
+    assert of("tandem_inter_token_latency_seconds") == [pytest.approx(0.03)]
+    assert of("tandem_round_seconds") == [pytest.approx(0.05)]
+    assert of("tandem_round_part_seconds", part="target") == [pytest.approx(0.025)]
+    assert len(updates.observations) == 6
+
+
+def test_accepted_tokens_are_counted_by_position(statistics):
+    updates = updates_of("draft_model", statistics, TIMELINE)
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    assert [
+        counts(updates, name, drafter="draft_model", position=position) for position in "01"
+    ] == [2, 1]
+    assert key_of(name, drafter="draft_model", position="2") not in updates.counts
+
+
+def test_what_is_counted_by_sequence_has_the_name_of_who_was_asked_for():
+    statistics = Statistics(
+        num_drafter_failures=2, num_unverified_draft_tokens=3, num_recomputed_tokens=4
+    )
+    updates = updates_of("hybrid", statistics, TIMELINE)
+    assert {key: value for key, value in updates.counts.items() if value in (5, 2, 3, 4)} == {
+        key_of(f"tandem_{name}_total", drafter="hybrid"): value
+        for name, value in {
+            "output_tokens": 5,
+            "drafter_failures": 2,
+            "unverified_draft_tokens": 3,
+            "recomputed_tokens": 4,
+        }.items()
+    }
+
+
+def test_what_is_counted_by_draft_has_the_name_of_who_proposed_it(statistics):
+    updates = updates_of("hybrid", statistics, TIMELINE)
+    assert {
+        name: counts(updates, f"spec_decode_num_{name}_total", drafter="draft_model")
+        for name in ("drafts", "draft_tokens", "accepted_tokens")
+    } == {"drafts": 2, "draft_tokens": 8, "accepted_tokens": 3}
+
+
+def test_what_was_drafted_ahead_is_counted_by_sequence():
+    statistics = Statistics()
+    statistics.ahead.num_calls = 3
+    for hit in (False, True, True):
+        statistics.add(Round(4, 1, "draft_model", 0, 4, 0.0, 0.0, 0.0, 8, hit, 0.5))
+    figures = updates_of("hybrid", statistics, TIMELINE)
+    assert {
+        name: counts(figures, f"tandem_draft_ahead_{name}_total", drafter="hybrid")
+        for name in ("calls", "branches", "wasted_branches", "saved_seconds")
+    } == {"calls": 3, "branches": 24, "wasted_branches": 22, "saved_seconds": 1.0}
+    name = "tandem_draft_ahead_hits_total"
+    assert [counts(figures, name, drafter="hybrid", accepted=j) for j in "01"] == [0, 2]
+
+
+@pytest.mark.parametrize("drafter", ["none", "hybrid"])
+def test_who_proposes_nothing_itself_has_no_counters_of_drafts(drafter):
+    assert not any(name.startswith("spec_decode") for name, _ in zeros(drafter).counts)
+    assert any(name.startswith("spec_decode") for name, _ in zeros("engine").counts)
+
+
+def test_drafts_of_a_hybrid_are_those_of_who_proposed_them(statistics):
+    updates = updates_of("hybrid", statistics, TIMELINE)
+    assert counts(updates, "spec_decode_num_drafts_total", drafter="draft_model") == 2
+    assert counts(updates, "tandem_rounds_total", drafter="hybrid") == 2
+
+
+def test_nothing_is_observed_of_a_sequence_that_failed_before_its_first_token():
+    timeline = Timeline(arrival=1 * MS)
+    timeline.scheduled()
+    updates = updates_of("none", Statistics(num_drafter_failures=1), timeline)
+    assert updates.observations == []
+    assert counts(updates, "tandem_drafter_failures_total", drafter="none") == 1
+    assert sum(updates.counts.values()) == 1
+
+
+def test_a_sequence_that_ended_at_once_has_a_round_but_no_first_token():
+    statistics = Statistics()
+    statistics.add(Round(num_draft_tokens=4, drafter="draft_model", target_seconds=0.001))
+    timeline = Timeline(arrival=1)
+    timeline.scheduled()
+    timeline.delivered(0)  # the end of sequence alone
+    updates = updates_of("draft_model", statistics, timeline)
+    assert len(observed(updates, "tandem_round_seconds", drafter="draft_model")) == 1
+    assert not observed(updates, "tandem_time_to_first_token_seconds", drafter="draft_model")
+
+
+def test_tokens_that_came_all_at_once_have_no_inter_token_latency():
+    timeline = Timeline(arrival=1)
+    timeline.delivered(7)
+    timeline.delivered(0)
+    assert timeline.inter_token_latency is None
+    assert timeline.time_to_first_token > 0
+    timeline.delivered(1)
+    assert timeline.inter_token_latency >= 0
+    assert timeline.num_tokens == 8
+
+
+def test_no_time_is_negative_when_a_clock_was_set_back(statistics):
+    timeline = Timeline(9 * MS, 8 * MS, 7 * MS, 6 * MS, 5 * MS, 1, 2)
+    updates = updates_of("draft_model", statistics, timeline)
+    assert min(updates.counts.values()) >= 0
+    assert min(value for _, value in updates.observations) >= 0
+
+
+def test_updates_add_up(statistics):
+    both = zeros("draft_model")
+    assert not any(both.counts.values())
+    assert both.observations == []
+    for _ in range(2):
+        both.add(updates_of("draft_model", statistics, TIMELINE))
+    assert counts(both, "tandem_output_tokens_total", drafter="draft_model") == 10
+    assert len(both.observations) == 12
+    assert MetricUpdates().counts == {}
+
+
+def test_hits_are_counted_before_there_are_any():
+    """A counter that appears late looks like a server that cannot tell."""
+    name = key_of("tandem_draft_ahead_hits_total", drafter="draft_model", accepted="0")
+    assert name in zeros("draft_model").counts

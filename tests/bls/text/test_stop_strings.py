@@ -1,0 +1,87 @@
+"""Stop strings in a text that comes in pieces: found at once, at a cost in what is new."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.bls.text.stop_strings import StopStrings
+
+stops_ = st.lists(st.text("ab", min_size=1, max_size=6), max_size=5).map(tuple)
+pieces_ = st.lists(st.text("abc", max_size=5), max_size=12)
+
+
+def plainly(stops, pieces):
+    """What is shown after each piece, and whether the text has ended, by looking at all of it."""
+    text, shown, shown_pieces = "", 0, []
+    for piece in pieces:
+        text += piece
+        starts = [at for at in (text.find(stop) for stop in stops) if at >= 0]
+        if starts:
+            shown_pieces.append((text[shown : min(starts)], True))
+            return shown_pieces
+        held = next(
+            n
+            for n in range(len(text), -1, -1)
+            if n == 0 or any(stop.startswith(text[-n:]) for stop in stops)
+        )
+        shown_pieces.append((text[shown : len(text) - held], False))
+        shown = len(text) - held
+    shown_pieces.append((text[shown:], False))
+    return shown_pieces
+
+
+@settings(max_examples=2_000)
+@given(stops_, pieces_)
+def test_what_is_shown_is_what_no_stop_string_can_begin_with(stops, pieces):
+    matched, shown_pieces = StopStrings(stops), []
+    for piece in pieces:
+        found = matched.would_find(piece)
+        shown_pieces.append((matched.feed(piece), matched.found))
+        assert found == matched.found
+        if found:
+            assert matched.flush() == ""
+            break
+    else:
+        shown_pieces.append((matched.flush(), False))
+    assert shown_pieces == plainly(stops, pieces)
+
+
+def test_asking_takes_nothing_over():
+    stops = StopStrings(("END",))
+    assert stops.would_find("END")
+    assert not stops.would_find("EN")
+    assert stops.feed("D!") == "D!"
+    assert not stops.found
+
+
+def test_an_empty_stop_string_stops_nothing():
+    stops = StopStrings(("",))
+    assert (stops.feed("text"), stops.found) == ("text", False)
+
+
+class Counted(dict):
+    """Counts look-ups."""
+
+    count = 0
+
+    def get(self, *key):
+        self.count += 1
+        return super().get(*key)
+
+
+@pytest.mark.parametrize(
+    "stops", [tuple("a" * n + "b" for n in range(3_900, 4_000)), ("a" * 3_999 + "b",), ("ab",)]
+)
+def test_a_character_costs_the_same_whatever_is_held_and_however_many_strings_there_are(stops):
+    matched = StopStrings(stops)
+    counted = matched._automaton._children = Counted(matched._automaton._children)
+    shown = 0
+    for _ in range(9_000):
+        shown += len(matched.feed("a"))
+    assert shown == 9_000 - max(len(stop) - 1 for stop in stops)
+    assert counted.count <= 2 * 9_000
+
+
+def test_equal_beginnings_are_kept_once():
+    shared = StopStrings(tuple("a" * n for n in range(1, 100)))._automaton
+    assert len(shared._children) == 99

@@ -1,0 +1,102 @@
+"""What a failed call becomes: its code, and a line that a client may read."""
+
+import pytest
+
+from tandem.bls.errors import (
+    BadRequest,
+    Cancelled,
+    DeadlineExceeded,
+    EngineCallError,
+    EngineRefused,
+    EngineTimeout,
+    EngineUnavailable,
+    Overloaded,
+    ServingError,
+)
+from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.contract.errors import CODES, coded, decoded
+
+REGION = "triton_python_backend_shm_region_tandem-14202-ac8fb9ed"
+
+
+@pytest.fixture
+def fails(pb):
+    """fails(said) is the error of a call whose model answers that; or raises it."""
+
+    def call(said, code="INTERNAL", *, decoupled=False):
+        def answer(_):
+            if isinstance(said, Exception):
+                raise said
+            return pb.InferenceResponse(error=pb.TritonError(said, getattr(pb.TritonError, code)))
+
+        pb.InferenceRequest.answer = answer
+        with pytest.raises(EngineCallError) as failed:
+            Calls().infer("target", pb.InferenceRequest("target"), decoupled=decoupled)
+        return failed.value
+
+    return call
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize("code", CODES)
+def test_a_code_is_read_from_the_line_or_from_the_error(fails, code, decoupled):
+    for error in (fails(coded(code, "no"), decoupled=decoupled), fails("no", code)):
+        assert (error.code, error.what) == (code, "no")
+        assert isinstance(error, EngineRefused) == (code in ("INVALID_ARG", "UNSUPPORTED"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"Failed to increase the shared memory pool size for key '{REGION}' to 1048576 bytes.",
+        f"Unable to initialize shared memory key '{REGION}' to requested size (67108864 bytes).",
+        "Failed to create new mapped region for the grown shared memory region 'tandem-1'. boom",
+        f"INVALID_ARG: something about {REGION}",
+    ],
+)
+@pytest.mark.parametrize("raised", [True, False])
+def test_no_client_learns_the_name_of_a_shared_memory_region(fails, pb, said, raised):
+    error = fails(pb.TritonModelException(said) if raised else said)
+    assert str(error) == (
+        "model 'target' failed: Triton's shared memory is full (/dev/shm; docker's --shm-size); "
+        "see the server's log"
+    )
+    assert any(decoded(said)[1] in line for line in pb.Logger.lines)
+
+
+def test_a_stack_stays_in_the_log(fails):
+    assert fails("it broke\n\nAt:\n  /models/x.py(3): f").what == "it broke"
+
+
+def test_our_own_line_about_shared_memory_is_as_it_was(fails):
+    line = "the answer does not fit into the server's shared memory (/dev/shm; docker's --shm-size)"
+    assert fails(line).what == line
+
+
+def test_a_line_that_begins_like_no_code_is_as_it_was():
+    assert decoded("input 'x': wrong") == (None, "input 'x': wrong")
+    assert decoded("INVALID: wrong") == (None, "INVALID: wrong")
+    assert coded("INTERNAL", "it broke") == "it broke"
+
+
+def test_errors_have_the_codes_that_balancers_and_clients_act_by():
+    codes = {
+        "INVALID_ARG": [BadRequest("x"), EngineRefused("target", "x")],
+        "UNAVAILABLE": [Overloaded("x"), EngineUnavailable("target", "x")],
+        "CANCELLED": [Cancelled()],
+        # Nobody sends them again by himself: they would take as long again.
+        "INTERNAL": [DeadlineExceeded("x"), EngineTimeout("target", 1), ServingError("x")],
+    }
+    for code, errors in codes.items():
+        assert {error.code for error in errors} == {code}
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_response_without_tensors_is_an_answer_only_where_one_may_be_empty(pb, decoupled):
+    empty = pb.InferenceResponse()
+    pb.InferenceRequest.answer = lambda _: empty
+    request = pb.InferenceRequest("bls_stream")
+    calls = Calls()
+    assert calls.infer("bls_stream", request, decoupled=decoupled, may_be_empty=True) is empty
+    with pytest.raises(EngineCallError, match="it ended the call without an answer"):
+        calls.infer("bls_stream", request, decoupled=decoupled)

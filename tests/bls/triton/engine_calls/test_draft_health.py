@@ -1,0 +1,75 @@
+"""A draft engine that failed rests, whatever else goes wrong meanwhile."""
+
+import pytest
+import triton_python_backend_utils as triton
+from scripted import SETTINGS
+
+from tandem.bls.errors import EngineCallError, EngineRefused
+from tandem.bls.triton.engine_calls import draft_health as module
+from tandem.bls.triton.engine_calls.calls import Calls
+from tandem.bls.triton.engine_calls.draft_health import DraftHealth
+from tandem.bls.triton.engine_calls.engine_client import EngineClient
+
+FAILED = EngineCallError("draft", "it fell over")
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """The probes that were begun; each runs when a test calls it."""
+    begun = []
+    monkeypatch.setattr(module, "in_background", lambda work, refused: begun.append(work))
+    return begun
+
+
+@pytest.fixture
+def health():
+    return DraftHealth(EngineClient("draft", SETTINGS.draft, SETTINGS), Calls(), pause=0)
+
+
+def test_failures_are_logged_once_and_probed_once(health, probes, pb):
+    health.failed(FAILED)
+    health.failed(FAILED)
+    assert not health.available
+    assert len(probes) == 1
+    assert len(pb.Logger.lines) == 1
+
+
+def test_drafts_come_back_when_a_probe_is_answered(health, probes, pb):
+    errors = ["still down", "still down"]
+
+    def answer(_):
+        assert not health.available
+        if errors:
+            raise triton.TritonModelException(errors.pop())
+        return triton.InferenceResponse([triton.Tensor("output_ids", None)])
+
+    pb.InferenceRequest.answer = answer
+    health.failed(FAILED)
+    probes[0]()
+    assert health.available
+    assert errors == []
+
+
+def test_a_probe_that_fails_in_an_unknown_way_is_repeated(health, probes, pb):
+    errors = [RuntimeError("nobody knows this one")]
+
+    def answer(_):
+        if errors:
+            raise errors.pop()
+        return triton.InferenceResponse([triton.Tensor("output_ids", None)])
+
+    pb.InferenceRequest.answer = answer
+    health.failed(FAILED)
+    probes[0]()
+    assert health.available
+
+
+def test_a_log_that_takes_nothing_costs_no_request_and_no_probe(health, probes, pb, capsys):
+    """Its lines go through shared memory, which may be full."""
+    pb.Logger.full = True
+    health.failed(FAILED)
+    assert len(probes) == 1
+    health.refused(EngineRefused("draft", "too long"))
+    lines = capsys.readouterr().err
+    assert "it fell over" in lines
+    assert "too long" in lines

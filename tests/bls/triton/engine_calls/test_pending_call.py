@@ -1,0 +1,39 @@
+"""Calls that are waited for: who gives them up, and when one counts as lost."""
+
+import time
+
+import pytest
+
+from tandem.bls.errors import EngineUnavailable
+from tandem.bls.triton.engine_calls.pending_call import (
+    MAX_ABANDONED_CALLS,
+    Abandoned,
+    AbandonedCalls,
+    CallSlot,
+)
+
+
+def test_a_call_is_lost_past_its_own_time_out_and_no_sooner():
+    abandoned = AbandonedCalls()
+    wait = CallSlot(abandoned)
+    call = wait.begin("target", "1", timeout=60)
+    assert wait.abandon_if_overdue(time.monotonic()) is None
+    assert wait.abandon_if_overdue(call.deadline - 0.001) is None
+    assert wait.call is call
+    assert abandoned.by_model == {}
+    assert wait.abandon_if_overdue(call.deadline) is call
+    assert abandoned.by_model == {"target": 1}
+    with pytest.raises(Abandoned):
+        wait.end(call)
+    assert abandoned.by_model == {"target": 0}
+
+
+def test_a_model_that_lost_too_many_is_called_no_more_and_others_are():
+    abandoned = AbandonedCalls()
+    for _ in range(MAX_ABANDONED_CALLS):
+        abandoned.count_abandoned("target")
+    with pytest.raises(EngineUnavailable, match="has left 32 calls unanswered"):
+        CallSlot(abandoned).begin("target", "1", timeout=60)
+    assert CallSlot(abandoned).begin("draft", "1", timeout=60)
+    abandoned.count_returned("target")
+    assert CallSlot(abandoned).begin("target", "1", timeout=60)

@@ -1,0 +1,92 @@
+"""Lines between mailboxes of one process; `test_siblings` has several processes."""
+
+import queue
+import uuid
+
+import pytest
+
+from tandem.bls.triton.loops.mailbox import AddressTaken, Mailbox
+
+PATIENCE = 30
+
+
+class Neighbour:
+    """A mailbox, and the lines that it received."""
+
+    def __init__(self):
+        self.address = f"\0tandem-test-{uuid.uuid4().hex}".encode()
+        self.mailbox = Mailbox(self.address)
+        self._lines = queue.SimpleQueue()
+
+    def open(self, *others):
+        self.mailbox.open(self._take, lambda: [other.address for other in others])
+
+    def _take(self, lines):
+        for line in lines:
+            self._lines.put(line)
+            if line == "wrong":
+                raise ValueError(line)
+
+    def lines(self, count):
+        return [self._lines.get(timeout=PATIENCE) for _ in range(count)]
+
+
+@pytest.fixture
+def pair():
+    sender, receiver = Neighbour(), Neighbour()
+    sender.open(receiver)
+    receiver.open(sender)
+    yield sender, receiver
+    sender.mailbox.close()
+    receiver.mailbox.close()
+
+
+def test_lines_arrive_in_their_order(pair):
+    sender, receiver = pair
+    for number in range(1000):
+        sender.mailbox.put(str(number))
+    assert receiver.lines(1000) == [str(number) for number in range(1000)]
+
+
+def test_more_lines_than_a_message_holds_arrive_in_several(pair):
+    sender, receiver = pair
+    lines = [f"{number:0200}" for number in range(1000)]
+    for line in lines:
+        sender.mailbox.put(line)
+    assert receiver.lines(1000) == lines
+
+
+def test_a_line_that_cannot_be_followed_keeps_no_other_one_back(pair, pb):
+    sender, receiver = pair
+    sender.mailbox.put("wrong")
+    assert receiver.lines(1) == ["wrong"]
+    sender.mailbox.put("right")
+    assert receiver.lines(1) == ["right"]
+    assert any("could not be followed" in line for line in pb.Logger.lines)
+
+
+@pytest.mark.parametrize("message", [b"", b"\xff"])
+def test_what_is_no_line_changes_nothing(pair, message):
+    sender, receiver = pair
+    sender.mailbox._sending.sendto(message, receiver.address)
+    sender.mailbox.put("a")
+    assert receiver.lines(1) == ["a"]
+
+
+def test_an_address_is_that_of_one_mailbox():
+    first = Neighbour()
+    first.open()
+    with pytest.raises(AddressTaken):
+        Mailbox(first.address)
+    first.mailbox.close()
+
+
+def test_a_neighbour_that_has_gone_is_passed_over(pair):
+    _, receiver = pair
+    gone, sender = Neighbour(), Neighbour()
+    sender.open(gone, receiver)
+    gone.mailbox._socket.close()
+    gone.mailbox._sending.close()
+    sender.mailbox.put("a")
+    assert receiver.lines(1) == ["a"]
+    sender.mailbox.close()

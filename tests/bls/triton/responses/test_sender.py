@@ -1,0 +1,221 @@
+"""Responses that do not fit, ends that must not be lost, and a watcher that never waits."""
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from live_triton import eventually
+
+from tandem.bls.errors import AnswerNotSent
+from tandem.bls.triton.responses import sender as module
+from tandem.bls.triton.responses.deliveries import Deliveries
+from tandem.bls.triton.responses.sender import LARGE_BYTES, Sender
+
+FINAL = 1
+
+
+class Request:
+    def __init__(self, sender):
+        self.get_response_sender = lambda: sender
+
+
+@pytest.fixture
+def answer(pb):
+    def of_bytes(size):
+        return pb.InferenceResponse([pb.Tensor("Y", np.zeros(size, np.uint8))])
+
+    return of_bytes
+
+
+@pytest.fixture
+def made(pb):
+    """made(decoupled=..., fits=...) is Triton's sender and ours around it."""
+
+    def make(*, decoupled=True, codes_errors=False, deliveries=None, **given):
+        triton = pb.ResponseSender(**given)
+        return triton, Sender(
+            Request(triton),
+            decoupled=decoupled,
+            codes_errors=codes_errors,
+            deliveries=deliveries,
+        )
+
+    return make
+
+
+def large(response):
+    return response is not None and any(t.as_numpy().nbytes for t in response.output_tensors())
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_small_answer_goes_with_the_final_flag(made, answer, decoupled):
+    triton, sender = made(decoupled=decoupled)
+    sender.send(answer(8), final=True)
+    assert [sent.flags for sent in triton.sent] == [FINAL]
+    assert sender.closed
+
+
+def test_a_large_answer_goes_ahead_of_the_final_flag(made, answer):
+    triton, sender = made()
+    sender.send(answer(LARGE_BYTES + 1), final=True)
+    [data, end] = triton.sent
+    assert (data.flags, end.flags, end.response) == (0, FINAL, None)
+    assert sender.closed
+
+
+@pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1])
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_texts_count_as_numbers_do(made, pb, monkeypatch, size, decoupled):
+    """The statistics of 10,000 rounds are megabytes of text."""
+    asked = []
+    monkeypatch.setattr(module, "_memory_for_the_end", lambda size: asked.append(size) or True)
+    triton, sender = made(decoupled=decoupled)
+    texts = np.array([[b"a" * (size - 4), "\u00e9" * 2]], object)
+    sender.send(pb.InferenceResponse([pb.Tensor("Y", texts)]), final=True)
+    ahead = decoupled and size > LARGE_BYTES
+    assert [sent.flags for sent in triton.sent] == ([0, FINAL] if ahead else [FINAL])
+    assert asked == [0 if ahead else size]
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_a_request_ends_with_one_line_when_its_answer_does_not_fit(made, answer, final):
+    triton, sender = made(fits=lambda response: not large(response))
+    with pytest.raises(AnswerNotSent, match="does not fit into the server's shared memory"):
+        sender.send(answer(LARGE_BYTES + 1), final=final)
+    assert not sender.closed
+    assert not sender.is_cancelled()
+    sender.refuse("it does not fit")
+    assert eventually(lambda: sender.closed)
+    [end] = triton.sent
+    assert (end.line, end.flags) == ("it does not fit", FINAL)
+
+
+def test_the_end_is_not_tried_where_no_memory_is_left(made, answer, pb, monkeypatch):
+    """Triton closes its sender before it knows whether the response fits."""
+    monkeypatch.setattr(module, "_memory_for_the_end", lambda _: False)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.01)
+    triton, sender = made(decoupled=False)
+    with pytest.raises(AnswerNotSent):
+        sender.send(answer(8), final=True)
+    sender.refuse("no memory")
+    assert not sender.closed
+    assert triton.sent == []
+    assert eventually(lambda: pb.Logger.lines)
+    monkeypatch.setattr(module, "_memory_for_the_end", lambda _: True)
+    assert eventually(lambda: sender.closed)
+    assert [sent.line for sent in triton.sent] == ["no memory"]
+    [line] = pb.Logger.lines
+    assert line.endswith("a request waits for its end: the server's shared memory is full")
+
+
+def test_memory_that_triton_holds_or_may_take_will_do(monkeypatch):
+    class Pool:
+        free = 0
+
+        def free_memory(self):
+            return self.free
+
+    native = SimpleNamespace(shared_memory=Pool())  # tests/server/test_lifecycle.py: it is so
+    monkeypatch.setitem(sys.modules, "c_python_backend_utils", native)
+    monkeypatch.setattr(module, "GROWTH_BYTES", 0)
+    assert module._memory_for_the_end(0)
+    assert not module._memory_for_the_end(2**62)
+    monkeypatch.setattr(module, "GROWTH_BYTES", 2**62)
+    assert not module._memory_for_the_end(0)
+    Pool.free = module.SPARE_BYTES
+    assert module._memory_for_the_end(0)
+    assert not module._memory_for_the_end(1)
+    Pool.free += 1
+    assert module._memory_for_the_end(1)
+    native.shared_memory = object()  # of another Triton, which tells nothing
+    assert not module._memory_for_the_end(0)
+    monkeypatch.setattr(module, "GROWTH_BYTES", 0)
+    assert module._memory_for_the_end(0)
+
+
+def test_an_end_that_triton_does_not_take_is_logged_and_tried_no_more(made, answer, pb):
+    _, sender = made(fits=lambda response: False)
+    sender.send(answer(8), final=True)
+    assert sender.closed
+    assert any("the end of a request could not be sent" in line for line in pb.Logger.lines)
+
+
+def test_nobody_who_refuses_or_asks_waits_for_a_response_under_way(made, answer):
+    go_on = threading.Event()
+    triton, sender = made(hold=go_on.wait)
+    sending = threading.Thread(target=lambda: sender.send(answer(8), final=False))
+    sending.start()
+    assert eventually(sender._lock.locked)
+    assert not sender.is_cancelled()  # it would wait for ever
+    sender.refuse("time is up")
+    assert triton.sent == []
+    go_on.set()
+    sending.join()
+    assert eventually(lambda: sender.closed)
+    assert [sent.flags for sent in triton.sent] == [0, FINAL]
+
+
+def test_the_first_refusal_is_the_one(made):
+    go_on = threading.Event()
+    triton, sender = made(hold=go_on.wait)
+    sender.refuse("first")
+    sender.refuse("second")
+    sender.close()
+    go_on.set()
+    assert eventually(lambda: sender.closed)
+    assert [sent.line for sent in triton.sent] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("codes_errors", "line"), [(False, "try later"), (True, "UNAVAILABLE: try later")]
+)
+def test_a_refusal_has_its_code(made, pb, codes_errors, line):
+    triton, sender = made(codes_errors=codes_errors)
+    sender.refuse("try later", "UNAVAILABLE")
+    assert eventually(lambda: sender.closed)
+    [sent] = triton.sent
+    assert (sent.line, sent.response.error().code()) == (line, pb.TritonError.UNAVAILABLE)
+
+
+def test_nothing_is_asked_or_said_after_the_end(made, answer):
+    triton, sender = made()
+    triton.cancelled = True
+    assert sender.is_cancelled()
+    sender.send(answer(8), final=True)
+    assert not sender.is_cancelled()
+    sender.send(answer(8), final=True)
+    sender.refuse("too late")
+    assert len(triton.sent) == 1
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_a_response_that_triton_does_not_take_is_seen(made, answer, final, monkeypatch):
+    go_on, now, deliveries = threading.Event(), 100.0, Deliveries()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("tandem.bls.triton.responses.deliveries.time", clock)
+    assert deliveries.seconds == 0
+    triton, sender = made(hold=go_on.wait, deliveries=deliveries)
+    _, other = made(deliveries=deliveries)
+    sending = threading.Thread(target=lambda: sender.send(answer(8), final=final))
+    sending.start()
+    assert eventually(lambda: deliveries._begun)
+    now = 102.9
+    other.send(answer(8), final=False)
+    assert deliveries.seconds == 2
+    go_on.set()
+    sending.join()
+    assert len(triton.sent) == 1
+    assert deliveries.seconds == 0
+
+
+def test_a_response_that_does_not_fit_is_not_under_way(made, answer, monkeypatch):
+    deliveries = Deliveries()
+    _, sender = made(fits=lambda response: False, deliveries=deliveries)
+    with pytest.raises(AnswerNotSent):
+        sender.send(answer(8), final=False)
+    monkeypatch.setattr(
+        "tandem.bls.triton.responses.deliveries.time", SimpleNamespace(monotonic=lambda: 1e9)
+    )
+    assert deliveries.seconds == 0
