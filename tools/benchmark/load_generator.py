@@ -45,7 +45,6 @@ class LoadPlan:
 
     @property
     def num_answers(self) -> int:
-        """All that will be asked for, the priming included."""
         prompts = [len(scenario.prompts) for scenario in self.scenarios]
         turns = self.repetitions + self.streamed
         asked = sum(count * self.each_of(n, count) for n in prompts for count in self.nums_streams)
@@ -93,7 +92,6 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the connections, once the answers under way are there."""
         self._ending.set()
         self._open.close()
 

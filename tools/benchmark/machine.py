@@ -14,7 +14,6 @@ CPU_MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what a reader wants to know of this machine before believing a result."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

@@ -52,7 +52,6 @@ class Report:
         return tables
 
     def differences(self) -> list[str]:
-        """Say which variants gave other texts than the control, one line each."""
         return [
             f"{row.cell.scenario}, {row.cell.num_streams} at once, {row.cell.variant}: "
             f"{row.num_different} answers differ from the control's first"
@@ -61,14 +60,12 @@ class Report:
         ]
 
     def write(self, path: Path) -> None:
-        """Write everything as JSON; raise TandemError where that cannot be."""
         try:
             path.write_text(json.dumps(self.as_json(), indent=2) + "\n")
         except OSError as error:
             raise TandemError(f"cannot write {path}: {error.strerror}") from error
 
     def as_json(self) -> dict[str, Any]:
-        """Return the statistics, every repetition that they come from, and the machine."""
         return {
             "served": self.served,
             "machine": describe_machine(),
@@ -113,7 +110,6 @@ def _milliseconds(statistics: tuple[float, float] | None, which: int) -> str:
 
 
 def _of_drafts(show: Callable[[VariantStatistics], str]) -> Callable[[VariantStatistics], str]:
-    """What says nothing of the control."""
     return lambda row: "" if row.cell.variant.is_control else show(row)
 
 

@@ -76,7 +76,6 @@ def target_server(target: Deployment | TargetServer) -> Iterator[TargetServer]:
 
 
 def name_of(target: Deployment | TargetServer) -> str:
-    """Say what is measured; emulated engines are called so."""
     if isinstance(target, TargetServer):
         return target.url
     emulated = target.target.parameters.get("engine") == "emulated"

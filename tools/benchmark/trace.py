@@ -79,12 +79,10 @@ class Repetition:
 
     @classmethod
     def of_one_stream(cls, traces: Sequence[Trace]) -> Repetition:
-        """Return the repetition of answers that were asked for one after the other."""
         return cls(traces, sum(trace.seconds for trace in traces))
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of all streams over the elapsed time."""
         return self.num_tokens / self.elapsed_seconds
 
     @property
@@ -104,13 +102,11 @@ class Repetition:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / drafted; None where nothing was drafted."""
         drafted = self.num_draft_tokens
         return sum(t.num_accepted_tokens for t in self.traces) / drafted if drafted else None
 
     @property
     def tokens_per_round(self) -> float | None:
-        """Emitted / rounds."""
         return self.num_tokens / self.num_rounds if self.num_rounds else None
 
     @cached_property
@@ -120,12 +116,10 @@ class Repetition:
 
     @cached_property
     def engine_seconds(self) -> float:
-        """Of all answers together."""
         return sum(trace.engine_seconds for trace in self.traces)
 
     @cached_property
     def num_tokens(self) -> int:
-        """Of all answers."""
         return sum(trace.num_tokens for trace in self.traces)
 
     @cached_property
@@ -135,5 +129,4 @@ class Repetition:
 
     @cached_property
     def num_draft_tokens(self) -> int:
-        """Of all answers."""
         return sum(trace.num_draft_tokens for trace in self.traces)

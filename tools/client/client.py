@@ -91,7 +91,6 @@ class Answer:
     statistics: Mapping[str, Any] | None = None
 
     def add(self, chunk: AnswerChunk) -> None:
-        """Take in what follows."""
         self.text += chunk.text
         self.num_tokens += len(chunk.tokens)
         self.totals = chunk.totals
@@ -108,18 +107,15 @@ class Answer:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / drafted; None where nothing was drafted."""
         drafted = self.totals.num_draft_tokens
         return self.totals.num_accepted_tokens / drafted if drafted else None
 
     @property
     def tokens_per_round(self) -> float:
-        """Emitted / rounds."""
         return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else 0.0
 
 
 def is_on_this_machine(url: str) -> bool:
-    """Whether a server's address is one of the loopback, or all of this machine."""
     host = url.rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host)
@@ -145,7 +141,6 @@ class Client(AbstractContextManager["Client"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def entry(self, name: str) -> ServedEntry:
@@ -197,7 +192,6 @@ class Client(AbstractContextManager["Client"]):
                 self._connection.stop_stream(cancel_requests=not complete)
 
     def answer(self, model: str, inputs: Inputs) -> Answer:
-        """Send a prompt to a text entry; return the complete answer."""
         answer = Answer()
         for chunk in self.stream(model, inputs):
             answer.add(chunk)
@@ -229,7 +223,6 @@ class Client(AbstractContextManager["Client"]):
             )
 
     def _no_entry(self, reason: str) -> TandemError:
-        """Return an error that ends with the entries that there are."""
         index = self._connection.get_model_repository_index().models
         ready = sorted(model.name for model in index if model.state == "READY")
         configs = {name: self._connection.get_model_config(name).config for name in ready}
@@ -248,7 +241,6 @@ class Client(AbstractContextManager["Client"]):
         return f"no server answers at {self._url}; start one with: tandem up"
 
     def _alive(self) -> bool:
-        """Whether the server answers: if so, its errors are worth showing."""
         try:
             return bool(self._connection.is_server_live(client_timeout=ALIVE_SECONDS))
         except InferenceServerException:
@@ -264,7 +256,6 @@ class _Arrival(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing follows."""
         return self.error is not None or _is_final(self.result)
 
 
@@ -290,7 +281,6 @@ def _chunk(result: Any, seconds: float) -> AnswerChunk:
 
 
 def _takes_text(config: Any) -> bool:
-    """Whether a model's configuration has the inputs of an entry."""
     return {tensors.TEXT_INPUT, tensors.MAX_TOKENS} <= {given.name for given in config.input}
 
 
@@ -303,7 +293,6 @@ def _number(result: Any, name: Tensor) -> int:
 
 
 def _column(result: Any, name: Tensor) -> list[int]:
-    """An output of the tokens, where it came."""
     array = result.as_numpy(name)
     return [] if array is None else array.reshape(-1).tolist()
 

@@ -45,7 +45,6 @@ def read_items(path: Path) -> list[Item]:
 
 
 def _read(path: Path, read: Callable[[str], Read]) -> list[Read]:
-    """Read every line that is not empty."""
     try:
         lines = path.read_text().split("\n")  # JSON may hold other ends of lines
     except OSError as error:

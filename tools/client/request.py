@@ -11,7 +11,6 @@ MODEL = "bls_stream"
 
 
 def inputs_for(prompt: str, max_tokens: int, more: Inputs, *, stream: bool = True) -> Inputs:
-    """Return everything that an entry is sent for a prompt."""
     return request_inputs({tensors.TEXT_INPUT: prompt}, max_tokens, more, stream=stream)
 
 

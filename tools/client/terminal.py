@@ -42,12 +42,10 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
 
 
 def coloured(console: Console) -> bool:
-    """Say whether colours are seen."""
     return console.is_terminal and not console.no_color and console.color_system is not None
 
 
 def closing_line(answer: Answer) -> str:
-    """Say what an answer took."""
     first = answer.seconds_to_first_token
     rate = answer.acceptance_rate
     return ", ".join(

@@ -24,7 +24,6 @@ from tandem.tools.commands.options import at_least_one
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     prompts = add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
     prompts.add_argument(
         "--input-tokens",
@@ -57,7 +56,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and show; return the exit status."""
     check_outputs(options)
     target = chosen_target(options)
     scenarios = _scenarios(options)
@@ -77,7 +75,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _scenarios(options: argparse.Namespace) -> list[Scenario]:
-    """Files of prompts, random ids, or both."""
     found = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not found:
         found += prompts_of(options)

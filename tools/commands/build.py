@@ -29,7 +29,6 @@ POLL_SECONDS = 0.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     group = parser.add_argument_group("what to build")
     add_profile(group)
     group.add_argument(
@@ -45,7 +44,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, then build what is not up to date; return the exit status."""
     path = chosen_profile(options)
     profile, engines = engines_to_plan(path)
     if not engines:
@@ -116,7 +114,6 @@ def _run(step: BuildStep, title: str, status: Status) -> None:
 
 
 def _tail(log: Path, lines: int) -> list[str]:
-    """Return the last lines of a log."""
     with log.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
         return file.read().decode(errors="replace").splitlines(keepends=True)[-lines:]

@@ -21,13 +21,11 @@ DRAFT_ALONE = "--draft needs --target, the model that it drafts for"
 
 
 def add_deployment(group: Options) -> None:
-    """Add ``--profile``, ``--target`` and ``--draft``."""
     add_profile(group)
     add_models(group)
 
 
 def add_models(group: Options) -> None:
-    """Add ``--target`` and ``--draft``, the models by name."""
     group.add_argument(
         "--target",
         metavar="MODEL",
@@ -70,7 +68,6 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
 
 
 def chosen_models(options: argparse.Namespace) -> dict[Job, ModelSource]:
-    """Return the models that the options name; raise TandemError for what names none."""
     if options.target is None:
         raise TandemError(DRAFT_ALONE)
     named: dict[Job, str | None] = {"target": options.target, "draft": options.draft}
@@ -103,7 +100,6 @@ def told(job: Job, what: Callable[[], Result]) -> Result:
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which server it is."""
     group = parser.add_argument_group("server")
     add_deployment(group)
     add_url(group, "The gRPC port of a running server to ask, instead of starting one.")

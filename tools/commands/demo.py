@@ -77,7 +77,6 @@ class ComparisonRow:
 
     @classmethod
     def of(cls, comparison: PromptComparison) -> ComparisonRow:
-        """Return the measurements of one prompt."""
         answer = comparison.speculative[0]
         return cls(
             num_tokens=answer.num_tokens,
@@ -91,7 +90,6 @@ class ComparisonRow:
 
     @classmethod
     def total(cls, rows: Sequence[ComparisonRow]) -> ComparisonRow:
-        """Return the measurements of all prompts together."""
         return cls(
             num_tokens=sum(row.num_tokens for row in rows),
             control_seconds=sum(row.control_seconds for row in rows),
@@ -104,7 +102,6 @@ class ComparisonRow:
 
     @property
     def cells(self) -> list[str]:
-        """The row as the table shows it."""
         drafted = self.num_draft_tokens
         return [
             str(self.num_tokens),
@@ -122,7 +119,6 @@ def add_options(_: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Serve, compare, print; return 1 where some text differs."""
     prompts = read_prompts(PROMPTS)
     planned = deployment.load(EMBEDDED)
     console = console_of_width(WIDTH)
@@ -137,7 +133,6 @@ def run(_: argparse.Namespace) -> int:
 
 
 def read_prompts(path: Path) -> list[DemoPrompt]:
-    """Return the demo's prompts; raise TandemError where they are not."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
@@ -192,7 +187,6 @@ class DemoRunner:
 
 
 def report(comparisons: Sequence[PromptComparison], drafter: str, console: Console) -> int:
-    """Print the table, and every difference; return the exit status."""
     console.print()
     console.print(_table(comparisons, drafter))
     console.print(
@@ -247,7 +241,6 @@ def _of_kind(prompts: Sequence[DemoPrompt], kind: str) -> list[DemoPrompt]:
 
 
 def _table(comparisons: Sequence[PromptComparison], drafter: str) -> Table:
-    """Return the figures of each prompt, of each kind, and of all."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("prompt")
     for heading in (

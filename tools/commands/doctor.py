@@ -45,14 +45,12 @@ MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     group = parser.add_argument_group("what to check besides")
     add_profile(group, "The profile to check: a file, or a name in profiles/.")
     add_models(group)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table; return 1 where something required is missing."""
     if options.profile is not None and options.target is not None:
         raise TandemError("--profile and --target exclude each other")
     findings = [*examine(), *examine_profile(options), *examine_models(options)]
@@ -87,7 +85,6 @@ def examine() -> Iterator[Finding]:
 
 
 def examine_profile(options: argparse.Namespace) -> Iterator[Finding]:
-    """Look at the profile that is named: whether it can be served, and by how many loops."""
     if options.profile is None:
         return
     try:
@@ -102,7 +99,6 @@ def examine_profile(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def examine_models(options: argparse.Namespace) -> Iterator[Finding]:
-    """Look at the models that are named: what they are, and whether they fit."""
     if options.target is None and options.draft is None:
         return
     described: dict[Job, Description] = {}
@@ -190,7 +186,6 @@ def _shared_memory() -> Finding:
 
 
 def examine_port(name: str, port: int) -> Finding:
-    """Say whether a port is free; where one is taken, another can be had."""
     try:
         claim_ports(Ports(http=port, grpc=0, metrics=0), LOOPBACK)
     except TandemError:

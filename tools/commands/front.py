@@ -25,7 +25,6 @@ KEY_VARIABLE = "TANDEM_API_KEY"
 
 
 def add_front(parser: Options) -> None:
-    """Add the options of a gateway that a command starts in front of its server."""
     parser.add_argument(
         "--gateway-port",
         type=port,
@@ -48,7 +47,6 @@ class Front:
             self._bound = listening(options.address, options.gateway_port, "--gateway-port")
 
     def close(self) -> None:
-        """Give the port back."""
         if self._bound is not None:
             self._bound.close()
 
@@ -81,7 +79,6 @@ def application(settings: GatewaySettings) -> FastAPI:
 
 
 def listening(address: str, number: int, option: str) -> socket.socket:
-    """Return a listening socket; raise TandemError, which names the option, for a busy port."""
     try:
         from tandem.gateway.server import listen  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:

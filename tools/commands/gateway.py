@@ -16,7 +16,6 @@ from tandem.tools.triton.server import LOOPBACK
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     serves = parser.add_argument_group("what to serve")
     add_url(serves, "Triton's gRPC endpoint (default: %(default)s).", "127.0.0.1:8001")
     serves.add_argument(
@@ -66,7 +65,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _readable(template: Path | None) -> Path | None:
-    """Return a file that can be read; raise TandemError, which names the option, for another."""
     try:
         if template is not None:
             template.read_text(encoding="utf-8")
@@ -77,7 +75,6 @@ def _readable(template: Path | None) -> Path | None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal; return the exit status."""
     settings = GatewaySettings(
         url=options.url,
         tokenizer=options.tokenizer,

@@ -107,7 +107,6 @@ FLAGS = tuple(flag for flags in GROUPS.values() for flag in flags)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.add_argument("prompt", help="The text to continue; - reads standard input.")
     server = parser.add_argument_group("server")
     add_url(server, "The server's gRPC port (default: %(default)s).", URL)
@@ -146,7 +145,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Stream the answer; return the exit status, 130 after Ctrl-C."""
     prompt, more = _prompt(options), {**given(options), **guide(options)}
     answer, status = Answer(), 0
     with Client(options.url) as client:
@@ -166,13 +164,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def given(options: argparse.Namespace) -> Inputs:
-    """Return the inputs that the command line sets."""
     values = {flag.tensor: getattr(options, flag.tensor) for flag in FLAGS}
     return {tensor: value for tensor, value in values.items() if value is not None}
 
 
 def guide(options: argparse.Namespace) -> Inputs:
-    """Return the inputs that say what the answer must be; raise TandemError for no schema."""
     if options.regex is not None:
         return _guide_inputs("regex", options.regex)
     if options.json_schema is None:
@@ -185,7 +181,6 @@ def _guide_inputs(kind: str, text: str) -> Inputs:
 
 
 def _schema(path: str) -> str:
-    """Return the JSON schema in a file, as it is there."""
     where = "standard input" if path == STANDARD_INPUT else path
     try:
         raw = sys.stdin.buffer.read() if path == STANDARD_INPUT else Path(path).read_bytes()
@@ -210,7 +205,6 @@ def _prompt(options: argparse.Namespace) -> str:
 
 
 def _reading(tensor: Tensor) -> dict[str, Any]:
-    """Return how argparse reads an input's value."""
     if tensor.dtype == "BOOL":
         return {"action": argparse.BooleanOptionalAction}
     if tensor.dtype == "STRING":

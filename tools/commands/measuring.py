@@ -39,24 +39,20 @@ Item = TypeVar("Item")
 
 
 def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
-    """Return a reader of values with commas between them."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
 def draft_length(text: str) -> int:
-    """Return a draft length; AUTO for `auto`."""
     return AUTO if text == "auto" else at_least_one(text)
 
 
 def draft_ahead(text: str) -> str:
-    """Return how a request says whether to draft ahead."""
     if text not in DRAFT_AHEAD:
         raise argparse.ArgumentTypeError(f"'{text}' given, must be {', '.join(DRAFT_AHEAD)}")
     return text
 
 
 def at_least_none(text: str) -> int:
-    """Return a whole number of at least 0."""
     return 0 if text == "0" else at_least_one(text)
 
 
@@ -167,7 +163,6 @@ def add_variants(
 
 
 def chosen_target(options: argparse.Namespace) -> Deployment | TargetServer:
-    """Return what is measured: a deployment to serve, or a server that runs already."""
     return planned_of(options) or TargetServer(options.url, options.model or MODEL)
 
 
@@ -195,7 +190,6 @@ def drafters_of(served: ServedDrafters, given: Sequence[DrafterName]) -> Sequenc
 
 
 def check_drafter(served: ServedDrafters, name: DrafterName) -> None:
-    """Raise TandemError, with those that there are, for a drafter that the server does not have."""
     if name not in served.kinds:
         raise TandemError(
             f"--drafter {name}: {served.server} does not have it; it has {', '.join(served.kinds)}"
@@ -220,7 +214,6 @@ def lengths_of(
 
 
 def prompts_file(given: Path | None) -> Path:
-    """Return the file of prompts, the demo's by default; raise TandemError if it is missing."""
     if given is not None and not given.is_file():
         raise TandemError(f"--prompts {given}: no such file")
     if not (given or PROMPTS).is_file():
@@ -229,7 +222,6 @@ def prompts_file(given: Path | None) -> Path:
 
 
 def prompts_of(options: argparse.Namespace) -> list[Scenario]:
-    """Return the prompts of the file, a scenario a kind."""
     return scenarios_of_file(prompts_file(options.prompts), options.limit)
 
 
@@ -240,7 +232,6 @@ def measure(
     variants: Sequence[Variant],
     nums_streams: Sequence[int],
 ) -> Report:
-    """Serve, ask, and return what was measured; a bar shows how far it is."""
     more: dict[Tensor, Value] = {}
     if options.temperature is not None:
         # A temperature of 1 alone asks for no sampling: NVIDIA's clients send it always.
@@ -268,7 +259,6 @@ def measure(
 
 
 def show(options: argparse.Namespace, report: Report) -> None:
-    """Print the tables, and write what was asked for."""
     console = console_of_width(WIDTH)
     for table in report.tables():
         console.print(table, highlight=False)

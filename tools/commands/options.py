@@ -32,12 +32,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**given, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Raise TandemError with what was wrong and where help is."""
         raise TandemError(f"{message}; see {self.prog} --help")
 
 
 def parser_of(name: str) -> Parser:
-    """Return the parser of a verb, without its options yet."""
     verb = VERBS[name]
     return Parser(
         prog=f"tandem {name}",
@@ -55,7 +53,6 @@ class _Help(argparse.HelpFormatter):
 
 
 def grpc_url(text: str) -> str:
-    """Return ``host:port`` of a gRPC endpoint."""
     scheme, mark, rest = text.rpartition("://")
     host, _, number = rest.rstrip("/").rpartition(":")
     right = f"{host or rest.rstrip('/')}:{number if host else 8001}"
@@ -88,14 +85,12 @@ def drafter_names(*, control: bool = False) -> str:
 
 
 def at_least_one(text: str) -> int:
-    """Return a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def port(text: str) -> int:
-    """Return a port; 0 picks a free one."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port (0 picks a free one)")
     return int(text)
@@ -105,17 +100,14 @@ PROFILE_HELP = "The profile to deploy: a file, or a name in profiles/ (default: 
 
 
 def add_profile(parser: Options, text: str = PROFILE_HELP) -> None:
-    """Add ``--profile``; the default is the embedded one of the checkout. text: its help."""
     parser.add_argument("--profile", type=Path, metavar="FILE|NAME", help=text)
 
 
 def add_url(parser: Options, text: str, default: str | None = None) -> None:
-    """Add ``--url``; text: its help."""
     parser.add_argument("--url", type=grpc_url, metavar="HOST:PORT", default=default, help=text)
 
 
 def chosen_profile(options: argparse.Namespace) -> Path:
-    """Return the profile's file; raise TandemError where there is none."""
     if options.profile is None and not EMBEDDED.is_file():
         raise TandemError(f"no {EMBEDDED}; say which profile to take with --profile FILE")
     return named_profile(options.profile) if options.profile else EMBEDDED

@@ -50,12 +50,10 @@ class Load(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """Of the requests."""
         return f"{self.entry}.json"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     server = parser.add_argument_group("server")
     add_deployment(server)
     add_url(server, "The gRPC port of a running server to ask, instead of starting one.")
@@ -149,14 +147,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def concurrency(text: str) -> str:
-    """Return a number of requests at once, or a range of them, as perf_analyzer has it."""
     if not RANGE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor begin:end:step")
     return text
 
 
 def loads_for(options: argparse.Namespace, planned: Deployment | None) -> list[Load]:
-    """Return what each entry is sent."""
     prompts = read_prompts(prompts_file(options.prompts))[: options.limit]
     streams = _entries(planned)
     entries = options.entry or list(streams)
@@ -231,7 +227,6 @@ def _entries(planned: Deployment | None) -> dict[str, bool]:
 
 
 def _print_commands(options: argparse.Namespace, loads: Sequence[Load]) -> None:
-    """Write the requests, and print what would send them."""
     program = expected_perf_analyzer()
     if not is_unpacked(program):
         print(f"tandem: {PROGRAM} is not here yet; tandem perf fetches it", file=sys.stderr)
@@ -262,7 +257,6 @@ def _generate(
 
 @contextmanager
 def _serving(options: argparse.Namespace, planned: Deployment | None) -> Iterator[str]:
-    """Yield the gRPC port's url of a server that answers."""
     if planned is None:
         yield options.url
         return

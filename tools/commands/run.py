@@ -48,7 +48,6 @@ SAMPLING = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     run_options.add_engines(parser, required=True)
     run_options.add_drafting(parser)
     answers = parser.add_argument_group("prompts and answers")
@@ -81,7 +80,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve, answer every prompt in order, stop; return the exit status."""
     prompts = options.input_text or read_prompts(options.input_file)
     drafting = run_options.read_drafting(options)
     planned = run_options.plan(options, drafting)

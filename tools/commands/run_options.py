@@ -51,19 +51,16 @@ class DraftingOptions:
 
     @property
     def given(self) -> bool:
-        """Whether there is any string."""
         return bool(self.draft_target or self.prompt_lookup)
 
     @property
     def drafter(self) -> str:
-        """Look up first, then ask the draft model, where both are given."""
         if self.prompt_lookup is None:
             return (DRAFT_MODEL if self.draft_target else CONTROL).name
         return (HYBRID if self.draft_target else drafter_registry.PROMPT_LOOKUP).name
 
     @property
     def inputs(self) -> Inputs:
-        """What a request carries."""
         inputs: dict[Tensor, Value] = {tensors.DRAFTER: self.drafter}
         if self.draft_target:
             inputs[tensors.NUM_DRAFT_TOKENS] = self.draft_target.draft_len
@@ -75,14 +72,12 @@ class DraftingOptions:
 
     @property
     def target_devices(self) -> Devices | None:
-        """Where the target runs; None where nothing says so."""
         if self.draft_target:
             return self.draft_target.target_devices
         return self.prompt_lookup.devices if self.prompt_lookup else None
 
     @property
     def draft_devices(self) -> Devices | None:
-        """Where the draft runs."""
         return self.draft_target.draft_devices if self.draft_target else None
 
 
@@ -118,7 +113,6 @@ def add_drafting(parser: argparse.ArgumentParser) -> Options:
 
 
 def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Add the options that say what to deploy, and those that only one value is right for."""
     engines = parser.add_argument_group("engines")
     engines.add_argument(
         "--engine-dir",
@@ -158,7 +152,6 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def read_drafting(options: argparse.Namespace) -> DraftingOptions:
-    """Return what the two strings say; raise TandemError."""
     return DraftingOptions(
         _parse(DraftTargetConfig.parse, options.draft_target_model_config, DRAFT_TARGET),
         _parse(PromptLookupConfig.parse, options.prompt_lookup_config, PROMPT_LOOKUP),
@@ -166,7 +159,6 @@ def read_drafting(options: argparse.Namespace) -> DraftingOptions:
 
 
 def refuse_unsupported(options: argparse.Namespace) -> None:
-    """Raise TandemError for what drafts exclude."""
     if options.num_beams != 1:
         raise TandemError(
             f"--num-beams {options.num_beams}: beam search cannot verify drafts; say --num-beams 1"
@@ -282,7 +274,6 @@ def _check_lists(drafting: DraftingOptions, target: EngineDir, draft: EngineDir 
 
 
 def _refuse_unless_right(option: str, given: Config, right: Config, target: Path) -> None:
-    """Say every difference between a string and the one that would do, which ends the line."""
     wrong = []
     for name, value in vars(given).items():
         wanted = vars(right)[name]
@@ -307,7 +298,6 @@ def _check_gpus(devices: Devices | None, gpus: int) -> None:
 def _section(
     engine: EngineDir, devices: Devices | None, gpus: int, fraction: float | None
 ) -> dict[str, Any]:
-    """Return an engine's part of the profile: here its kind is chosen."""
     if engine.kind == "tensorrtllm":
         return _tensorrt_section(engine, devices, fraction)
     device = f"cuda:{devices[0]}" if devices and gpus else "auto"

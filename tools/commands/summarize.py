@@ -60,7 +60,6 @@ class Speculation(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     dataset = parser.add_argument_group("dataset")
     dataset.add_argument(
         "--dataset",
@@ -92,7 +91,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer, score, print; return 1 where `--check-accuracy` finds too little."""
     drafting = _checked(options)
     rouge = Rouge()
     items = read_items(options.dataset)[: options.limit]
@@ -239,7 +237,6 @@ def _add_accuracy(parser: argparse.ArgumentParser) -> None:
 
 
 def _checked(options: argparse.Namespace) -> DraftingOptions:
-    """Return what the strings say; refuse options that exclude each other."""
     servers = [name for name in ("url", "profile", "engine_dir") if getattr(options, name)]
     if len(servers) > 1:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in servers)
@@ -255,7 +252,6 @@ def _checked(options: argparse.Namespace) -> DraftingOptions:
 
 
 def _plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment | None:
-    """Return what to serve; None where a server runs already."""
     if options.engine_dir:
         planned = run_options.plan(options, drafting)
         _note(planned.notes)
@@ -271,7 +267,6 @@ def _note(lines: Sequence[str]) -> None:
 
 
 def _hugging_face(options: argparse.Namespace, planned: Deployment | None) -> HuggingFace | None:
-    """Return the third column's model, not yet loaded; raise TandemError where there is none."""
     if not options.test_hf:
         return None
     try:
@@ -296,7 +291,6 @@ def _checkpoint(planned: Deployment | None) -> Path | None:
 
 @contextmanager
 def _asked(options: argparse.Namespace, planned: Deployment | None) -> Iterator[tuple[Client, str]]:
-    """Connect to the server, which is started first and stopped afterwards where it is ours."""
     if planned is None:
         with Client(options.url) as client:
             yield client, client.entry(options.model).name

@@ -36,7 +36,6 @@ NGRAM_SIZES = (1, 2, 3)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
     add_variants(
         parser,
@@ -54,7 +53,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, show, and say what to write into the profile; return the exit status."""
     check_outputs(options)
     target = chosen_target(options)
     scenario = _together(prompts_of(options))
@@ -88,7 +86,6 @@ def advice(
 
 
 def profile_lines(variant: Variant, drafter: DrafterKind) -> str:
-    """Return the `decoding` section that makes a variant the default."""
     decoding: dict[str, object] = {"drafter": variant.drafter}
     if variant.draft_len is not None and not drafter.only_looks_up:
         decoding["draft_len"] = "auto" if variant.draft_len == AUTO else variant.draft_len

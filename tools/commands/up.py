@@ -28,7 +28,6 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # who has one has a browser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     add_deployment(parser.add_argument_group("what to serve"))
     listening = parser.add_argument_group("where to listen")
     listening.add_argument(
@@ -49,7 +48,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal; return the exit status."""
     # Before anything starts: a signal must never leave a server behind. SIGINT is among them
     # because a shell starts what runs in the background with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -123,7 +121,6 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
 
 
 def _choices(planned: Deployment) -> dict[str, str]:
-    """What the profile has decided, or the defaults without one."""
     loop, engines = planned.loop_settings(), planned.profile.engines
     others = [name for name in loop.drafters if name != loop.drafter]
     also = f" (a request may choose {', '.join(others)})" if others else ""
@@ -146,7 +143,6 @@ def _choices(planned: Deployment) -> dict[str, str]:
 
 
 def _engine(section: EngineSection) -> str:
-    """Name an engine: its checkpoint, where it has one, and its kind."""
     named = [getattr(section, name, None) for name in ("checkpoint", "kind")]
     folder, kind = named
     return f"{folder} ({kind})" if folder else str(kind)

@@ -24,17 +24,14 @@ class AnswerColumn:
 
     @property
     def texts(self) -> list[str]:
-        """What was said."""
         return [answer.text for answer in self.answers]
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all answers."""
         return sum(answer.num_tokens for answer in self.answers)
 
     @property
     def tokens_per_second(self) -> float:
-        """All tokens over the time of all answers."""
         seconds = sum(answer.seconds for answer in self.answers)
         return self.num_tokens / seconds if seconds else 0.0
 
@@ -50,7 +47,6 @@ class AnswerColumn:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / drafted; None where nothing was drafted."""
         drafted = sum(answer.totals.num_draft_tokens for answer in self.answers)
         accepted = sum(answer.totals.num_accepted_tokens for answer in self.answers)
         return accepted / drafted if drafted else None
@@ -102,7 +98,6 @@ class AccuracyComparison:
         ]
 
     def table(self) -> Table:
-        """Return the statistics, a column for each who answered."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("")
         for column in self.columns:
@@ -122,7 +117,6 @@ class AccuracyComparison:
         return table
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything that is known, for a file."""
         return {
             "columns": {
                 column.name: {
@@ -151,7 +145,6 @@ class AccuracyComparison:
         }
 
     def _add_scores(self, table: Table, other: str, scores: Mapping[str, Scores]) -> None:
-        """Add the scores of the columns, by name, against one other."""
         table.add_row(f"against {other}", style="bold")
         for measure, title in MEASURES.items():
             values = [scores[c.name][measure] if c.name in scores else None for c in self.columns]

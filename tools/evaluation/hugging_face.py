@@ -38,7 +38,6 @@ class HuggingFace:
         self._add_special_tokens = add_special_tokens
 
     def answer(self, prompt: str, max_tokens: int, stop: Sequence[str] = ()) -> Answer:
-        """Return the answer; it ends before the first of the stop strings."""
         model, ends = self._model, self._checkpoint.end_ids
         began = time.perf_counter()
         encoded = self._tokenizer.encode(prompt, add_special_tokens=self._add_special_tokens).ids

@@ -50,7 +50,6 @@ def _check_room(path: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Convert; end with one line for whatever is wrong."""
     try:
         dequantize(Path(sys.argv[1]), Path(sys.argv[2]))
     except Exception as error:  # noqa: BLE001  whatever it is, the caller is told in one line

@@ -55,11 +55,9 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether there is enough."""
         return self.needed <= self.free
 
     def check(self) -> None:
-        """Raise TandemError, which says what takes how much, where there is not enough."""
         if self.fits:
             return
         parts = [

@@ -34,7 +34,6 @@ LONGEST_REASON = 300  # characters
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as a GGUF file does."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
@@ -51,7 +50,6 @@ class GgufFile(ModelSource):
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
         return self.path.stem
 
     def describe(self) -> Description:
@@ -60,7 +58,6 @@ class GgufFile(ModelSource):
         return Description(folder, count_parameters(folder))
 
     def checkpoint(self) -> Path:
-        """Return the folder with the dequantized weights; raise TandemError."""
         if PART.search(self.path.name):
             raise TandemError(
                 f"{self.path} is a part of a split model; join the parts first: "
@@ -120,7 +117,6 @@ class GgufFile(ModelSource):
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let nobody else make this folder meanwhile."""
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

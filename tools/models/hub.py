@@ -45,7 +45,6 @@ class HubModel(ModelSource):
 
     @property
     def name(self) -> str:
-        """Its id, and its revision if one was given."""
         return f"{self.id}@{self.revision}" if self.revision else self.id
 
     def describe(self) -> Description:
@@ -53,7 +52,6 @@ class HubModel(ModelSource):
         return self._described
 
     def checkpoint(self) -> Path:
-        """Fetch what is missing of the weights."""
         folder, missing = self._described.folder, self._described.missing_bytes
         if not missing or self._sizes is None:
             return folder
@@ -121,14 +119,12 @@ class HubModel(ModelSource):
         return weights
 
     def _chosen(self, folder: Path, names: Sequence[str]) -> list[str]:
-        """Return the names of the safetensors; none if there are none."""
         if SAFETENSORS in names:
             return [SAFETENSORS]
         index = folder / f"{SAFETENSORS}{INDEX}"
         return _indexed(index) if index.is_file() else []
 
     def _cached_description(self) -> Description:
-        """Describe what the cache holds of it; raise TandemError where that is not all."""
         from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415
 
         config = try_to_load_from_cache(self.id, "config.json", revision=self.revision)
@@ -230,7 +226,6 @@ def _transport_error() -> type[Exception]:
 
 
 def _indexed(path: Path) -> list[str]:
-    """Return the files that an index of weights names; raise TandemError where it is none."""
     try:
         return indexed(path)
     except ValueError as error:
@@ -238,7 +233,6 @@ def _indexed(path: Path) -> list[str]:
 
 
 def _what_instead(names: Sequence[str]) -> str:
-    """Say what a repository holds that has no weights which we would take."""
     if any(name.startswith(PICKLE) for name in names):
         return (
             "has no safetensors, only pickled weights, which can run code; convert them, or name a "

@@ -47,13 +47,10 @@ class CheckpointFolder(ModelSource):
 
     @property
     def name(self) -> str:
-        """The folder's name."""
         return self.path.absolute().name
 
     def describe(self) -> Description:
-        """Look into the folder."""
         return Description(self.path, count_parameters(self.path))
 
     def checkpoint(self) -> Path:
-        """Return the folder itself."""
         return self.path

@@ -66,5 +66,4 @@ def _in_safetensors(path: Path) -> int:
 
 
 def gigabytes(size: float) -> str:
-    """Say how large something is, as people say it."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{max(size, 1e6) / 1e6:.0f} MB"

@@ -54,7 +54,6 @@ class TokenizerFolder:
 
     @property
     def size(self) -> int:
-        """One more than the largest token id."""
         return max(self.ids.values(), default=-1) + 1
 
     @property
@@ -106,7 +105,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def require_weights(folder: Path) -> None:
-    """Raise CheckpointError where a checkpoint's folder holds no weights."""
     if not has_weights(folder):
         raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
 
@@ -129,12 +127,10 @@ def read_tokenizer(folder: Path) -> TokenizerFolder:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a checkpoint's folder also holds a tokenizer."""
     return (folder / "tokenizer.json").is_file()
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a checkpoint's folder holds weights."""
     return any(path for pattern in WEIGHTS for path in folder.glob(pattern))
 
 

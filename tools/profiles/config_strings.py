@@ -39,7 +39,6 @@ class DraftTargetConfig:
 
     @classmethod
     def parse(cls, text: str) -> DraftTargetConfig:
-        """Read a string; raise ConfigStringError."""
         parts = (
             ConfigPart("draft_len", _count),
             ConfigPart("draft devices", _devices),
@@ -62,7 +61,6 @@ class PromptLookupConfig:
 
     @classmethod
     def parse(cls, text: str) -> PromptLookupConfig:
-        """Read a string; raise ConfigStringError."""
         parts = (
             ConfigPart("prompt_lookup_num_tokens", _count),
             ConfigPart("max_matching_ngram_size", _count),
@@ -81,7 +79,6 @@ def fitted(devices: Devices, tp_size: int) -> Devices:
 
 
 def spell_devices(devices: Devices) -> str:
-    """Return a device list as the strings have it."""
     return f"[{','.join(map(str, devices))}]"
 
 

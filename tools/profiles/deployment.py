@@ -104,16 +104,13 @@ class Deployment:
 
     @cached_property
     def drafter_kinds(self) -> Mapping[DrafterName, DrafterKind]:
-        """The rows of what can draft here."""
         return allowed_kinds(self.target, self.draft, self.own_drafters)
 
     @cached_property
     def stream_entry(self) -> EntrySection:
-        """The entry that holds the loop."""
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
     def tokenizer_settings(self) -> TokenizerSettings:
-        """Return the settings of `preprocessing`."""
         return TokenizerSettings(
             tokenizer_dir=TOKENIZER,
             add_special_tokens=self.profile.tokenizer.add_special_tokens,
@@ -125,7 +122,6 @@ class Deployment:
         )
 
     def detokenizer_settings(self) -> DetokenizerSettings:
-        """Return the settings of `postprocessing`."""
         return DetokenizerSettings(
             tokenizer_dir=TOKENIZER,
             skip_special_tokens=self.profile.tokenizer.skip_special_tokens,
@@ -133,7 +129,6 @@ class Deployment:
         )
 
     def loop_settings(self) -> LoopSettings:
-        """Return the settings of the stream entry."""
         profile, models, timeouts = self.profile, self.profile.models, self.profile.timeouts
         decoding, limits = profile.decoding, profile.limits
         draft = self.draft
@@ -166,7 +161,6 @@ class Deployment:
         )
 
     def forwarder_settings(self, entry: EntrySection) -> ForwarderSettings:
-        """Return the settings of a forward entry."""
         return ForwarderSettings(
             stream_model=self.stream_entry.name,
             drafter=entry.drafter,
@@ -176,7 +170,6 @@ class Deployment:
 
     @property
     def _request_limits(self) -> dict[str, Any]:
-        """The limits that every model that takes text gets, by the names of `RequestLimits`."""
         limits = self.profile.limits
         return {
             "max_text_bytes": self.max_text_bytes,

@@ -62,7 +62,6 @@ def allowed_kinds(
 
 
 def all_kinds(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:
-    """Return the rows of all drafters that engines could allow."""
     return [*DRAFTERS.values(), *(drafter.kind for drafter in own)]
 
 

@@ -43,12 +43,10 @@ class EngineDir:
 
     @property
     def gathers_logits(self) -> bool:
-        """Whether its answers can hold the logits of their tokens."""
         return self.kind == "torch" or bool(self.build.get("gather_generation_logits"))
 
 
 def read_engine_dir(folder: Path) -> EngineDir:
-    """Look into a folder; raise TandemError where it holds neither."""
     path = folder / "config.json"
     if not path.is_file():
         raise TandemError(

@@ -11,7 +11,6 @@ MEMORY = "*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()"
 
 
 def count_gpus() -> int:
-    """Return how many GPUs the torch engines can use."""
     return next(iter(_asked(COUNT)), 0)
 
 

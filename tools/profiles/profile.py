@@ -219,7 +219,6 @@ class Profile(ConfigSection):
 
 
 def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
-    """Yield where each engine's section stands, and the section."""
     yield TARGET, profile.engines.target
     if profile.engines.draft:
         yield DRAFT, profile.engines.draft
@@ -282,7 +281,6 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
 
 
 def explain(error: ValidationError) -> tuple[KeyPath, str]:
-    """Return the key path and the text of the first error."""
     first = error.errors(include_url=False)[0]
     key_path, text = _without_kind(first["loc"]), first["msg"]
     if first["type"] == "unknown_key":

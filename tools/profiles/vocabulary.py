@@ -40,7 +40,6 @@ def _own_tokenizer(folder: Path, engine: KeyPath) -> TokenizerFolder:
 
 
 def _difference(theirs: TokenizerFolder, ours: TokenizerFolder) -> str:
-    """Say by name where two vocabularies part."""
     end = "; draft and target must share one vocabulary"
     token, _ = min(theirs.ids.items() ^ ours.ids.items(), key=lambda item: item[1])
     mine, other = (folder.ids.get(token, "no token") for folder in (theirs, ours))
@@ -74,6 +73,5 @@ def end_ids_of(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder)
 
 
 def pad_id_of(target: EnginePlan, tokenizer: TokenizerFolder, *, default: int) -> int:
-    """Return the token that fills rows up."""
     known = (target.pad_id, tokenizer.special_id("pad_token"), default)
     return next(number for number in known if number is not None)

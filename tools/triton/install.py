@@ -47,12 +47,10 @@ class TritonInstall:
 
     @property
     def stub(self) -> Path:
-        """The program that runs one Python model."""
         return self.backends / "python" / STUB
 
     @property
     def stub_python(self) -> str | None:
-        """The Python version that the stub is linked to, e.g. "3.11"."""
         found = re.search(rb"libpython(3\.\d+)\.so", self.stub.read_bytes())
         return found.group(1).decode() if found else None
 

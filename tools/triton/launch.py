@@ -117,7 +117,6 @@ SINGLE = Launch()
 
 
 def launch_of(profile: Profile) -> Launch:
-    """Return how a profile's deployment is launched."""
     engines = trt_engines(profile)
     sections = tuple(engines.values())
     if not sections:

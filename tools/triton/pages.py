@@ -43,7 +43,6 @@ def _connection(host: str, port: int) -> HTTPConnection:
 
 
 def _page(connection: HTTPConnection, path: str) -> tuple[int, bytes]:
-    """Return a page's status and text."""
     connection.request("GET", path)
     response = connection.getresponse()
     return response.status, response.read()

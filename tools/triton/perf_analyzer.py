@@ -36,7 +36,6 @@ class PerfAnalyzer:
 
     @property
     def command(self) -> list[str]:
-        """What starts it; arguments follow."""
         if self.libraries is None:
             return [str(self.binary)]
         inherited = os.environ.get("LD_LIBRARY_PATH")

@@ -73,7 +73,6 @@ def server_options(planned: Deployment, folder: str | Path) -> list[str]:
 
 
 def serve_script(planned: Deployment) -> str:
-    """Return the script that serves the repository on one node."""
     launch = launch_of(planned.profile)
     first, *words = launch.command(server_options(planned, HERE), (MORE,))
     return SERVE.format(command=first + "".join(map(_on_a_line, words)))
@@ -86,7 +85,6 @@ def _on_a_line(word: str) -> str:
 
 
 def readme(planned: Deployment) -> str:
-    """Return the README of a deployment's repository."""
     whole = [entry.name for entry in planned.profile.entries if entry.kind == "forward"]
     return README.format(
         name=planned.profile.name,
@@ -99,7 +97,6 @@ def readme(planned: Deployment) -> str:
 
 
 def _packages(planned: Deployment) -> list[str]:
-    """Return what pip must have installed."""
     engines = [engine for engine in (planned.target, planned.draft) if engine]
     kinds = [engine.parameters.get("engine", "") for engine in engines]
     own = [package for kind in kinds for package in PACKAGES.get(kind, ())]

@@ -67,7 +67,6 @@ class Model:
     files: Mapping[str, list[Path]] = field(default_factory=dict)
 
     def config(self) -> str:
-        """Return config.pbtxt."""
         config = model_config_pb2.ModelConfig(
             name=self.name,
             backend=self.backend,
@@ -84,7 +83,6 @@ class Model:
 
 
 def models(deployment: Deployment) -> Iterator[Model]:
-    """Yield every model of a deployment."""
     names, size = deployment.profile.models, deployment.profile.max_batch_size
     tokenizer = {TOKENIZER: _matching(deployment.tokenizer.folder, TOKENIZER_FILES)}
     if templates := _matching(deployment.tokenizer.folder / MORE_TEMPLATES, ("*.jinja",)):

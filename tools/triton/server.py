@@ -98,7 +98,6 @@ class TritonServer:
         self._failed = False
 
     def __enter__(self) -> TritonServer:
-        """Start the server and wait until every model is ready."""
         self.start()
         return self
 
@@ -108,27 +107,22 @@ class TritonServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the server."""
         self.stop()
 
     @property
     def http_url(self) -> str:
-        """Address and port of the HTTP endpoint, as tritonclient wants it."""
         return f"{self._host}:{self.ports.http}"
 
     @property
     def grpc_url(self) -> str:
-        """Address and port of the gRPC endpoint, as tritonclient wants it."""
         return f"{self._host}:{self.ports.grpc}"
 
     @property
     def metrics_url(self) -> str:
-        """Where Prometheus finds the metrics."""
         return f"http://{self._host}:{self.ports.metrics}/metrics"
 
     @property
     def running(self) -> bool:
-        """Whether the server's process lives."""
         return self._guard is not None and self._guard.poll() is None
 
     @property
@@ -246,7 +240,6 @@ class TritonServer:
 
     @property
     def _guard_command(self) -> list[str]:
-        """What ends the server and cleans up after it."""
         return [sys.executable, "-I", "-S", supervisor.__file__, str(STOP_SECONDS), self.shm_prefix]
 
     def _command(self, install: TritonInstall) -> list[str]:
@@ -383,7 +376,6 @@ def _bind(port: int, address: str) -> socket.socket:
 
 
 def _taken(reasons: Mapping[tuple[str, int], OSError], address: str) -> str:
-    """Say which ports can't be had, and why."""
     ports = ", ".join(f"{port} ({name})" for name, port in reasons)
     why = "; ".join(dict.fromkeys(error.strerror or str(error) for error in reasons.values()))
     options = " ".join(f"--{name}-port 0" for name, _ in reasons)

@@ -28,7 +28,6 @@ class SeenGpu:
 
 
 def seen_gpus() -> dict[int, SeenGpu]:
-    """Ask nvidia-smi; nothing where there is none."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return {}
@@ -166,7 +165,6 @@ def examine_tools(
 
 
 def memory_of(engines: Mapping[str, TensorRTLLMDraft], seen: Mapping[int, SeenGpu]) -> list[Gpu]:
-    """Return how much of which GPU each engine takes."""
     return gpus(engines, {number: gpu.memory_gib for number, gpu in seen.items()})
 
 

@@ -33,12 +33,10 @@ class BuildStep:
 
     @property
     def name(self) -> str:
-        """The engine and the tool."""
         return f"{self.engine}: {self.tool}"
 
     @property
     def log(self) -> Path:
-        """Where its output goes."""
         return self.output.with_name(f"{self.output.name}.log")
 
 
@@ -67,7 +65,6 @@ def engine_steps(
 
 
 def script(steps: Sequence[BuildStep]) -> str:
-    """Return the steps as a shell script."""
     lines = ["#!/bin/sh", "set -eu"]
     for step in steps:
         lines += ["", f"# {step.name}", _command(step.argv)]
@@ -104,7 +101,6 @@ def _convert(
 
 
 def _family(name: str, engine: TensorRTLLMDraft) -> Path:
-    """Return the folder of the converter for the checkpoint's architecture."""
     here = engine.checkpoint.is_dir()
     model_type = read_model_type(engine.checkpoint) if here else UNSEEN
     if model_type not in CONVERTERS:

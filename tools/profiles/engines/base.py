@@ -33,7 +33,6 @@ class ProfileError(Exception):
 
 
 def _resolve(value: Any, info: ValidationInfo) -> Any:
-    """Read a path relative to the profile's folder."""
     if not isinstance(value, str):
         return value
     return Path(os.path.normpath((info.context or Path()) / Path(value).expanduser()))
@@ -118,7 +117,6 @@ class EngineSection(ConfigSection):
         """Raise ProfileError where the weights to serve are missing; what brings none has none."""
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
-        """Return the planned target, with what this draft changes in it."""
         return planned
 
 

@@ -72,7 +72,6 @@ class EmulatedDraft(OwnEngineSection):
 
     @property
     def tokenizer_folder(self) -> Path:
-        """The tokenizer that it emulates the text of."""
         return self.tokenizer
 
     @property
@@ -81,7 +80,6 @@ class EmulatedDraft(OwnEngineSection):
         return frozenset({"same_gpu" if self.same_gpu else f"emulated {self._role}"})
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Fill in what the profile leaves to the tokenizer."""
         try:
             tokenizer = read_tokenizer(self.tokenizer)
         except CheckpointError as error:

@@ -82,7 +82,6 @@ class LlmApiTarget(OwnEngineSection):
 
     @property
     def tokenizer_folder(self) -> Folder:
-        """The checkpoint's folder."""
         return self.checkpoint
 
     @property
@@ -91,7 +90,6 @@ class LlmApiTarget(OwnEngineSection):
         return frozenset()
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Check the part against the checkpoints; the weights may be elsewhere."""
         if self.prompt_lookup and self.draft:
             raise ProfileError(
                 (*key_path, "draft"),

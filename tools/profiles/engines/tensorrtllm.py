@@ -129,26 +129,21 @@ class TensorRTLLMDraft(EngineSection):
 
     @property
     def tokenizer_folder(self) -> Folder:
-        """The checkpoint's folder."""
         return self.checkpoint
 
     @property
     def world_size(self) -> int:
-        """MPI ranks that the engine runs on."""
         return self.tp_size * self.pp_size
 
     @property
     def max_draft_len(self) -> int:
-        """The longest draft that the engine verifies."""
         return 0
 
     @property
     def devices(self) -> frozenset[str]:
-        """Its GPUs."""
         return frozenset(f"cuda:{number}" for number in self.device_ids)
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Check the part; the engine itself may not be built yet."""
         try:
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
         except CheckpointError as error:
@@ -255,7 +250,6 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
 
     @property
     def max_draft_len(self) -> int:
-        """The longest draft that the engine verifies."""
         return self.build.max_draft_len
 
     def _check_build(self, key_path: KeyPath) -> None:
@@ -280,7 +274,6 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
 
 
 def _text(value: Any) -> str:
-    """A parameter as the backend reads it."""
     if isinstance(value, bool):
         return str(value).lower()
     return _joined(value) if isinstance(value, tuple) else str(value)

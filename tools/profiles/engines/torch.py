@@ -59,7 +59,6 @@ class TorchDraft(OwnEngineSection):
 
     @property
     def tokenizer_folder(self) -> Path:
-        """The checkpoint's folder."""
         return self.checkpoint
 
     @property
@@ -69,7 +68,6 @@ class TorchDraft(OwnEngineSection):
         return frozenset(either.get(self.device, {self.device}))
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Fill in what the profile leaves to the checkpoint."""
         try:
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
             fault = why_unsupported(read_config(self.checkpoint))
@@ -96,7 +94,6 @@ class TorchDraft(OwnEngineSection):
         )
 
     def check_weights(self, key_path: KeyPath) -> None:
-        """Raise ProfileError where the checkpoint's folder holds none."""
         try:
             require_weights(self.checkpoint)
         except CheckpointError as error:
@@ -108,7 +105,6 @@ class TorchDraft(OwnEngineSection):
 
     @property
     def _lookup(self) -> dict[str, Any]:
-        """Settings of prompt lookup inside the engine."""
         return {}
 
     def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> TorchSettings:
