@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tandem.contract import entry as tensors
-from tandem.tools.client.client import Answer, Client
-from tandem.tools.client.request import inputs_for
+from tandem.tools.client.client import Answer, Client, inputs_for
 from tandem.tools.client.terminal import show
 from tandem.tools.commands.demo import last_lines, read_prompts
 from tandem.tools.commands.options import EMBEDDED, PROMPTS

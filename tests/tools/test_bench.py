@@ -21,7 +21,7 @@ from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
 from tandem.tools.commands import bench, tune
 from tandem.tools.commands.measuring import drafters_of, lengths_of
-from tandem.tools.commands.options import named_profile
+from tandem.tools.commands.options import named_profile, write_json
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
@@ -209,7 +209,7 @@ def test_table_shows_what_was_measured_and_nothing_else():
 
 
 def test_json_has_the_medians_and_every_repetition(tmp_path):
-    report().write(tmp_path / "bench.json")
+    write_json(tmp_path / "bench.json", report().as_json())
     written = json.loads((tmp_path / "bench.json").read_text())
     row = written["rows"][1]
     assert written["machine"]["cores"] >= 1

@@ -16,8 +16,7 @@ from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import Cell
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import Variant
-from tandem.tools.client.client import Answer, Client, Inputs
-from tandem.tools.client.request import request_inputs
+from tandem.tools.client.client import Answer, Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 
 PRIMING_TOKENS = 2  # the fewest that make a draft model see the prompt
@@ -182,7 +181,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self, client: Client, variant: Variant, prompt: Inputs, max_tokens: int, *, stream: bool
     ) -> tuple[Answer, tuple[Arrival, ...]]:
         more = {**self._plan.more, **variant.inputs}
-        inputs = request_inputs(prompt, max_tokens, more, stream=stream)
+        inputs = inputs_for(prompt, max_tokens, more, stream=stream)
         answer, arrivals = Answer(), []
         try:
             for chunk in client.stream(self._entry, inputs):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -13,7 +11,6 @@ from rich.table import Table
 from tandem.tools.benchmark.machine import describe_machine
 from tandem.tools.benchmark.statistics import HIGH, LOW, Spread, VariantStatistics
 from tandem.tools.benchmark.trace import Repetition
-from tandem.tools.errors import TandemError
 
 SPREAD = f"{LOW}-{HIGH}%"
 NOTHING = "-"
@@ -58,12 +55,6 @@ class Report:
             for row in self.rows
             if row.num_different
         ]
-
-    def write(self, path: Path) -> None:
-        try:
-            path.write_text(json.dumps(self.as_json(), indent=2) + "\n")
-        except OSError as error:
-            raise TandemError(f"cannot write {path}: {error.strerror}") from error
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -23,6 +23,8 @@ from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import pages
 
+URL = "127.0.0.1:8001"
+MODEL = "bls_stream"
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
@@ -113,6 +115,19 @@ class Answer:
     @property
     def tokens_per_round(self) -> float:
         return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else 0.0
+
+
+def inputs_for(
+    prompt: str | Inputs, max_tokens: int, more: Inputs, *, stream: bool = True
+) -> Inputs:
+    """Return everything that an entry is sent; prompt: its text, or the inputs that carry it."""
+    always: dict[Tensor, Value] = {
+        tensors.MAX_TOKENS: max_tokens,
+        tensors.STREAM: stream,
+        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
+    }
+    carried = {tensors.TEXT_INPUT: prompt} if isinstance(prompt, str) else prompt
+    return {**always, **carried, **more}
 
 
 def is_on_this_machine(url: str) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from tandem.tools.benchmark.scenario import Scenario, scenarios_of_lengths
+from tandem.tools.benchmark.scenario import scenarios_of_lengths
 from tandem.tools.benchmark.target_server import served_drafters
 from tandem.tools.benchmark.variant import variants_of
 from tandem.tools.commands.measuring import (
     add_measuring,
     add_variants,
-    check_outputs,
     chosen_target,
     draft_ahead,
     drafters_of,
@@ -20,23 +19,20 @@ from tandem.tools.commands.measuring import (
     several,
     show,
 )
-from tandem.tools.commands.options import at_least_one
+from tandem.tools.commands.options import at_least
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     prompts = add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
     prompts.add_argument(
         "--input-tokens",
-        type=several(at_least_one),
+        type=several(at_least(1)),
         default=(),
         metavar="N,N",
         help="Lengths of random prompts, a scenario for each, instead of the demo's prompts.",
     )
     variants = add_variants(
-        parser,
-        drafters="the profile's own",
-        lengths="as served",
-        ngrams=(None,),
+        parser, drafters="the profile's own", lengths="as served", ngrams=(None,)
     )
     variants.add_argument(
         "--draft-ahead",
@@ -48,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument_group("load").add_argument(
         "--concurrency",
-        type=several(at_least_one),
+        type=several(at_least(1)),
         default=(1,),
         metavar="N,N",
         help="The numbers of requests at once (default: 1).",
@@ -56,9 +52,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    check_outputs(options)
     target = chosen_target(options)
-    scenarios = _scenarios(options)
+    scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
+    if options.prompts or not scenarios:
+        scenarios += prompts_of(options)
     served = served_drafters(target)
     # Without a choice it is the profile's default alone: each further one takes its time.
     drafters = drafters_of(served, options.drafter)
@@ -72,10 +69,3 @@ def run(options: argparse.Namespace) -> int:
     report = measure(options, target, scenarios, variants, sorted(set(options.concurrency)))
     show(options, report)
     return 0
-
-
-def _scenarios(options: argparse.Namespace) -> list[Scenario]:
-    found = scenarios_of_lengths(options.input_tokens, options.limit)
-    if options.prompts or not found:
-        found += prompts_of(options)
-    return found

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from tandem.tools.client.request import MODEL
-from tandem.tools.commands.options import Options, add_profile, add_url, chosen_profile
+from tandem.tools.commands.options import Options, add_profile, chosen_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.models.fit import Job, fit_of
 from tandem.tools.models.named import model_named
@@ -97,17 +96,6 @@ def told(job: Job, what: Callable[[], Result]) -> Result:
         return what()
     except TandemError as error:
         raise TandemError(f"--{job}: {error}") from error
-
-
-def add_server(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("server")
-    add_deployment(group)
-    add_url(group, "The gRPC port of a running server to ask, instead of starting one.")
-    group.add_argument(
-        "--model",
-        metavar="NAME",
-        help=f"The entry of that server to ask; needs --url (default: {MODEL}).",
-    )
 
 
 def planned_of(options: argparse.Namespace) -> Deployment | None:

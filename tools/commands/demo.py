@@ -16,8 +16,7 @@ from rich.text import Text
 
 from tandem.bls import drafter_registry
 from tandem.contract import entry as tensors
-from tandem.tools.client.client import Answer, Client
-from tandem.tools.client.request import inputs_for
+from tandem.tools.client.client import Answer, Client, inputs_for
 from tandem.tools.client.terminal import STYLES, coloured, console_of_width, show
 from tandem.tools.commands.options import EMBEDDED, PROMPTS
 from tandem.tools.errors import TandemError

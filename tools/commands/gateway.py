@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
 from tandem.tools.commands.front import KEY_VARIABLE, PORT, application, listening, url_of
-from tandem.tools.commands.options import add_url, at_least_one, port
+from tandem.tools.commands.options import add_url, at_least, port
 from tandem.tools.errors import TandemError
 from tandem.tools.triton.server import LOOPBACK
 
@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     admits.add_argument(
         "--max-body-mb",
-        type=at_least_one,
+        type=at_least(1),
         default=GatewaySettings.max_body_bytes // MEGABYTE,
         metavar="MB",
         help="Refuse larger requests (default: %(default)s).",

@@ -16,9 +16,8 @@ from tandem.bls.drafter_registry import ENGINE
 from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.client.client import Answer, Client, Inputs
+from tandem.tools.client.client import MODEL, URL, Answer, Client, Inputs, inputs_for
 from tandem.tools.client.explain import explanation
-from tandem.tools.client.request import MODEL, URL, inputs_for
 from tandem.tools.client.terminal import closing_line, show
 from tandem.tools.commands.options import add_url, drafter_names
 from tandem.tools.errors import TandemError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,14 +81,6 @@ class DraftingOptions:
         return self.draft_target.draft_devices if self.draft_target else None
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """What the options come to. notes: what of them this machine cannot do, a line each."""
-
-    deployment: Deployment
-    notes: tuple[str, ...] = ()
-
-
 def add_drafting(parser: argparse.ArgumentParser) -> Options:
     """Add the options that take the strings, in a group that is returned.
 
@@ -153,8 +145,8 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def read_drafting(options: argparse.Namespace) -> DraftingOptions:
     return DraftingOptions(
-        _parse(DraftTargetConfig.parse, options.draft_target_model_config, DRAFT_TARGET),
-        _parse(PromptLookupConfig.parse, options.prompt_lookup_config, PROMPT_LOOKUP),
+        _parse(DraftTargetConfig, options.draft_target_model_config, DRAFT_TARGET),
+        _parse(PromptLookupConfig, options.prompt_lookup_config, PROMPT_LOOKUP),
     )
 
 
@@ -170,40 +162,56 @@ def refuse_unsupported(options: argparse.Namespace) -> None:
         )
 
 
-def plan(options: argparse.Namespace, drafting: DraftingOptions) -> PlannedRun:
-    """Check engines and strings against each other; raise TandemError with the corrected line."""
+def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
+    """Check engines and strings against each other; raise TandemError with the corrected line.
+
+    Prints a line on standard error for what this machine ignores of the options.
+    """
     refuse_unsupported(options)
     _check_partners(options, drafting)
     target = read_engine_dir(options.engine_dir)
     draft = read_engine_dir(options.draft_engine_dir) if options.draft_engine_dir else None
     _check_lists(drafting, target, draft)
     gpus = count_gpus() if drafting.target_devices else 0
-    for devices in (drafting.target_devices, drafting.draft_devices):
-        _check_gpus(devices, gpus)
     fraction = options.kv_cache_free_gpu_memory_fraction
     engines = {"target": _section(target, drafting.target_devices, gpus, fraction)}
     if target.kind == "tensorrtllm":
-        engines["target"]["build"] |= _verification(target.max_draft_len)
+        most = target.max_draft_len
+        engines["target"]["build"] |= {
+            "max_draft_len": most,
+            "speculative_decoding_mode": "draft_tokens_external" if most else None,
+        }
     if draft:
         engines["draft"] = _section(draft, drafting.draft_devices, gpus, fraction)
-    return PlannedRun(
-        _deployment(
-            {
-                "name": target.folder.absolute().name,
-                "engines": engines,
-                "decoding": _decoding(drafting, target.max_draft_len),
-                "tokenizer": {"folder": _absolute(options.tokenizer_dir)},
-            }
-        ),
-        tuple(_notes(engines, drafting, gpus, fraction)),
+    folder = options.tokenizer_dir
+    planned = _deployment(
+        {
+            "name": target.folder.absolute().name,
+            "engines": engines,
+            "decoding": _decoding(drafting, target.max_draft_len),
+            "tokenizer": {"folder": str(folder.absolute()) if folder else None},
+        }
     )
+    devices = {"target": drafting.target_devices, "draft": drafting.draft_devices}
+    on_torch = [name for name, section in engines.items() if section["kind"] == "torch"]
+    named = sorted({number for name in on_torch for number in devices[name] or ()})
+    if named and not gpus:
+        note = f"PyTorch sees no GPU: the CPU stands for {spell_devices(tuple(named))}"
+        print(f"tandem: {note}", file=sys.stderr)
+    if on_torch and fraction is not None:
+        print(
+            "tandem: --kv-cache-free-gpu-memory-fraction has no effect: PyTorch engines count "
+            "their KV cache in tokens (kv_cache_tokens in a profile)",
+            file=sys.stderr,
+        )
+    return planned
 
 
-def _parse(read: Callable[[str], Config], values: list[str] | None, option: str) -> Config | None:
+def _parse(config: type[Config], values: list[str] | None, option: str) -> Config | None:
     if values is None:
         return None
     try:
-        return read(" ".join(values).strip().removeprefix("="))
+        return config.parse(" ".join(values).strip().removeprefix("="))
     except ConfigStringError as error:
         raise TandemError(f"{option}: {error}") from error
 
@@ -287,46 +295,33 @@ def _refuse_unless_right(option: str, given: Config, right: Config, target: Path
         raise TandemError(f'{option}: {", ".join(wrong)}; say {option} "{right}"')
 
 
-def _check_gpus(devices: Devices | None, gpus: int) -> None:
+def _section(
+    engine: EngineDir, devices: Devices | None, gpus: int, fraction: float | None
+) -> dict[str, Any]:
+    """Return an engine's part of the profile; raise TandemError for a GPU that isn't there."""
     missing = [number for number in devices or () if gpus and number >= gpus]
     if missing:
         raise TandemError(
             f"no GPU {missing[0]}: PyTorch sees {gpus} here, {spell_devices(tuple(range(gpus)))}"
         )
-
-
-def _section(
-    engine: EngineDir, devices: Devices | None, gpus: int, fraction: float | None
-) -> dict[str, Any]:
-    if engine.kind == "tensorrtllm":
-        return _tensorrt_section(engine, devices, fraction)
-    device = f"cuda:{devices[0]}" if devices and gpus else "auto"
-    return {"kind": "torch", "checkpoint": _absolute(engine.folder), "device": device}
-
-
-def _tensorrt_section(
-    engine: EngineDir, devices: Devices | None, fraction: float | None
-) -> dict[str, Any]:
-    """Prompts are answered one by one: the KV cache holds one whole sequence."""
-    world_size = engine.tp_size * engine.pp_size
+    folder = str(engine.folder.absolute())
+    if engine.kind == "torch":
+        device = f"cuda:{devices[0]}" if devices and gpus else "auto"
+        return {"kind": "torch", "checkpoint": folder, "device": device}
+    # Prompts are answered one by one, so the KV cache holds one whole sequence.
     run = {"max_tokens_in_paged_kv_cache": engine.build.get("max_seq_len")}
     if fraction is not None:
         run["kv_cache_free_gpu_mem_fraction"] = fraction
     return {
         "kind": engine.kind,
-        "checkpoint": _absolute(engine.folder),
-        "engine_dir": _absolute(engine.folder),
+        "checkpoint": folder,
+        "engine_dir": folder,
         "tp_size": engine.tp_size,
         "pp_size": engine.pp_size,
-        "device_ids": list(devices or range(world_size)),
+        "device_ids": list(devices or range(engine.tp_size * engine.pp_size)),
         "build": dict(engine.build),
         "run": run,
     }
-
-
-def _verification(max_draft_len: int) -> dict[str, Any]:
-    mode = "draft_tokens_external" if max_draft_len else None
-    return {"max_draft_len": max_draft_len, "speculative_decoding_mode": mode}
 
 
 def _decoding(drafting: DraftingOptions, max_draft_len: int) -> dict[str, Any]:
@@ -343,10 +338,6 @@ def _decoding(drafting: DraftingOptions, max_draft_len: int) -> dict[str, Any]:
     }
 
 
-def _absolute(folder: Path | None) -> str | None:
-    return str(folder.absolute()) if folder else None
-
-
 def _deployment(profile: dict[str, Any]) -> Deployment:
     try:
         return deployment.check(Profile.model_validate(profile))
@@ -357,21 +348,3 @@ def _deployment(profile: dict[str, Any]) -> Deployment:
     option = OPTIONS.get(key_path[:2], ".".join(map(str, key_path)))
     setting = ".".join(map(str, key_path[2:])) if key_path[2:3] == ("build",) else ""
     raise TandemError(f"{option}: {setting}: {text}" if setting else f"{option}: {text}")
-
-
-def _notes(
-    engines: Mapping[str, Mapping[str, Any]],
-    drafting: DraftingOptions,
-    gpus: int,
-    fraction: float | None,
-) -> Iterator[str]:
-    devices = {"target": drafting.target_devices, "draft": drafting.draft_devices}
-    on_torch = [name for name, section in engines.items() if section["kind"] == "torch"]
-    named = sorted({number for name in on_torch for number in devices[name] or ()})
-    if named and not gpus:
-        yield f"PyTorch sees no GPU: the CPU stands for {spell_devices(tuple(named))}"
-    if on_torch and fraction is not None:
-        yield (
-            "--kv-cache-free-gpu-memory-fraction has no effect: PyTorch engines count their KV "
-            "cache in tokens (kv_cache_tokens in a profile)"
-        )

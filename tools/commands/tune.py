@@ -13,15 +13,10 @@ from tandem.tools.benchmark.report import SPREAD
 from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import VariantStatistics
 from tandem.tools.benchmark.target_server import served_drafters
-from tandem.tools.benchmark.variant import (
-    CONTROL,
-    Variant,
-    variants_of,
-)
+from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
 from tandem.tools.commands.measuring import (
     add_measuring,
     add_variants,
-    check_outputs,
     chosen_target,
     drafters_of,
     lengths_of,
@@ -29,7 +24,7 @@ from tandem.tools.commands.measuring import (
     prompts_of,
     show,
 )
-from tandem.tools.commands.options import at_least_one
+from tandem.tools.commands.options import add_count
 
 DRAFT_LENGTHS = (2, 4, 8, 12, AUTO)
 NGRAM_SIZES = (1, 2, 3)
@@ -43,19 +38,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         lengths="2,4,8,12,auto",
         ngrams=NGRAM_SIZES,
     )
-    parser.add_argument_group("load").add_argument(
-        "--concurrency",
-        type=at_least_one,
-        default=1,
-        metavar="N",
-        help="The number of requests at once (default: %(default)s).",
-    )
+    load = parser.add_argument_group("load")
+    add_count(load, "--concurrency", "The number of requests at once", 1)
 
 
 def run(options: argparse.Namespace) -> int:
-    check_outputs(options)
     target = chosen_target(options)
-    scenario = _together(prompts_of(options))
+    scenarios = prompts_of(options)
+    # One setting must serve all kinds of prompts.
+    together = Scenario(
+        ", ".join(scenario.name for scenario in scenarios),
+        [prompt for scenario in scenarios for prompt in scenario.prompts],
+    )
     served = served_drafters(target)
     drafters = drafters_of(served, options.drafter)
     variants = variants_of(
@@ -65,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    report = measure(options, target, [scenario], variants, [options.concurrency])
+    report = measure(options, target, [together], variants, [options.concurrency])
     show(options, report)
     print("\n".join(advice(report.rows, served.kinds)))
     return 0
@@ -100,12 +94,6 @@ def profile_lines(variant: Variant, drafter: DrafterKind) -> str:
         decoding["prompt_lookup"] = lookup
     text: str = yaml.safe_dump({"decoding": decoding}, sort_keys=False)
     return text.rstrip()
-
-
-def _together(scenarios: Sequence[Scenario]) -> Scenario:
-    """One setting must serve all kinds of prompts."""
-    names = ", ".join(scenario.name for scenario in scenarios)
-    return Scenario(names, [prompt for scenario in scenarios for prompt in scenario.prompts])
 
 
 def _speed(row: VariantStatistics) -> float:

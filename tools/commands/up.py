@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tandem.bls.settings import AUTO
-from tandem.tools.client.request import MODEL
+from tandem.tools.client.client import MODEL
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
 from tandem.tools.commands.front import Front, add_front
 from tandem.tools.commands.options import DEMO, port
