@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import product
-from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from tandem.tools.benchmark.scenario import Scenario
@@ -85,12 +84,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._clients = [self._open.enter_context(Client(url)) for _ in range(most)]
         self._threads = self._open.enter_context(ThreadPoolExecutor(most))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._open.close()
 

@@ -9,8 +9,7 @@ import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -60,9 +59,6 @@ class AnswerTotals(NamedTuple):
     num_accepted_tokens: int = 0
 
 
-NOTHING = AnswerTotals()
-
-
 class AnswerChunk(NamedTuple):
     """Part of an answer.
 
@@ -86,7 +82,7 @@ class Answer:
 
     text: str = ""
     num_tokens: int = 0
-    totals: AnswerTotals = NOTHING
+    totals: AnswerTotals = field(default_factory=AnswerTotals)
     finish_reason: str | None = None
     seconds: float = 0.0
     seconds_to_first_token: float | None = None
@@ -150,12 +146,7 @@ class Client(AbstractContextManager["Client"]):
         here = THIS_MACHINE if is_on_this_machine(url) else None
         self._connection = grpc.InferenceServerClient(url, channel_args=here)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     def entry(self, name: str) -> ServedEntry:
@@ -168,7 +159,7 @@ class Client(AbstractContextManager["Client"]):
             raise self._no_entry(f"no entry '{name}'") from error
         if not _takes_text(config):
             raise self._no_entry(f"'{name}' takes no text, so it is not an entry")
-        parameters = _parameters(config)
+        parameters = {name: value.string_value for name, value in config.parameters.items()}
         if "stream_model" in parameters:
             parameters = dict(self.entry(parameters["stream_model"]).parameters)
         return ServedEntry(name, config.model_transaction_policy.decoupled, parameters)
@@ -245,21 +236,17 @@ class Client(AbstractContextManager["Client"]):
         return TandemError(f"{reason}; {self._url} has {', '.join(entries) or 'none'}")
 
     def _failure(self, error: InferenceServerException) -> TandemError:
-        if error.status() in NO_SERVER and not self._alive():
-            return TandemError(self._why_unreachable())
+        if error.status() in NO_SERVER:
+            alive = False
+            with suppress(InferenceServerException):
+                alive = self._connection.is_server_live(client_timeout=ALIVE_SECONDS)
+            if not alive:
+                host, _, port = self._url.rpartition(":")
+                if service := pages.http_service(host, int(port)):
+                    right = f"use the gRPC port, as in --url {host}:8001"
+                    return TandemError(f"{self._url} is {service}; {right}")
+                return TandemError(f"no server answers at {self._url}; start one with: tandem up")
         return TandemError(" ".join(error.message().split()))
-
-    def _why_unreachable(self) -> str:
-        host, _, port = self._url.rpartition(":")
-        if service := pages.http_service(host, int(port)):
-            return f"{self._url} is {service}; use the gRPC port, as in --url {host}:8001"
-        return f"no server answers at {self._url}; start one with: tandem up"
-
-    def _alive(self) -> bool:
-        try:
-            return bool(self._connection.is_server_live(client_timeout=ALIVE_SECONDS))
-        except InferenceServerException:
-            return False
 
 
 class _Arrival(NamedTuple):
@@ -271,7 +258,10 @@ class _Arrival(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        return self.error is not None or _is_final(self.result)
+        if self.error is not None:
+            return True
+        parameters = self.result.get_response().parameters
+        return bool(parameters["triton_final_response"].bool_param)
 
 
 def _chunk(result: Any, seconds: float) -> AnswerChunk:
@@ -299,10 +289,6 @@ def _takes_text(config: Any) -> bool:
     return {tensors.TEXT_INPUT, tensors.MAX_TOKENS} <= {given.name for given in config.input}
 
 
-def _parameters(config: Any) -> dict[str, str]:
-    return {name: value.string_value for name, value in config.parameters.items()}
-
-
 def _number(result: Any, name: Tensor) -> int:
     return int(result.as_numpy(name).item())
 
@@ -310,10 +296,6 @@ def _number(result: Any, name: Tensor) -> int:
 def _column(result: Any, name: Tensor) -> list[int]:
     array = result.as_numpy(name)
     return [] if array is None else array.reshape(-1).tolist()
-
-
-def _is_final(result: Any) -> bool:
-    return bool(result.get_response().parameters["triton_final_response"].bool_param)
 
 
 def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:

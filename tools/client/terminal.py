@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console
 
 from tandem.contract.entry import Kind
-from tandem.tools.client.client import Answer, AnswerChunk, Client, Inputs
-from tandem.tools.client.spans import Span, Spans
+from tandem.tools.client.client import Answer, Client, Inputs
+from tandem.tools.client.spans import Spans
 
 STYLES: Mapping[Kind | None, str] = {"accepted": "green", "forced": "magenta"}
 # A control character in a generated text must not reach a terminal: it is shown as a picture.
@@ -29,12 +29,14 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
     """
     tells_origins = coloured(console)
     chunks = client.stream(model, inputs, tells_origins=tells_origins)
-    spans = Spans().split if tells_origins else _in_one
+    spans = Spans()
     try:
         for chunk in chunks:
             answer.add(chunk)
-            for span in spans(chunk):
-                _print(span, console)
+            for span in spans.split(chunk):  # without origins, the whole text is one span
+                text = span.text.translate(PICTURES) if console.is_terminal else span.text
+                console.out(text, style=STYLES.get(span.kind), end="", highlight=False)
+                console.file.flush()
     finally:
         chunks.close()
         if answer.text and not answer.text.endswith("\n"):
@@ -58,14 +60,3 @@ def closing_line(answer: Answer) -> str:
             answer.finish_reason or "cancelled",
         )
     )
-
-
-def _in_one(chunk: AnswerChunk) -> Iterator[Span]:
-    """Do not split a chunk: nobody sees what is told apart."""
-    yield Span(chunk.text)
-
-
-def _print(span: Span, console: Console) -> None:
-    text = span.text.translate(PICTURES) if console.is_terminal else span.text
-    console.out(text, style=STYLES.get(span.kind), end="", highlight=False)
-    console.file.flush()

@@ -29,7 +29,7 @@ from tandem.tools.profiles.config_strings import (
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engine_dir import EngineDir, read_engine_dir
 from tandem.tools.profiles.engines.base import KeyPath, ProfileError
-from tandem.tools.profiles.gpus import count_gpus
+from tandem.tools.profiles.machine import count_gpus
 from tandem.tools.profiles.profile import DecodingSection, Profile, explain
 
 DRAFT_TARGET = "--draft-target-model-config"
@@ -71,14 +71,12 @@ class DraftingOptions:
         return inputs
 
     @property
-    def target_devices(self) -> Devices | None:
+    def devices(self) -> dict[str, Devices]:
+        """Return the devices of `target` and `draft`, as far as the strings name them."""
         if self.draft_target:
-            return self.draft_target.target_devices
-        return self.prompt_lookup.devices if self.prompt_lookup else None
-
-    @property
-    def draft_devices(self) -> Devices | None:
-        return self.draft_target.draft_devices if self.draft_target else None
+            given = self.draft_target
+            return {"target": given.target_devices, "draft": given.draft_devices}
+        return {"target": self.prompt_lookup.devices} if self.prompt_lookup else {}
 
 
 def add_drafting(parser: argparse.ArgumentParser) -> Options:
@@ -172,9 +170,10 @@ def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
     target = read_engine_dir(options.engine_dir)
     draft = read_engine_dir(options.draft_engine_dir) if options.draft_engine_dir else None
     _check_lists(drafting, target, draft)
-    gpus = count_gpus() if drafting.target_devices else 0
+    devices = drafting.devices
+    gpus = count_gpus() if devices else 0
     fraction = options.kv_cache_free_gpu_memory_fraction
-    engines = {"target": _section(target, drafting.target_devices, gpus, fraction)}
+    engines = {"target": _section(target, devices.get("target"), gpus, fraction)}
     if target.kind == "tensorrtllm":
         most = target.max_draft_len
         engines["target"]["build"] |= {
@@ -182,7 +181,7 @@ def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
             "speculative_decoding_mode": "draft_tokens_external" if most else None,
         }
     if draft:
-        engines["draft"] = _section(draft, drafting.draft_devices, gpus, fraction)
+        engines["draft"] = _section(draft, devices.get("draft"), gpus, fraction)
     folder = options.tokenizer_dir
     planned = _deployment(
         {
@@ -192,9 +191,8 @@ def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
             "tokenizer": {"folder": str(folder.absolute()) if folder else None},
         }
     )
-    devices = {"target": drafting.target_devices, "draft": drafting.draft_devices}
     on_torch = [name for name, section in engines.items() if section["kind"] == "torch"]
-    named = sorted({number for name in on_torch for number in devices[name] or ()})
+    named = sorted({number for name in on_torch for number in devices.get(name, ())})
     if named and not gpus:
         note = f"PyTorch sees no GPU: the CPU stands for {spell_devices(tuple(named))}"
         print(f"tandem: {note}", file=sys.stderr)
@@ -233,8 +231,8 @@ def _check_partners(options: argparse.Namespace, drafting: DraftingOptions) -> N
     if options.draft_engine_dir and not drafting.draft_target:
         raise TandemError(f'--draft-engine-dir needs {DRAFT_TARGET}, as in "[4,[0],[0],False]"')
     lookup = drafting.prompt_lookup
-    if lookup and lookup.devices != drafting.target_devices:
-        right = replace(lookup, devices=drafting.target_devices or ())
+    if lookup and lookup.devices != drafting.devices["target"]:
+        right = replace(lookup, devices=drafting.devices["target"])
         raise TandemError(
             f"{PROMPT_LOOKUP}: devices {spell_devices(lookup.devices)} are not the target devices "
             f'of {DRAFT_TARGET}; say {PROMPT_LOOKUP} "{right}"'

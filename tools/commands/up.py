@@ -94,12 +94,17 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
 
     gateway: where OpenAI's API is served; None where it is not.
     """
-    entry, prompt = planned.stream_entry.name, _example_prompt(planned)
+    entry = planned.stream_entry.name
+    # The demo's models have seen nothing but Python.
+    on_demo = planned.tokenizer.folder.is_relative_to(DEMO)
+    prompt = "def main():" if on_demo else "Once upon a time"
     model = [] if entry == MODEL else ["--model", entry]
     generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
     stream = f"http://{server.http_url}/v2/models/{entry}/generate_stream"
     request = json.dumps({"text_input": prompt, "max_tokens": 64, "stream": True})
-    command = {"command": shlex.join(server.command)} if _on_tensorrt(planned) else {}
+    # Several processes, or one with the options that NVIDIA's backend needs.
+    backends = [engine.backend for engine in (planned.target, planned.draft) if engine]
+    command = {"command": shlex.join(server.command)} if "tensorrtllm" in backends else {}
     rows = {
         **_choices(planned),
         **({"OpenAI": f"{gateway}/v1", "page": gateway} if gateway else {}),
@@ -143,16 +148,5 @@ def _choices(planned: Deployment) -> dict[str, str]:
 
 
 def _engine(section: EngineSection) -> str:
-    named = [getattr(section, name, None) for name in ("checkpoint", "kind")]
-    folder, kind = named
+    folder, kind = (getattr(section, name, None) for name in ("checkpoint", "kind"))
     return f"{folder} ({kind})" if folder else str(kind)
-
-
-def _example_prompt(planned: Deployment) -> str:
-    """Return a text that the models can continue: the demo's have seen nothing but Python."""
-    return "def main():" if planned.tokenizer.folder.is_relative_to(DEMO) else "Once upon a time"
-
-
-def _on_tensorrt(planned: Deployment) -> bool:
-    """Whether how it is launched is worth a line: several processes, or one as NVIDIA wants it."""
-    return "tensorrtllm" in (planned.target.backend, planned.draft and planned.draft.backend)

@@ -72,7 +72,9 @@ def find_triton() -> TritonInstall:
 def find_libpython() -> Path | None:
     """Return this interpreter's shared library, or None where it was built without one."""
     name = f"libpython{PYTHON}.so.1.0"
-    mapped = re.search(rf"\S*/{re.escape(name)}$", _memory_map(), re.MULTILINE)
+    mapped = re.search(
+        rf"\S*/{re.escape(name)}$", Path("/proc/self/maps").read_text(), re.MULTILINE
+    )
     if mapped:
         return Path(mapped.group())
     base = Path(sys.base_prefix) / "lib"
@@ -84,10 +86,6 @@ def find_libpython() -> Path | None:
 def cache_folder() -> Path:
     """Return where Tandem keeps what it can make again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
-
-
-def _memory_map() -> str:
-    return Path("/proc/self/maps").read_text()
 
 
 def _system_triton(python_lib: Path) -> TritonInstall:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
@@ -39,6 +42,25 @@ class BuildStep:
     def log(self) -> Path:
         return self.output.with_name(f"{self.output.name}.log")
 
+    @property
+    def stamp(self) -> Path:
+        """The file in the output that holds the digest of the step that made it."""
+        return self.output / ".tandem-build"
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.stamp.is_file() and self.stamp.read_text() == self.digest()
+
+    def digest(self) -> str:
+        """Return a hash of the command, the files it reads and the version of TensorRT-LLM."""
+        files = sorted(path for path in self.source.glob("*") if path.is_file())
+        read = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        try:
+            version = metadata.version("tensorrt_llm")
+        except metadata.PackageNotFoundError:
+            version = "none"
+        return hashlib.sha256(json.dumps([self.argv, version, read]).encode()).hexdigest()
+
 
 def engine_steps(
     name: str, engine: TensorRTLLMDraft, examples: Path = EXAMPLES
@@ -67,14 +89,11 @@ def engine_steps(
 def script(steps: Sequence[BuildStep]) -> str:
     lines = ["#!/bin/sh", "set -eu"]
     for step in steps:
-        lines += ["", f"# {step.name}", _command(step.argv)]
+        flags = [word for word in step.argv if word.startswith("--")]  # each on its own line
+        program = step.argv[: len(step.argv) - len(flags)]
+        command = " \\\n  ".join([shlex.join(program), *map(shlex.quote, flags)])
+        lines += ["", f"# {step.name}", command]
     return "\n".join(lines) + "\n"
-
-
-def _command(argv: Sequence[str]) -> str:
-    """A command with a flag on each line."""
-    first = next((at for at, word in enumerate(argv) if word.startswith("--")), len(argv))
-    return " \\\n  ".join([shlex.join(argv[:first]), *map(shlex.quote, argv[first:])])
 
 
 def _convert(
