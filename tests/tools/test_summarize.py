@@ -38,7 +38,7 @@ def options(line):
 
 def column(name, *texts, rounds=10, drafted=0, accepted=0):
     totals = AnswerTotals(rounds, drafted, accepted)
-    return AnswerColumn(name, [Answer(text, 20, totals, "stop", 0.5) for text in texts])
+    return AnswerColumn([Answer(text, 20, totals, "stop", 0.5) for text in texts], name)
 
 
 def compared(*texts, **figures):
@@ -170,7 +170,7 @@ def test_statistics_are_sums_over_the_answers():
 
 
 def test_statistics_are_missing_where_nothing_came():
-    nothing = AnswerColumn("hugging_face", [Answer()])
+    nothing = AnswerColumn([Answer()], "hugging_face")
     assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
     assert nothing.acceptance_rate is None
 

@@ -15,7 +15,7 @@ from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import Cell
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import Variant
-from tandem.tools.client.client import Answer, Client, Inputs, inputs_for
+from tandem.tools.client.client import Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 
 PRIMING_TOKENS = 2  # the fewest that make a draft model see the prompt
@@ -167,40 +167,27 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
             if self._ending.is_set():
                 break
             prompt = turn.scenario.prompts[number]
-            answer, arrivals = self._ask(client, turn.variant, prompt, most, stream=turn.stream)
-            traces.append(_trace(answer, arrivals if turn.stream else (), number))
+            trace = self._ask(client, turn.variant, prompt, most, stream=turn.stream)
+            trace.prompt = number
+            traces.append(trace)
         return traces
 
     def _ask(
         self, client: Client, variant: Variant, prompt: Inputs, max_tokens: int, *, stream: bool
-    ) -> tuple[Answer, tuple[Arrival, ...]]:
+    ) -> Trace:
         more = {**self._plan.more, **variant.inputs}
         inputs = inputs_for(prompt, max_tokens, more, stream=stream)
-        answer, arrivals = Answer(), []
+        trace = Trace()
         try:
             for chunk in client.stream(self._entry, inputs):
-                answer.add(chunk)
-                arrivals.append(Arrival(chunk.seconds, len(chunk.tokens)))
+                trace.add(chunk)
+                if stream:
+                    trace.arrivals += (Arrival(chunk.seconds, len(chunk.tokens)),)
         except TandemError:
             self._ending.set()
             raise
         self._on_answer(variant)
-        return answer, tuple(arrivals)
-
-
-def _trace(answer: Answer, arrivals: tuple[Arrival, ...], prompt: int) -> Trace:
-    statistics = answer.statistics or {}
-    return Trace(
-        num_tokens=answer.num_tokens,
-        seconds=answer.seconds,
-        engine_seconds=statistics.get("draft_seconds", 0) + statistics.get("target_seconds", 0),
-        num_rounds=answer.totals.num_rounds,
-        num_draft_tokens=answer.totals.num_draft_tokens,
-        num_accepted_tokens=answer.totals.num_accepted_tokens,
-        arrivals=arrivals,
-        prompt=prompt,
-        text=answer.text,
-    )
+        return trace
 
 
 def _rotated(items: Sequence[Item], by: int) -> list[Item]:

@@ -138,50 +138,40 @@ LATENCIES = (
 )
 
 
+# The statistics that the JSON has under their own names.
+SPREADS = (
+    *("tokens_per_second", "speedup", "ideal_speedup", "efficiency", "acceptance_rate"),
+    *("tokens_per_round", "scaling", "seconds_to_first_token"),
+)
+SPREAD_KEYS = ("median", f"p{LOW}", f"p{HIGH}")
+
+
 def _row(statistics: VariantStatistics) -> dict[str, Any]:
     cell = statistics.cell
-    spreads = {
-        "tokens_per_second": statistics.tokens_per_second,
-        "speedup": statistics.speedup,
-        "ideal_speedup": statistics.ideal_speedup,
-        "efficiency": statistics.efficiency,
-        "orchestration_seconds_per_round": statistics.orchestration_seconds,
-        "acceptance_rate": statistics.acceptance_rate,
-        "tokens_per_round": statistics.tokens_per_round,
-        "scaling": statistics.scaling,
-        "seconds_to_first_token": statistics.seconds_to_first_token,
-    }
-    percentiles = {
-        "inter_token_seconds": statistics.inter_token_seconds,
-        "gap_seconds": statistics.gap_seconds,
-    }
     return {
         "scenario": cell.scenario,
         "num_streams": cell.num_streams,
         **asdict(cell.variant),
         "num_draft_tokens": cell.variant.length,
-        **{name: spread and _spread(spread) for name, spread in spreads.items()},
-        **{
-            name: found and dict(zip(("p50", "p99"), found, strict=True))
-            for name, found in percentiles.items()
-        },
+        **{name: _named(getattr(statistics, name), SPREAD_KEYS) for name in SPREADS},
+        "orchestration_seconds_per_round": _named(statistics.orchestration_seconds, SPREAD_KEYS),
+        "inter_token_seconds": _named(statistics.inter_token_seconds, ("p50", "p99")),
+        "gap_seconds": _named(statistics.gap_seconds, ("p50", "p99")),
         "num_different": statistics.num_different,
         "repetitions": [_repetition(repetition) for repetition in cell.whole],
         "streamed_repetitions": [_repetition(repetition) for repetition in cell.streamed],
     }
 
 
-def _spread(spread: Spread) -> dict[str, float]:
-    return {"median": spread.median, f"p{LOW}": spread.low, f"p{HIGH}": spread.high}
+def _named(values: Sequence[float] | None, names: Sequence[str]) -> dict[str, float] | None:
+    return None if values is None else dict(zip(names, values, strict=True))
 
 
 def _repetition(repetition: Repetition) -> dict[str, Any]:
     return {
-        "num_answers": len(repetition.traces),
+        "num_answers": len(repetition.answers),
         "num_tokens": repetition.num_tokens,
-        "num_rounds": repetition.num_rounds,
-        "num_draft_tokens": repetition.num_draft_tokens,
-        "num_accepted_tokens": sum(t.num_accepted_tokens for t in repetition.traces),
+        **repetition.totals._asdict(),
         "elapsed_seconds": repetition.elapsed_seconds,
         "seconds": repetition.seconds,
         "engine_seconds": repetition.engine_seconds,

@@ -158,7 +158,7 @@ def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
 
 
 def _traces(repetitions: Iterable[Repetition]) -> list[Trace]:
-    return [trace for repetition in repetitions for trace in repetition.traces]
+    return [trace for repetition in repetitions for trace in repetition.answers]
 
 
 def _p50_p99(values: Sequence[float]) -> tuple[float, float] | None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -98,9 +99,31 @@ class Answer:
         if self.seconds_to_first_token is None and chunk.tokens:
             self.seconds_to_first_token = chunk.seconds
 
+
+@dataclass(frozen=True)
+class Answers:
+    """Some answers, and the sums and rates of all together; None for a rate without a meaning."""
+
+    answers: Sequence[Answer]
+
+    @cached_property
+    def num_tokens(self) -> int:
+        return sum(answer.num_tokens for answer in self.answers)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Return the sum of the answers' seconds, even if they overlapped."""
+        return sum(answer.seconds for answer in self.answers)
+
+    @cached_property
+    def totals(self) -> AnswerTotals:
+        return AnswerTotals(
+            *map(sum, zip(*(answer.totals for answer in self.answers), strict=True))
+        )
+
     @property
     def tokens_per_second(self) -> float:
-        """Tokens over the whole time, the wait for the first one included."""
+        """Return the rate over all seconds, with the wait for the first token."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
     @property
@@ -109,8 +132,8 @@ class Answer:
         return self.totals.num_accepted_tokens / drafted if drafted else None
 
     @property
-    def tokens_per_round(self) -> float:
-        return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else 0.0
+    def tokens_per_round(self) -> float | None:
+        return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else None
 
 
 def inputs_for(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 
 from tandem.contract.entry import Kind
-from tandem.tools.client.client import Answer, Client, Inputs
+from tandem.tools.client.client import Answer, Answers, Client, Inputs
 from tandem.tools.client.spans import Spans
 
 STYLES: Mapping[Kind | None, str] = {"accepted": "green", "forced": "magenta"}
@@ -48,15 +48,15 @@ def coloured(console: Console) -> bool:
 
 
 def closing_line(answer: Answer) -> str:
-    first = answer.seconds_to_first_token
-    rate = answer.acceptance_rate
+    first, rates = answer.seconds_to_first_token, Answers([answer])
+    rate = rates.acceptance_rate
     return ", ".join(
         (
             f"{answer.num_tokens} tokens",
-            f"{answer.tokens_per_second:.1f} tokens/s",
+            f"{rates.tokens_per_second:.1f} tokens/s",
             "no first token" if first is None else f"first token after {first * 1000:.0f} ms",
             "nothing drafted" if rate is None else f"acceptance {rate:.0%}",
-            *([] if rate is None else [f"{answer.tokens_per_round:.2f} tokens per round"]),
+            *([] if rate is None else [f"{rates.tokens_per_round or 0:.2f} tokens per round"]),
             answer.finish_reason or "cancelled",
         )
     )

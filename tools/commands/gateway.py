@@ -64,21 +64,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _readable(template: Path | None) -> Path | None:
+def run(options: argparse.Namespace) -> int:
+    template = options.chat_template
     try:
         if template is not None:
             template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise TandemError(f"--chat-template: cannot read {template}: {reason}") from error
-    return template
-
-
-def run(options: argparse.Namespace) -> int:
     settings = GatewaySettings(
         url=options.url,
         tokenizer=options.tokenizer,
-        chat_template=_readable(options.chat_template),
+        chat_template=template,
         api_key=options.api_key or os.environ.get(KEY_VARIABLE) or None,
         max_body_bytes=options.max_body_mb * MEGABYTE,
         allowed_origins=tuple(options.allow_origin),

@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
             for number, item in enumerate(items, start=1):
                 status.update(f"transformers: item {number} of {len(items)}: {item.id}")
                 answers.append(hugging_face.answer(item.text, options.max_output_len, item.stop))
-        columns.append(AnswerColumn("hugging_face", answers))
+        columns.append(AnswerColumn(answers, "hugging_face"))
     comparison = AccuracyComparison(items, columns, rouge)
     console = console_of_width(WIDTH)
     console.print(comparison.table(), highlight=False)
@@ -198,7 +198,7 @@ def answer_in_turns(
             for inputs, answers in turns if number % 2 else reversed(turns):
                 answers.append(answer(item, inputs, most))
     name = str(speculation.get(tensors.DRAFTER, "default"))
-    return AnswerColumn(CONTROL, control), AnswerColumn(name, speculative)
+    return AnswerColumn(control, CONTROL), AnswerColumn(speculative, name)
 
 
 def _read_drafting(options: argparse.Namespace) -> DraftingOptions:

@@ -14,16 +14,7 @@ from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import VariantStatistics
 from tandem.tools.benchmark.target_server import served_drafters
 from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
-from tandem.tools.commands.measuring import (
-    add_measuring,
-    add_variants,
-    chosen_target,
-    drafters_of,
-    lengths_of,
-    measure,
-    prompts_of,
-    show,
-)
+from tandem.tools.commands import measuring
 from tandem.tools.commands.options import add_count
 
 DRAFT_LENGTHS = (2, 4, 8, 12, AUTO)
@@ -31,8 +22,8 @@ NGRAM_SIZES = (1, 2, 3)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
-    add_variants(
+    measuring.add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
+    measuring.add_variants(
         parser,
         drafters="those served that propose drafts of their own",
         lengths="2,4,8,12,auto",
@@ -43,24 +34,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    target = chosen_target(options)
-    scenarios = prompts_of(options)
+    target = measuring.chosen_target(options)
+    scenarios = measuring.prompts_of(options)
     # One setting must serve all kinds of prompts.
     together = Scenario(
         ", ".join(scenario.name for scenario in scenarios),
         [prompt for scenario in scenarios for prompt in scenario.prompts],
     )
     served = served_drafters(target)
-    drafters = drafters_of(served, options.drafter)
+    drafters = measuring.drafters_of(served, options.drafter)
     variants = variants_of(
         # Unasked, one that chooses among the others would double the time.
         drafters if options.drafter else [kind for kind in drafters if kind.proposes],
-        lengths_of(served, options.num_draft_tokens, DRAFT_LENGTHS),
+        measuring.lengths_of(served, options.num_draft_tokens, DRAFT_LENGTHS),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    report = measure(options, target, [together], variants, [options.concurrency])
-    show(options, report)
+    report = measuring.measure(options, target, [together], variants, [options.concurrency])
+    measuring.show(options, report)
     print("\n".join(advice(report.rows, served.kinds)))
     return 0
 

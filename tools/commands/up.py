@@ -9,13 +9,13 @@ import shlex
 import signal
 import tempfile
 import webbrowser
-from contextlib import closing
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 from tandem.bls.settings import AUTO
 from tandem.tools.client.client import MODEL
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
-from tandem.tools.commands.front import Front, add_front
+from tandem.tools.commands.front import add_front, listening, serving_before
 from tandem.tools.commands.options import DEMO, port
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
@@ -67,10 +67,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> None:
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
-    with closing(Front(options)) as front:
+    with ExitStack() as stack:
+        bound = None
+        if not options.no_gateway:  # before the server starts: a busy port is reported at once
+            bound = stack.enter_context(
+                listening(options.address, options.gateway_port, "--gateway-port")
+            )
         server = start(planned, models, ports, options.address)
         try:
-            with front.before(server.grpc_url, planned.tokenizer.folder) as url:
+            gateway: AbstractContextManager[str | None] = nullcontext()
+            if bound:
+                gateway = serving_before(bound, server.grpc_url, planned.tokenizer.folder)
+            with gateway as url:
                 print(greeting(server, planned, url), flush=True)
                 if options.open and url:
                     open_page(url)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tandem.tools.client.client import Answer
+from tandem.tools.client.client import Answers
 from tandem.tools.client.dataset import Item
 from tandem.tools.evaluation.rouge import MEASURES, Rouge, Scores
 
@@ -16,40 +16,23 @@ NOTHING = "-"
 
 
 @dataclass(frozen=True)
-class AnswerColumn:
-    """Who answered, and an answer for each item of the dataset."""
+class AnswerColumn(Answers):
+    """An answer for each item of the dataset, and the name of what answered."""
 
     name: str
-    answers: Sequence[Answer]
 
     @property
     def texts(self) -> list[str]:
         return [answer.text for answer in self.answers]
 
     @property
-    def num_tokens(self) -> int:
-        return sum(answer.num_tokens for answer in self.answers)
-
-    @property
-    def tokens_per_second(self) -> float:
-        seconds = sum(answer.seconds for answer in self.answers)
-        return self.num_tokens / seconds if seconds else 0.0
-
-    @property
     def tokens_per_round(self) -> float | None:
-        """Emitted / rounds; None if nothing was drafted.
+        """Return emitted tokens / rounds; None if nothing was drafted.
 
-        Without drafts a round is a token of the target, and some are computed but never emitted:
-        those behind the end of an answer.
+        Without drafts a round is a token of the target, and the tokens that are computed after the
+        end of an answer are never emitted.
         """
-        rounds = sum(answer.totals.num_rounds for answer in self.answers)
-        return self.num_tokens / rounds if rounds and self.acceptance_rate is not None else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        drafted = sum(answer.totals.num_draft_tokens for answer in self.answers)
-        accepted = sum(answer.totals.num_accepted_tokens for answer in self.answers)
-        return accepted / drafted if drafted else None
+        return super().tokens_per_round if self.acceptance_rate is not None else None
 
 
 class AccuracyComparison:

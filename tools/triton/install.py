@@ -54,6 +54,23 @@ class TritonInstall:
         found = re.search(rb"libpython(3\.\d+)\.so", self.stub.read_bytes())
         return found.group(1).decode() if found else None
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the server.
+
+        A stub finds this interpreter's packages by PATH, and its libpython by LD_LIBRARY_PATH.
+        """
+        path = os.environ.get("PATH", os.defpath)
+        return os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}",
+            "LD_LIBRARY_PATH": library_path(*self.library_path),
+        }
+
+
+def library_path(*folders: Path) -> str:
+    """Return LD_LIBRARY_PATH with some folders put first."""
+    inherited = os.environ.get("LD_LIBRARY_PATH")
+    return os.pathsep.join([*map(str, folders), *([inherited] if inherited else [])])
+
 
 def find_triton() -> TritonInstall:
     """Return the Triton to start; raise TandemError where there is none that can run here."""

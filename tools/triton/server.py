@@ -142,7 +142,11 @@ class TritonServer:
     def _start_once(self) -> None:
         install = find_triton()
         for path in (self.repository, install.backends):
-            _refuse_spaces(path)
+            if any(letter.isspace() for letter in str(path)):  # no Python model would start
+                raise TandemError(
+                    f"Triton serves no path with a space: {path}; where it is Tandem's own, TMPDIR "
+                    "or XDG_CACHE_HOME moves it"
+                )
         self.ports = claim_ports(self._wanted_ports, self.address)
         self.command = self._command(install)
         handle, log = tempfile.mkstemp(prefix="tandem-triton-", suffix=".log")
@@ -157,7 +161,7 @@ class TritonServer:
             stdout=handle,
             stderr=handle,
             cwd=self._empty_folder,
-            env=_environment(install),
+            env=install.environment(),
             start_new_session=True,
         )
         os.close(handle)
@@ -302,25 +306,6 @@ class TritonServer:
         """Return the error to raise; from now on the log is kept."""
         self._failed = True
         return TandemError(f"{reason}; log: {self.log.path}")
-
-
-def _environment(install: TritonInstall) -> dict[str, str]:
-    """The stub finds this interpreter's packages by PATH, and its libpython by LD_LIBRARY_PATH."""
-    inherited = os.environ.get("LD_LIBRARY_PATH")
-    libraries = [*map(str, install.library_path), *([inherited] if inherited else [])]
-    return os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "LD_LIBRARY_PATH": os.pathsep.join(libraries),
-    }
-
-
-def _refuse_spaces(path: Path) -> None:
-    """Raise TandemError for a path that Triton would tear apart: its Python models never start."""
-    if any(letter.isspace() for letter in str(path)):
-        raise TandemError(
-            f"Triton serves no path with a space: {path}; where it is Tandem's own, TMPDIR or "
-            "XDG_CACHE_HOME moves it"
-        )
 
 
 def claim_ports(ports: Ports, address: str) -> Ports:

@@ -109,7 +109,14 @@ def _convert(
         f"--pp_size={engine.pp_size}",
     )
     if convert.qformat is None:
-        converter = examples / _family(name, engine) / CONVERT
+        here = engine.checkpoint.is_dir()
+        model_type = read_model_type(engine.checkpoint) if here else UNSEEN
+        if model_type not in CONVERTERS:
+            raise TandemError(
+                f"engines.{name}.convert: no converter known for model_type '{model_type}', only "
+                f"for {', '.join(CONVERTERS)}; name a qformat, because quantize.py takes more",
+            )
+        converter = examples / CONVERTERS[model_type] / CONVERT
         return CONVERT.name, ("python3", str(converter), *common)
     return QUANTIZE.name, (
         *("python3", str(examples / QUANTIZE), *common, f"--qformat={convert.qformat}"),
@@ -117,17 +124,6 @@ def _convert(
         f"--calib_size={convert.calib_size}",
         *([f"--calib_dataset={convert.calib_dataset}"] if convert.calib_dataset else []),
     )
-
-
-def _family(name: str, engine: TensorRTLLMDraft) -> Path:
-    here = engine.checkpoint.is_dir()
-    model_type = read_model_type(engine.checkpoint) if here else UNSEEN
-    if model_type not in CONVERTERS:
-        raise TandemError(
-            f"engines.{name}.convert: no converter known for model_type '{model_type}', only for "
-            f"{', '.join(CONVERTERS)}; name a qformat, because quantize.py takes more",
-        )
-    return CONVERTERS[model_type]
 
 
 def _flags(build: BuildSection) -> Iterator[str]:

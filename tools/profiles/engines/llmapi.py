@@ -28,6 +28,11 @@ from tandem.tools.profiles.engines.base import (
 from tandem.tools.profiles.engines.lookup import LookupSection
 
 MAX_SEQ_LEN = 8192
+# Fields whose settings follow from others too; the rest are settings as they are.
+DECIDED = (
+    *("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens"),
+    *("prompt_lookup", "draft"),
+)
 SEQUENCES_CACHED = 16  # what the KV cache holds where the profile does not say
 
 
@@ -134,14 +139,7 @@ class LlmApiTarget(OwnEngineSection):
             vocab_size=checkpoint.vocab_size,
             max_seq_len=length - self._longest_draft,
             kv_cache_tokens=cache,
-            tensor_parallel_size=self.tensor_parallel_size,
-            dtype=self.dtype,
-            max_batch_size=self.max_batch_size,
-            max_num_tokens=self.max_num_tokens,
-            kv_block_tokens=self.kv_block_tokens,
-            free_gpu_memory_fraction=self.free_gpu_memory_fraction,
-            enable_block_reuse=self.enable_block_reuse,
-            trust_remote_code=self.trust_remote_code,
+            **self.model_dump(exclude={*OwnEngineSection.model_fields, *DECIDED}),
             **self._speculation(),
         )
 
