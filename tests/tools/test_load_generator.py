@@ -107,7 +107,7 @@ def test_where_not_all_streams_can_begin_the_others_do_not_wait(asked, monkeypat
 
     class FewThreads(ThreadPoolExecutor):
         def submit(self, work, *args):
-            if work.__name__ == "stream" and args == (2,):
+            if work.__name__ == "ask" and args == (2,):
                 raise RuntimeError("can't start new thread")
             return super().submit(work, *args)
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import Cell
@@ -51,15 +51,6 @@ class LoadPlan:
     def each_of(self, prompts: int, count: int) -> int:
         """Return how many of so many prompts each of the streams asks; one alone asks all."""
         return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
-
-
-class _Turn(NamedTuple):
-    """A variant's turn: the prompts that each stream puts, by their numbers, and how."""
-
-    scenario: Scenario
-    variant: Variant
-    prompts: Sequence[int]
-    stream: bool
 
 
 class LoadGenerator(AbstractContextManager["LoadGenerator"]):
@@ -131,43 +122,46 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         variants = self._plan.variants
         if count > 1:
             for variant in _rotated(variants, number):
-                turn = _Turn(scenario, variant, range(len(scenario.prompts)), stream)
-                yield variant, self._together(turn, count)
+                yield variant, self._together(scenario, variant, count, stream=stream)
             return
         traces: dict[Variant, list[Trace]] = {variant: [] for variant in variants}
         for prompt in range(len(scenario.prompts)):
             for variant in _rotated(variants, number + prompt):
-                turn = _Turn(scenario, variant, [prompt], stream)
-                traces[variant] += self._one_by_one(turn, self._clients[0])
+                traces[variant] += self._one_by_one(0, scenario, variant, [prompt], stream=stream)
         for variant in variants:
             yield variant, Repetition.of_one_stream(traces[variant])
 
-    def _together(self, turn: _Turn, count: int) -> Repetition:
+    def _together(
+        self, scenario: Scenario, variant: Variant, count: int, *, stream: bool
+    ) -> Repetition:
         """Run streams at once. Each begins with a different prompt, and asks its share or all."""
-        each = self._plan.each_of(len(turn.prompts), count)
-        apart = 1 if each == len(turn.prompts) else each
+        prompts = range(len(scenario.prompts))
+        each = self._plan.each_of(len(prompts), count)
+        apart = 1 if each == len(prompts) else each
         barrier = threading.Barrier(count)
-        self._open.callback(barrier.abort)  # who came waits for nobody that cannot begin
+        self._open.callback(barrier.abort)  # so that no thread waits for one that cannot begin
 
-        def stream(number: int) -> tuple[list[Trace], float, float]:
-            own = turn._replace(prompts=_rotated(turn.prompts, number * apart)[:each])
+        def ask(number: int) -> tuple[list[Trace], float, float]:
+            own = _rotated(prompts, number * apart)[:each]
             barrier.wait()
             began = time.perf_counter()
-            traces = self._one_by_one(own, self._clients[number])
+            traces = self._one_by_one(number, scenario, variant, own, stream=stream)
             return traces, began, time.perf_counter()
 
-        done = [*self._threads.map(stream, range(count))]
+        done = [*self._threads.map(ask, range(count))]
         began, ended = min(began for _, began, _ in done), max(ended for *_, ended in done)
         return Repetition([trace for traces, *_ in done for trace in traces], ended - began)
 
-    def _one_by_one(self, turn: _Turn, client: Client) -> list[Trace]:
-        most = self._plan.max_tokens
-        traces = []
-        for number in turn.prompts:
+    def _one_by_one(
+        self, client: int, scenario: Scenario, variant: Variant, prompts: list[int], *, stream: bool
+    ) -> list[Trace]:
+        """Ask prompts, given by their numbers, over one of the connections."""
+        most, traces = self._plan.max_tokens, []
+        for number in prompts:
             if self._ending.is_set():
                 break
-            prompt = turn.scenario.prompts[number]
-            trace = self._ask(client, turn.variant, prompt, most, stream=turn.stream)
+            prompt = scenario.prompts[number]
+            trace = self._ask(self._clients[client], variant, prompt, most, stream=stream)
             trace.prompt = number
             traces.append(trace)
         return traces

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from tandem.tools import extras
 from tandem.tools.errors import TandemError
@@ -33,12 +32,11 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 class TritonInstall:
     """A Triton that can be started.
 
-    source: a system installation, or the wheel's server assembled in our cache.
-    version: of the server itself, "?" where nothing says it. wheel: the version of the wheel.
+    version: of the server itself, "?" if nothing says it. wheel: the version of the wheel that the
+    server comes from; None for a system installation.
     library_path: folders that LD_LIBRARY_PATH must begin with, in this order.
     """
 
-    source: Literal["system", "wheel"]
     version: str
     binary: Path
     backends: Path
@@ -108,7 +106,6 @@ def cache_folder() -> Path:
 def _system_triton(python_lib: Path) -> TritonInstall:
     version = SYSTEM_TRITON / "TRITON_VERSION"
     return TritonInstall(
-        source="system",
         version=version.read_text().strip() if version.is_file() else "?",
         binary=SYSTEM_TRITON / "bin" / "tritonserver",
         backends=SYSTEM_TRITON / "backends",
@@ -132,7 +129,6 @@ def _wheel_triton(python_lib: Path) -> TritonInstall:
     version = metadata.version(WHEEL)
     home = _assemble(package / "tritonserver", version)
     return TritonInstall(
-        source="wheel",
         version=SERVERS.get(version, "?"),
         wheel=version,
         binary=home / "bin" / "tritonserver",
