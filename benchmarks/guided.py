@@ -31,8 +31,7 @@ from tandem.contract import entry as tensors
 from tandem.guides.compiler import GuideCompiler
 from tandem.guides.guide import Guide
 from tandem.guides.matcher import GuideMatcher
-from tandem.tools.client.client import Answer, Client
-from tandem.tools.client.request import inputs_for
+from tandem.tools.client.client import Answer, Client, inputs_for
 from tandem.tools.commands.options import EMBEDDED
 from tandem.tools.models.named import model_named
 from tandem.tools.profiles import deployment

@@ -28,8 +28,7 @@ import numpy as np
 
 from tandem.contract import entry as tensors
 from tandem.guides.worker import NICENESS
-from tandem.tools.client.client import Client, Inputs
-from tandem.tools.client.request import inputs_for
+from tandem.tools.client.client import Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving

@@ -27,8 +27,7 @@ from tandem.contract import entry as tensors
 from tandem.demo.checkpoint import load_checkpoint
 from tandem.demo.evaluate import load_prompts
 from tandem.demo.tokens import load_tokenizer
-from tandem.tools.client.client import Client
-from tandem.tools.client.request import inputs_for
+from tandem.tools.client.client import Client, inputs_for
 from tandem.tools.commands.options import EMBEDDED
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving

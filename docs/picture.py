@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tandem.contract import entry as tensors
-from tandem.tools.client.client import Answer, Client
-from tandem.tools.client.request import inputs_for
+from tandem.tools.client.client import Answer, Answers, Client, inputs_for
 from tandem.tools.client.terminal import show
 from tandem.tools.commands.demo import last_lines, read_prompts
 from tandem.tools.commands.options import EMBEDDED, PROMPTS
@@ -46,9 +45,10 @@ def main() -> None:
 
 def caption(answer: Answer) -> Text:
     """Say what the colours mean, and what this answer's rounds came to."""
+    rates = Answers([answer])
     return Text(
         f"\ngreen: draft tokens that the target accepted "
-        f"({answer.acceptance_rate:.0%}); {answer.tokens_per_round:.2f} tokens per round",
+        f"({rates.acceptance_rate:.0%}); {rates.tokens_per_round:.2f} tokens per round",
         style="dim",
     )
 

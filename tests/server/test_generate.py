@@ -16,8 +16,7 @@ from rich.console import Console
 
 from tandem.contract import entry
 from tandem.tools import cli as command
-from tandem.tools.client.client import Answer, Client
-from tandem.tools.client.request import inputs_for
+from tandem.tools.client.client import Answer, Client, inputs_for
 from tandem.tools.client.terminal import PICTURES, show
 
 PROMPT = "def main():"

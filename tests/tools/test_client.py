@@ -5,7 +5,7 @@ import pytest
 
 from tandem.contract import entry
 from tandem.tools.client import client
-from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals, Client, as_array
+from tandem.tools.client.client import Answer, AnswerChunk, Answers, AnswerTotals, Client, as_array
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,15 @@ def test_answer_adds_up_its_chunks():
     assert answer.num_tokens == 5
     assert answer.finish_reason == "length"
     assert answer.seconds_to_first_token == 0.5
-    assert answer.tokens_per_second == 2.5
-    assert answer.acceptance_rate == 3 / 8
-    assert answer.tokens_per_round == 2.5
+    rates = Answers([answer])
+    assert rates.tokens_per_second == 2.5
+    assert rates.acceptance_rate == 3 / 8
+    assert rates.tokens_per_round == 2.5
 
 
 def test_answer_of_which_nothing_came_has_no_statistics():
     answer = Answer()
-    assert (answer.tokens_per_second, answer.tokens_per_round) == (0, 0)
-    assert answer.acceptance_rate is None
+    rates = Answers([answer])
+    assert (rates.tokens_per_second, rates.tokens_per_round) == (0, None)
+    assert rates.acceptance_rate is None
     assert answer.seconds_to_first_token is None

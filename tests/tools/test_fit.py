@@ -8,7 +8,7 @@ from checkpoints import write_empty, write_tokenizer
 
 from tandem.tools.errors import TandemError
 from tandem.tools.models import fit
-from tandem.tools.profiles import deployment, gpus, memory
+from tandem.tools.profiles import deployment, machine
 
 COUNTS = {"target": 400_000_000, "draft": 1_000_000}
 
@@ -77,20 +77,20 @@ def test_a_gpu_gives_a_cache_without_pages_twice_its_tokens(planned, monkeypatch
 
 def test_a_part_of_a_gpu_is_left_alone(monkeypatch):
     for told, free in (([70, 100], 60), ([5, 100], 0), ([], None)):
-        monkeypatch.setattr(gpus, "_asked", lambda _, told=told: told)
-        assert gpus.free_gpu_memory(0.9) == free
-        assert gpus.count_gpus() == (told[0] if told else 0)
+        monkeypatch.setattr(machine, "_asked", lambda _, told=told: told)
+        assert machine.free_gpu_memory(0.9) == free
+        assert machine.count_gpus() == (told[0] if told else 0)
 
 
 def test_memory_of_a_container_is_what_its_limit_leaves(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
-    monkeypatch.setattr(memory, "MEMINFO", meminfo)
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
-    assert memory.free_memory() == 8000 * 1024
+    monkeypatch.setattr(machine, "MEMINFO", meminfo)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    assert machine.free_memory() == 8000 * 1024
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("3000000\n")
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 500000\n")
-    assert memory.free_memory() == 8000 * 1024
+    assert machine.free_memory() == 8000 * 1024
     (tmp_path / "memory.max").write_text("4000000\n")
-    assert memory.free_memory() == 1_500_000
+    assert machine.free_memory() == 1_500_000

@@ -12,7 +12,7 @@ from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.trace import Arrival
 from tandem.tools.benchmark.variant import CONTROL, Variant
-from tandem.tools.client.client import Answer, AnswerChunk, AnswerTotals
+from tandem.tools.client.client import AnswerChunk, AnswerTotals
 from tandem.tools.errors import TandemError
 
 DRAFTS = Variant("draft_model", 4)
@@ -107,7 +107,7 @@ def test_where_not_all_streams_can_begin_the_others_do_not_wait(asked, monkeypat
 
     class FewThreads(ThreadPoolExecutor):
         def submit(self, work, *args):
-            if work.__name__ == "stream" and args == (2,):
+            if work.__name__ == "ask" and args == (2,):
                 raise RuntimeError("can't start new thread")
             return super().submit(work, *args)
 
@@ -120,10 +120,10 @@ def test_every_stream_asks_every_prompt_and_the_last_repetitions_are_streamed(as
     answered = []
     plan, cells = measured([1, 3], streamed=1, seen=answered.append)
     assert len(asked) == len(answered) == plan.num_answers
-    assert [[len(r.traces) for r in c.whole] for c in cells] == [[2, 2], [2, 2], [6, 6], [6, 6]]
+    assert [[len(r.answers) for r in c.whole] for c in cells] == [[2, 2], [2, 2], [6, 6], [6, 6]]
     assert all(len(c.streamed) == 1 for c in cells)
-    assert {trace.arrivals for trace in cells[-1].streamed[0].traces} == {(Arrival(1.0, 2),)}
-    assert cells[-1].whole[0].traces[0].arrivals == ()
+    assert {trace.arrivals for trace in cells[-1].streamed[0].answers} == {(Arrival(1.0, 2),)}
+    assert cells[-1].whole[0].answers[0].arrivals == ()
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,4 @@ def test_streams_share_the_prompts_where_each_has_its_own(asked, count, texts, e
     assert len(asked) == plan.num_answers
     for cell in cells:
         for repetition in cell.whole:
-            assert "".join(texts[trace.prompt] for trace in repetition.traces) == expected
-
-
-def test_answers_become_traces():
-    answer = Answer()
-    statistics = {"draft_seconds": 0.25, "target_seconds": 0.5}
-    answer.add(AnswerChunk("x", [1, 2], AnswerTotals(1, 4, 1), "length", 1.0, statistics))
-    found = load_generator._trace(answer, (), 3)
-    assert (found.engine_seconds, found.num_rounds, found.prompt) == (0.75, 1, 3)
+            assert "".join(texts[trace.prompt] for trace in repetition.answers) == expected

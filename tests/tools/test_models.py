@@ -17,8 +17,7 @@ from tandem.tools.errors import TandemError
 from tandem.tools.models import fit, named
 from tandem.tools.models import hub as hub_module
 from tandem.tools.models.hub import HubModel
-from tandem.tools.models.named import model_named
-from tandem.tools.models.source import CheckpointFolder
+from tandem.tools.models.named import CheckpointFolder, model_named
 from tandem.tools.models.weights import count_parameters
 
 ID = "owner/small-model"

@@ -1,10 +1,8 @@
 """`tandem perf`: the commands of the load generators, and where perf_analyzer comes from."""
 
-import argparse
 import json
 import shlex
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -141,7 +139,7 @@ def load_generator(wheel, monkeypatch):
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(MEMBER, program)
     monkeypatch.setattr(perf_analyzer, "_download", lambda folder: wheel)
-    monkeypatch.setattr(perf, "_check_entries", lambda url, loads: None)
+    monkeypatch.setattr(perf, "_check_entries", lambda *_: None)
     monkeypatch.delenv("no_grpc_proxy", raising=False)
 
 
@@ -152,18 +150,3 @@ def test_exit_status_is_the_load_generators_and_no_proxy_is_near(capfd, url, dir
     shown = capfd.readouterr().out.splitlines()
     asked = [line for line in shown if not line.startswith("$ ")]
     assert asked == [f"bls by {direct}", f"bls_stream by {direct}"]
-
-
-def test_entries_with_a_drafter_of_their_own_are_left_out():
-    assert list(perf._entries(None)) == ["bls", "bls_stream"]
-    options = argparse.Namespace(
-        prompts=Path(__file__),
-        limit=1,
-        max_tokens=4,
-        entry=None,
-        drafter=None,
-        num_draft_tokens=None,
-        concurrency="1",
-        requests=1,
-    )
-    assert [load.stream for load in perf.loads_for(options, None)] == [False, True]

@@ -90,7 +90,7 @@ def built(here):
     return here
 
 
-def test_draft_target_command_of_the_documents_is_understood():
+def test_draft_target_command_of_the_documents_is_understood(capsys):
     given = options(DRAFT_TARGET)
     drafting = run_options.read_drafting(given)
     assert drafting.inputs == {
@@ -101,8 +101,9 @@ def test_draft_target_command_of_the_documents_is_understood():
     assert given.max_output_len == 256
     assert given.input_text == ["How does Draft-Sampling work?"]
     planned = run_options.plan(given, drafting)
-    assert planned.deployment.drafters[0] == "draft_model"
-    assert planned.notes[0] == "PyTorch sees no GPU: the CPU stands for [0,1]"
+    assert planned.drafters[0] == "draft_model"
+    note = capsys.readouterr().err.splitlines()[0]
+    assert note == "tandem: PyTorch sees no GPU: the CPU stands for [0,1]"
 
 
 def test_prompt_lookup_command_of_the_documents_is_understood():
@@ -113,7 +114,7 @@ def test_prompt_lookup_command_of_the_documents_is_understood():
         entry.PROMPT_LOOKUP_NUM_TOKENS: 10,
         entry.MAX_MATCHING_NGRAM_SIZE: 2,
     }
-    assert run_options.plan(given, drafting).deployment.draft is None
+    assert run_options.plan(given, drafting).draft is None
 
 
 def test_both_strings_make_the_hybrid():
@@ -163,11 +164,11 @@ def test_draft_that_is_longer_than_the_target_verifies_is_refused():
     )
 
 
-def test_built_engines_are_served_as_their_config_says(built):
+def test_built_engines_are_served_as_their_config_says(built, capsys):
     line = f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"'
     planned = plan(f"{line} --kv-cache-free-gpu-memory-fraction 0.35")
-    assert planned.notes == ()
-    profile = planned.deployment.profile
+    assert capsys.readouterr().err == ""
+    profile = planned.profile
     target, draft = profile.engines.target, profile.engines.draft
     assert (target.kind, draft.kind) == ("tensorrtllm", "tensorrtllm")
     assert (target.engine_dir, draft.engine_dir) == (built / "target", built / "draft")
@@ -176,14 +177,14 @@ def test_built_engines_are_served_as_their_config_says(built):
     assert (target.max_draft_len, draft.max_draft_len) == (10, 0)
     assert target.run.kv_cache_free_gpu_mem_fraction == 0.35
     assert target.run.max_tokens_in_paged_kv_cache == 4800
-    settings = planned.deployment.loop_settings()
+    settings = planned.loop_settings()
     assert (settings.draft_len, settings.use_draft_logits) == (4, True)
     assert (settings.target.vocab_size, settings.target.max_seq_len) == (300, 4800)
     assert (settings.target.kv_block_tokens, settings.target.logits_dtype) == (64, "FP16")
 
 
 def test_built_engines_are_rendered_and_launched_like_a_profiles(built):
-    planned = plan(f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"').deployment
+    planned = plan(f'{PAIR} --draft-target-model-config "[4,[2],[0,1],True]"')
     models = {model.name: model for model in repository.models(planned)}
     parameters = models["target"].parameters
     assert models["target"].backend == models["draft"].backend == "tensorrtllm"
@@ -197,7 +198,7 @@ def test_built_engines_are_rendered_and_launched_like_a_profiles(built):
 
 def test_built_engine_looks_up_in_one_process(built):
     build(built / "target")
-    planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"').deployment
+    planned = plan(f'{ALONE} --prompt-lookup-config "[10,2,[3]]"')
     assert planned.drafters == ("prompt_lookup", "none")
     assert prepared_launch(planned.profile).command(["tritonserver"], [])[0] == "tritonserver"
     assert refusal(f'{ALONE} --prompt-lookup-config "[12,2,[0]]"').endswith('"[10,2,[0]]"')
@@ -205,7 +206,7 @@ def test_built_engine_looks_up_in_one_process(built):
 
 def test_built_engine_without_drafts_answers_alone(built):
     build(built / "target", max_draft_len=0, mode=1)
-    assert plan(ALONE).deployment.drafters == ("none",)
+    assert plan(ALONE).drafters == ("none",)
     for mode in (1, 4):  # none, Medusa
         build(built / "target", mode=mode)
         assert "target verifies no drafts; build it with --speculative_decoding_mode=" in refusal(
@@ -223,7 +224,7 @@ def test_end_of_an_answer_is_what_the_tokenizers_folder_says(built):
     config = built / "tokenizer" / "generation_config.json"
     config.write_text(json.dumps({"eos_token_id": [5, 6]}))
     build(built / "target")
-    assert plan(ALONE).deployment.end_ids == (5, 6)
+    assert plan(ALONE).end_ids == (5, 6)
 
 
 @pytest.mark.parametrize(
@@ -269,20 +270,21 @@ def test_what_cannot_be_is_refused_in_one_line(more, message):
     assert message in refusal(f"{ALONE} {more}")
 
 
-def test_devices_are_honoured_where_there_are_gpus(monkeypatch):
+def test_devices_are_honoured_where_there_are_gpus(monkeypatch, capsys):
     monkeypatch.setattr(run_options, "count_gpus", lambda: 2)
     planned = plan(f'{PAIR} --draft-target-model-config "[4,[0],[1],True]"')
-    engines = planned.deployment.profile.engines
+    engines = planned.profile.engines
     assert (engines.draft.device, engines.target.device) == ("cuda:0", "cuda:1")
-    assert planned.notes == ()
+    assert capsys.readouterr().err == ""
     assert refusal(f'{ALONE} --prompt-lookup-config "[10,2,[2]]"') == (
         "no GPU 2: PyTorch sees 2 here, [0,1]"
     )
 
 
-def test_memory_fraction_is_said_to_have_no_effect():
-    (note,) = plan(f"{ALONE} --kv-cache-free-gpu-memory-fraction 0.4").notes
-    assert note.startswith("--kv-cache-free-gpu-memory-fraction has no effect")
+def test_memory_fraction_is_said_to_have_no_effect(capsys):
+    plan(f"{ALONE} --kv-cache-free-gpu-memory-fraction 0.4")
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith("tandem: --kv-cache-free-gpu-memory-fraction has no effect")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.commands import summarize
 from tandem.tools.commands.options import dashed, parser_of
 from tandem.tools.commands.run_options import DraftingOptions
-from tandem.tools.commands.summarize import DatasetRunner, Speculation
+from tandem.tools.commands.summarize import answer_in_turns, speculation_of
 from tandem.tools.errors import TandemError
 from tandem.tools.evaluation.accuracy import AccuracyComparison, AnswerColumn
 from tandem.tools.evaluation.hugging_face import cut
@@ -38,7 +38,7 @@ def options(line):
 
 def column(name, *texts, rounds=10, drafted=0, accepted=0):
     totals = AnswerTotals(rounds, drafted, accepted)
-    return AnswerColumn(name, [Answer(text, 20, totals, "stop", 0.5) for text in texts])
+    return AnswerColumn([Answer(text, 20, totals, "stop", 0.5) for text in texts], name)
 
 
 def compared(*texts, **figures):
@@ -105,21 +105,17 @@ def test_missing_rouge_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
 
 def test_strings_decide_what_is_compared_then_the_option():
     lookup = DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
-    assert summarize.speculation_of(None, lookup, None) == ("prompt_lookup", lookup.inputs)
-    named = {**lookup.inputs, entry.DRAFTER: "hybrid"}
-    assert summarize.speculation_of("hybrid", lookup, None) == ("hybrid", named)
+    assert speculation_of(None, lookup, None) == lookup.inputs
+    assert speculation_of("hybrid", lookup, None) == {**lookup.inputs, entry.DRAFTER: "hybrid"}
     only = {entry.DRAFTER: "draft_model"}
-    assert summarize.speculation_of("draft_model", DraftingOptions(), None) == ("draft_model", only)
-    assert summarize.speculation_of(None, DraftingOptions(), None) == ("default", {})
+    assert speculation_of("draft_model", DraftingOptions(), None) == only
+    assert speculation_of(None, DraftingOptions(), None) == {}
 
 
 def test_drafter_is_the_profiles_where_nothing_names_one(embedded_profile):
     planned = deployment.load(embedded_profile)
     default = planned.profile.decoding.drafter
-    assert summarize.speculation_of(None, DraftingOptions(), planned) == (
-        default,
-        {entry.DRAFTER: default},
-    )
+    assert speculation_of(None, DraftingOptions(), planned) == {entry.DRAFTER: default}
 
 
 def test_control_is_not_compared_with_itself(tmp_path):
@@ -128,17 +124,16 @@ def test_control_is_not_compared_with_itself(tmp_path):
     decoding = quiet.profile.decoding.model_copy(update={"drafter": "none"})
     quiet = replace(quiet, profile=quiet.profile.model_copy(update={"decoding": decoding}))
     with pytest.raises(TandemError, match="nothing to compare with drafter 'none'"):
-        summarize.speculation_of(None, DraftingOptions(), quiet)
-    assert (
-        summarize.speculation_of("prompt_lookup", DraftingOptions(), quiet).name == "prompt_lookup"
-    )
+        speculation_of(None, DraftingOptions(), quiet)
+    lookup = {entry.DRAFTER: "prompt_lookup"}
+    assert speculation_of("prompt_lookup", DraftingOptions(), quiet) == lookup
 
 
 def test_items_are_primed_and_then_asked_in_turns():
     client = ScriptedClient()
     items = [ITEMS[0]._replace(stop=("!",)), ITEMS[1]]
-    speculation = Speculation("hybrid", {entry.DRAFTER: "hybrid"})
-    control, speculative = DatasetRunner(client, "m", 30).columns(items, speculation)
+    asked = options("--max-output-len 30")
+    control, speculative = answer_in_turns(client, "m", items, {entry.DRAFTER: "hybrid"}, asked)
     assert client.asked == [
         ("a", "hybrid", 2, ("!",)),
         ("a", "none", 30, ("!",)),
@@ -175,7 +170,7 @@ def test_statistics_are_sums_over_the_answers():
 
 
 def test_statistics_are_missing_where_nothing_came():
-    nothing = AnswerColumn("hugging_face", [Answer()])
+    nothing = AnswerColumn([Answer()], "hugging_face")
     assert (nothing.tokens_per_second, nothing.tokens_per_round) == (0, None)
     assert nothing.acceptance_rate is None
 

@@ -16,7 +16,7 @@ def cache(tmp_path, monkeypatch):
 
 def test_wheel_is_assembled_with_the_stub_of_this_python(cache):
     install = find_triton()
-    assert install.source == "wheel"
+    assert install.wheel is not None
     assert install.binary.is_relative_to(cache)
     assert install.stub_python == PYTHON
     assert install.library_path[0] == find_libpython().parent
@@ -35,7 +35,7 @@ def test_system_triton_is_preferred(tmp_path, monkeypatch):
     (system / "TRITON_VERSION").write_text("2.60.0\n")
     monkeypatch.setattr(install, "SYSTEM_TRITON", system)
     found = find_triton()
-    assert (found.source, found.version) == ("system", "2.60.0")
+    assert (found.wheel, found.version) == (None, "2.60.0")
     assert found.backends == system / "backends"
 
 

@@ -9,15 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import product
-from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import Cell
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import Variant
-from tandem.tools.client.client import Answer, Client, Inputs
-from tandem.tools.client.request import request_inputs
+from tandem.tools.client.client import Client, Inputs, inputs_for
 from tandem.tools.errors import TandemError
 
 PRIMING_TOKENS = 2  # the fewest that make a draft model see the prompt
@@ -45,7 +43,6 @@ class LoadPlan:
 
     @property
     def num_answers(self) -> int:
-        """All that will be asked for, the priming included."""
         prompts = [len(scenario.prompts) for scenario in self.scenarios]
         turns = self.repetitions + self.streamed
         asked = sum(count * self.each_of(n, count) for n in prompts for count in self.nums_streams)
@@ -54,15 +51,6 @@ class LoadPlan:
     def each_of(self, prompts: int, count: int) -> int:
         """Return how many of so many prompts each of the streams asks; one alone asks all."""
         return prompts if count == 1 else min(prompts, self.prompts_each or prompts)
-
-
-class _Turn(NamedTuple):
-    """A variant's turn: the prompts that each stream puts, by their numbers, and how."""
-
-    scenario: Scenario
-    variant: Variant
-    prompts: Sequence[int]
-    stream: bool
 
 
 class LoadGenerator(AbstractContextManager["LoadGenerator"]):
@@ -87,13 +75,7 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         self._clients = [self._open.enter_context(Client(url)) for _ in range(most)]
         self._threads = self._open.enter_context(ThreadPoolExecutor(most))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the connections, once the answers under way are there."""
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._open.close()
 
@@ -140,76 +122,66 @@ class LoadGenerator(AbstractContextManager["LoadGenerator"]):
         variants = self._plan.variants
         if count > 1:
             for variant in _rotated(variants, number):
-                turn = _Turn(scenario, variant, range(len(scenario.prompts)), stream)
-                yield variant, self._together(turn, count)
+                yield variant, self._together(scenario, variant, count, stream=stream)
             return
         traces: dict[Variant, list[Trace]] = {variant: [] for variant in variants}
         for prompt in range(len(scenario.prompts)):
             for variant in _rotated(variants, number + prompt):
-                turn = _Turn(scenario, variant, [prompt], stream)
-                traces[variant] += self._one_by_one(turn, self._clients[0])
+                traces[variant] += self._one_by_one(0, scenario, variant, [prompt], stream=stream)
         for variant in variants:
             yield variant, Repetition.of_one_stream(traces[variant])
 
-    def _together(self, turn: _Turn, count: int) -> Repetition:
+    def _together(
+        self, scenario: Scenario, variant: Variant, count: int, *, stream: bool
+    ) -> Repetition:
         """Run streams at once. Each begins with a different prompt, and asks its share or all."""
-        each = self._plan.each_of(len(turn.prompts), count)
-        apart = 1 if each == len(turn.prompts) else each
+        prompts = range(len(scenario.prompts))
+        each = self._plan.each_of(len(prompts), count)
+        apart = 1 if each == len(prompts) else each
         barrier = threading.Barrier(count)
-        self._open.callback(barrier.abort)  # who came waits for nobody that cannot begin
+        self._open.callback(barrier.abort)  # so that no thread waits for one that cannot begin
 
-        def stream(number: int) -> tuple[list[Trace], float, float]:
-            own = turn._replace(prompts=_rotated(turn.prompts, number * apart)[:each])
+        def ask(number: int) -> tuple[list[Trace], float, float]:
+            own = _rotated(prompts, number * apart)[:each]
             barrier.wait()
             began = time.perf_counter()
-            traces = self._one_by_one(own, self._clients[number])
+            traces = self._one_by_one(number, scenario, variant, own, stream=stream)
             return traces, began, time.perf_counter()
 
-        done = [*self._threads.map(stream, range(count))]
+        done = [*self._threads.map(ask, range(count))]
         began, ended = min(began for _, began, _ in done), max(ended for *_, ended in done)
         return Repetition([trace for traces, *_ in done for trace in traces], ended - began)
 
-    def _one_by_one(self, turn: _Turn, client: Client) -> list[Trace]:
-        most = self._plan.max_tokens
-        traces = []
-        for number in turn.prompts:
+    def _one_by_one(
+        self, client: int, scenario: Scenario, variant: Variant, prompts: list[int], *, stream: bool
+    ) -> list[Trace]:
+        """Ask prompts, given by their numbers, over one of the connections."""
+        most, traces = self._plan.max_tokens, []
+        for number in prompts:
             if self._ending.is_set():
                 break
-            prompt = turn.scenario.prompts[number]
-            answer, arrivals = self._ask(client, turn.variant, prompt, most, stream=turn.stream)
-            traces.append(_trace(answer, arrivals if turn.stream else (), number))
+            prompt = scenario.prompts[number]
+            trace = self._ask(self._clients[client], variant, prompt, most, stream=stream)
+            trace.prompt = number
+            traces.append(trace)
         return traces
 
     def _ask(
         self, client: Client, variant: Variant, prompt: Inputs, max_tokens: int, *, stream: bool
-    ) -> tuple[Answer, tuple[Arrival, ...]]:
+    ) -> Trace:
         more = {**self._plan.more, **variant.inputs}
-        inputs = request_inputs(prompt, max_tokens, more, stream=stream)
-        answer, arrivals = Answer(), []
+        inputs = inputs_for(prompt, max_tokens, more, stream=stream)
+        trace = Trace()
         try:
             for chunk in client.stream(self._entry, inputs):
-                answer.add(chunk)
-                arrivals.append(Arrival(chunk.seconds, len(chunk.tokens)))
+                trace.add(chunk)
+                if stream:
+                    trace.arrivals += (Arrival(chunk.seconds, len(chunk.tokens)),)
         except TandemError:
             self._ending.set()
             raise
         self._on_answer(variant)
-        return answer, tuple(arrivals)
-
-
-def _trace(answer: Answer, arrivals: tuple[Arrival, ...], prompt: int) -> Trace:
-    statistics = answer.statistics or {}
-    return Trace(
-        num_tokens=answer.num_tokens,
-        seconds=answer.seconds,
-        engine_seconds=statistics.get("draft_seconds", 0) + statistics.get("target_seconds", 0),
-        num_rounds=answer.totals.num_rounds,
-        num_draft_tokens=answer.totals.num_draft_tokens,
-        num_accepted_tokens=answer.totals.num_accepted_tokens,
-        arrivals=arrivals,
-        prompt=prompt,
-        text=answer.text,
-    )
+        return trace
 
 
 def _rotated(items: Sequence[Item], by: int) -> list[Item]:

@@ -10,24 +10,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-CPU_MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
-
 
 def describe_machine() -> dict[str, Any]:
-    """Return what a reader wants to know of this machine before believing a result."""
+    cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
-        "cpu": _cpu(),
+        "cpu": cpu[1] if cpu else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 2),
         "gpus": _gpus(),
         "system": platform.platform(),
         "python": platform.python_version(),
     }
-
-
-def _cpu() -> str:
-    found = CPU_MODEL.search(Path("/proc/cpuinfo").read_text())
-    return found[1] if found else platform.machine()
 
 
 def _gpus() -> list[str]:

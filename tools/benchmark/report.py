@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -13,7 +11,6 @@ from rich.table import Table
 from tandem.tools.benchmark.machine import describe_machine
 from tandem.tools.benchmark.statistics import HIGH, LOW, Spread, VariantStatistics
 from tandem.tools.benchmark.trace import Repetition
-from tandem.tools.errors import TandemError
 
 SPREAD = f"{LOW}-{HIGH}%"
 NOTHING = "-"
@@ -52,7 +49,6 @@ class Report:
         return tables
 
     def differences(self) -> list[str]:
-        """Say which variants gave other texts than the control, one line each."""
         return [
             f"{row.cell.scenario}, {row.cell.num_streams} at once, {row.cell.variant}: "
             f"{row.num_different} answers differ from the control's first"
@@ -60,15 +56,7 @@ class Report:
             if row.num_different
         ]
 
-    def write(self, path: Path) -> None:
-        """Write everything as JSON; raise TandemError where that cannot be."""
-        try:
-            path.write_text(json.dumps(self.as_json(), indent=2) + "\n")
-        except OSError as error:
-            raise TandemError(f"cannot write {path}: {error.strerror}") from error
-
     def as_json(self) -> dict[str, Any]:
-        """Return the statistics, every repetition that they come from, and the machine."""
         return {
             "served": self.served,
             "machine": describe_machine(),
@@ -113,7 +101,6 @@ def _milliseconds(statistics: tuple[float, float] | None, which: int) -> str:
 
 
 def _of_drafts(show: Callable[[VariantStatistics], str]) -> Callable[[VariantStatistics], str]:
-    """What says nothing of the control."""
     return lambda row: "" if row.cell.variant.is_control else show(row)
 
 
@@ -151,50 +138,40 @@ LATENCIES = (
 )
 
 
+# The statistics that the JSON has under their own names.
+SPREADS = (
+    *("tokens_per_second", "speedup", "ideal_speedup", "efficiency", "acceptance_rate"),
+    *("tokens_per_round", "scaling", "seconds_to_first_token"),
+)
+SPREAD_KEYS = ("median", f"p{LOW}", f"p{HIGH}")
+
+
 def _row(statistics: VariantStatistics) -> dict[str, Any]:
     cell = statistics.cell
-    spreads = {
-        "tokens_per_second": statistics.tokens_per_second,
-        "speedup": statistics.speedup,
-        "ideal_speedup": statistics.ideal_speedup,
-        "efficiency": statistics.efficiency,
-        "orchestration_seconds_per_round": statistics.orchestration_seconds,
-        "acceptance_rate": statistics.acceptance_rate,
-        "tokens_per_round": statistics.tokens_per_round,
-        "scaling": statistics.scaling,
-        "seconds_to_first_token": statistics.seconds_to_first_token,
-    }
-    percentiles = {
-        "inter_token_seconds": statistics.inter_token_seconds,
-        "gap_seconds": statistics.gap_seconds,
-    }
     return {
         "scenario": cell.scenario,
         "num_streams": cell.num_streams,
         **asdict(cell.variant),
         "num_draft_tokens": cell.variant.length,
-        **{name: spread and _spread(spread) for name, spread in spreads.items()},
-        **{
-            name: found and dict(zip(("p50", "p99"), found, strict=True))
-            for name, found in percentiles.items()
-        },
+        **{name: _named(getattr(statistics, name), SPREAD_KEYS) for name in SPREADS},
+        "orchestration_seconds_per_round": _named(statistics.orchestration_seconds, SPREAD_KEYS),
+        "inter_token_seconds": _named(statistics.inter_token_seconds, ("p50", "p99")),
+        "gap_seconds": _named(statistics.gap_seconds, ("p50", "p99")),
         "num_different": statistics.num_different,
         "repetitions": [_repetition(repetition) for repetition in cell.whole],
         "streamed_repetitions": [_repetition(repetition) for repetition in cell.streamed],
     }
 
 
-def _spread(spread: Spread) -> dict[str, float]:
-    return {"median": spread.median, f"p{LOW}": spread.low, f"p{HIGH}": spread.high}
+def _named(values: Sequence[float] | None, names: Sequence[str]) -> dict[str, float] | None:
+    return None if values is None else dict(zip(names, values, strict=True))
 
 
 def _repetition(repetition: Repetition) -> dict[str, Any]:
     return {
-        "num_answers": len(repetition.traces),
+        "num_answers": len(repetition.answers),
         "num_tokens": repetition.num_tokens,
-        "num_rounds": repetition.num_rounds,
-        "num_draft_tokens": repetition.num_draft_tokens,
-        "num_accepted_tokens": sum(t.num_accepted_tokens for t in repetition.traces),
+        **repetition.totals._asdict(),
         "elapsed_seconds": repetition.elapsed_seconds,
         "seconds": repetition.seconds,
         "engine_seconds": repetition.engine_seconds,

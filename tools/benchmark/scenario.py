@@ -33,12 +33,12 @@ def scenarios_of_file(path: Path, limit: int) -> list[Scenario]:
 
 def scenarios_of_lengths(lengths: Sequence[int], limit: int) -> list[Scenario]:
     """Return one scenario for each prompt length, of random ids: the same in every run."""
+
+    def prompt(length: int, number: int) -> Inputs:
+        ids = np.random.default_rng([length, number]).integers(LOWEST_ID, HIGHEST_ID, length)
+        return {tensors.INPUT_IDS: ids.tolist()}
+
     return [
-        Scenario(f"{length} tokens", [_random_ids(length, number) for number in range(limit)])
+        Scenario(f"{length} tokens", [prompt(length, number) for number in range(limit)])
         for length in lengths
     ]
-
-
-def _random_ids(length: int, number: int) -> Inputs:
-    ids = np.random.default_rng([length, number]).integers(LOWEST_ID, HIGHEST_ID, length)
-    return {tensors.INPUT_IDS: ids.tolist()}

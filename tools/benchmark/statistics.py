@@ -28,7 +28,6 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Return the spread of what was measured; None where nothing was."""
         found = [value for value in values if value is not None]
         if not found:
             return None
@@ -64,7 +63,6 @@ class VariantStatistics:
 
     @property
     def tokens_per_second(self) -> Spread | None:
-        """Tokens of all streams together."""
         return Spread.of(r.tokens_per_second for r in self.cell.whole)
 
     @property
@@ -85,22 +83,18 @@ class VariantStatistics:
 
     @property
     def efficiency(self) -> Spread | None:
-        """The speedup over the ideal one."""
         return Spread.of(r.efficiency for r in self.cell.whole)
 
     @property
     def orchestration_seconds(self) -> Spread | None:
-        """A round."""
         return Spread.of(r.orchestration_seconds for r in self.cell.whole)
 
     @property
     def acceptance_rate(self) -> Spread | None:
-        """Accepted / drafted."""
         return Spread.of(r.acceptance_rate for r in self.cell.whole)
 
     @property
     def tokens_per_round(self) -> Spread | None:
-        """Emitted / rounds."""
         return Spread.of(r.tokens_per_round for r in self.cell.whole)
 
     @property
@@ -116,7 +110,6 @@ class VariantStatistics:
 
     @property
     def seconds_to_first_token(self) -> Spread | None:
-        """Of the streamed answers."""
         return Spread.of(trace.seconds_to_first_token for trace in self._streams)
 
     @property
@@ -165,7 +158,7 @@ def statistics_of(cells: Sequence[Cell]) -> list[VariantStatistics]:
 
 
 def _traces(repetitions: Iterable[Repetition]) -> list[Trace]:
-    return [trace for repetition in repetitions for trace in repetition.traces]
+    return [trace for repetition in repetitions for trace in repetition.answers]
 
 
 def _p50_p99(values: Sequence[float]) -> tuple[float, float] | None:

@@ -49,7 +49,12 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
     try:
         return ServedDrafters(
             server=target.url,
-            kinds={name: _kind(name) for name in json.loads(entry.parameters["drafters"])},
+            kinds={
+                # Of a drafter that the deployment brings, the server knows only the name.
+                name: DRAFTERS.get(name)
+                or DrafterKind(name=name, description="the deployment's", module="")
+                for name in json.loads(entry.parameters["drafters"])
+            },
             default=entry.parameters["drafter"],
             max_draft_len=json.loads(entry.parameters["target"])["max_draft_len"],
         )
@@ -58,11 +63,6 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
             f"entry '{entry.name}' at {target.url} has no parameter {error}, as Tandem's entries "
             "have; name one of these with --model"
         ) from error
-
-
-def _kind(name: DrafterName) -> DrafterKind:
-    """Return a drafter's row; of one that a deployment brought, a server knows the name alone."""
-    return DRAFTERS.get(name) or DrafterKind(name=name, description="the deployment's", module="")
 
 
 @contextmanager
@@ -76,7 +76,6 @@ def target_server(target: Deployment | TargetServer) -> Iterator[TargetServer]:
 
 
 def name_of(target: Deployment | TargetServer) -> str:
-    """Say what is measured; emulated engines are called so."""
     if isinstance(target, TargetServer):
         return target.url
     emulated = target.target.parameters.get("engine") == "emulated"

@@ -12,6 +12,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from tandem.tools.client.client import Answer, Answers
+
 
 class Arrival(NamedTuple):
     """A chunk of a stream: seconds since it was asked for, and the tokens that it brought."""
@@ -20,45 +22,35 @@ class Arrival(NamedTuple):
     num_tokens: int
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass
+class Trace(Answer):
     """One answer.
 
-    seconds: from the request to the last token, as the client waited. arrivals: of its chunks;
-    empty where the answer came whole.
+    arrivals: of its chunks; empty if it was not streamed. prompt: its number in the scenario.
     """
 
-    num_tokens: int
-    seconds: float
-    engine_seconds: float
-    num_rounds: int
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
     arrivals: tuple[Arrival, ...] = ()
-    prompt: int = 0  # its number in the scenario
-    text: str = ""
+    prompt: int = 0
 
     @property
-    def seconds_to_first_token(self) -> float | None:
-        """From the request to the first chunk with a token; None where nothing streamed."""
-        first = [arrival for arrival in self.arrivals if arrival.num_tokens]
-        return first[0].seconds if first else None
+    def engine_seconds(self) -> float:
+        told = self.statistics or {}
+        return float(told.get("draft_seconds", 0) + told.get("target_seconds", 0))
 
     @property
     def inter_token_seconds(self) -> list[float]:
-        """The latency of every token behind the first chunk.
+        """Return the latency of every token after the first chunk.
 
         Tokens that arrive together share the wait for them evenly.
         """
         latencies = []
-        for before, chunk in pairwise(self._chunks):
-            each = (chunk.seconds - before.seconds) / chunk.num_tokens
-            latencies += [each] * chunk.num_tokens
+        for gap, chunk in zip(self.gap_seconds, self._chunks[1:], strict=True):
+            latencies += [gap / chunk.num_tokens] * chunk.num_tokens
         return latencies
 
     @property
     def gap_seconds(self) -> list[float]:
-        """The waits between chunks: how long a reader sees nothing new."""
+        """Return the times between chunks with tokens."""
         return [after.seconds - before.seconds for before, after in pairwise(self._chunks)]
 
     @property
@@ -67,29 +59,28 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Repetition:
+class Repetition(Answers):
     """All answers of one variant in one repetition, all prompts together.
 
-    elapsed_seconds: from the first request of any stream to the last token of any; where one stream
-    asks, the sum of its answers' seconds, since other variants had their turns between them.
+    elapsed_seconds: from the first request of any stream to the last token of any. For one stream
+    it is the sum of its answers' seconds, since other variants have their turns between them.
     """
 
-    traces: Sequence[Trace]
+    answers: Sequence[Trace]
     elapsed_seconds: float
 
     @classmethod
-    def of_one_stream(cls, traces: Sequence[Trace]) -> Repetition:
-        """Return the repetition of answers that were asked for one after the other."""
-        return cls(traces, sum(trace.seconds for trace in traces))
+    def of_one_stream(cls, answers: Sequence[Trace]) -> Repetition:
+        return cls(answers, sum(answer.seconds for answer in answers))
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of all streams over the elapsed time."""
+        """Return the rate of all streams together over the elapsed time."""
         return self.num_tokens / self.elapsed_seconds
 
     @property
     def efficiency(self) -> float | None:
-        """The part of the answers' time in which an engine worked; None where none says so.
+        """Return the share of the answers' time in which an engine worked; None if none says so.
 
         It is the measured speedup over the ideal one; see `docs/benchmarks.md`.
         """
@@ -97,43 +88,12 @@ class Repetition:
 
     @property
     def orchestration_seconds(self) -> float | None:
-        """Seconds a round in which no engine worked."""
-        if not (self.num_rounds and self.engine_seconds):
+        """Return the seconds per round in which no engine worked."""
+        rounds = self.totals.num_rounds
+        if not (rounds and self.engine_seconds):
             return None
-        return (self.seconds - self.engine_seconds) / self.num_rounds
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Accepted / drafted; None where nothing was drafted."""
-        drafted = self.num_draft_tokens
-        return sum(t.num_accepted_tokens for t in self.traces) / drafted if drafted else None
-
-    @property
-    def tokens_per_round(self) -> float | None:
-        """Emitted / rounds."""
-        return self.num_tokens / self.num_rounds if self.num_rounds else None
-
-    @cached_property
-    def seconds(self) -> float:
-        """Of all answers together, whether they overlapped or not."""
-        return sum(trace.seconds for trace in self.traces)
+        return (self.seconds - self.engine_seconds) / rounds
 
     @cached_property
     def engine_seconds(self) -> float:
-        """Of all answers together."""
-        return sum(trace.engine_seconds for trace in self.traces)
-
-    @cached_property
-    def num_tokens(self) -> int:
-        """Of all answers."""
-        return sum(trace.num_tokens for trace in self.traces)
-
-    @cached_property
-    def num_rounds(self) -> int:
-        """Of all answers; a plain step of the target counts as one."""
-        return sum(trace.num_rounds for trace in self.traces)
-
-    @cached_property
-    def num_draft_tokens(self) -> int:
-        """Of all answers."""
-        return sum(trace.num_draft_tokens for trace in self.traces)
+        return sum(answer.engine_seconds for answer in self.answers)

@@ -32,12 +32,10 @@ class Variant:
 
     @property
     def is_control(self) -> bool:
-        """Whether this is the target alone."""
         return self.drafter == drafter_registry.CONTROL.name
 
     @property
     def length(self) -> str:
-        """The draft length, in words."""
         if self.is_control:
             return ""
         if self.draft_len is None:
@@ -46,7 +44,6 @@ class Variant:
 
     @property
     def inputs(self) -> Inputs:
-        """What a request carries."""
         given: dict[Tensor, Value] = {tensors.DRAFTER: self.drafter}
         if self.draft_len is not None:
             given[tensors.NUM_DRAFT_TOKENS] = self.draft_len
@@ -109,6 +106,5 @@ def variants_of(
 
 
 def _drafters(*, samples: bool) -> str:
-    """Name the drafters that sample from a draft model, or the others."""
     kinds = [kind for kind in DRAFTERS.values() if kind.drafts_in_loop]
     return " or ".join(k.name for k in kinds if k.samples_from_draft_model == samples)

@@ -9,8 +9,8 @@ import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,6 +23,8 @@ from tandem.contract.tensor import Tensor
 from tandem.tools.errors import TandemError
 from tandem.tools.triton import pages
 
+URL = "127.0.0.1:8001"
+MODEL = "bls_stream"
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
@@ -58,9 +60,6 @@ class AnswerTotals(NamedTuple):
     num_accepted_tokens: int = 0
 
 
-NOTHING = AnswerTotals()
-
-
 class AnswerChunk(NamedTuple):
     """Part of an answer.
 
@@ -84,14 +83,13 @@ class Answer:
 
     text: str = ""
     num_tokens: int = 0
-    totals: AnswerTotals = NOTHING
+    totals: AnswerTotals = field(default_factory=AnswerTotals)
     finish_reason: str | None = None
     seconds: float = 0.0
     seconds_to_first_token: float | None = None
     statistics: Mapping[str, Any] | None = None
 
     def add(self, chunk: AnswerChunk) -> None:
-        """Take in what follows."""
         self.text += chunk.text
         self.num_tokens += len(chunk.tokens)
         self.totals = chunk.totals
@@ -101,25 +99,57 @@ class Answer:
         if self.seconds_to_first_token is None and chunk.tokens:
             self.seconds_to_first_token = chunk.seconds
 
+
+@dataclass(frozen=True)
+class Answers:
+    """Some answers, and the sums and rates of all together; None for a rate without a meaning."""
+
+    answers: Sequence[Answer]
+
+    @cached_property
+    def num_tokens(self) -> int:
+        return sum(answer.num_tokens for answer in self.answers)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Return the sum of the answers' seconds, even if they overlapped."""
+        return sum(answer.seconds for answer in self.answers)
+
+    @cached_property
+    def totals(self) -> AnswerTotals:
+        return AnswerTotals(
+            *map(sum, zip(*(answer.totals for answer in self.answers), strict=True))
+        )
+
     @property
     def tokens_per_second(self) -> float:
-        """Tokens over the whole time, the wait for the first one included."""
+        """Return the rate over all seconds, with the wait for the first token."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / drafted; None where nothing was drafted."""
         drafted = self.totals.num_draft_tokens
         return self.totals.num_accepted_tokens / drafted if drafted else None
 
     @property
-    def tokens_per_round(self) -> float:
-        """Emitted / rounds."""
-        return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else 0.0
+    def tokens_per_round(self) -> float | None:
+        return self.num_tokens / self.totals.num_rounds if self.totals.num_rounds else None
+
+
+def inputs_for(
+    prompt: str | Inputs, max_tokens: int, more: Inputs, *, stream: bool = True
+) -> Inputs:
+    """Return everything that an entry is sent; prompt: its text, or the inputs that carry it."""
+    always: dict[Tensor, Value] = {
+        tensors.MAX_TOKENS: max_tokens,
+        tensors.STREAM: stream,
+        tensors.EXCLUDE_INPUT_IN_OUTPUT: True,
+    }
+    carried = {tensors.TEXT_INPUT: prompt} if isinstance(prompt, str) else prompt
+    return {**always, **carried, **more}
 
 
 def is_on_this_machine(url: str) -> bool:
-    """Whether a server's address is one of the loopback, or all of this machine."""
     host = url.rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host)
@@ -139,13 +169,7 @@ class Client(AbstractContextManager["Client"]):
         here = THIS_MACHINE if is_on_this_machine(url) else None
         self._connection = grpc.InferenceServerClient(url, channel_args=here)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the connection."""
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     def entry(self, name: str) -> ServedEntry:
@@ -158,7 +182,7 @@ class Client(AbstractContextManager["Client"]):
             raise self._no_entry(f"no entry '{name}'") from error
         if not _takes_text(config):
             raise self._no_entry(f"'{name}' takes no text, so it is not an entry")
-        parameters = _parameters(config)
+        parameters = {name: value.string_value for name, value in config.parameters.items()}
         if "stream_model" in parameters:
             parameters = dict(self.entry(parameters["stream_model"]).parameters)
         return ServedEntry(name, config.model_transaction_policy.decoupled, parameters)
@@ -197,7 +221,6 @@ class Client(AbstractContextManager["Client"]):
                 self._connection.stop_stream(cancel_requests=not complete)
 
     def answer(self, model: str, inputs: Inputs) -> Answer:
-        """Send a prompt to a text entry; return the complete answer."""
         answer = Answer()
         for chunk in self.stream(model, inputs):
             answer.add(chunk)
@@ -229,7 +252,6 @@ class Client(AbstractContextManager["Client"]):
             )
 
     def _no_entry(self, reason: str) -> TandemError:
-        """Return an error that ends with the entries that there are."""
         index = self._connection.get_model_repository_index().models
         ready = sorted(model.name for model in index if model.state == "READY")
         configs = {name: self._connection.get_model_config(name).config for name in ready}
@@ -237,22 +259,17 @@ class Client(AbstractContextManager["Client"]):
         return TandemError(f"{reason}; {self._url} has {', '.join(entries) or 'none'}")
 
     def _failure(self, error: InferenceServerException) -> TandemError:
-        if error.status() in NO_SERVER and not self._alive():
-            return TandemError(self._why_unreachable())
+        if error.status() in NO_SERVER:
+            alive = False
+            with suppress(InferenceServerException):
+                alive = self._connection.is_server_live(client_timeout=ALIVE_SECONDS)
+            if not alive:
+                host, _, port = self._url.rpartition(":")
+                if service := pages.http_service(host, int(port)):
+                    right = f"use the gRPC port, as in --url {host}:8001"
+                    return TandemError(f"{self._url} is {service}; {right}")
+                return TandemError(f"no server answers at {self._url}; start one with: tandem up")
         return TandemError(" ".join(error.message().split()))
-
-    def _why_unreachable(self) -> str:
-        host, _, port = self._url.rpartition(":")
-        if service := pages.http_service(host, int(port)):
-            return f"{self._url} is {service}; use the gRPC port, as in --url {host}:8001"
-        return f"no server answers at {self._url}; start one with: tandem up"
-
-    def _alive(self) -> bool:
-        """Whether the server answers: if so, its errors are worth showing."""
-        try:
-            return bool(self._connection.is_server_live(client_timeout=ALIVE_SECONDS))
-        except InferenceServerException:
-            return False
 
 
 class _Arrival(NamedTuple):
@@ -264,8 +281,10 @@ class _Arrival(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing follows."""
-        return self.error is not None or _is_final(self.result)
+        if self.error is not None:
+            return True
+        parameters = self.result.get_response().parameters
+        return bool(parameters["triton_final_response"].bool_param)
 
 
 def _chunk(result: Any, seconds: float) -> AnswerChunk:
@@ -290,12 +309,7 @@ def _chunk(result: Any, seconds: float) -> AnswerChunk:
 
 
 def _takes_text(config: Any) -> bool:
-    """Whether a model's configuration has the inputs of an entry."""
     return {tensors.TEXT_INPUT, tensors.MAX_TOKENS} <= {given.name for given in config.input}
-
-
-def _parameters(config: Any) -> dict[str, str]:
-    return {name: value.string_value for name, value in config.parameters.items()}
 
 
 def _number(result: Any, name: Tensor) -> int:
@@ -303,13 +317,8 @@ def _number(result: Any, name: Tensor) -> int:
 
 
 def _column(result: Any, name: Tensor) -> list[int]:
-    """An output of the tokens, where it came."""
     array = result.as_numpy(name)
     return [] if array is None else array.reshape(-1).tolist()
-
-
-def _is_final(result: Any) -> bool:
-    return bool(result.get_response().parameters["triton_final_response"].bool_param)
 
 
 def as_array(tensor: Tensor, value: Value) -> NDArray[Any]:

@@ -33,7 +33,8 @@ def read_prompts(path: Path) -> list[str]:
 def read_prompts_by_kind(path: Path) -> dict[str, list[str]]:
     """Return the prompts of a file under their "kind"; under the file's name where none is said."""
     kinds: dict[str, list[str]] = {}
-    for kind, prompt in _read(path, _prompt_of_a_kind if path.suffix == ".jsonl" else _plain):
+    plain = path.suffix != ".jsonl"
+    for kind, prompt in _read(path, (lambda line: ("", line)) if plain else _prompt_of_a_kind):
         kinds.setdefault(kind or path.stem, []).append(prompt)
     return kinds
 
@@ -45,7 +46,6 @@ def read_items(path: Path) -> list[Item]:
 
 
 def _read(path: Path, read: Callable[[str], Read]) -> list[Read]:
-    """Read every line that is not empty."""
     try:
         lines = path.read_text().split("\n")  # JSON may hold other ends of lines
     except OSError as error:
@@ -74,10 +74,6 @@ def _prompt(line: str) -> str:
 
 def _prompt_of_a_kind(line: str) -> tuple[str, str]:
     return str(_object(line).get("kind", "")), _prompt(line)
-
-
-def _plain(line: str) -> tuple[str, str]:
-    return "", line
 
 
 def _item(line: str) -> Item:

@@ -34,10 +34,10 @@ def _cells(round_: Mapping[str, Any]) -> tuple[str, ...]:
     if round_["num_plain_tokens"]:
         alone = f"none: {round_['num_plain_tokens']} plain"
         return (alone, "", "", "", "", "", "", target)
-    stop = round_["stop_probability"]
+    stop, branches = round_["stop_probability"], round_["num_branches"]
     return (
         round_["drafter"],
-        _ahead(round_),
+        f"{branches}{'*' if round_['drafted_ahead'] else ''}" if branches else "",
         str(round_["planned_tokens"] or round_["num_draft_tokens"]),
         f"{stop:g}" if stop else "",
         str(round_["num_draft_tokens"]),
@@ -45,8 +45,3 @@ def _cells(round_: Mapping[str, Any]) -> tuple[str, ...]:
         f"{1000 * round_['draft_seconds']:.1f}",
         target,
     )
-
-
-def _ahead(round_: Mapping[str, Any]) -> str:
-    branches = round_["num_branches"]
-    return f"{branches}{'*' if round_['drafted_ahead'] else ''}" if branches else ""

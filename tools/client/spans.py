@@ -34,9 +34,11 @@ class Spans:
     def split(self, chunk: AnswerChunk) -> Iterator[Span]:
         """Yield the spans of a chunk's text; joined, they are that text."""
         told = zip(chunk.kinds, chunk.text_lengths, strict=True)
-        self._due.extend((_told(KINDS[kind]), length) for kind, length in told)
-        for kind, pieces in groupby(self._pieces(chunk.text), lambda piece: piece.kind):
-            yield Span("".join(piece.text for piece in pieces), kind)
+        for number, length in told:
+            kind = KINDS[number]
+            self._due.append((kind if kind in TOLD else None, length))
+        for origin, pieces in groupby(self._pieces(chunk.text), lambda piece: piece.kind):
+            yield Span("".join(piece.text for piece in pieces), origin)
 
     def _pieces(self, text: str) -> Iterator[Span]:
         """The text of each token; the end of it may be no token's: an unfinished character."""
@@ -49,7 +51,3 @@ class Spans:
             text = text[length:]
         if text:
             yield Span(text)
-
-
-def _told(kind: Kind) -> Kind | None:
-    return kind if kind in TOLD else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console
 
 from tandem.contract.entry import Kind
-from tandem.tools.client.client import Answer, AnswerChunk, Client, Inputs
-from tandem.tools.client.spans import Span, Spans
+from tandem.tools.client.client import Answer, Answers, Client, Inputs
+from tandem.tools.client.spans import Spans
 
 STYLES: Mapping[Kind | None, str] = {"accepted": "green", "forced": "magenta"}
 # A control character in a generated text must not reach a terminal: it is shown as a picture.
@@ -29,12 +29,14 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
     """
     tells_origins = coloured(console)
     chunks = client.stream(model, inputs, tells_origins=tells_origins)
-    spans = Spans().split if tells_origins else _in_one
+    spans = Spans()
     try:
         for chunk in chunks:
             answer.add(chunk)
-            for span in spans(chunk):
-                _print(span, console)
+            for span in spans.split(chunk):  # without origins, the whole text is one span
+                text = span.text.translate(PICTURES) if console.is_terminal else span.text
+                console.out(text, style=STYLES.get(span.kind), end="", highlight=False)
+                console.file.flush()
     finally:
         chunks.close()
         if answer.text and not answer.text.endswith("\n"):
@@ -42,32 +44,19 @@ def show(client: Client, model: str, inputs: Inputs, answer: Answer, console: Co
 
 
 def coloured(console: Console) -> bool:
-    """Say whether colours are seen."""
     return console.is_terminal and not console.no_color and console.color_system is not None
 
 
 def closing_line(answer: Answer) -> str:
-    """Say what an answer took."""
-    first = answer.seconds_to_first_token
-    rate = answer.acceptance_rate
+    first, rates = answer.seconds_to_first_token, Answers([answer])
+    rate = rates.acceptance_rate
     return ", ".join(
         (
             f"{answer.num_tokens} tokens",
-            f"{answer.tokens_per_second:.1f} tokens/s",
+            f"{rates.tokens_per_second:.1f} tokens/s",
             "no first token" if first is None else f"first token after {first * 1000:.0f} ms",
             "nothing drafted" if rate is None else f"acceptance {rate:.0%}",
-            *([] if rate is None else [f"{answer.tokens_per_round:.2f} tokens per round"]),
+            *([] if rate is None else [f"{rates.tokens_per_round or 0:.2f} tokens per round"]),
             answer.finish_reason or "cancelled",
         )
     )
-
-
-def _in_one(chunk: AnswerChunk) -> Iterator[Span]:
-    """Do not split a chunk: nobody sees what is told apart."""
-    yield Span(chunk.text)
-
-
-def _print(span: Span, console: Console) -> None:
-    text = span.text.translate(PICTURES) if console.is_terminal else span.text
-    console.out(text, style=STYLES.get(span.kind), end="", highlight=False)
-    console.file.flush()

@@ -4,44 +4,28 @@ from __future__ import annotations
 
 import argparse
 
-from tandem.tools.benchmark.scenario import Scenario, scenarios_of_lengths
+from tandem.tools.benchmark.scenario import scenarios_of_lengths
 from tandem.tools.benchmark.target_server import served_drafters
 from tandem.tools.benchmark.variant import variants_of
-from tandem.tools.commands.measuring import (
-    add_measuring,
-    add_variants,
-    check_outputs,
-    chosen_target,
-    draft_ahead,
-    drafters_of,
-    lengths_of,
-    measure,
-    prompts_of,
-    several,
-    show,
-)
-from tandem.tools.commands.options import at_least_one
+from tandem.tools.commands import measuring
+from tandem.tools.commands.options import at_least
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    prompts = add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
+    prompts = measuring.add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
     prompts.add_argument(
         "--input-tokens",
-        type=several(at_least_one),
+        type=measuring.several(at_least(1)),
         default=(),
         metavar="N,N",
         help="Lengths of random prompts, a scenario for each, instead of the demo's prompts.",
     )
-    variants = add_variants(
-        parser,
-        drafters="the profile's own",
-        lengths="as served",
-        ngrams=(None,),
+    variants = measuring.add_variants(
+        parser, drafters="the profile's own", lengths="as served", ngrams=(None,)
     )
     variants.add_argument(
         "--draft-ahead",
-        type=several(draft_ahead),
+        type=measuring.several(measuring.draft_ahead),
         default=(None,),
         metavar="NAME,NAME",
         help="Whether a draft model drafts for the next round while the target verifies: auto, "
@@ -49,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument_group("load").add_argument(
         "--concurrency",
-        type=several(at_least_one),
+        type=measuring.several(at_least(1)),
         default=(1,),
         metavar="N,N",
         help="The numbers of requests at once (default: 1).",
@@ -57,28 +41,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and show; return the exit status."""
-    check_outputs(options)
-    target = chosen_target(options)
-    scenarios = _scenarios(options)
+    target = measuring.chosen_target(options)
+    scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
+    if options.prompts or not scenarios:
+        scenarios += measuring.prompts_of(options)
     served = served_drafters(target)
     # Without a choice it is the profile's default alone: each further one takes its time.
-    drafters = drafters_of(served, options.drafter)
+    drafters = measuring.drafters_of(served, options.drafter)
     variants = variants_of(
         drafters if options.drafter else drafters[:1],
-        lengths_of(served, options.num_draft_tokens, (None,)),
+        measuring.lengths_of(served, options.num_draft_tokens, (None,)),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
         draft_aheads=options.draft_ahead,
     )
-    report = measure(options, target, scenarios, variants, sorted(set(options.concurrency)))
-    show(options, report)
+    nums_streams = sorted(set(options.concurrency))
+    report = measuring.measure(options, target, scenarios, variants, nums_streams)
+    measuring.show(options, report)
     return 0
-
-
-def _scenarios(options: argparse.Namespace) -> list[Scenario]:
-    """Files of prompts, random ids, or both."""
-    found = scenarios_of_lengths(options.input_tokens, options.limit)
-    if options.prompts or not found:
-        found += prompts_of(options)
-    return found

@@ -18,7 +18,8 @@ from tandem.tools.commands.options import add_profile, chosen_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.findings import Finding
 from tandem.tools.profiles import deployment
-from tandem.tools.trtllm import memory, preflight, stamp
+from tandem.tools.profiles.machine import free_memory
+from tandem.tools.trtllm import memory, preflight
 from tandem.tools.trtllm.engines import engines_to_plan, trt_engines, with_checkpoints
 from tandem.tools.trtllm.steps import EXAMPLES, BuildStep, engine_steps, script
 
@@ -29,7 +30,6 @@ POLL_SECONDS = 0.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     group = parser.add_argument_group("what to build")
     add_profile(group)
     group.add_argument(
@@ -45,7 +45,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, then build what is not up to date; return the exit status."""
     path = chosen_profile(options)
     profile, engines = engines_to_plan(path)
     if not engines:
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         *preflight.examine(here, seen),
         *preflight.examine_steps(engines, profile.admission.max_requests),
         *preflight.examine_quantizing(
-            here, seen, None if options.dry_run else preflight.free_host_gib()
+            here, seen, None if options.dry_run else free_memory() / memory.GIB
         ),
     ]
     if not options.dry_run:
@@ -83,7 +82,7 @@ def build(steps: Sequence[BuildStep]) -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for number, step in enumerate(steps, 1):
         title = f"{number} of {len(steps)}, {step.name}"
-        if stamp.is_fresh(step):
+        if step.is_fresh:
             console.print(f"{title}: up to date ({step.output})")
             continue
         began = time.monotonic()
@@ -95,7 +94,7 @@ def build(steps: Sequence[BuildStep]) -> None:
 def _run(step: BuildStep, title: str, status: Status) -> None:
     """Run one step, its output into its log; on failure print the last lines and raise."""
     step.output.mkdir(parents=True, exist_ok=True)
-    stamp.forget(step)
+    step.stamp.unlink(missing_ok=True)
     with step.log.open("wb") as log:
         try:
             process = subprocess.Popen(step.argv, stdout=log, stderr=subprocess.STDOUT)
@@ -112,11 +111,10 @@ def _run(step: BuildStep, title: str, status: Status) -> None:
     if process.returncode:
         print("".join(_tail(step.log, LAST_LINES)), file=sys.stderr)
         raise TandemError(f"{step.name} failed with status {process.returncode}; log: {step.log}")
-    stamp.remember(step)
+    step.stamp.write_text(step.digest())
 
 
 def _tail(log: Path, lines: int) -> list[str]:
-    """Return the last lines of a log."""
     with log.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
         return file.read().decode(errors="replace").splitlines(keepends=True)[-lines:]

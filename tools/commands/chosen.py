@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from tandem.tools.client.request import MODEL
-from tandem.tools.commands.options import Options, add_profile, add_url, chosen_profile
+from tandem.tools.commands.options import Options, add_profile, chosen_profile
 from tandem.tools.errors import TandemError
-from tandem.tools.models.fit import Job, fit_of
-from tandem.tools.models.named import model_named
-from tandem.tools.models.source import Description, ModelSource
+from tandem.tools.models.fit import JOBS, Job, fit_of
+from tandem.tools.models.named import ModelSource, model_named
+from tandem.tools.models.weights import Description
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 
-Result = TypeVar("Result")
 DRAFT_ALONE = "--draft needs --target, the model that it drafts for"
 
 
 def add_deployment(group: Options) -> None:
-    """Add ``--profile``, ``--target`` and ``--draft``."""
     add_profile(group)
     add_models(group)
 
 
 def add_models(group: Options) -> None:
-    """Add ``--target`` and ``--draft``, the models by name."""
     group.add_argument(
         "--target",
         metavar="MODEL",
@@ -53,14 +48,20 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     if options.profile is not None:
         raise TandemError("--profile and --target exclude each other")
     sources = chosen_models(options)
-    described = {job: told(job, source.describe) for job, source in sources.items()}
+    described = {}
+    for job, source in sources.items():
+        with about(job):
+            described[job] = source.describe()
     planned = planned_models(sources, described)
     kv_cache_tokens: dict[str, int] = {}
     if here:
         fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
         fit.check()
         kv_cache_tokens = fit.kv_cache_tokens()
-    folders = {job: told(job, source.checkpoint) for job, source in sources.items()}
+    folders = {}
+    for job, source in sources.items():
+        with about(job):
+            folders[job] = source.checkpoint()
     return deployment.for_checkpoints(
         folders["target"],
         folders.get("draft"),
@@ -70,15 +71,14 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
 
 
 def chosen_models(options: argparse.Namespace) -> dict[Job, ModelSource]:
-    """Return the models that the options name; raise TandemError for what names none."""
     if options.target is None:
         raise TandemError(DRAFT_ALONE)
-    named: dict[Job, str | None] = {"target": options.target, "draft": options.draft}
-    return {
-        job: told(job, partial(model_named, text))
-        for job, text in named.items()
-        if text is not None
-    }
+    sources: dict[Job, ModelSource] = {}
+    for job in JOBS:
+        if getattr(options, job) is not None:
+            with about(job):
+                sources[job] = model_named(getattr(options, job))
+    return sources
 
 
 def planned_models(
@@ -94,24 +94,13 @@ def planned_models(
     )
 
 
-def told(job: Job, what: Callable[[], Result]) -> Result:
-    """Say which option it is that an error is about."""
+@contextmanager
+def about(job: Job) -> Iterator[None]:
+    """Put the option that names a model before the text of an error."""
     try:
-        return what()
+        yield
     except TandemError as error:
         raise TandemError(f"--{job}: {error}") from error
-
-
-def add_server(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which server it is."""
-    group = parser.add_argument_group("server")
-    add_deployment(group)
-    add_url(group, "The gRPC port of a running server to ask, instead of starting one.")
-    group.add_argument(
-        "--model",
-        metavar="NAME",
-        help=f"The entry of that server to ask; needs --url (default: {MODEL}).",
-    )
 
 
 def planned_of(options: argparse.Namespace) -> Deployment | None:

@@ -10,8 +10,6 @@ from tandem.tools.commands.options import dashed, parser_of
 from tandem.tools.commands.verbs import VERBS, overview
 from tandem.tools.errors import TandemError
 
-DISTRIBUTION = "tandem-triton"
-
 
 def read(arguments: Sequence[str]) -> Callable[[], int]:
     """Return what the arguments ask for, ready to be called; raise TandemError.
@@ -21,10 +19,16 @@ def read(arguments: Sequence[str]) -> Callable[[], int]:
     if not arguments or arguments[0] in ("-h", "--help"):
         return lambda: _say(overview())
     if arguments[0] == "--version":
-        return lambda: _say(f"tandem {metadata.version(DISTRIBUTION)}")
+        return lambda: _say(f"tandem {metadata.version('tandem-triton')}")
     name, *rest = arguments
+    if name.startswith("-"):
+        raise TandemError(
+            f"'{name}' stands before the command; say tandem COMMAND {name}, see tandem --help"
+        )
     if name not in VERBS:
-        raise TandemError(_unknown(name))
+        near = difflib.get_close_matches(name, VERBS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(VERBS)}"
+        raise TandemError(f"no command '{name}'; {hint}")
     module = import_module(f".{name}", __package__)
     parser = parser_of(name)
     module.add_options(parser)
@@ -35,11 +39,3 @@ def read(arguments: Sequence[str]) -> Callable[[], int]:
 def _say(text: str) -> int:
     print(text)
     return 0
-
-
-def _unknown(name: str) -> str:
-    if name.startswith("-"):
-        return f"'{name}' stands before the command; say tandem COMMAND {name}, see tandem --help"
-    near = difflib.get_close_matches(name, VERBS, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(VERBS)}"
-    return f"no command '{name}'; {hint}"

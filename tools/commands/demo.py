@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +18,7 @@ from rich.text import Text
 
 from tandem.bls.drafters import registry as drafter_registry
 from tandem.contract import entry as tensors
-from tandem.tools.client.client import Answer, Client
-from tandem.tools.client.request import inputs_for
+from tandem.tools.client.client import Answer, Client, inputs_for
 from tandem.tools.client.terminal import STYLES, coloured, console_of_width, show
 from tandem.tools.commands.options import EMBEDDED, PROMPTS
 from tandem.tools.errors import TandemError
@@ -54,7 +55,7 @@ class PromptComparison:
         wanted = self.control[0].text
         for answer in (*self.control, *self.speculative):
             if answer.text != wanted:
-                place = _first_difference(wanted, answer.text)
+                place = len(os.path.commonprefix([wanted, answer.text]))  # noqa: RUF071  texts, not paths
                 here, there = (text[place : place + 20] for text in (wanted, answer.text))
                 return (
                     f"{self.prompt.id}: character {place}: {CONTROL} says {here!r}, "
@@ -77,34 +78,23 @@ class ComparisonRow:
 
     @classmethod
     def of(cls, comparison: PromptComparison) -> ComparisonRow:
-        """Return the measurements of one prompt."""
         answer = comparison.speculative[0]
         return cls(
             num_tokens=answer.num_tokens,
-            control_seconds=_median_seconds(comparison.control),
-            seconds=_median_seconds(comparison.speculative),
-            num_rounds=answer.totals.num_rounds,
-            num_draft_tokens=answer.totals.num_draft_tokens,
-            num_accepted_tokens=answer.totals.num_accepted_tokens,
+            control_seconds=median(answer.seconds for answer in comparison.control),
+            seconds=median(answer.seconds for answer in comparison.speculative),
+            **answer.totals._asdict(),
             identical=comparison.difference is None,
         )
 
     @classmethod
     def total(cls, rows: Sequence[ComparisonRow]) -> ComparisonRow:
-        """Return the measurements of all prompts together."""
-        return cls(
-            num_tokens=sum(row.num_tokens for row in rows),
-            control_seconds=sum(row.control_seconds for row in rows),
-            seconds=sum(row.seconds for row in rows),
-            num_rounds=sum(row.num_rounds for row in rows),
-            num_draft_tokens=sum(row.num_draft_tokens for row in rows),
-            num_accepted_tokens=sum(row.num_accepted_tokens for row in rows),
-            identical=all(row.identical for row in rows),
-        )
+        names = [field.name for field in fields(cls) if field.name != "identical"]
+        sums: dict[str, Any] = {n: sum(getattr(row, n) for row in rows) for n in names}
+        return cls(**sums, identical=all(row.identical for row in rows))
 
     @property
     def cells(self) -> list[str]:
-        """The row as the table shows it."""
         drafted = self.num_draft_tokens
         return [
             str(self.num_tokens),
@@ -122,7 +112,6 @@ def add_options(_: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Serve, compare, print; return 1 where some text differs."""
     prompts = read_prompts(PROMPTS)
     planned = deployment.load(EMBEDDED)
     console = console_of_width(WIDTH)
@@ -137,7 +126,6 @@ def run(_: argparse.Namespace) -> int:
 
 
 def read_prompts(path: Path) -> list[DemoPrompt]:
-    """Return the demo's prompts; raise TandemError where they are not."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
@@ -145,7 +133,8 @@ def read_prompts(path: Path) -> list[DemoPrompt]:
     read = [json.loads(line) for line in lines]
     prompts = [DemoPrompt(entry["id"], entry["kind"], entry["prompt"]) for entry in read]
     kinds = dict.fromkeys(prompt.kind for prompt in prompts)
-    return [p for kind in kinds for p in _of_kind(prompts, kind)[:PROMPTS_OF_A_KIND]]
+    of_kinds = ([p for p in prompts if p.kind == kind][:PROMPTS_OF_A_KIND] for kind in kinds)
+    return [*chain.from_iterable(of_kinds)]
 
 
 class DemoRunner:
@@ -169,20 +158,16 @@ class DemoRunner:
         """
         self._console.print()
         self._console.rule(Text(heading), align="left", style="dim")
-        streamed = self._show(prompt)
+        tail = last_lines(prompt.text, PROMPT_LINES)
+        self._console.out(tail, style="dim", end="", highlight=False)
+        streamed, inputs = Answer(), inputs_for(prompt.text, MAX_TOKENS, {})
+        show(self._client, self._model, inputs, streamed, self._console)
         control, speculative = [], [streamed]
         with Console(stderr=True).status("timing it"):
             for _ in range(REPEATS):
                 control.append(self._answer(prompt, CONTROL))
                 speculative.append(self._answer(prompt, None))
         return PromptComparison(prompt, control, speculative)
-
-    def _show(self, prompt: DemoPrompt) -> Answer:
-        console, answer = self._console, Answer()
-        console.out(last_lines(prompt.text, PROMPT_LINES), style="dim", end="", highlight=False)
-        inputs = inputs_for(prompt.text, MAX_TOKENS, {})
-        show(self._client, self._model, inputs, answer, console)
-        return answer
 
     def _answer(self, prompt: DemoPrompt, drafter: str | None) -> Answer:
         """Ask with a drafter; None: with the deployment's own."""
@@ -192,7 +177,6 @@ class DemoRunner:
 
 
 def report(comparisons: Sequence[PromptComparison], drafter: str, console: Console) -> int:
-    """Print the table, and every difference; return the exit status."""
     console.print()
     console.print(_table(comparisons, drafter))
     console.print(
@@ -220,15 +204,11 @@ def where_the_time_went(comparisons: Sequence[PromptComparison], drafter: str) -
     rounds = sum(answer.totals.num_rounds for answer in answers)
     if not rounds:
         return "No round was drafted."
-    parts = [
-        1000 * sum(seconds) / rounds
-        for seconds in (
-            [answer.seconds for answer in answers],
-            [(answer.statistics or {})["target_seconds"] for answer in answers],
-            [(answer.statistics or {})["draft_seconds"] for answer in answers],
-        )
-    ]
-    whole, target, draft = parts
+    whole = 1000 * sum(answer.seconds for answer in answers) / rounds
+    target, draft = (
+        1000 * sum((answer.statistics or {})[f"{name}_seconds"] for answer in answers) / rounds
+        for name in ("target", "draft")
+    )
     return (
         f"A round of {drafter} took {whole:.1f} ms: {target:.1f} in the target, {draft:.1f} in "
         f"the draft,\n{max(whole - target - draft, 0):.1f} in Triton and the loop, which matters "
@@ -242,12 +222,7 @@ def last_lines(text: str, count: int) -> str:
     return text if len(lines) <= count else "\n".join(["...", *lines[-count:]])
 
 
-def _of_kind(prompts: Sequence[DemoPrompt], kind: str) -> list[DemoPrompt]:
-    return [prompt for prompt in prompts if prompt.kind == kind]
-
-
 def _table(comparisons: Sequence[PromptComparison], drafter: str) -> Table:
-    """Return the figures of each prompt, of each kind, and of all."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("prompt")
     for heading in (
@@ -271,12 +246,3 @@ def _table(comparisons: Sequence[PromptComparison], drafter: str) -> Table:
         table.add_section()
     table.add_row("all", *ComparisonRow.total([row for _, row in rows]).cells, style="bold")
     return table
-
-
-def _first_difference(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _median_seconds(answers: Sequence[Answer]) -> float:
-    return statistics.median(answer.seconds for answer in answers)

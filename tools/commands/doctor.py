@@ -8,7 +8,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import metadata
 
@@ -17,16 +16,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from tandem.tools import extras
-from tandem.tools.commands.chosen import add_models, chosen_models, planned_models, told
+from tandem.tools.commands.chosen import about, add_models, chosen_models, planned_models
 from tandem.tools.commands.front import PORT
 from tandem.tools.commands.options import add_profile, chosen_profile
 from tandem.tools.errors import TandemError
 from tandem.tools.findings import Finding
 from tandem.tools.models.fit import Job, fit_of
-from tandem.tools.models.source import Description
-from tandem.tools.models.weights import gigabytes
+from tandem.tools.models.weights import Description, gigabytes
 from tandem.tools.profiles import deployment
-from tandem.tools.profiles.memory import free_memory
+from tandem.tools.profiles.machine import count_gpus, free_memory
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
 from tandem.tools.triton.supervisor import SHARED_MEMORY
@@ -45,14 +43,12 @@ MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     group = parser.add_argument_group("what to check besides")
     add_profile(group, "The profile to check: a file, or a name in profiles/.")
     add_models(group)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table; return 1 where something required is missing."""
     if options.profile is not None and options.target is not None:
         raise TandemError("--profile and --target exclude each other")
     findings = [*examine(), *examine_profile(options), *examine_models(options)]
@@ -67,16 +63,18 @@ def run(options: argparse.Namespace) -> int:
 
 def examine() -> Iterator[Finding]:
     """Look at everything that serving needs, in the order in which to fix it."""
-    system = _system()
-    yield system
-    if not system.good:
+    system = f"{platform.system()} {platform.machine()}"
+    good = system == "Linux x86_64"
+    yield Finding("system", system, good, "use a Linux x86-64 machine or VM")
+    if not good:
         return  # the rest asks Linux
     yield _glibc()
     yield _libpython()
     yield _triton()
     for package in ("torch", "transformers"):
         yield _package(package)
-    yield _memory()
+    size = free_memory() // 2**20
+    yield Finding("memory", f"{size} MB free", size >= MEMORY_MB, f"needs {MEMORY_MB} MB")
     yield _shared_memory()
     for name, port in {**vars(Ports()), "gateway": PORT}.items():
         yield examine_port(name, port)
@@ -87,7 +85,6 @@ def examine() -> Iterator[Finding]:
 
 
 def examine_profile(options: argparse.Namespace) -> Iterator[Finding]:
-    """Look at the profile that is named: whether it can be served, and by how many loops."""
     if options.profile is None:
         return
     try:
@@ -97,39 +94,36 @@ def examine_profile(options: argparse.Namespace) -> Iterator[Finding]:
         return
     yield Finding("profile", planned.profile.name, good=True)
     yield Finding("drafters", ", ".join(planned.drafters), good=True)
-    if planned.profile.instances > 1:
-        yield _loops(planned.profile.instances)
+    instances = planned.profile.instances
+    if instances > 1:  # a core each, and one for Triton and the engines
+        cores = len(os.sched_getaffinity(0))
+        fix = f"more loops gain nothing where no core is idle: instances: {max(1, cores - 1)}"
+        found = f"{instances} on {cores} cores"
+        yield Finding("loops", found, good=True if cores > instances else None, fix=fix)
 
 
 def examine_models(options: argparse.Namespace) -> Iterator[Finding]:
-    """Look at the models that are named: what they are, and whether they fit."""
     if options.target is None and options.draft is None:
         return
     described: dict[Job, Description] = {}
     try:
         sources = chosen_models(options)
         for job, source in sources.items():
-            described[job] = told(job, source.describe)
-            yield Finding(job, f"{source.name}, {_described(described[job])}", good=True)
+            with about(job):
+                described[job] = found = source.describe()
+            size = f"{source.name}, {found.num_parameters / 1e6:,.0f} million weights"
+            if found.missing_bytes:
+                size += f", {gigabytes(found.missing_bytes)} to fetch"
+            yield Finding(job, size, good=True)
         planned = planned_models(sources, described)
     except TandemError as error:
         yield Finding("models", "cannot be served", good=False, fix=str(error))
         return
     yield Finding("drafters", ", ".join(planned.drafters), good=True)
     fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
-    found = f"{gigabytes(fit.needed)} needed, {gigabytes(fit.free)} free"
+    memory = f"{gigabytes(fit.needed)} needed, {gigabytes(fit.free)} free"
     subject = "memory of the GPU" if fit.on_gpu else "memory for models"
-    yield Finding(subject, found, fit.fits, "take a smaller model")
-
-
-def _described(found: Description) -> str:
-    size = f"{found.num_parameters / 1e6:,.0f} million weights"
-    return f"{size}, {gigabytes(found.missing_bytes)} to fetch" if found.missing_bytes else size
-
-
-def _system() -> Finding:
-    found = f"{platform.system()} {platform.machine()}"
-    return Finding("system", found, found == "Linux x86_64", "use a Linux x86-64 machine or VM")
+    yield Finding(subject, memory, fit.fits, "take a smaller model")
 
 
 def _glibc() -> Finding:
@@ -167,19 +161,6 @@ def _package(name: str, *, optional: bool = False) -> Finding:
         return Finding(name, "not installed", good=None if optional else False, fix=fix)
 
 
-def _memory() -> Finding:
-    size = free_memory() // 2**20
-    return Finding("memory", f"{size} MB free", size >= MEMORY_MB, f"needs {MEMORY_MB} MB")
-
-
-def _loops(instances: int) -> Finding:
-    """Say whether loops have a core each, and Triton and the engines one as well."""
-    cores = len(os.sched_getaffinity(0))
-    fix = f"more loops gain nothing where no core is idle: instances: {max(1, cores - 1)}"
-    found = f"{instances} on {cores} cores"
-    return Finding("loops", found, good=True if cores > instances else None, fix=fix)
-
-
 def _shared_memory() -> Finding:
     try:
         size = shutil.disk_usage(SHARED_MEMORY).free // 2**20
@@ -190,7 +171,6 @@ def _shared_memory() -> Finding:
 
 
 def examine_port(name: str, port: int) -> Finding:
-    """Say whether a port is free; where one is taken, another can be had."""
     try:
         claim_ports(Ports(http=port, grpc=0, metrics=0), LOOPBACK)
     except TandemError:
@@ -207,12 +187,6 @@ def _gpu() -> Finding:
     if listed.returncode != 0:
         found = " ".join(listed.stdout.split()) or "nvidia-smi fails"
         return Finding("GPU", found, good=None, fix="fix the driver, or serve on the CPU")
-    return _gpu_in_torch(listed.stdout.strip().splitlines()[0])
-
-
-def _gpu_in_torch(gpu: str) -> Finding:
-    """Ask a PyTorch of its own process: importing it here takes seconds and memory."""
-    question = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, check=False)
+    gpu = listed.stdout.strip().splitlines()[0]
     fix = "this torch does not see it; install a CUDA build of torch"
-    return Finding("GPU", gpu, good=True if answer.returncode == 0 else None, fix=fix)
+    return Finding("GPU", gpu, good=True if count_gpus() else None, fix=fix)

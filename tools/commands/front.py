@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ KEY_VARIABLE = "TANDEM_API_KEY"
 
 
 def add_front(parser: Options) -> None:
-    """Add the options of a gateway that a command starts in front of its server."""
     parser.add_argument(
         "--gateway-port",
         type=port,
@@ -36,37 +34,17 @@ def add_front(parser: Options) -> None:
     parser.add_argument("--no-gateway", action="store_true", help="Serve Triton alone.")
 
 
-class Front:
-    """The gateway that a command starts in front of its server.
+@contextmanager
+def serving_before(bound: socket.socket, url: str, tokenizer: Path) -> Iterator[str]:
+    """Serve the gateway on a listening socket for as long as the context lasts; yield its address.
 
-    Made before the server is started: a busy port or a missing package is reported at once.
+    url: the server's gRPC endpoint. tokenizer: the folder.
     """
+    from tandem.gateway.server import serving  # noqa: PLC0415  an extra
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._bound = None
-        if not options.no_gateway:
-            self._bound = listening(options.address, options.gateway_port, "--gateway-port")
-
-    def close(self) -> None:
-        """Give the port back."""
-        if self._bound is not None:
-            self._bound.close()
-
-    @contextmanager
-    def before(self, url: str, tokenizer: Path) -> Iterator[str | None]:
-        """Serve for as long as the context lasts; yield where, or None where none is wanted.
-
-        url: the server's gRPC endpoint. tokenizer: the folder.
-        """
-        if self._bound is None:
-            yield None
-            return
-        from tandem.gateway.server import serving  # noqa: PLC0415  an extra
-
-        key = os.environ.get(KEY_VARIABLE) or None
-        app = application(GatewaySettings(url, tokenizer, api_key=key))
-        with serving(app, self._bound):
-            yield url_of(self._bound)
+    key = os.environ.get(KEY_VARIABLE) or None
+    with serving(application(GatewaySettings(url, tokenizer, api_key=key)), bound):
+        yield url_of(bound)
 
 
 def application(settings: GatewaySettings) -> FastAPI:
@@ -81,7 +59,6 @@ def application(settings: GatewaySettings) -> FastAPI:
 
 
 def listening(address: str, number: int, option: str) -> socket.socket:
-    """Return a listening socket; raise TandemError, which names the option, for a busy port."""
     try:
         from tandem.gateway.server import listen  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
 from tandem.tools.commands.front import KEY_VARIABLE, PORT, application, listening, url_of
-from tandem.tools.commands.options import add_url, at_least_one, port
+from tandem.tools.commands.options import add_url, at_least, port
 from tandem.tools.errors import TandemError
 from tandem.tools.triton.server import LOOPBACK
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     serves = parser.add_argument_group("what to serve")
     add_url(serves, "Triton's gRPC endpoint (default: %(default)s).", "127.0.0.1:8001")
     serves.add_argument(
@@ -58,30 +57,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     admits.add_argument(
         "--max-body-mb",
-        type=at_least_one,
+        type=at_least(1),
         default=GatewaySettings.max_body_bytes // MEGABYTE,
         metavar="MB",
         help="Refuse larger requests (default: %(default)s).",
     )
 
 
-def _readable(template: Path | None) -> Path | None:
-    """Return a file that can be read; raise TandemError, which names the option, for another."""
+def run(options: argparse.Namespace) -> int:
+    template = options.chat_template
     try:
         if template is not None:
             template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise TandemError(f"--chat-template: cannot read {template}: {reason}") from error
-    return template
-
-
-def run(options: argparse.Namespace) -> int:
-    """Serve until a signal; return the exit status."""
     settings = GatewaySettings(
         url=options.url,
         tokenizer=options.tokenizer,
-        chat_template=_readable(options.chat_template),
+        chat_template=template,
         api_key=options.api_key or os.environ.get(KEY_VARIABLE) or None,
         max_body_bytes=options.max_body_mb * MEGABYTE,
         allowed_origins=tuple(options.allow_origin),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -16,103 +16,49 @@ from tandem.bls.drafters.registry import ENGINE
 from tandem.bls.settings import AUTO
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.tools.client.client import Answer, Client, Inputs
+from tandem.tools.client.client import MODEL, URL, Answer, Client, Inputs, inputs_for
 from tandem.tools.client.explain import explanation
-from tandem.tools.client.request import MODEL, URL, inputs_for
 from tandem.tools.client.terminal import closing_line, show
 from tandem.tools.commands.options import add_url, drafter_names
 from tandem.tools.errors import TandemError
 
-
-class Flag(NamedTuple):
-    """An option that sets one input of the entry."""
-
-    name: str
-    tensor: Tensor
-    help: str
-
-
-GROUPS: Mapping[str, Sequence[Flag]] = {
-    "drafts": (
-        Flag("--drafter", tensors.DRAFTER, f"Who drafts: {drafter_names(control=True)}."),
-        Flag(
-            "--num-draft-tokens",
-            tensors.NUM_DRAFT_TOKENS,
-            "The number of draft tokens per round, or auto.",
-        ),
-        Flag(
-            "--draft-ahead",
-            tensors.DRAFT_AHEAD,
-            "Draft for the next round while the target verifies: auto, true or false.",
-        ),
-        Flag(
-            "--prompt-lookup-num-tokens",
-            tensors.PROMPT_LOOKUP_NUM_TOKENS,
-            "The number of draft tokens per round if prompt lookup finds them.",
-        ),
-        Flag(
-            "--max-matching-ngram-size",
-            tensors.MAX_MATCHING_NGRAM_SIZE,
-            "The longest n-gram that prompt lookup searches for.",
-        ),
-        Flag(
-            "--lookup-pool",
-            tensors.LOOKUP_POOL,
-            "The pool of earlier answers that prompt lookup copies from too, and that this answer "
-            "joins.",
-        ),
-        Flag(
-            "--use-draft-logits",
-            tensors.USE_DRAFT_LOGITS,
-            "Accept draft tokens by probability instead of comparing ids.",
-        ),
-        Flag(
-            "--draft-acceptance-threshold",
-            tensors.DRAFT_ACCEPTANCE_THRESHOLD,
-            "Accept draft tokens that the target finds at least this likely. This changes the "
-            "distribution.",
-        ),
-    ),
-    "sampling": (
-        Flag("--temperature", tensors.TEMPERATURE, "The temperature; 0 is greedy."),
-        Flag("--top-k", tensors.TOP_K, "Sample among the k most likely tokens."),
-        Flag(
-            "--top-p",
-            tensors.TOP_P,
-            "Sample among the most likely tokens that together reach this probability.",
-        ),
-        Flag(
-            "--min-p",
-            tensors.MIN_P,
-            "Sample among the tokens at least this many times as likely as the most likely one.",
-        ),
-        Flag("--seed", tensors.SEED, "The seed; the same one repeats a sampled text."),
-        Flag(
-            "--repetition-penalty",
-            tensors.REPETITION_PENALTY,
-            "Discourage used tokens; above 1 has an effect.",
-        ),
-        Flag(
-            "--presence-penalty", tensors.PRESENCE_PENALTY, "Subtract this once from used tokens."
-        ),
-        Flag(
-            "--frequency-penalty",
-            tensors.FREQUENCY_PENALTY,
-            "Subtract this for every use of a token.",
-        ),
-    ),
-    "text": (
-        Flag("--min-tokens", tensors.MIN_TOKENS, "The shortest answer, in tokens."),
-        Flag("--stop", tensors.STOP_WORDS, "End the answer before this text; can be repeated."),
-        Flag("--bad", tensors.BAD_WORDS, "Never generate this text; can be repeated."),
-    ),
+# The inputs that an option sets, under the group of their options: input -> help.
+GROUPS: Mapping[str, Mapping[Tensor, str]] = {
+    "drafts": {
+        tensors.DRAFTER: f"Who drafts: {drafter_names(control=True)}.",
+        tensors.NUM_DRAFT_TOKENS: "The number of draft tokens per round, or auto.",
+        tensors.DRAFT_AHEAD: "Draft for the next round while the target verifies: auto, true or "
+        "false.",
+        tensors.PROMPT_LOOKUP_NUM_TOKENS: "The number of draft tokens per round if prompt lookup "
+        "finds them.",
+        tensors.MAX_MATCHING_NGRAM_SIZE: "The longest n-gram that prompt lookup searches for.",
+        tensors.LOOKUP_POOL: "The pool of earlier answers that prompt lookup copies from too, and "
+        "that this answer joins.",
+        tensors.USE_DRAFT_LOGITS: "Accept draft tokens by probability instead of comparing ids.",
+        tensors.DRAFT_ACCEPTANCE_THRESHOLD: "Accept draft tokens that the target finds at least "
+        "this likely. This changes the distribution.",
+    },
+    "sampling": {
+        tensors.TEMPERATURE: "The temperature; 0 is greedy.",
+        tensors.TOP_K: "Sample among the k most likely tokens.",
+        tensors.TOP_P: "Sample among the most likely tokens that together reach this probability.",
+        tensors.MIN_P: "Sample among the tokens at least this many times as likely as the most "
+        "likely one.",
+        tensors.SEED: "The seed; the same one repeats a sampled text.",
+        tensors.REPETITION_PENALTY: "Discourage used tokens; above 1 has an effect.",
+        tensors.PRESENCE_PENALTY: "Subtract this once from used tokens.",
+        tensors.FREQUENCY_PENALTY: "Subtract this for every use of a token.",
+    },
+    "text": {
+        tensors.MIN_TOKENS: "The shortest answer, in tokens.",
+        tensors.STOP_WORDS: "End the answer before this text; can be repeated.",
+        tensors.BAD_WORDS: "Never generate this text; can be repeated.",
+    },
 }
 STANDARD_INPUT = "-"
-FLAGS = tuple(flag for flags in GROUPS.values() for flag in flags)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.add_argument("prompt", help="The text to continue; - reads standard input.")
     server = parser.add_argument_group("server")
     add_url(server, "The server's gRPC port (default: %(default)s).", URL)
@@ -129,11 +75,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="The longest answer, in tokens (default: %(default)s).",
     )
-    for name, flags in GROUPS.items():
-        for flag in flags:
-            groups[name].add_argument(
-                flag.name, dest=str(flag.tensor), help=flag.help, **_reading(flag.tensor)
-            )
+    for group, inputs in GROUPS.items():
+        for tensor, text in inputs.items():
+            name = f"--{tensor.removesuffix('_words').replace('_', '-')}"
+            groups[group].add_argument(name, dest=str(tensor), help=text, **_reading(tensor))
     guides = groups["text"].add_mutually_exclusive_group()
     guides.add_argument(
         "--json-schema",
@@ -151,7 +96,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Stream the answer; return the exit status, 130 after Ctrl-C."""
     prompt, more = _prompt(options), {**given(options), **guide(options)}
     answer, status = Answer(), 0
     with Client(options.url) as client:
@@ -171,26 +115,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def given(options: argparse.Namespace) -> Inputs:
-    """Return the inputs that the command line sets."""
-    values = {flag.tensor: getattr(options, flag.tensor) for flag in FLAGS}
+    values = {t: getattr(options, t) for inputs in GROUPS.values() for t in inputs}
     return {tensor: value for tensor, value in values.items() if value is not None}
 
 
 def guide(options: argparse.Namespace) -> Inputs:
-    """Return the inputs that say what the answer must be; raise TandemError for no schema."""
-    if options.regex is not None:
-        return _guide_inputs("regex", options.regex)
-    if options.json_schema is None:
+    kind, text = "regex", options.regex
+    if options.json_schema is not None:
+        kind, text = "json_schema", _schema(options.json_schema)
+    if text is None:
         return {}
-    return _guide_inputs("json_schema", _schema(options.json_schema))
-
-
-def _guide_inputs(kind: str, text: str) -> Inputs:
     return {tensors.GUIDED_DECODING_GUIDE_TYPE: kind, tensors.GUIDED_DECODING_GUIDE: text}
 
 
 def _schema(path: str) -> str:
-    """Return the JSON schema in a file, as it is there."""
     where = "standard input" if path == STANDARD_INPUT else path
     try:
         raw = sys.stdin.buffer.read() if path == STANDARD_INPUT else Path(path).read_bytes()
@@ -215,7 +153,6 @@ def _prompt(options: argparse.Namespace) -> str:
 
 
 def _reading(tensor: Tensor) -> dict[str, Any]:
-    """Return how argparse reads an input's value."""
     if tensor.dtype == "BOOL":
         return {"action": argparse.BooleanOptionalAction}
     if tensor.dtype == "STRING":

@@ -26,11 +26,18 @@ from tandem.tools.benchmark.target_server import (
     target_server,
 )
 from tandem.tools.benchmark.variant import CONTROL, Variant
-from tandem.tools.client.client import Value
-from tandem.tools.client.request import MODEL
+from tandem.tools.client.client import MODEL, Value
 from tandem.tools.client.terminal import console_of_width
-from tandem.tools.commands.chosen import add_server, planned_of
-from tandem.tools.commands.options import PROMPTS, Options, at_least_one, drafter_names
+from tandem.tools.commands.chosen import add_deployment, planned_of
+from tandem.tools.commands.options import (
+    PROMPTS,
+    Options,
+    add_count,
+    add_url,
+    at_least,
+    drafter_names,
+    write_json,
+)
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
 
@@ -39,35 +46,32 @@ Item = TypeVar("Item")
 
 
 def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
-    """Return a reader of values with commas between them."""
+    """Return a reader of values separated by commas."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
 def draft_length(text: str) -> int:
-    """Return a draft length; AUTO for `auto`."""
-    return AUTO if text == "auto" else at_least_one(text)
+    return AUTO if text == "auto" else at_least(1)(text)
 
 
 def draft_ahead(text: str) -> str:
-    """Return how a request says whether to draft ahead."""
     if text not in DRAFT_AHEAD:
         raise argparse.ArgumentTypeError(f"'{text}' given, must be {', '.join(DRAFT_AHEAD)}")
     return text
 
 
-def at_least_none(text: str) -> int:
-    """Return a whole number of at least 0."""
-    return 0 if text == "0" else at_least_one(text)
-
-
 def add_measuring(
     parser: argparse.ArgumentParser, *, max_tokens: int, repetitions: int, streamed: int
 ) -> Options:
-    """Add the options of every measurement; return the group of the prompts.
-
-    The defaults are the command's.
-    """
-    add_server(parser)
+    """Add the options of every measurement with a command's defaults; return the prompts' group."""
+    server = parser.add_argument_group("server")
+    add_deployment(server)
+    add_url(server)
+    server.add_argument(
+        "--model",
+        metavar="NAME",
+        help=f"The entry of that server to ask; needs --url (default: {MODEL}).",
+    )
     prompts = parser.add_argument_group("prompts")
     prompts.add_argument(
         "--prompts",
@@ -76,30 +80,18 @@ def add_measuring(
         help="The prompts: one per line, or JSONL, where each `kind` is a scenario (default: the "
         "demo's).",
     )
-    prompts.add_argument(
-        "--limit",
-        type=at_least_one,
-        default=8,
-        metavar="N",
-        help="The number of prompts of a scenario (default: %(default)s).",
-    )
-    prompts.add_argument(
-        "--max-tokens",
-        type=at_least_one,
-        default=max_tokens,
-        metavar="N",
-        help="The longest answer, in tokens (default: %(default)s).",
-    )
+    add_count(prompts, "--limit", "The number of prompts of a scenario", 8)
+    add_count(prompts, "--max-tokens", "The longest answer, in tokens", max_tokens)
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
         "--temperature", type=float, metavar="X", help="The temperature (default: greedy)."
     )
-    sampling.add_argument(
+    add_count(
+        sampling,
         "--seed",
-        type=at_least_none,
-        metavar="N",
-        help="The seed of sampled answers (default: 1; with --use-draft-logits none, because "
+        "The seed of sampled answers (default: 1; with --use-draft-logits none, because "
         "a text that a seed repeats there is not drafted ahead).",
+        least=0,
     )
     sampling.add_argument(
         "--use-draft-logits",
@@ -107,39 +99,31 @@ def add_measuring(
         help="Accept draft tokens by probability instead of comparing ids.",
     )
     measuring = parser.add_argument_group("measurement")
-    measuring.add_argument(
+    add_count(
+        measuring,
         "--repetitions",
-        type=at_least_one,
-        default=repetitions,
-        metavar="N",
-        help="The number of answers to each prompt; the spread is over them (default: "
-        "%(default)s).",
+        "The number of answers to each prompt; the spread is over them",
+        repetitions,
     )
-    measuring.add_argument(
+    add_count(
+        measuring,
         "--streamed",
-        type=at_least_none,
-        default=streamed,
-        metavar="N",
-        help="The number of further repetitions, as streams, for the latencies (default: "
-        "%(default)s).",
+        "The number of further repetitions, as streams, for the latencies",
+        streamed,
+        least=0,
     )
-    output = parser.add_argument_group("output")
-    output.add_argument(
+    parser.add_argument_group("output").add_argument(
         "--json", type=Path, metavar="FILE", help="The file to write all statistics to."
     )
     return prompts
 
 
 def add_variants(
-    parser: argparse.ArgumentParser,
-    *,
-    drafters: str,
-    lengths: str,
-    ngrams: Sequence[int | None],
+    parser: argparse.ArgumentParser, *, drafters: str, lengths: str, ngrams: Sequence[int | None]
 ) -> Options:
-    """Add who drafts and how much; return their group.
+    """Add the options for the drafters and the draft lengths; return their group.
 
-    drafters, lengths: what is said of the command's defaults.
+    drafters, lengths: the command's defaults, in words.
     """
     group = parser.add_argument_group("what to compare")
     group.add_argument(
@@ -158,7 +142,7 @@ def add_variants(
     sizes = ",".join("as served" if size is None else str(size) for size in ngrams)
     group.add_argument(
         "--max-matching-ngram-size",
-        type=several(at_least_one),
+        type=several(at_least(1)),
         default=ngrams,
         metavar="N,N",
         help=f"The longest n-grams that prompt lookup searches for (default: {sizes}).",
@@ -167,15 +151,11 @@ def add_variants(
 
 
 def chosen_target(options: argparse.Namespace) -> Deployment | TargetServer:
-    """Return what is measured: a deployment to serve, or a server that runs already."""
-    return planned_of(options) or TargetServer(options.url, options.model or MODEL)
-
-
-def check_outputs(options: argparse.Namespace) -> None:
-    """Raise TandemError for what would fail only when all is measured."""
+    """Return a deployment to serve, or a running server; raise TandemError if --json can't work."""
     path = options.json
     if path is not None and not path.absolute().parent.is_dir():
         raise TandemError(f"cannot write {path}: no folder {path.absolute().parent}")
+    return planned_of(options) or TargetServer(options.url, options.model or MODEL)
 
 
 def drafters_of(served: ServedDrafters, given: Sequence[DrafterName]) -> Sequence[DrafterKind]:
@@ -195,7 +175,6 @@ def drafters_of(served: ServedDrafters, given: Sequence[DrafterName]) -> Sequenc
 
 
 def check_drafter(served: ServedDrafters, name: DrafterName) -> None:
-    """Raise TandemError, with those that there are, for a drafter that the server does not have."""
     if name not in served.kinds:
         raise TandemError(
             f"--drafter {name}: {served.server} does not have it; it has {', '.join(served.kinds)}"
@@ -220,7 +199,6 @@ def lengths_of(
 
 
 def prompts_file(given: Path | None) -> Path:
-    """Return the file of prompts, the demo's by default; raise TandemError if it is missing."""
     if given is not None and not given.is_file():
         raise TandemError(f"--prompts {given}: no such file")
     if not (given or PROMPTS).is_file():
@@ -229,7 +207,6 @@ def prompts_file(given: Path | None) -> Path:
 
 
 def prompts_of(options: argparse.Namespace) -> list[Scenario]:
-    """Return the prompts of the file, a scenario a kind."""
     return scenarios_of_file(prompts_file(options.prompts), options.limit)
 
 
@@ -240,35 +217,54 @@ def measure(
     variants: Sequence[Variant],
     nums_streams: Sequence[int],
 ) -> Report:
-    """Serve, ask, and return what was measured; a bar shows how far it is."""
     more: dict[Tensor, Value] = {}
     if options.temperature is not None:
         # A temperature of 1 alone asks for no sampling: NVIDIA's clients send it always.
         more = {tensors.TEMPERATURE: options.temperature, tensors.TOP_P: 1.0}
         if options.seed is not None or not options.use_draft_logits:
             more[tensors.SEED] = 1 if options.seed is None else options.seed
-    with target_server(target) as server, _progress() as progress:
+    with target_server(target) as server:
+        streamed = options.streamed
+        if streamed and not server.streams:
+            print(
+                f"tandem: '{server.entry}' does not stream: no latencies of chunks", file=sys.stderr
+            )
+            streamed = 0
         plan = LoadPlan(
             scenarios=scenarios,
             variants=variants,
             nums_streams=nums_streams,
             max_tokens=options.max_tokens,
             repetitions=options.repetitions,
-            streamed=_streamed(options, server),
+            streamed=streamed,
             more=more,
         )
-        task = progress.add_task("", total=plan.num_answers)
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ) as progress:
+            task = progress.add_task("", total=plan.num_answers)
 
-        def answered(variant: Variant) -> None:
-            progress.update(task, advance=1, description=str(variant))
+            def answered(variant: Variant) -> None:
+                progress.update(task, advance=1, description=str(variant))
 
-        with LoadGenerator(server.url, server.entry, plan, answered) as asker:
-            cells = asker.cells()
-    return Report(name_of(target), _settings(plan), statistics_of(cells))
+            with LoadGenerator(server.url, server.entry, plan, answered) as asker:
+                cells = asker.cells()
+    settings = {
+        "prompts": {scenario.name: len(scenario.prompts) for scenario in scenarios},
+        "max_tokens": plan.max_tokens,
+        "repetitions": plan.repetitions,
+        "streamed": plan.streamed,
+        "inputs": {str(tensor): value for tensor, value in more.items()},
+    }
+    return Report(name_of(target), settings, statistics_of(cells))
 
 
 def show(options: argparse.Namespace, report: Report) -> None:
-    """Print the tables, and write what was asked for."""
     console = console_of_width(WIDTH)
     for table in report.tables():
         console.print(table, highlight=False)
@@ -277,33 +273,4 @@ def show(options: argparse.Namespace, report: Report) -> None:
     for line in report.differences() if lossless else []:
         console.print(f"different: {line}", style="red", markup=False, highlight=False)
     if options.json:
-        report.write(options.json)
-
-
-def _streamed(options: argparse.Namespace, server: TargetServer) -> int:
-    """Return the number of repetitions as streams: none where the entry answers whole."""
-    if options.streamed and not server.streams:
-        print(f"tandem: '{server.entry}' does not stream: no latencies of chunks", file=sys.stderr)
-        return 0
-    return int(options.streamed)
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-
-
-def _settings(plan: LoadPlan) -> dict[str, object]:
-    return {
-        "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},
-        "max_tokens": plan.max_tokens,
-        "repetitions": plan.repetitions,
-        "streamed": plan.streamed,
-        "inputs": {str(tensor): value for tensor, value in plan.more.items()},
-    }
+        write_json(options.json, report.as_json())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import tandem
 from tandem.bls.drafters.registry import CONTROL, DRAFTERS
@@ -23,27 +25,20 @@ ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may hold dots too: ll
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, without the usage before it.
-
-    Options are spelt out: an abbreviation would mean another one once there are more.
-    """
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given, allow_abbrev=False)
+    """A parser whose errors are one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise TandemError with what was wrong and where help is."""
         raise TandemError(f"{message}; see {self.prog} --help")
 
 
 def parser_of(name: str) -> Parser:
-    """Return the parser of a verb, without its options yet."""
     verb = VERBS[name]
     return Parser(
         prog=f"tandem {name}",
         description=verb.description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]),
         formatter_class=_Help,
+        allow_abbrev=False,  # an abbreviation would mean another option once there are more
     )
 
 
@@ -55,7 +50,6 @@ class _Help(argparse.HelpFormatter):
 
 
 def grpc_url(text: str) -> str:
-    """Return ``host:port`` of a gRPC endpoint."""
     scheme, mark, rest = text.rpartition("://")
     host, _, number = rest.rstrip("/").rpartition(":")
     right = f"{host or rest.rstrip('/')}:{number if host else 8001}"
@@ -72,12 +66,15 @@ def dashed(arguments: Sequence[str]) -> list[str]:
     Values, and what follows a lone ``--``, stay as they are.
     """
     options = [*takewhile(lambda argument: argument != "--", arguments)]
-    return [*map(_dashed, options), *arguments[len(options) :]]
+    spelt = [re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), word) for word in options]
+    return [*spelt, *arguments[len(options) :]]
 
 
-def _dashed(argument: str) -> str:
-    name, equals, value = argument.partition("=")
-    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument
+def write_json(path: Path, content: object, *, indent: int = 2) -> None:
+    try:
+        path.write_text(json.dumps(content, indent=indent) + "\n")
+    except OSError as error:
+        raise TandemError(f"cannot write {path}: {error.strerror}") from error
 
 
 def drafter_names(*, control: bool = False) -> str:
@@ -87,35 +84,46 @@ def drafter_names(*, control: bool = False) -> str:
     return ", ".join((*drafting, *also, "or one that the deployment brings"))
 
 
-def at_least_one(text: str) -> int:
-    """Return a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers for argparse."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return read
 
 
 def port(text: str) -> int:
-    """Return a port; 0 picks a free one."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port (0 picks a free one)")
     return int(text)
+
+
+def add_count(
+    group: Options, name: str, text: str, default: int | None = None, *, least: int = 1
+) -> None:
+    """Add an option for a whole number; text: its help, to which a default is appended."""
+    text = text if default is None else f"{text} (default: %(default)s)."
+    group.add_argument(name, type=at_least(least), default=default, metavar="N", help=text)
 
 
 PROFILE_HELP = "The profile to deploy: a file, or a name in profiles/ (default: embedded)."
 
 
 def add_profile(parser: Options, text: str = PROFILE_HELP) -> None:
-    """Add ``--profile``; the default is the embedded one of the checkout. text: its help."""
     parser.add_argument("--profile", type=Path, metavar="FILE|NAME", help=text)
 
 
-def add_url(parser: Options, text: str, default: str | None = None) -> None:
-    """Add ``--url``; text: its help."""
+ASKS = "The gRPC port of a running server to ask, instead of starting one."
+
+
+def add_url(parser: Options, text: str = ASKS, default: str | None = None) -> None:
     parser.add_argument("--url", type=grpc_url, metavar="HOST:PORT", default=default, help=text)
 
 
 def chosen_profile(options: argparse.Namespace) -> Path:
-    """Return the profile's file; raise TandemError where there is none."""
     if options.profile is None and not EMBEDDED.is_file():
         raise TandemError(f"no {EMBEDDED}; say which profile to take with --profile FILE")
     return named_profile(options.profile) if options.profile else EMBEDDED

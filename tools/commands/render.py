@@ -13,7 +13,6 @@ from tandem.tools.triton.rendered_readme import SCRIPT, server_options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     add_deployment(parser.add_argument_group("what to render"))
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -31,7 +30,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Render; return the exit status."""
     planned = chosen_deployment(options, here=False)
     repository.render(planned, options.output)
     served_from = options.output.absolute()  # the server starts in another folder

@@ -5,50 +5,30 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 
 from tandem.contract import entry as tensors
-from tandem.contract.tensor import Tensor
-from tandem.tools.client.client import Client, Inputs
+from tandem.tools.client.client import Client, inputs_for
 from tandem.tools.client.dataset import PROMPT_KEYS, read_prompts
-from tandem.tools.client.request import inputs_for
 from tandem.tools.client.terminal import PICTURES, closing_line
 from tandem.tools.commands import run_options
-from tandem.tools.commands.options import at_least_one
+from tandem.tools.commands.options import add_count
 from tandem.tools.triton.serving import serving
 
-
-class SamplingOption(NamedTuple):
-    """An option that sets one input of a request."""
-
-    name: str
-    tensor: Tensor
-    type: type
-    help: str
-
-
 SAMPLING = (
-    SamplingOption("--temperature", tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
-    SamplingOption("--top-k", tensors.TOP_K, int, "Sample among the k most likely tokens."),
-    SamplingOption(
-        "--top-p",
+    (tensors.TEMPERATURE, float, "The temperature; 0 is greedy."),
+    (tensors.TOP_K, int, "Sample among the k most likely tokens."),
+    (
         tensors.TOP_P,
         float,
         "Sample among the most likely tokens that together reach this probability.",
     ),
-    SamplingOption(
-        "--random-seed",
-        tensors.RANDOM_SEED,
-        int,
-        "The seed; the same one repeats a sampled text.",
-    ),
+    (tensors.RANDOM_SEED, int, "The seed; the same one repeats a sampled text."),
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     run_options.add_engines(parser, required=True)
     run_options.add_drafting(parser)
     answers = parser.add_argument_group("prompts and answers")
@@ -66,35 +46,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"The file of prompts: one per line; in JSONL, under {' or '.join(PROMPT_KEYS)}.",
     )
-    answers.add_argument(
-        "--max-output-len",
-        type=at_least_one,
-        default=128,
-        metavar="N",
-        help="The longest answer, in tokens (default: %(default)s).",
-    )
+    add_count(answers, "--max-output-len", "The longest answer, in tokens", 128)
     sampling = parser.add_argument_group("sampling")
-    for option in SAMPLING:
-        sampling.add_argument(
-            option.name, dest=str(option.tensor), type=option.type, metavar="X", help=option.help
-        )
+    for tensor, kind, text in SAMPLING:
+        name = f"--{tensor.replace('_', '-')}"
+        sampling.add_argument(name, type=kind, metavar="X", help=text)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve, answer every prompt in order, stop; return the exit status."""
     prompts = options.input_text or read_prompts(options.input_file)
     drafting = run_options.read_drafting(options)
     planned = run_options.plan(options, drafting)
-    for note in planned.notes:
-        print(f"tandem: {note}", file=sys.stderr)
-    inputs = {**drafting.inputs, **_sampling(options)}
-    with (
-        serving(planned.deployment) as server,
-        Client(server.grpc_url) as client,
-    ):
-        entry = planned.deployment.stream_entry.name
+    sampling = {tensor: getattr(options, tensor) for tensor, *_ in SAMPLING}
+    given = {tensor: value for tensor, value in sampling.items() if value is not None}
+    more = {**drafting.inputs, **given}
+    with serving(planned) as server, Client(server.grpc_url) as client:
+        entry = planned.stream_entry.name
         for number, prompt in enumerate(prompts):
-            asked = inputs_for(prompt, options.max_output_len, inputs, stream=False)
+            asked = inputs_for(prompt, options.max_output_len, more, stream=False)
             answer = client.answer(entry, asked)
             print(in_the_documents_manner(number, prompt, answer.text), flush=True)
             print(closing_line(answer), file=sys.stderr)
@@ -106,8 +75,3 @@ def in_the_documents_manner(number: int, prompt: str, text: str) -> str:
     shown = f'Input [Text {number}]: "{prompt}"\nOutput [Text {number} Beam 0]: "{text}"'
     # What a model says must not steer a terminal.
     return shown.translate(PICTURES) if Console().is_terminal else shown
-
-
-def _sampling(options: argparse.Namespace) -> Inputs:
-    given = {option.tensor: getattr(options, option.tensor) for option in SAMPLING}
-    return {tensor: value for tensor, value in given.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from tandem.tools.profiles.config_strings import (
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engine_dir import EngineDir, read_engine_dir
 from tandem.tools.profiles.engines.base import KeyPath, ProfileError
-from tandem.tools.profiles.gpus import count_gpus
+from tandem.tools.profiles.machine import count_gpus
 from tandem.tools.profiles.profile import DecodingSection, Profile, explain
 
 DRAFT_TARGET = "--draft-target-model-config"
@@ -51,19 +51,16 @@ class DraftingOptions:
 
     @property
     def given(self) -> bool:
-        """Whether there is any string."""
         return bool(self.draft_target or self.prompt_lookup)
 
     @property
     def drafter(self) -> str:
-        """Look up first, then ask the draft model, where both are given."""
         if self.prompt_lookup is None:
             return (DRAFT_MODEL if self.draft_target else CONTROL).name
         return (HYBRID if self.draft_target else drafter_registry.PROMPT_LOOKUP).name
 
     @property
     def inputs(self) -> Inputs:
-        """What a request carries."""
         inputs: dict[Tensor, Value] = {tensors.DRAFTER: self.drafter}
         if self.draft_target:
             inputs[tensors.NUM_DRAFT_TOKENS] = self.draft_target.draft_len
@@ -74,24 +71,12 @@ class DraftingOptions:
         return inputs
 
     @property
-    def target_devices(self) -> Devices | None:
-        """Where the target runs; None where nothing says so."""
+    def devices(self) -> dict[str, Devices]:
+        """Return the devices of `target` and `draft`, as far as the strings name them."""
         if self.draft_target:
-            return self.draft_target.target_devices
-        return self.prompt_lookup.devices if self.prompt_lookup else None
-
-    @property
-    def draft_devices(self) -> Devices | None:
-        """Where the draft runs."""
-        return self.draft_target.draft_devices if self.draft_target else None
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """What the options come to. notes: what of them this machine cannot do, a line each."""
-
-    deployment: Deployment
-    notes: tuple[str, ...] = ()
+            given = self.draft_target
+            return {"target": given.target_devices, "draft": given.draft_devices}
+        return {"target": self.prompt_lookup.devices} if self.prompt_lookup else {}
 
 
 def add_drafting(parser: argparse.ArgumentParser) -> Options:
@@ -118,7 +103,6 @@ def add_drafting(parser: argparse.ArgumentParser) -> Options:
 
 
 def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Add the options that say what to deploy, and those that only one value is right for."""
     engines = parser.add_argument_group("engines")
     engines.add_argument(
         "--engine-dir",
@@ -158,15 +142,13 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def read_drafting(options: argparse.Namespace) -> DraftingOptions:
-    """Return what the two strings say; raise TandemError."""
     return DraftingOptions(
-        _parse(DraftTargetConfig.parse, options.draft_target_model_config, DRAFT_TARGET),
-        _parse(PromptLookupConfig.parse, options.prompt_lookup_config, PROMPT_LOOKUP),
+        _parse(DraftTargetConfig, options.draft_target_model_config, DRAFT_TARGET),
+        _parse(PromptLookupConfig, options.prompt_lookup_config, PROMPT_LOOKUP),
     )
 
 
 def refuse_unsupported(options: argparse.Namespace) -> None:
-    """Raise TandemError for what drafts exclude."""
     if options.num_beams != 1:
         raise TandemError(
             f"--num-beams {options.num_beams}: beam search cannot verify drafts; say --num-beams 1"
@@ -178,40 +160,56 @@ def refuse_unsupported(options: argparse.Namespace) -> None:
         )
 
 
-def plan(options: argparse.Namespace, drafting: DraftingOptions) -> PlannedRun:
-    """Check engines and strings against each other; raise TandemError with the corrected line."""
+def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
+    """Check engines and strings against each other; raise TandemError with the corrected line.
+
+    Prints a line on standard error for what this machine ignores of the options.
+    """
     refuse_unsupported(options)
     _check_partners(options, drafting)
     target = read_engine_dir(options.engine_dir)
     draft = read_engine_dir(options.draft_engine_dir) if options.draft_engine_dir else None
     _check_lists(drafting, target, draft)
-    gpus = count_gpus() if drafting.target_devices else 0
-    for devices in (drafting.target_devices, drafting.draft_devices):
-        _check_gpus(devices, gpus)
+    devices = drafting.devices
+    gpus = count_gpus() if devices else 0
     fraction = options.kv_cache_free_gpu_memory_fraction
-    engines = {"target": _section(target, drafting.target_devices, gpus, fraction)}
+    engines = {"target": _section(target, devices.get("target"), gpus, fraction)}
     if target.kind == "tensorrtllm":
-        engines["target"]["build"] |= _verification(target.max_draft_len)
+        most = target.max_draft_len
+        engines["target"]["build"] |= {
+            "max_draft_len": most,
+            "speculative_decoding_mode": "draft_tokens_external" if most else None,
+        }
     if draft:
-        engines["draft"] = _section(draft, drafting.draft_devices, gpus, fraction)
-    return PlannedRun(
-        _deployment(
-            {
-                "name": target.folder.absolute().name,
-                "engines": engines,
-                "decoding": _decoding(drafting, target.max_draft_len),
-                "tokenizer": {"folder": _absolute(options.tokenizer_dir)},
-            }
-        ),
-        tuple(_notes(engines, drafting, gpus, fraction)),
+        engines["draft"] = _section(draft, devices.get("draft"), gpus, fraction)
+    folder = options.tokenizer_dir
+    planned = _deployment(
+        {
+            "name": target.folder.absolute().name,
+            "engines": engines,
+            "decoding": _decoding(drafting, target.max_draft_len),
+            "tokenizer": {"folder": str(folder.absolute()) if folder else None},
+        }
     )
+    on_torch = [name for name, section in engines.items() if section["kind"] == "torch"]
+    named = sorted({number for name in on_torch for number in devices.get(name, ())})
+    if named and not gpus:
+        note = f"PyTorch sees no GPU: the CPU stands for {spell_devices(tuple(named))}"
+        print(f"tandem: {note}", file=sys.stderr)
+    if on_torch and fraction is not None:
+        print(
+            "tandem: --kv-cache-free-gpu-memory-fraction has no effect: PyTorch engines count "
+            "their KV cache in tokens (kv_cache_tokens in a profile)",
+            file=sys.stderr,
+        )
+    return planned
 
 
-def _parse(read: Callable[[str], Config], values: list[str] | None, option: str) -> Config | None:
+def _parse(config: type[Config], values: list[str] | None, option: str) -> Config | None:
     if values is None:
         return None
     try:
-        return read(" ".join(values).strip().removeprefix("="))
+        return config.parse(" ".join(values).strip().removeprefix("="))
     except ConfigStringError as error:
         raise TandemError(f"{option}: {error}") from error
 
@@ -233,8 +231,8 @@ def _check_partners(options: argparse.Namespace, drafting: DraftingOptions) -> N
     if options.draft_engine_dir and not drafting.draft_target:
         raise TandemError(f'--draft-engine-dir needs {DRAFT_TARGET}, as in "[4,[0],[0],False]"')
     lookup = drafting.prompt_lookup
-    if lookup and lookup.devices != drafting.target_devices:
-        right = replace(lookup, devices=drafting.target_devices or ())
+    if lookup and lookup.devices != drafting.devices["target"]:
+        right = replace(lookup, devices=drafting.devices["target"])
         raise TandemError(
             f"{PROMPT_LOOKUP}: devices {spell_devices(lookup.devices)} are not the target devices "
             f'of {DRAFT_TARGET}; say {PROMPT_LOOKUP} "{right}"'
@@ -282,7 +280,6 @@ def _check_lists(drafting: DraftingOptions, target: EngineDir, draft: EngineDir 
 
 
 def _refuse_unless_right(option: str, given: Config, right: Config, target: Path) -> None:
-    """Say every difference between a string and the one that would do, which ends the line."""
     wrong = []
     for name, value in vars(given).items():
         wanted = vars(right)[name]
@@ -296,47 +293,33 @@ def _refuse_unless_right(option: str, given: Config, right: Config, target: Path
         raise TandemError(f'{option}: {", ".join(wrong)}; say {option} "{right}"')
 
 
-def _check_gpus(devices: Devices | None, gpus: int) -> None:
+def _section(
+    engine: EngineDir, devices: Devices | None, gpus: int, fraction: float | None
+) -> dict[str, Any]:
+    """Return an engine's part of the profile; raise TandemError for a GPU that isn't there."""
     missing = [number for number in devices or () if gpus and number >= gpus]
     if missing:
         raise TandemError(
             f"no GPU {missing[0]}: PyTorch sees {gpus} here, {spell_devices(tuple(range(gpus)))}"
         )
-
-
-def _section(
-    engine: EngineDir, devices: Devices | None, gpus: int, fraction: float | None
-) -> dict[str, Any]:
-    """Return an engine's part of the profile: here its kind is chosen."""
-    if engine.kind == "tensorrtllm":
-        return _tensorrt_section(engine, devices, fraction)
-    device = f"cuda:{devices[0]}" if devices and gpus else "auto"
-    return {"kind": "torch", "checkpoint": _absolute(engine.folder), "device": device}
-
-
-def _tensorrt_section(
-    engine: EngineDir, devices: Devices | None, fraction: float | None
-) -> dict[str, Any]:
-    """Prompts are answered one by one: the KV cache holds one whole sequence."""
-    world_size = engine.tp_size * engine.pp_size
+    folder = str(engine.folder.absolute())
+    if engine.kind == "torch":
+        device = f"cuda:{devices[0]}" if devices and gpus else "auto"
+        return {"kind": "torch", "checkpoint": folder, "device": device}
+    # Prompts are answered one by one, so the KV cache holds one whole sequence.
     run = {"max_tokens_in_paged_kv_cache": engine.build.get("max_seq_len")}
     if fraction is not None:
         run["kv_cache_free_gpu_mem_fraction"] = fraction
     return {
         "kind": engine.kind,
-        "checkpoint": _absolute(engine.folder),
-        "engine_dir": _absolute(engine.folder),
+        "checkpoint": folder,
+        "engine_dir": folder,
         "tp_size": engine.tp_size,
         "pp_size": engine.pp_size,
-        "device_ids": list(devices or range(world_size)),
+        "device_ids": list(devices or range(engine.tp_size * engine.pp_size)),
         "build": dict(engine.build),
         "run": run,
     }
-
-
-def _verification(max_draft_len: int) -> dict[str, Any]:
-    mode = "draft_tokens_external" if max_draft_len else None
-    return {"max_draft_len": max_draft_len, "speculative_decoding_mode": mode}
 
 
 def _decoding(drafting: DraftingOptions, max_draft_len: int) -> dict[str, Any]:
@@ -353,10 +336,6 @@ def _decoding(drafting: DraftingOptions, max_draft_len: int) -> dict[str, Any]:
     }
 
 
-def _absolute(folder: Path | None) -> str | None:
-    return str(folder.absolute()) if folder else None
-
-
 def _deployment(profile: dict[str, Any]) -> Deployment:
     try:
         return deployment.check(Profile.model_validate(profile))
@@ -367,21 +346,3 @@ def _deployment(profile: dict[str, Any]) -> Deployment:
     option = OPTIONS.get(key_path[:2], ".".join(map(str, key_path)))
     setting = ".".join(map(str, key_path[2:])) if key_path[2:3] == ("build",) else ""
     raise TandemError(f"{option}: {setting}: {text}" if setting else f"{option}: {text}")
-
-
-def _notes(
-    engines: Mapping[str, Mapping[str, Any]],
-    drafting: DraftingOptions,
-    gpus: int,
-    fraction: float | None,
-) -> Iterator[str]:
-    devices = {"target": drafting.target_devices, "draft": drafting.draft_devices}
-    on_torch = [name for name, section in engines.items() if section["kind"] == "torch"]
-    named = sorted({number for name in on_torch for number in devices[name] or ()})
-    if named and not gpus:
-        yield f"PyTorch sees no GPU: the CPU stands for {spell_devices(tuple(named))}"
-    if on_torch and fraction is not None:
-        yield (
-            "--kv-cache-free-gpu-memory-fraction has no effect: PyTorch engines count their KV "
-            "cache in tokens (kv_cache_tokens in a profile)"
-        )

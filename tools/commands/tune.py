@@ -13,62 +13,45 @@ from tandem.tools.benchmark.report import SPREAD
 from tandem.tools.benchmark.scenario import Scenario
 from tandem.tools.benchmark.statistics import VariantStatistics
 from tandem.tools.benchmark.target_server import served_drafters
-from tandem.tools.benchmark.variant import (
-    CONTROL,
-    Variant,
-    variants_of,
-)
-from tandem.tools.commands.measuring import (
-    add_measuring,
-    add_variants,
-    check_outputs,
-    chosen_target,
-    drafters_of,
-    lengths_of,
-    measure,
-    prompts_of,
-    show,
-)
-from tandem.tools.commands.options import at_least_one
+from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
+from tandem.tools.commands import measuring
+from tandem.tools.commands.options import add_count
 
 DRAFT_LENGTHS = (2, 4, 8, 12, AUTO)
 NGRAM_SIZES = (1, 2, 3)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
-    add_variants(
+    measuring.add_measuring(parser, max_tokens=128, repetitions=3, streamed=0)
+    measuring.add_variants(
         parser,
         drafters="those served that propose drafts of their own",
         lengths="2,4,8,12,auto",
         ngrams=NGRAM_SIZES,
     )
-    parser.add_argument_group("load").add_argument(
-        "--concurrency",
-        type=at_least_one,
-        default=1,
-        metavar="N",
-        help="The number of requests at once (default: %(default)s).",
-    )
+    load = parser.add_argument_group("load")
+    add_count(load, "--concurrency", "The number of requests at once", 1)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, show, and say what to write into the profile; return the exit status."""
-    check_outputs(options)
-    target = chosen_target(options)
-    scenario = _together(prompts_of(options))
+    target = measuring.chosen_target(options)
+    scenarios = measuring.prompts_of(options)
+    # One setting must serve all kinds of prompts.
+    together = Scenario(
+        ", ".join(scenario.name for scenario in scenarios),
+        [prompt for scenario in scenarios for prompt in scenario.prompts],
+    )
     served = served_drafters(target)
-    drafters = drafters_of(served, options.drafter)
+    drafters = measuring.drafters_of(served, options.drafter)
     variants = variants_of(
         # Unasked, one that chooses among the others would double the time.
         drafters if options.drafter else [kind for kind in drafters if kind.proposes],
-        lengths_of(served, options.num_draft_tokens, DRAFT_LENGTHS),
+        measuring.lengths_of(served, options.num_draft_tokens, DRAFT_LENGTHS),
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
     )
-    report = measure(options, target, [scenario], variants, [options.concurrency])
-    show(options, report)
+    report = measuring.measure(options, target, [together], variants, [options.concurrency])
+    measuring.show(options, report)
     print("\n".join(advice(report.rows, served.kinds)))
     return 0
 
@@ -88,7 +71,6 @@ def advice(
 
 
 def profile_lines(variant: Variant, drafter: DrafterKind) -> str:
-    """Return the `decoding` section that makes a variant the default."""
     decoding: dict[str, object] = {"drafter": variant.drafter}
     if variant.draft_len is not None and not drafter.only_looks_up:
         decoding["draft_len"] = "auto" if variant.draft_len == AUTO else variant.draft_len
@@ -103,12 +85,6 @@ def profile_lines(variant: Variant, drafter: DrafterKind) -> str:
         decoding["prompt_lookup"] = lookup
     text: str = yaml.safe_dump({"decoding": decoding}, sort_keys=False)
     return text.rstrip()
-
-
-def _together(scenarios: Sequence[Scenario]) -> Scenario:
-    """One setting must serve all kinds of prompts."""
-    names = ", ".join(scenario.name for scenario in scenarios)
-    return Scenario(names, [prompt for scenario in scenarios for prompt in scenario.prompts])
 
 
 def _speed(row: VariantStatistics) -> float:

@@ -9,13 +9,13 @@ import shlex
 import signal
 import tempfile
 import webbrowser
-from contextlib import closing
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 from tandem.bls.settings import AUTO
-from tandem.tools.client.request import MODEL
+from tandem.tools.client.client import MODEL
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
-from tandem.tools.commands.front import Front, add_front
+from tandem.tools.commands.front import add_front, listening, serving_before
 from tandem.tools.commands.options import DEMO, port
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
@@ -28,7 +28,6 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # who has one has a browser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     add_deployment(parser.add_argument_group("what to serve"))
     listening = parser.add_argument_group("where to listen")
     listening.add_argument(
@@ -49,7 +48,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal; return the exit status."""
     # Before anything starts: a signal must never leave a server behind. SIGINT is among them
     # because a shell starts what runs in the background with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -69,10 +67,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> None:
     ports = Ports(options.http_port, options.grpc_port, options.metrics_port)
-    with closing(Front(options)) as front:
+    with ExitStack() as stack:
+        bound = None
+        if not options.no_gateway:  # before the server starts: a busy port is reported at once
+            bound = stack.enter_context(
+                listening(options.address, options.gateway_port, "--gateway-port")
+            )
         server = start(planned, models, ports, options.address)
         try:
-            with front.before(server.grpc_url, planned.tokenizer.folder) as url:
+            gateway: AbstractContextManager[str | None] = nullcontext()
+            if bound:
+                gateway = serving_before(bound, server.grpc_url, planned.tokenizer.folder)
+            with gateway as url:
                 print(greeting(server, planned, url), flush=True)
                 if options.open and url:
                     open_page(url)
@@ -96,12 +102,17 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
 
     gateway: where OpenAI's API is served; None where it is not.
     """
-    entry, prompt = planned.stream_entry.name, _example_prompt(planned)
+    entry = planned.stream_entry.name
+    # The demo's models have seen nothing but Python.
+    on_demo = planned.tokenizer.folder.is_relative_to(DEMO)
+    prompt = "def main():" if on_demo else "Once upon a time"
     model = [] if entry == MODEL else ["--model", entry]
     generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
     stream = f"http://{server.http_url}/v2/models/{entry}/generate_stream"
     request = json.dumps({"text_input": prompt, "max_tokens": 64, "stream": True})
-    command = {"command": shlex.join(server.command)} if _on_tensorrt(planned) else {}
+    # Several processes, or one with the options that NVIDIA's backend needs.
+    backends = [engine.backend for engine in (planned.target, planned.draft) if engine]
+    command = {"command": shlex.join(server.command)} if "tensorrtllm" in backends else {}
     rows = {
         **_choices(planned),
         **({"OpenAI": f"{gateway}/v1", "page": gateway} if gateway else {}),
@@ -123,7 +134,6 @@ def greeting(server: TritonServer, planned: Deployment, gateway: str | None = No
 
 
 def _choices(planned: Deployment) -> dict[str, str]:
-    """What the profile has decided, or the defaults without one."""
     loop, engines = planned.loop_settings(), planned.profile.engines
     others = [name for name in loop.drafters if name != loop.drafter]
     also = f" (a request may choose {', '.join(others)})" if others else ""
@@ -146,17 +156,5 @@ def _choices(planned: Deployment) -> dict[str, str]:
 
 
 def _engine(section: EngineSection) -> str:
-    """Name an engine: its checkpoint, where it has one, and its kind."""
-    named = [getattr(section, name, None) for name in ("checkpoint", "kind")]
-    folder, kind = named
+    folder, kind = (getattr(section, name, None) for name in ("checkpoint", "kind"))
     return f"{folder} ({kind})" if folder else str(kind)
-
-
-def _example_prompt(planned: Deployment) -> str:
-    """Return a text that the models can continue: the demo's have seen nothing but Python."""
-    return "def main():" if planned.tokenizer.folder.is_relative_to(DEMO) else "Once upon a time"
-
-
-def _on_tensorrt(planned: Deployment) -> bool:
-    """Whether how it is launched is worth a line: several processes, or one as NVIDIA wants it."""
-    return "tensorrtllm" in (planned.target.backend, planned.draft and planned.draft.backend)

@@ -144,7 +144,6 @@ FIRST_STEPS = {
 
 
 def overview() -> str:
-    """Return what `tandem` prints without a verb."""
     verbs = [
         f"{group}:\n" + "\n".join(f"  {name:<11}{verb.summary}" for name, verb in verbs.items())
         for group, verbs in GROUPS.items()

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tandem.tools.client.client import Answer
+from tandem.tools.client.client import Answers
 from tandem.tools.client.dataset import Item
 from tandem.tools.evaluation.rouge import MEASURES, Rouge, Scores
 
@@ -16,44 +16,23 @@ NOTHING = "-"
 
 
 @dataclass(frozen=True)
-class AnswerColumn:
-    """Who answered, and an answer for each item of the dataset."""
+class AnswerColumn(Answers):
+    """An answer for each item of the dataset, and the name of what answered."""
 
     name: str
-    answers: Sequence[Answer]
 
     @property
     def texts(self) -> list[str]:
-        """What was said."""
         return [answer.text for answer in self.answers]
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens of all answers."""
-        return sum(answer.num_tokens for answer in self.answers)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """All tokens over the time of all answers."""
-        seconds = sum(answer.seconds for answer in self.answers)
-        return self.num_tokens / seconds if seconds else 0.0
-
-    @property
     def tokens_per_round(self) -> float | None:
-        """Emitted / rounds; None if nothing was drafted.
+        """Return emitted tokens / rounds; None if nothing was drafted.
 
-        Without drafts a round is a token of the target, and some are computed but never emitted:
-        those behind the end of an answer.
+        Without drafts a round is a token of the target, and the tokens that are computed after the
+        end of an answer are never emitted.
         """
-        rounds = sum(answer.totals.num_rounds for answer in self.answers)
-        return self.num_tokens / rounds if rounds and self.acceptance_rate is not None else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Accepted / drafted; None where nothing was drafted."""
-        drafted = sum(answer.totals.num_draft_tokens for answer in self.answers)
-        accepted = sum(answer.totals.num_accepted_tokens for answer in self.answers)
-        return accepted / drafted if drafted else None
+        return super().tokens_per_round if self.acceptance_rate is not None else None
 
 
 class AccuracyComparison:
@@ -102,7 +81,6 @@ class AccuracyComparison:
         ]
 
     def table(self) -> Table:
-        """Return the statistics, a column for each who answered."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("")
         for column in self.columns:
@@ -122,7 +100,6 @@ class AccuracyComparison:
         return table
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything that is known, for a file."""
         return {
             "columns": {
                 column.name: {
@@ -151,7 +128,6 @@ class AccuracyComparison:
         }
 
     def _add_scores(self, table: Table, other: str, scores: Mapping[str, Scores]) -> None:
-        """Add the scores of the columns, by name, against one other."""
         table.add_row(f"against {other}", style="bold")
         for measure, title in MEASURES.items():
             values = [scores[c.name][measure] if c.name in scores else None for c in self.columns]

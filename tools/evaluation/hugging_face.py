@@ -38,7 +38,6 @@ class HuggingFace:
         self._add_special_tokens = add_special_tokens
 
     def answer(self, prompt: str, max_tokens: int, stop: Sequence[str] = ()) -> Answer:
-        """Return the answer; it ends before the first of the stop strings."""
         model, ends = self._model, self._checkpoint.end_ids
         began = time.perf_counter()
         encoded = self._tokenizer.encode(prompt, add_special_tokens=self._add_special_tokens).ids
@@ -53,7 +52,7 @@ class HuggingFace:
                 stopping_criteria=[self._stopping(len(encoded), stop)] if stop else None,
             )
         tokens = output[0, len(encoded) :].tolist()
-        text, stopped = cut(self._text(tokens), stop)
+        text, stopped = cut(self._tokenizer.decode(tokens), stop)
         seconds = time.perf_counter() - began
         ended = tokens[-1] in ends
         reason = "stop" if stopped or ended else "length"
@@ -69,12 +68,9 @@ class HuggingFace:
         loader: Any = transformers.AutoModelForCausalLM
         return loader.from_pretrained(self._checkpoint.folder, dtype=dtype).to(device).eval()
 
-    def _text(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(tokens)))
-
     def _stopping(self, prompt_length: int, stop: Sequence[str]) -> Any:
         def seen(ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-            stopped = cut(self._text(ids[0, prompt_length:].tolist()), stop)[1]
+            stopped = cut(self._tokenizer.decode(ids[0, prompt_length:].tolist()), stop)[1]
             return torch.tensor([stopped], device=ids.device)
 
         return seen

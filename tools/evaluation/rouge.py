@@ -35,11 +35,11 @@ class Rouge:
 
     def mean(self, texts: Sequence[str], references: Sequence[str]) -> Scores:
         """Return each measure's mean F, in percent: 100 where every text is its reference."""
-        scores = [self._score(*pair) for pair in zip(texts, references, strict=True)]
+        scores = [
+            # Equal texts may have no word that ROUGE counts.
+            dict.fromkeys(MEASURES, 1.0)
+            if text == reference
+            else {name: s.fmeasure for name, s in self._scorer.score(reference, text).items()}
+            for text, reference in zip(texts, references, strict=True)
+        ]
         return {name: 100 * statistics.fmean(score[name] for score in scores) for name in MEASURES}
-
-    def _score(self, text: str, reference: str) -> Scores:
-        if text == reference:  # also where neither has a word that ROUGE would count
-            return dict.fromkeys(MEASURES, 1.0)
-        scores = self._scorer.score(reference, text)
-        return {name: float(scores[name].fmeasure) for name in MEASURES}

@@ -11,7 +11,7 @@ from typing import Any
 from tandem.engines.errors import first_line
 from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes
-from tandem.tools.profiles.memory import free_memory
+from tandem.tools.profiles.machine import free_memory
 
 BYTES = 4  # of a weight in float32
 SPARE = 1_000_000_000  # bytes: PyTorch, transformers, and one tensor twice
@@ -50,7 +50,6 @@ def _check_room(path: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Convert; end with one line for whatever is wrong."""
     try:
         dequantize(Path(sys.argv[1]), Path(sys.argv[2]))
     except Exception as error:  # noqa: BLE001  whatever it is, the caller is told in one line

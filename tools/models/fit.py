@@ -11,14 +11,13 @@ from tandem.tools.errors import TandemError
 from tandem.tools.models.weights import gigabytes, item_bytes
 from tandem.tools.profiles.checkpoint import read_checkpoint, read_config
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.profiles.engines.base import EnginePlan
 from tandem.tools.profiles.engines.torch import TorchDraft
-from tandem.tools.profiles.gpus import free_gpu_memory
-from tandem.tools.profiles.memory import free_memory
+from tandem.tools.profiles.machine import free_gpu_memory, free_memory
 
 ENGINE_BYTES = 500_000_000  # of a process with PyTorch, before it loads anything
 FLOAT32 = 4
 Job = Literal["target", "draft"]
+JOBS: tuple[Job, ...] = ("target", "draft")
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,9 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether there is enough."""
         return self.needed <= self.free
 
     def check(self) -> None:
-        """Raise TandemError, which says what takes how much, where there is not enough."""
         if self.fits:
             return
         parts = [
@@ -95,16 +92,12 @@ def fit_of(planned: Deployment, num_parameters: Mapping[Job, int]) -> Fit:
     gpu = free_gpu_memory(min(section.gpu_memory_fraction for section in sections.values()))
     needs = {}
     for job, section in sections.items():
-        plan, count = getattr(planned, job), num_parameters[job]
-        needs[job] = _need(section, plan, count, on_gpu=gpu is not None)
+        # The CPU computes in float32, a GPU in the checkpoint's type, and with larger caches.
+        folder, plan = section.checkpoint, getattr(planned, job)
+        size = FLOAT32 if gpu is None else item_bytes(read_config(folder))
+        cached = read_checkpoint(folder, with_weights=False).kv_bytes_per_token * size // FLOAT32
+        if gpu is not None and not section.paged_kv_cache:
+            cached *= UNPAGED_GROWTH
+        weights = num_parameters[job] * size
+        needs[job] = Need(weights, cached, plan.kv_cache_tokens, plan.max_seq_len)
     return Fit(needs, free_memory() if gpu is None else gpu, on_gpu=gpu is not None)
-
-
-def _need(section: TorchDraft, plan: EnginePlan, num_parameters: int, *, on_gpu: bool) -> Need:
-    """The CPU computes in float32, a GPU in the checkpoint's own type, and has caches larger."""
-    folder = section.checkpoint
-    size = item_bytes(read_config(folder)) if on_gpu else FLOAT32
-    cached = read_checkpoint(folder, with_weights=False).kv_bytes_per_token * size // FLOAT32
-    if on_gpu and not section.paged_kv_cache:
-        cached *= UNPAGED_GROWTH
-    return Need(num_parameters * size, cached, plan.kv_cache_tokens, plan.max_seq_len)

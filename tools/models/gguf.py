@@ -11,8 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,8 +20,7 @@ from rich.markup import escape
 
 from tandem.tools import extras
 from tandem.tools.errors import TandemError
-from tandem.tools.models.source import Description, ModelSource
-from tandem.tools.models.weights import count_parameters, gigabytes
+from tandem.tools.models.weights import Description, count_parameters, gigabytes
 from tandem.tools.triton.install import cache_folder
 
 MAGIC = b"GGUF"
@@ -34,13 +31,12 @@ LONGEST_REASON = 300  # characters
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as a GGUF file does."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 @dataclass(frozen=True)
-class GgufFile(ModelSource):
+class GgufFile:
     """A GGUF file on this machine.
 
     Its checkpoint lies in Tandem's cache. It is made anew when the file's size or time of change
@@ -51,7 +47,6 @@ class GgufFile(ModelSource):
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
         return self.path.stem
 
     def describe(self) -> Description:
@@ -60,7 +55,6 @@ class GgufFile(ModelSource):
         return Description(folder, count_parameters(folder))
 
     def checkpoint(self) -> Path:
-        """Return the folder with the dequantized weights; raise TandemError."""
         if PART.search(self.path.name):
             raise TandemError(
                 f"{self.path} is a part of a split model; join the parts first: "
@@ -71,8 +65,10 @@ class GgufFile(ModelSource):
         folder = cache_folder() / "gguf" / f"{self.name}-{place}"
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(folder):
-                if not _has_stamp(folder, stamp):
+            made = folder / STAMP
+            with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not (made.is_file() and made.read_text() == stamp):
                     self._convert(folder, stamp)
         except OSError as error:
             raise TandemError(
@@ -116,16 +112,3 @@ class GgufFile(ModelSource):
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             raise TandemError(f"{self.path} cannot be dequantized: {said[:LONGEST_REASON]}")
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let nobody else make this folder meanwhile."""
-    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _has_stamp(folder: Path, stamp: str) -> bool:
-    path = folder / STAMP
-    return path.is_file() and path.read_text() == stamp

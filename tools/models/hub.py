@@ -19,9 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.tools.errors import TandemError
-from tandem.tools.models.source import Description, ModelSource
-from tandem.tools.models.weights import INDEX, SAFETENSORS, gigabytes, indexed, item_bytes
-from tandem.tools.profiles.checkpoint import CheckpointError, read_config
+from tandem.tools.models.weights import (
+    INDEX,
+    SAFETENSORS,
+    Description,
+    gigabytes,
+    indexed,
+    item_bytes,
+)
+from tandem.tools.profiles.checkpoint import read_config
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
@@ -34,7 +40,7 @@ LOG_IN = "hf auth login, or HF_TOKEN=..."
 
 
 @dataclass(frozen=True)
-class HubModel(ModelSource):
+class HubModel:
     """A model of the Hub.
 
     id: OWNER/NAME. revision: a branch, tag or commit.
@@ -45,7 +51,6 @@ class HubModel(ModelSource):
 
     @property
     def name(self) -> str:
-        """Its id, and its revision if one was given."""
         return f"{self.id}@{self.revision}" if self.revision else self.id
 
     def describe(self) -> Description:
@@ -53,12 +58,18 @@ class HubModel(ModelSource):
         return self._described
 
     def checkpoint(self) -> Path:
-        """Fetch what is missing of the weights."""
         folder, missing = self._described.folder, self._described.missing_bytes
         if not missing or self._sizes is None:
             return folder
-        self._check_disk(missing)
-        print(f"fetching {self.name} ({gigabytes(missing)}) into {_cache()}", file=sys.stderr)
+        cache = _cache()
+        there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+        free = shutil.disk_usage(there).free
+        if free < missing:
+            raise TandemError(
+                f"{self.name} needs {gigabytes(missing)} in {cache}, where {gigabytes(free)} are "
+                "free; make room, or choose another folder by HF_HOME"
+            )
+        print(f"fetching {self.name} ({gigabytes(missing)}) into {cache}", file=sys.stderr)
         wanted = [*filter(_is_small, self._sizes), *self._weights(folder, list(self._sizes))]
         # Of the commit whose small files were checked.
         return self._fetch(wanted, folder.name, shown=True)
@@ -71,7 +82,7 @@ class HubModel(ModelSource):
         weights = self._weights(folder, list(self._sizes))
         size = sum(self._sizes[name] for name in weights)
         missing = sum(self._sizes[name] for name in weights if not (folder / name).exists())
-        return Description(folder, size // _item_bytes(folder), missing)
+        return Description(folder, size // item_bytes(read_config(folder)), missing)
 
     @cached_property
     def _sizes(self) -> dict[str, int] | None:
@@ -88,7 +99,11 @@ class HubModel(ModelSource):
             except (errors.OfflineModeIsEnabled, _transport_error()):
                 return None
         files = info.siblings or []
-        return {f.rfilename: f.size or 0 for f in files if _is_read(f.rfilename)}
+        return {
+            f.rfilename: f.size or 0
+            for f in files
+            if "/" not in f.rfilename or fnmatchcase(f.rfilename, MORE_TEMPLATES)
+        }
 
     def _fetch(self, names: Sequence[str], revision: str | None, *, shown: bool = False) -> Path:
         """Fetch files; shown: with the library's own progress, on a terminal."""
@@ -121,14 +136,15 @@ class HubModel(ModelSource):
         return weights
 
     def _chosen(self, folder: Path, names: Sequence[str]) -> list[str]:
-        """Return the names of the safetensors; none if there are none."""
         if SAFETENSORS in names:
             return [SAFETENSORS]
         index = folder / f"{SAFETENSORS}{INDEX}"
-        return _indexed(index) if index.is_file() else []
+        try:
+            return indexed(index) if index.is_file() else []
+        except ValueError as error:
+            raise TandemError(f"{index} is no index of weights: {error}") from error
 
     def _cached_description(self) -> Description:
-        """Describe what the cache holds of it; raise TandemError where that is not all."""
         from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415
 
         config = try_to_load_from_cache(self.id, "config.json", revision=self.revision)
@@ -143,17 +159,7 @@ class HubModel(ModelSource):
                 f"{why}, and {_cache()} does not hold all of {self.name}; {mend}, or name a folder"
             )
         size = sum((folder / name).stat().st_size for name in weights)
-        return Description(folder, size // _item_bytes(folder))
-
-    def _check_disk(self, needed: int) -> None:
-        cache = _cache()
-        there = next(folder for folder in (cache, *cache.parents) if folder.exists())
-        free = shutil.disk_usage(there).free
-        if free < needed:
-            raise TandemError(
-                f"{self.name} needs {gigabytes(needed)} in {cache}, where {gigabytes(free)} are "
-                "free; make room, or choose another folder by HF_HOME"
-            )
+        return Description(folder, size // item_bytes(read_config(folder)))
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:
@@ -201,19 +207,8 @@ class HubModel(ModelSource):
             ) from error
 
 
-def _is_read(name: str) -> bool:
-    return "/" not in name or fnmatchcase(name, MORE_TEMPLATES)
-
-
 def _is_small(name: str) -> bool:
     return any(Path(name).match(pattern) for pattern in SMALL)
-
-
-def _item_bytes(folder: Path) -> int:
-    try:
-        return item_bytes(read_config(folder))
-    except CheckpointError as error:
-        raise TandemError(str(error)) from error
 
 
 def _cache() -> Path:
@@ -229,16 +224,7 @@ def _transport_error() -> type[Exception]:
     return errors.HfHubHTTPError.__bases__[0]
 
 
-def _indexed(path: Path) -> list[str]:
-    """Return the files that an index of weights names; raise TandemError where it is none."""
-    try:
-        return indexed(path)
-    except ValueError as error:
-        raise TandemError(f"{path} is no index of weights: {error}") from error
-
-
 def _what_instead(names: Sequence[str]) -> str:
-    """Say what a repository holds that has no weights which we would take."""
     if any(name.startswith(PICKLE) for name in names):
         return (
             "has no safetensors, only pickled weights, which can run code; convert them, or name a "

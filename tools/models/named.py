@@ -1,18 +1,41 @@
-"""What somebody means who names a model."""
+"""A model by name: a folder, a GGUF file, or a model of the Hugging Face Hub."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeAlias
 
 from tandem.tools import extras
 from tandem.tools.errors import TandemError
 from tandem.tools.models.gguf import GgufFile, is_gguf
 from tandem.tools.models.hub import ID, HubModel
-from tandem.tools.models.source import CheckpointFolder, ModelSource
+from tandem.tools.models.weights import Description, count_parameters
 
-GGUF = ".gguf"
 HINT = "a model of the Hugging Face Hub is OWNER/NAME or OWNER/NAME@REVISION"
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """A checkpoint's folder on this machine."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.absolute().name
+
+    def describe(self) -> Description:
+        return Description(self.path, count_parameters(self.path))
+
+    def checkpoint(self) -> Path:
+        return self.path
+
+
+# `describe` says what the small files tell, and `checkpoint` returns the whole checkpoint's folder,
+# fetched or converted first if need be. Both raise TandemError.
+ModelSource: TypeAlias = CheckpointFolder | GgufFile | HubModel
 
 
 def model_named(text: str) -> ModelSource:
@@ -27,7 +50,7 @@ def model_named(text: str) -> ModelSource:
         if not is_gguf(path):
             raise TandemError(f"{path} is neither a checkpoint's folder nor a GGUF file")
         return GgufFile(path)
-    if path.suffix == GGUF:
+    if path.suffix == ".gguf":
         raise TandemError(f"no file {path}")
     given = ID.fullmatch(text)
     if given is None:

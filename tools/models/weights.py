@@ -1,10 +1,11 @@
-"""How many numbers the weights of a checkpoint are, read without PyTorch."""
+"""The weights of a checkpoint: how many there are, read without PyTorch."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,19 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e
 SAFETENSORS = "model.safetensors"
 INDEX = ".index.json"  # behind the name of the weights that it is of
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+@dataclass(frozen=True)
+class Description:
+    """The facts of a model before anything large is fetched or loaded.
+
+    folder: holds its configuration and tokenizer. num_parameters: numbers in its weights.
+    missing_bytes: to be fetched.
+    """
+
+    folder: Path
+    num_parameters: int
+    missing_bytes: int = 0
 
 
 def count_parameters(folder: Path) -> int:
@@ -66,5 +80,4 @@ def _in_safetensors(path: Path) -> int:
 
 
 def gigabytes(size: float) -> str:
-    """Say how large something is, as people say it."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{max(size, 1e6) / 1e6:.0f} MB"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from tandem.preprocessing.tokenizer import longest_token_bytes
+from tandem.tools.errors import TandemError
 
 WEIGHTS = ("*.safetensors", "*.bin")  # the second only where there is none of the first
 # Under which names architectures keep the same fact
@@ -21,7 +21,7 @@ WIDTH = ("hidden_size", "n_embd")
 COPY = "; its config.json, generation_config.json and tokenizer*.json are read: copy them there"
 
 
-class CheckpointError(Exception):
+class CheckpointError(TandemError):
     """A folder is not a usable checkpoint or tokenizer; the text says what is missing."""
 
 
@@ -54,7 +54,6 @@ class TokenizerFolder:
 
     @property
     def size(self) -> int:
-        """One more than the largest token id."""
         return max(self.ids.values(), default=-1) + 1
 
     @property
@@ -62,13 +61,9 @@ class TokenizerFolder:
         """What the checkpoint that it came with says ends an answer; may be empty."""
         return _ids(_read_json(self.folder / "generation_config.json").get("eos_token_id"))
 
-    @cached_property
-    def _config(self) -> dict[str, Any]:
-        return _read_json(self.folder / "tokenizer_config.json")
-
     def special_id(self, name: str) -> int | None:
         """Return the id of ``eos_token`` or ``pad_token``, or None where there is none."""
-        token = self._config.get(name) or ""
+        token = _read_json(self.folder / "tokenizer_config.json").get(name) or ""
         return self.ids.get(token["content"] if isinstance(token, dict) else token)
 
 
@@ -106,7 +101,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def require_weights(folder: Path) -> None:
-    """Raise CheckpointError where a checkpoint's folder holds no weights."""
     if not has_weights(folder):
         raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
 
@@ -129,12 +123,10 @@ def read_tokenizer(folder: Path) -> TokenizerFolder:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a checkpoint's folder also holds a tokenizer."""
     return (folder / "tokenizer.json").is_file()
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a checkpoint's folder holds weights."""
     return any(path for pattern in WEIGHTS for path in folder.glob(pattern))
 
 

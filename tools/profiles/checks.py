@@ -47,7 +47,6 @@ def check_languages(profile: Profile) -> None:
 def check_drafters(
     profile: Profile, known: Mapping[DrafterName, DrafterKind], own: tuple[OwnDrafter, ...]
 ) -> None:
-    """Refuse a default drafter that the engines do not allow."""
     drafters: dict[KeyPath, str | None] = {("decoding", "drafter"): profile.decoding.drafter}
     for index, entry in enumerate(profile.entries):
         drafters[("entries", index, "drafter")] = entry.drafter
@@ -67,7 +66,6 @@ def check_drafters(
 def check_draft_lengths(
     profile: Profile, known: Mapping[DrafterName, DrafterKind], target: EnginePlan
 ) -> None:
-    """Refuse default drafts that the target won't verify."""
     decoding, drafting = profile.decoding, [k for k in known.values() if k.drafts_in_loop]
     lengths: dict[KeyPath, tuple[bool, int]] = {
         ("decoding", "draft_len"): (
@@ -89,7 +87,6 @@ def check_draft_lengths(
 
 
 def check_draft_ahead(profile: Profile, draft: EnginePlan | None) -> None:
-    """Refuse to draft ahead with an engine that cannot."""
     if profile.decoding.draft_ahead and not (draft and draft.capabilities.branches):
         reason = "engines.draft is missing" if draft is None else "the draft engine cannot do it"
         raise ProfileError(("decoding", "draft_ahead"), f"true, but {reason}; say auto or false")

@@ -7,71 +7,55 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 Devices = tuple[int, ...]
+Config = TypeVar("Config", bound="ConfigString")
 
 
 class ConfigStringError(ValueError):
     """A string cannot be read. The text names the part, its value and what would be right."""
 
 
-class ConfigPart(NamedTuple):
-    """One value of a string. read: return it, or raise ConfigStringError with what it must be."""
+class ConfigString:
+    """A list in brackets; a subclass is a dataclass with a field for each part, in order."""
 
-    name: str
-    read: Callable[[object], int | bool | Devices]
+    example: ClassVar[str]
+
+    @classmethod
+    def parse(cls: type[Config], text: str) -> Config:
+        return cls(*_read(text, cls))
+
+    def __str__(self) -> str:
+        parts = vars(self).values()
+        spelt = (spell_devices(p) if isinstance(p, tuple) else str(p) for p in parts)
+        return f"[{','.join(spelt)}]"
 
 
 @dataclass(frozen=True)
-class DraftTargetConfig:
+class DraftTargetConfig(ConfigString):
     """A draft model and a target: ``[draft_len,[draft devices],[target devices],use_logits]``.
 
     use_logits: accept by the ratio of probabilities rather than by comparing token ids.
     """
 
+    example: ClassVar[str] = "[4,[0],[1],True]"
     draft_len: int
     draft_devices: Devices
     target_devices: Devices
     use_logits: bool
 
-    @classmethod
-    def parse(cls, text: str) -> DraftTargetConfig:
-        """Read a string; raise ConfigStringError."""
-        parts = (
-            ConfigPart("draft_len", _count),
-            ConfigPart("draft devices", _devices),
-            ConfigPart("target devices", _devices),
-            ConfigPart("use_logits", _flag),
-        )
-        return cls(*_read(text, parts, "[4,[0],[1],True]"))
-
-    def __str__(self) -> str:
-        return _spell(self.draft_len, self.draft_devices, self.target_devices, self.use_logits)
-
 
 @dataclass(frozen=True)
-class PromptLookupConfig:
+class PromptLookupConfig(ConfigString):
     """Prompt lookup: ``[prompt_lookup_num_tokens,max_matching_ngram_size,[devices]]``."""
 
+    example: ClassVar[str] = "[10,2,[0]]"
     prompt_lookup_num_tokens: int
     max_matching_ngram_size: int
     devices: Devices
-
-    @classmethod
-    def parse(cls, text: str) -> PromptLookupConfig:
-        """Read a string; raise ConfigStringError."""
-        parts = (
-            ConfigPart("prompt_lookup_num_tokens", _count),
-            ConfigPart("max_matching_ngram_size", _count),
-            ConfigPart("devices", _devices),
-        )
-        return cls(*_read(text, parts, "[10,2,[0]]"))
-
-    def __str__(self) -> str:
-        return _spell(self.prompt_lookup_num_tokens, self.max_matching_ngram_size, self.devices)
 
 
 def fitted(devices: Devices, tp_size: int) -> Devices:
@@ -81,48 +65,34 @@ def fitted(devices: Devices, tp_size: int) -> Devices:
 
 
 def spell_devices(devices: Devices) -> str:
-    """Return a device list as the strings have it."""
     return f"[{','.join(map(str, devices))}]"
 
 
-def _spell(*values: int | bool | Devices) -> str:
-    spelt = (spell_devices(v) if isinstance(v, tuple) else str(v) for v in values)
-    return f"[{','.join(spelt)}]"
-
-
-def _read(text: str, parts: tuple[ConfigPart, ...], example: str) -> Iterator[Any]:
-    found = _elements(text, example)
-    if len(found) != len(parts):
-        names = ", ".join(part.name for part in parts)
-        raise ConfigStringError(
-            f"{len(found)} parts in {text.strip()!r}, must be {len(parts)}: {names}, as in "
-            f'"{example}"'
-        )
-    for number, (part, element) in enumerate(zip(parts, found, strict=True), start=1):
-        try:
-            yield part.read(_value(element))
-        except ConfigStringError as error:
-            raise ConfigStringError(
-                f"part {number}, {part.name}, {error}, not {ast.unparse(element)}, as in "
-                f'"{example}"'
-            ) from None
-
-
-def _elements(text: str, example: str) -> list[ast.expr]:
+def _read(text: str, config: type[ConfigString]) -> Iterator[Any]:
+    text, such_as = text.strip(), f'as in "{config.example}"'
     try:
-        whole = ast.parse(text.strip(), mode="eval").body
+        whole = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         whole = None
     if not isinstance(whole, ast.List):
-        raise ConfigStringError(f'{text.strip()!r} is not a list in brackets, as in "{example}"')
-    return whole.elts
-
-
-def _value(element: ast.expr) -> object:
-    try:
-        return ast.literal_eval(element)
-    except ValueError:
-        return None  # a name, a call: nothing that any part may be
+        raise ConfigStringError(f"{text!r} is not a list in brackets, {such_as}")
+    parts = {field.name.replace("_devices", " devices"): field.type for field in fields(config)}  # type: ignore[arg-type]
+    if len(whole.elts) != len(parts):
+        raise ConfigStringError(
+            f"{len(whole.elts)} parts in {text!r}, must be {len(parts)}: {', '.join(parts)}, "
+            f"{such_as}"
+        )
+    for number, (name, element) in enumerate(zip(parts, whole.elts, strict=True), start=1):
+        try:
+            value = ast.literal_eval(element)
+        except ValueError:
+            value = None  # a name or a call, which no part can be
+        try:
+            yield READERS[parts[name]](value)
+        except ConfigStringError as error:
+            raise ConfigStringError(
+                f"part {number}, {name}, {error}, not {ast.unparse(element)}, {such_as}"
+            ) from None
 
 
 def _count(value: object) -> int:
@@ -149,3 +119,7 @@ def _flag(value: object) -> bool:
 
 def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+# By the annotation of a field.
+READERS: dict[Any, Any] = {"int": _count, "Devices": _devices, "bool": _flag}

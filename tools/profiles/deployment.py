@@ -20,17 +20,8 @@ from tandem.bls.settings import (
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.settings import TokenizerSettings
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles import checks, vocabulary
 from tandem.tools.profiles.checkpoint import TokenizerFolder
-from tandem.tools.profiles.checks import (
-    check_draft_ahead,
-    check_draft_lengths,
-    check_drafters,
-    check_instances,
-    check_languages,
-    check_limits,
-    check_names,
-    check_pools,
-)
 from tandem.tools.profiles.drafters import OwnDrafter, allowed_kinds, own_drafters
 from tandem.tools.profiles.engines.base import EnginePlan, ProfileError
 from tandem.tools.profiles.pair import check_pair
@@ -41,12 +32,6 @@ from tandem.tools.profiles.profile import (
     Profile,
     read_profile,
     sections_of,
-)
-from tandem.tools.profiles.vocabulary import (
-    check_width,
-    end_ids_of,
-    pad_id_of,
-    shared_tokenizer,
 )
 
 TOKENIZER = "tokenizer"  # folder beside model.py
@@ -77,19 +62,12 @@ class Deployment:
         """
         admission = self.profile.admission
         most = admission.max_requests + max(admission.max_requests, admission.max_queue)
-        helpers = min(MAX_HELPERS, admission.max_requests) if self._drafts_ahead else 0
+        ahead = self.profile.decoding.draft_ahead
+        if ahead is None:  # auto
+            ahead = not _share_device(self.profile)
+        can_draft_ahead = self.draft is not None and self.draft.capabilities.branches
+        helpers = min(MAX_HELPERS, admission.max_requests) if ahead and can_draft_ahead else 0
         return most + helpers + SPARE_THREADS
-
-    @property
-    def _drafts_ahead(self) -> bool:
-        """Whether requests that say nothing of it may have drafts made ahead."""
-        asked = self.profile.decoding.draft_ahead
-        pays = asked is None and not _share_device(self.profile)
-        return self._can_draft_ahead and bool(asked or pays)
-
-    @property
-    def _can_draft_ahead(self) -> bool:
-        return self.draft is not None and self.draft.capabilities.branches
 
     @property
     def max_text_bytes(self) -> int:
@@ -104,16 +82,13 @@ class Deployment:
 
     @cached_property
     def drafter_kinds(self) -> Mapping[DrafterName, DrafterKind]:
-        """The rows of what can draft here."""
         return allowed_kinds(self.target, self.draft, self.own_drafters)
 
     @cached_property
     def stream_entry(self) -> EntrySection:
-        """The entry that holds the loop."""
         return next(entry for entry in self.profile.entries if entry.kind == "stream")
 
     def tokenizer_settings(self) -> TokenizerSettings:
-        """Return the settings of `preprocessing`."""
         return TokenizerSettings(
             tokenizer_dir=TOKENIZER,
             add_special_tokens=self.profile.tokenizer.add_special_tokens,
@@ -125,7 +100,6 @@ class Deployment:
         )
 
     def detokenizer_settings(self) -> DetokenizerSettings:
-        """Return the settings of `postprocessing`."""
         return DetokenizerSettings(
             tokenizer_dir=TOKENIZER,
             skip_special_tokens=self.profile.tokenizer.skip_special_tokens,
@@ -133,7 +107,6 @@ class Deployment:
         )
 
     def loop_settings(self) -> LoopSettings:
-        """Return the settings of the stream entry."""
         profile, models, timeouts = self.profile, self.profile.models, self.profile.timeouts
         decoding, limits = profile.decoding, profile.limits
         draft = self.draft
@@ -166,7 +139,6 @@ class Deployment:
         )
 
     def forwarder_settings(self, entry: EntrySection) -> ForwarderSettings:
-        """Return the settings of a forward entry."""
         return ForwarderSettings(
             stream_model=self.stream_entry.name,
             drafter=entry.drafter,
@@ -176,7 +148,6 @@ class Deployment:
 
     @property
     def _request_limits(self) -> dict[str, Any]:
-        """The limits that every model that takes text gets, by the names of `RequestLimits`."""
         limits = self.profile.limits
         return {
             "max_text_bytes": self.max_text_bytes,
@@ -248,12 +219,12 @@ def for_checkpoints(
 
 def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     """Return the deployment of a profile; raise ProfileError where its parts do not fit."""
-    check_names(profile)
+    checks.check_names(profile)
     engines = {key_path: section.plan(key_path) for key_path, section in sections_of(profile)}
     if with_weights:
         for key_path, section in sections_of(profile):
             section.check_weights(key_path)
-    check_languages(profile)
+    checks.check_languages(profile)
     target, draft = engines[TARGET], engines.get(DRAFT)
     if draft:
         target = profile.engines.target.adjusted_to_draft(draft, target)
@@ -268,21 +239,21 @@ def check(profile: Profile, *, with_weights: bool = True) -> Deployment:
     )
     own = own_drafters(profile.drafters)
     known = allowed_kinds(target, draft, own)
-    check_drafters(profile, known, own)
-    check_draft_lengths(profile, known, target)
-    check_draft_ahead(profile, draft)
-    check_limits(profile)
-    check_pools(profile)
-    check_instances(profile)
-    tokenizer = shared_tokenizer(profile)
+    checks.check_drafters(profile, known, own)
+    checks.check_draft_lengths(profile, known, target)
+    checks.check_draft_ahead(profile, draft)
+    checks.check_limits(profile)
+    checks.check_pools(profile)
+    checks.check_instances(profile)
+    tokenizer = vocabulary.shared_tokenizer(profile)
     for key_path, section in sections_of(profile):
-        check_width(engines[key_path], section, tokenizer, key_path)
-    end_ids = end_ids_of(profile, target, tokenizer)
+        vocabulary.check_width(engines[key_path], section, tokenizer, key_path)
+    end_ids = vocabulary.end_ids_of(profile, target, tokenizer)
     return Deployment(
         profile=profile,
         tokenizer=tokenizer,
         end_ids=end_ids,
-        pad_id=pad_id_of(target, tokenizer, default=end_ids[0]),
+        pad_id=vocabulary.pad_id_of(target, tokenizer, default=end_ids[0]),
         target=target,
         draft=draft,
         own_drafters=own,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -62,17 +62,12 @@ def allowed_kinds(
 
 
 def all_kinds(own: tuple[OwnDrafter, ...]) -> list[DrafterKind]:
-    """Return the rows of all drafters that engines could allow."""
     return [*DRAFTERS.values(), *(drafter.kind for drafter in own)]
 
 
 def own_drafters(sections: Sequence[DrafterSection]) -> tuple[OwnDrafter, ...]:
     """Import the modules of a profile; raise ProfileError for one that cannot join the others."""
-    return tuple(_own_drafters(sections))
-
-
-def _own_drafters(sections: Sequence[DrafterSection]) -> Iterator[OwnDrafter]:
-    names, files = list(DRAFTERS), set[str]()
+    own, names, files = list[OwnDrafter](), list(DRAFTERS), set[str]()
     for index, section in enumerate(sections):
         key_path: KeyPath = (SECTION, index)
         try:
@@ -89,7 +84,8 @@ def _own_drafters(sections: Sequence[DrafterSection]) -> Iterator[OwnDrafter]:
         _check_settings(kind, section.settings, (*key_path, "settings"))
         names.append(kind.name)
         files.add(section.module.name)
-        yield OwnDrafter(kind, section.module, section.settings)
+        own.append(OwnDrafter(kind, section.module, section.settings))
+    return tuple(own)
 
 
 def _check_settings(kind: DrafterKind, given: Mapping[str, Any], key_path: KeyPath) -> None:

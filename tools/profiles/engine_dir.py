@@ -43,12 +43,10 @@ class EngineDir:
 
     @property
     def gathers_logits(self) -> bool:
-        """Whether its answers can hold the logits of their tokens."""
         return self.kind == "torch" or bool(self.build.get("gather_generation_logits"))
 
 
 def read_engine_dir(folder: Path) -> EngineDir:
-    """Look into a folder; raise TandemError where it holds neither."""
     path = folder / "config.json"
     if not path.is_file():
         raise TandemError(
@@ -61,28 +59,20 @@ def read_engine_dir(folder: Path) -> EngineDir:
     if not any(section in config for section in BUILT):
         return EngineDir(folder, "torch", tp_size=1, max_draft_len=TORCH_DRAFT_LEN)
     mapping = _section(config, "pretrained_config", "mapping")
-    built = _build_config(config)
+    built = {  # no name is in two of these sections
+        **_section(config, "pretrained_config"),
+        **_section(config, "build_config"),
+        **_section(config, "build_config", "plugin_config"),
+    }
+    verifies_drafts = built.get("speculative_decoding_mode") in EXTERNAL_DRAFTS
     return EngineDir(
         folder,
         "tensorrtllm",
         tp_size=mapping.get("tp_size", 1),
         pp_size=mapping.get("pp_size", 1),
-        max_draft_len=built.get("max_draft_len", 0) if _verifies_drafts(built) else 0,
+        max_draft_len=built.get("max_draft_len", 0) if verifies_drafts else 0,
         build={name: built[name] for name in DECISIVE if built.get(name) is not None},
     )
-
-
-def _verifies_drafts(built: Mapping[str, Any]) -> bool:
-    return built.get("speculative_decoding_mode") in EXTERNAL_DRAFTS
-
-
-def _build_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a built engine's description of itself; each key that is read is in one section."""
-    return {
-        **_section(config, "pretrained_config"),
-        **_section(config, "build_config"),
-        **_section(config, "build_config", "plugin_config"),
-    }
 
 
 def _section(config: Any, *keys: str) -> dict[str, Any]:

@@ -29,20 +29,21 @@ def check_pair(
 def _check_both(
     target: TensorRTLLMTarget, draft: TensorRTLLMDraft, *, use_draft_logits: bool
 ) -> None:
-    if use_draft_logits:
-        _check_logits(draft)
-    _check_fast_logits(target, draft, use_draft_logits=use_draft_logits)
-    _check_nodes(target, draft)
-    if draft.engine_dir == target.engine_dir:
-        raise ProfileError((*DRAFT, "engine_dir"), "the target's too; give each engine its own")
-
-
-def _check_nodes(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
-    """Two engines need an orchestrator, whose workers are spawned on its own node.
-
-    In leader mode each engine takes every rank of one world, and ranks above 0 stay in the
-    constructor of the first: they never load the second.
-    """
+    if use_draft_logits and not draft.build.gather_generation_logits:
+        raise ProfileError(
+            (*DRAFT, "build", "gather_generation_logits"),
+            "off, but decoding.use_draft_logits wants the draft's logits; say true",
+        )
+    fast = target.run.speculative_decoding_fast_logits
+    if draft.run.speculative_decoding_fast_logits != fast:
+        raise ProfileError((*DRAFT, "run", FAST), "on in one engine only; both need it, or none")
+    if fast:
+        _check_fast_logits(target, draft, use_draft_logits=use_draft_logits)
+    else:
+        _check_alone(target, TARGET)
+        _check_alone(draft, DRAFT)
+    # Two engines need an orchestrator, which spawns its workers on its own node. In leader mode
+    # each engine takes every rank, and ranks above 0 never get past the constructor of the first.
     for key_path, engine in ((TARGET, target), (DRAFT, draft)):
         if engine.num_nodes > 1:
             raise ProfileError(
@@ -51,10 +52,12 @@ def _check_nodes(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
                 "TensorRT-LLM's ranks load one engine only; say 1 in both, or leave out "
                 "engines.draft and draft by prompt_lookup",
             )
+    if draft.engine_dir == target.engine_dir:
+        raise ProfileError((*DRAFT, "engine_dir"), "the target's too; give each engine its own")
 
 
 def _check_alone(engine: TensorRTLLMDraft, key_path: KeyPath) -> None:
-    """An engine without its pair hands no logits over, and needs no ranks of its own."""
+    """Refuse settings of fast logits for an engine that doesn't exchange them."""
     if engine.run.speculative_decoding_fast_logits:
         raise ProfileError(
             (*key_path, "run", FAST), "needs a target and a draft of kind tensorrtllm; leave it out"
@@ -63,25 +66,10 @@ def _check_alone(engine: TensorRTLLMDraft, key_path: KeyPath) -> None:
         raise ProfileError((*key_path, "run", "participant_ids"), f"leave it out without {FAST}")
 
 
-def _check_logits(draft: TensorRTLLMDraft) -> None:
-    if not draft.build.gather_generation_logits:
-        raise ProfileError(
-            (*DRAFT, "build", "gather_generation_logits"),
-            "off, but decoding.use_draft_logits wants the draft's logits; say true",
-        )
-
-
 def _check_fast_logits(
     target: TensorRTLLMTarget, draft: TensorRTLLMDraft, *, use_draft_logits: bool
 ) -> None:
-    """Fast logits pass from GPU to GPU; they need ranks that no process spawns."""
-    fast = target.run.speculative_decoding_fast_logits
-    if draft.run.speculative_decoding_fast_logits != fast:
-        raise ProfileError((*DRAFT, "run", FAST), "on in one engine only; both need it, or none")
-    if not fast:
-        _check_alone(target, TARGET)
-        _check_alone(draft, DRAFT)
-        return
+    """Check logits that pass from GPU to GPU: their type, their width and the engines' ranks."""
     if not use_draft_logits:
         raise ProfileError((*TARGET, "run", FAST), "needs decoding.use_draft_logits; say true")
     for key_path, engine in ((TARGET, target), (DRAFT, draft)):
@@ -89,8 +77,19 @@ def _check_fast_logits(
             raise ProfileError(
                 (*key_path, "build", "logits_dtype"), f"{FAST} hands over float32; say float32"
             )
-    _check_width(target, draft)
-    ranks = _ranks(target, draft)
+    if target.checkpoint.is_dir() and draft.checkpoint.is_dir():  # else a plan for another machine
+        own, wanted = (
+            engine.padded(read_checkpoint(engine.checkpoint, with_weights=False).vocab_size)
+            for engine in (draft, target)
+        )
+        if own != wanted:
+            raise ProfileError(
+                (*DRAFT, "run", FAST),
+                f"its logits are {own} wide with padding, the target's {wanted}; leave out {FAST} "
+                "in both, or bring vocab_size and tp_size together",
+            )
+    first = draft.world_size + 1
+    ranks = {TARGET: tuple(range(first, first + target.world_size)), DRAFT: tuple(range(1, first))}
     for key_path, engine in ((TARGET, target), (DRAFT, draft)):
         if engine.run.participant_ids != ranks[key_path]:
             raise ProfileError(
@@ -98,29 +97,3 @@ def _check_fast_logits(
                 f"{FAST} needs {list(ranks[key_path])} here: rank 0 is Triton's, then come the "
                 "draft's and the target's",
             )
-
-
-def _check_width(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> None:
-    """Logits that pass from GPU to GPU are neither cut nor padded."""
-    if not (target.checkpoint.is_dir() and draft.checkpoint.is_dir()):
-        return  # a plan for another machine
-    mine, wanted = (_width(engine) for engine in (draft, target))
-    if mine != wanted:
-        raise ProfileError(
-            (*DRAFT, "run", FAST),
-            f"its logits are {mine} wide with padding, the target's {wanted}; leave out {FAST} in "
-            "both, or bring vocab_size and tp_size together",
-        )
-
-
-def _width(engine: TensorRTLLMDraft) -> int:
-    return engine.padded(read_checkpoint(engine.checkpoint, with_weights=False).vocab_size)
-
-
-def _ranks(target: TensorRTLLMDraft, draft: TensorRTLLMDraft) -> dict[KeyPath, tuple[int, ...]]:
-    """Rank 0 is the orchestrator, then come the draft's and the target's."""
-    first = draft.world_size + 1
-    return {
-        DRAFT: tuple(range(1, first)),
-        TARGET: tuple(range(first, first + target.world_size)),
-    }

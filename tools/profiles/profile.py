@@ -219,7 +219,6 @@ class Profile(ConfigSection):
 
 
 def sections_of(profile: Profile) -> Iterator[tuple[KeyPath, EngineSection]]:
-    """Yield where each engine's section stands, and the section."""
     yield TARGET, profile.engines.target
     if profile.engines.draft:
         yield DRAFT, profile.engines.draft
@@ -271,7 +270,11 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
     except UnicodeDecodeError as error:
         raise TandemError(f"{path}: not UTF-8 text") from error
     except yaml.YAMLError as error:
-        raise TandemError(f"{path}{_not_yaml(error)}") from error
+        line, said = "", str(error)
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+            line = f":{error.problem_mark.line + 1}"
+            said = " ".join(part for part in (error.context, error.problem) if part)
+        raise TandemError(f"{path}{line}: is not YAML: {' '.join(said.split())}") from error
     if data is None:
         raise TandemError(f"{path}: is empty; a profile has a name and engines.target at least")
     source = ProfileSource(path, root)
@@ -282,9 +285,10 @@ def read_profile(path: Path) -> tuple[Profile, ProfileSource]:
 
 
 def explain(error: ValidationError) -> tuple[KeyPath, str]:
-    """Return the key path and the text of the first error."""
     first = error.errors(include_url=False)[0]
-    key_path, text = _without_kind(first["loc"]), first["msg"]
+    key_path, text = first["loc"], first["msg"]
+    if key_path[:1] == ("engines",):  # pydantic adds the kind of an engine after its name
+        key_path = key_path[:2] + key_path[3:]
     if first["type"] == "unknown_key":
         return (*key_path, first["ctx"]["key"]), text
     if first["type"] == "missing":
@@ -294,19 +298,6 @@ def explain(error: ValidationError) -> tuple[KeyPath, str]:
         return (*key_path, "kind"), f"unknown kind '{first['ctx']['tag']}'; known are {known}"
     text = text.replace("Input should be", "must be")
     return key_path, f"{text}, not {first['input']!r}" if "must be" in text else text
-
-
-def _not_yaml(error: yaml.YAMLError) -> str:
-    """Return the line, if it is known, and what is wrong in it."""
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f": is not YAML: {' '.join(str(error).split())}"
-    said = " ".join(part for part in (error.context, error.problem) if part)
-    return f":{error.problem_mark.line + 1}: is not YAML: {said}"
-
-
-def _without_kind(key_path: KeyPath) -> KeyPath:
-    """Drop the kind that pydantic puts behind the name of an engine."""
-    return key_path[:2] + key_path[3:] if key_path[:1] == ("engines",) else key_path
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, tuple[yaml.Node, yaml.Node]]]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tandem.tools.profiles.checkpoint import (
-    CheckpointError,
     TokenizerFolder,
     has_tokenizer,
     read_tokenizer,
 )
-from tandem.tools.profiles.engines.base import EnginePlan, EngineSection, KeyPath, ProfileError
+from tandem.tools.profiles.engines.base import (
+    EnginePlan,
+    EngineSection,
+    KeyPath,
+    ProfileError,
+    located,
+)
 from tandem.tools.profiles.profile import TARGET, Profile, sections_of
 
 
@@ -19,32 +22,23 @@ def shared_tokenizer(profile: Profile) -> TokenizerFolder:
     chosen = profile.tokenizer.folder or profile.engines.target.tokenizer_folder
     if chosen is None:
         raise ProfileError(("tokenizer", "folder"), "is missing; the target brings no tokenizer")
-    try:
-        tokenizer = read_tokenizer(chosen)
-    except CheckpointError as error:
-        raise ProfileError(("tokenizer", "folder"), str(error)) from error
+    with located("tokenizer", "folder"):
+        shared = read_tokenizer(chosen)
     for key_path, section in sections_of(profile):
-        own = section.tokenizer_folder
-        if own is not None and own != chosen and has_tokenizer(own):
-            theirs = _own_tokenizer(own, key_path)
-            if theirs.ids != tokenizer.ids:
-                raise ProfileError((*key_path, "checkpoint"), _difference(theirs, tokenizer))
-    return tokenizer
-
-
-def _own_tokenizer(folder: Path, engine: KeyPath) -> TokenizerFolder:
-    try:
-        return read_tokenizer(folder)
-    except CheckpointError as error:
-        raise ProfileError((*engine, "checkpoint"), str(error)) from error
-
-
-def _difference(theirs: TokenizerFolder, ours: TokenizerFolder) -> str:
-    """Say by name where two vocabularies part."""
-    end = "; draft and target must share one vocabulary"
-    token, _ = min(theirs.ids.items() ^ ours.ids.items(), key=lambda item: item[1])
-    mine, other = (folder.ids.get(token, "no token") for folder in (theirs, ours))
-    return f"token {token!r} is {mine} in {theirs.folder}, {other} in {ours.folder}{end}"
+        folder = section.tokenizer_folder
+        if folder is None or folder == chosen or not has_tokenizer(folder):
+            continue
+        with located(*key_path, "checkpoint"):
+            own = read_tokenizer(folder)
+        if own.ids != shared.ids:
+            token, _ = min(own.ids.items() ^ shared.ids.items(), key=lambda item: item[1])
+            here, there = (known.ids.get(token, "no token") for known in (own, shared))
+            raise ProfileError(
+                (*key_path, "checkpoint"),
+                f"token {token!r} is {here} in {folder}, {there} in {chosen}; draft and target "
+                "must share one vocabulary",
+            )
+    return shared
 
 
 def check_width(
@@ -74,6 +68,5 @@ def end_ids_of(profile: Profile, target: EnginePlan, tokenizer: TokenizerFolder)
 
 
 def pad_id_of(target: EnginePlan, tokenizer: TokenizerFolder, *, default: int) -> int:
-    """Return the token that fills rows up."""
     known = (target.pad_id, tokenizer.special_id("pad_token"), default)
     return next(number for number in known if number is not None)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from tandem.tools import extras
 from tandem.tools.errors import TandemError
@@ -33,12 +32,11 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 class TritonInstall:
     """A Triton that can be started.
 
-    source: a system installation, or the wheel's server assembled in our cache.
-    version: of the server itself, "?" where nothing says it. wheel: the version of the wheel.
+    version: of the server itself, "?" if nothing says it. wheel: the version of the wheel that the
+    server comes from; None for a system installation.
     library_path: folders that LD_LIBRARY_PATH must begin with, in this order.
     """
 
-    source: Literal["system", "wheel"]
     version: str
     binary: Path
     backends: Path
@@ -47,14 +45,29 @@ class TritonInstall:
 
     @property
     def stub(self) -> Path:
-        """The program that runs one Python model."""
         return self.backends / "python" / STUB
 
     @property
     def stub_python(self) -> str | None:
-        """The Python version that the stub is linked to, e.g. "3.11"."""
         found = re.search(rb"libpython(3\.\d+)\.so", self.stub.read_bytes())
         return found.group(1).decode() if found else None
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the server.
+
+        A stub finds this interpreter's packages by PATH, and its libpython by LD_LIBRARY_PATH.
+        """
+        path = os.environ.get("PATH", os.defpath)
+        return os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}",
+            "LD_LIBRARY_PATH": library_path(*self.library_path),
+        }
+
+
+def library_path(*folders: Path) -> str:
+    """Return LD_LIBRARY_PATH with some folders put first."""
+    inherited = os.environ.get("LD_LIBRARY_PATH")
+    return os.pathsep.join([*map(str, folders), *([inherited] if inherited else [])])
 
 
 def find_triton() -> TritonInstall:
@@ -74,7 +87,9 @@ def find_triton() -> TritonInstall:
 def find_libpython() -> Path | None:
     """Return this interpreter's shared library, or None where it was built without one."""
     name = f"libpython{PYTHON}.so.1.0"
-    mapped = re.search(rf"\S*/{re.escape(name)}$", _memory_map(), re.MULTILINE)
+    mapped = re.search(
+        rf"\S*/{re.escape(name)}$", Path("/proc/self/maps").read_text(), re.MULTILINE
+    )
     if mapped:
         return Path(mapped.group())
     base = Path(sys.base_prefix) / "lib"
@@ -88,14 +103,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
 
 
-def _memory_map() -> str:
-    return Path("/proc/self/maps").read_text()
-
-
 def _system_triton(python_lib: Path) -> TritonInstall:
     version = SYSTEM_TRITON / "TRITON_VERSION"
     return TritonInstall(
-        source="system",
         version=version.read_text().strip() if version.is_file() else "?",
         binary=SYSTEM_TRITON / "bin" / "tritonserver",
         backends=SYSTEM_TRITON / "backends",
@@ -119,7 +129,6 @@ def _wheel_triton(python_lib: Path) -> TritonInstall:
     version = metadata.version(WHEEL)
     home = _assemble(package / "tritonserver", version)
     return TritonInstall(
-        source="wheel",
         version=SERVERS.get(version, "?"),
         wheel=version,
         binary=home / "bin" / "tritonserver",

@@ -16,8 +16,7 @@ from typing import Literal
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import Profile
-from tandem.tools.trtllm.built import check_built
-from tandem.tools.trtllm.engines import trt_engines
+from tandem.tools.trtllm.engines import check_built, trt_engines
 
 Mode = Literal["single", "leader", "orchestrator", "prespawned"]
 SPAWN = "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"
@@ -83,7 +82,8 @@ class Launch:
             "set -euo pipefail",
         ]
         if self.mode in ("single", "orchestrator"):
-            return _text([*lines, shlex.join(self.command(server, endpoints, prefix))])
+            lines.append(shlex.join(self.command(server, endpoints, prefix)))
+            return "\n".join(lines) + "\n"
         lines += [f"export {name}={value}" for name, value in self.environment.items()]
         first = self._rank(server, endpoints, f"{prefix}0-", first=True)
         other = self._rank(server, endpoints, f"{prefix}$SLURM_PROCID-", first=False)
@@ -95,29 +95,25 @@ class Launch:
             f"  exec {_within_quotes(other)}",
             "fi'",
         ]
-        return _text(lines)
+        return "\n".join(lines) + "\n"
 
     def _rank(
         self, server: Sequence[str], endpoints: Sequence[str], prefix: str, *, first: bool
     ) -> list[str]:
         if first:
-            return [*server, *endpoints, _region(prefix), *self._no_memory_pools()]
+            pools = []
+            if self.mode == "orchestrator":  # it leaves the GPUs to its spawned workers
+                pools = ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
+                pools += [f"--cuda-memory-pool-byte-size={n}:0" for n in self.devices]
+            return [*server, *endpoints, _region(prefix), *pools]
         loaded = [f"--load-model={name}" for name in self.engines]
         return [*server, *DEAF, "--model-control-mode=explicit", *loaded, _region(prefix)]
-
-    def _no_memory_pools(self) -> list[str]:
-        """An orchestrator leaves the GPUs to its spawned workers."""
-        if self.mode != "orchestrator":
-            return []
-        pools = [f"--cuda-memory-pool-byte-size={number}:0" for number in self.devices]
-        return ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false", *pools]
 
 
 SINGLE = Launch()
 
 
 def launch_of(profile: Profile) -> Launch:
-    """Return how a profile's deployment is launched."""
     engines = trt_engines(profile)
     sections = tuple(engines.values())
     if not sections:
@@ -163,7 +159,3 @@ def _region(prefix: str) -> str:
 def _within_quotes(argv: Sequence[str]) -> str:
     """A command inside a script's single quotes; only $SLURM_PROCID is expanded there."""
     return " ".join(f'"{word}"' if set(word) - PLAIN else word for word in argv)
-
-
-def _text(lines: Sequence[str]) -> str:
-    return "\n".join(lines) + "\n"

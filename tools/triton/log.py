@@ -28,7 +28,6 @@ class TritonLog:
 
     @property
     def loaded(self) -> set[str]:
-        """The models that have been loaded."""
         return set(LOADED.findall(self._text))
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing, suppress
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 
 from tandem.bls.metrics.names import OLDEST_DELIVERY
@@ -12,38 +13,32 @@ SECONDS_TO_ANSWER = 5
 
 
 def are_found(host: str, port: int, *paths: str) -> bool:
-    """Whether all these pages are there; not where nobody answers."""
-    with suppress(OSError, HTTPException), closing(_connection(host, port)) as connection:
-        return all(_page(connection, path)[0] == 200 for path in paths)
-    return False
+    return all(_page(host, port, path)[0] == HTTPStatus.OK for path in paths)
 
 
 def oldest_untaken(host: str, port: int) -> float:
-    """For how many seconds Triton has not taken a response, by the page of its metrics.
+    """Return how many seconds Triton has not taken a response, by its metrics.
 
-    0 where the page says nothing of it, or breaks off.
+    0 if the metrics don't say, or break off.
     """
-    text = ""
-    with suppress(OSError, HTTPException), closing(_connection(host, port)) as connection:
-        text = _page(connection, "/metrics")[1].decode()
+    text = _page(host, port, "/metrics")[1].decode()
     found = re.findall(rf"^{OLDEST_DELIVERY}{{.*}} (\S+)$", text, re.MULTILINE)
     return max(map(float, found), default=0.0)
 
 
 def http_service(host: str, port: int) -> str | None:
-    """Say which HTTP service answers at a port; None if none does."""
-    with suppress(OSError, HTTPException), closing(_connection(host, port)) as connection:
-        is_triton = b'"extensions"' in _page(connection, "/v2")[1]
-        return "Triton's HTTP port" if is_triton else "an HTTP port"
-    return None
+    """Return which HTTP service answers at a port; None if none does."""
+    status, text = _page(host, port, "/v2")
+    if status is None:
+        return None
+    return "Triton's HTTP port" if b'"extensions"' in text else "an HTTP port"
 
 
-def _connection(host: str, port: int) -> HTTPConnection:
-    return HTTPConnection(host.strip("[]"), port, timeout=SECONDS_TO_ANSWER)
-
-
-def _page(connection: HTTPConnection, path: str) -> tuple[int, bytes]:
-    """Return a page's status and text."""
-    connection.request("GET", path)
-    response = connection.getresponse()
-    return response.status, response.read()
+def _page(host: str, port: int, path: str) -> tuple[int | None, bytes]:
+    """Return status and body of a page; no status if no HTTP server answers in full."""
+    connection = HTTPConnection(host.strip("[]"), port, timeout=SECONDS_TO_ANSWER)
+    with suppress(OSError, HTTPException), closing(connection):
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    return None, b""

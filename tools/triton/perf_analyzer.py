@@ -7,7 +7,6 @@ stand under other names among those of `nvidia-pytriton`.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
-from tandem.tools.triton.install import WHEEL, cache_folder
+from tandem.tools.triton.install import WHEEL, cache_folder, library_path
 
 PROGRAM = "perf_analyzer"
 VERSION = "2.51.0"
@@ -36,12 +35,9 @@ class PerfAnalyzer:
 
     @property
     def command(self) -> list[str]:
-        """What starts it; arguments follow."""
         if self.libraries is None:
             return [str(self.binary)]
-        inherited = os.environ.get("LD_LIBRARY_PATH")
-        folders = os.pathsep.join([str(self.libraries), *([inherited] if inherited else [])])
-        return ["env", f"LD_LIBRARY_PATH={folders}", str(self.binary)]
+        return ["env", f"LD_LIBRARY_PATH={library_path(self.libraries)}", str(self.binary)]
 
 
 def expected_perf_analyzer() -> PerfAnalyzer:

@@ -73,20 +73,15 @@ def server_options(planned: Deployment, folder: str | Path) -> list[str]:
 
 
 def serve_script(planned: Deployment) -> str:
-    """Return the script that serves the repository on one node."""
     launch = launch_of(planned.profile)
     first, *words = launch.command(server_options(planned, HERE), (MORE,))
-    return SERVE.format(command=first + "".join(map(_on_a_line, words)))
-
-
-def _on_a_line(word: str) -> str:
-    """Return a word of the script's command; each option begins a line."""
-    before = " \\\n    " if word.startswith(("-", MORE, ":")) else " "
-    return before + (f'"{word}"' if HERE in word or word == MORE else shlex.quote(word))
+    for word in words:  # each option begins a line
+        first += " \\\n    " if word.startswith(("-", MORE, ":")) else " "
+        first += f'"{word}"' if HERE in word or word == MORE else shlex.quote(word)
+    return SERVE.format(command=first)
 
 
 def readme(planned: Deployment) -> str:
-    """Return the README of a deployment's repository."""
     whole = [entry.name for entry in planned.profile.entries if entry.kind == "forward"]
     return README.format(
         name=planned.profile.name,
@@ -99,7 +94,6 @@ def readme(planned: Deployment) -> str:
 
 
 def _packages(planned: Deployment) -> list[str]:
-    """Return what pip must have installed."""
     engines = [engine for engine in (planned.target, planned.draft) if engine]
     kinds = [engine.parameters.get("engine", "") for engine in engines]
     own = [package for kind in kinds for package in PACKAGES.get(kind, ())]
@@ -121,12 +115,10 @@ def _purposes(planned: Deployment) -> list[tuple[str, str]]:
         )
         for entry in profile.entries
     ]
-    engines = [
+    return [
+        *entries,
         (names.target, "the target"),
         *([(names.draft, "the draft")] if planned.draft else []),
-    ]
-    texts = [
         (names.preprocessing, "text to token ids"),
         (names.postprocessing, "token ids to text"),
     ]
-    return [*entries, *engines, *texts]

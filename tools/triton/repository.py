@@ -67,24 +67,29 @@ class Model:
     files: Mapping[str, list[Path]] = field(default_factory=dict)
 
     def config(self) -> str:
-        """Return config.pbtxt."""
         config = model_config_pb2.ModelConfig(
             name=self.name,
             backend=self.backend,
             max_batch_size=self.max_batch_size,
             input=[_input(tensor) for tensor in self.inputs],
-            output=[_output(tensor) for tensor in self.outputs],
+            output=[
+                {"name": tensor, "data_type": f"TYPE_{tensor.dtype}", "dims": tensor.dims}
+                for tensor in self.outputs
+            ],
             instance_group=[{"count": self.instances, "kind": "KIND_CPU"}],
         )
         if self.decoupled:
             config.model_transaction_policy.decoupled = True
         for name, value in self.parameters.items():
             config.parameters[name].string_value = value
-        return HEADER + _without_escapes(text_format.MessageToString(config))
+        # JSON in single quotes, which text format knows too, is easier to read and to change.
+        return HEADER + ESCAPED_JSON.sub(
+            lambda found: f"'{found[1].replace(ESCAPED_QUOTE, QUOTE)}'",
+            text_format.MessageToString(config),
+        )
 
 
 def models(deployment: Deployment) -> Iterator[Model]:
-    """Yield every model of a deployment."""
     names, size = deployment.profile.models, deployment.profile.max_batch_size
     tokenizer = {TOKENIZER: _matching(deployment.tokenizer.folder, TOKENIZER_FILES)}
     if templates := _matching(deployment.tokenizer.folder / MORE_TEMPLATES, ("*.jinja",)):
@@ -121,7 +126,10 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
     """
     output = output.absolute()
     try:
-        if output.exists() and not _replaceable(output):
+        replaceable = not output.exists() or (
+            output.is_dir() and ((output / MARKER).is_file() or not any(output.iterdir()))
+        )
+        if not replaceable:
             raise TandemError(
                 f"{output} exists and was not rendered by tandem; choose a new or empty folder"
             )
@@ -141,11 +149,6 @@ def render(deployment: Deployment, output: Path, *, link: bool = False) -> None:
             f"cannot write {error.filename or output}: {error.strerror}; choose a folder that you "
             "may write"
         ) from error
-
-
-def _without_escapes(text: str) -> str:
-    """Put JSON into single quotes, which text format knows too: easier to read, and to change."""
-    return ESCAPED_JSON.sub(lambda found: f"'{found[1].replace(ESCAPED_QUOTE, QUOTE)}'", text)
 
 
 def _engine_models(deployment: Deployment) -> Iterator[Model]:
@@ -179,6 +182,8 @@ def _typed(tensors: Sequence[Tensor], planned: EnginePlan) -> tuple[Tensor, ...]
 
 
 def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> Iterator[Model]:
+    own = [drafter.file for drafter in deployment.own_drafters]
+    files = tokenizer | ({drafter_module.FOLDER: own} if own else {})
     for listed in deployment.profile.entries:
         streams = listed.kind == "stream"
         control = listed.drafter == CONTROL.name
@@ -193,13 +198,8 @@ def _entry_models(deployment: Deployment, tokenizer: dict[str, list[Path]]) -> I
             max_batch_size=deployment.profile.max_batch_size,
             decoupled=streams,
             instances=deployment.profile.instances if streams else 1,
-            files=_drafter_files(deployment) | tokenizer if streams else {},
+            files=files if streams else {},
         )
-
-
-def _drafter_files(deployment: Deployment) -> dict[str, list[Path]]:
-    files = [drafter.file for drafter in deployment.own_drafters]
-    return {drafter_module.FOLDER: files} if files else {}
 
 
 def _input(tensor: Tensor) -> model_config_pb2.ModelInput:
@@ -215,18 +215,8 @@ def _input(tensor: Tensor) -> model_config_pb2.ModelInput:
     return declared
 
 
-def _output(tensor: Tensor) -> model_config_pb2.ModelOutput:
-    return model_config_pb2.ModelOutput(
-        name=tensor, data_type=f"TYPE_{tensor.dtype}", dims=tensor.dims
-    )
-
-
 def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return sorted(path for pattern in patterns for path in folder.glob(pattern))
-
-
-def _replaceable(output: Path) -> bool:
-    return output.is_dir() and ((output / MARKER).is_file() or not any(output.iterdir()))
 
 
 def _write(model: Model, folder: Path, *, link: bool) -> None:
@@ -249,11 +239,5 @@ def _write(model: Model, folder: Path, *, link: bool) -> None:
     for subfolder, files in model.files.items():
         (version / subfolder).mkdir()
         for path in files:
-            _place(path, version / subfolder / path.name, link=link)
-
-
-def _place(source: Path, target: Path, *, link: bool) -> None:
-    if link:
-        os.symlink(source.resolve(), target)
-    else:
-        shutil.copyfile(source, target)
+            place = os.symlink if link else shutil.copyfile
+            place(path.resolve(), version / subfolder / path.name)

@@ -16,11 +16,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.profile import STARTUP_SECONDS
@@ -98,37 +97,26 @@ class TritonServer:
         self._failed = False
 
     def __enter__(self) -> TritonServer:
-        """Start the server and wait until every model is ready."""
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop the server."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
     def http_url(self) -> str:
-        """Address and port of the HTTP endpoint, as tritonclient wants it."""
         return f"{self._host}:{self.ports.http}"
 
     @property
     def grpc_url(self) -> str:
-        """Address and port of the gRPC endpoint, as tritonclient wants it."""
         return f"{self._host}:{self.ports.grpc}"
 
     @property
     def metrics_url(self) -> str:
-        """Where Prometheus finds the metrics."""
         return f"http://{self._host}:{self.ports.metrics}/metrics"
 
     @property
     def running(self) -> bool:
-        """Whether the server's process lives."""
         return self._guard is not None and self._guard.poll() is None
 
     @property
@@ -154,20 +142,26 @@ class TritonServer:
     def _start_once(self) -> None:
         install = find_triton()
         for path in (self.repository, install.backends):
-            _refuse_spaces(path)
+            if any(letter.isspace() for letter in str(path)):  # no Python model would start
+                raise TandemError(
+                    f"Triton serves no path with a space: {path}; where it is Tandem's own, TMPDIR "
+                    "or XDG_CACHE_HOME moves it"
+                )
         self.ports = claim_ports(self._wanted_ports, self.address)
         self.command = self._command(install)
         handle, log = tempfile.mkstemp(prefix="tandem-triton-", suffix=".log")
         self.log = TritonLog(Path(log))
         # The stubs put the working directory first in sys.path: it must be empty.
         self._empty_folder = Path(tempfile.mkdtemp(prefix="tandem-empty-"))
+        # It ends the server and cleans up, even if this process is killed.
+        guard = [sys.executable, "-I", "-S", supervisor.__file__, str(STOP_SECONDS)]
         self._guard = subprocess.Popen(
-            [*self._guard_command, *self.command],
+            [*guard, self.shm_prefix, *self.command],
             stdin=subprocess.PIPE,
             stdout=handle,
             stderr=handle,
             cwd=self._empty_folder,
-            env=_environment(install),
+            env=install.environment(),
             start_new_session=True,
         )
         os.close(handle)
@@ -212,7 +206,13 @@ class TritonServer:
         if self._guard is None:
             return
         try:
-            self._end_guard(self._guard, on_wait)
+            if self._guard.stdin is not None:
+                self._guard.stdin.close()  # asks the guard to stop
+            began = time.monotonic()
+            while self.running and (seconds := time.monotonic() - began) < GUARD_SECONDS:
+                on_wait(list(dict.fromkeys(self._names)), seconds)
+                with suppress(subprocess.TimeoutExpired):
+                    self._guard.wait(POLL_SECONDS)
         finally:
             self.kill()
 
@@ -244,11 +244,6 @@ class TritonServer:
         host = LOOPBACK if self.address in EVERY_ADDRESS else self.address
         return f"[{host}]" if ":" in host else host
 
-    @property
-    def _guard_command(self) -> list[str]:
-        """What ends the server and cleans up after it."""
-        return [sys.executable, "-I", "-S", supervisor.__file__, str(STOP_SECONDS), self.shm_prefix]
-
     def _command(self, install: TritonInstall) -> list[str]:
         python = {
             "thread-pool-size": self._thread_pool_size,
@@ -260,20 +255,22 @@ class TritonServer:
             "model-load-thread-count": len(self.models),
             "exit-timeout-secs": EXIT_SECONDS,
         }
+        # Clients get no shared memory: it needs a key that is never given out. In Triton 2.51 a
+        # client that may register regions may also name those of its Python models, and read and
+        # write in them (CVE-2025-23319 and others).
+        restricted = f"shared-memory:tandem-key={secrets.token_hex(16)}"
         endpoints = {
-            "http-address": self.address,
-            "grpc-address": self.address,
-            "metrics-address": self.address,
-            "http-port": self.ports.http,
-            "grpc-port": self.ports.grpc,
-            "metrics-port": self.ports.metrics,
+            **{f"{name}-address": self.address for name in vars(self.ports)},
+            **{f"{name}-port": port for name, port in vars(self.ports).items()},
+            "http-restricted-api": restricted,
+            "grpc-restricted-protocol": restricted,
         }
         server = [
             *(str(install.binary), "--disable-auto-complete-config"),
             *(f"--{name}={value}" for name, value in options.items()),
             *(f"--backend-config=python,{name}={value}" for name, value in python.items()),
         ]
-        listening = [*(f"--{name}={value}" for name, value in endpoints.items()), *_refusals()]
+        listening = [f"--{name}={value}" for name, value in endpoints.items()]
         return self._launch.command(server, listening, self.shm_prefix)
 
     def _wait_until_ready(self) -> None:
@@ -310,61 +307,24 @@ class TritonServer:
         self._failed = True
         return TandemError(f"{reason}; log: {self.log.path}")
 
-    def _end_guard(
-        self,
-        process: subprocess.Popen[bytes],
-        on_wait: Callable[[Sequence[str], float], None],
-    ) -> None:
-        if process.stdin is not None:
-            process.stdin.close()  # the guard's sign to stop
-        began = time.monotonic()
-        while process.poll() is None and (seconds := time.monotonic() - began) < GUARD_SECONDS:
-            on_wait(list(dict.fromkeys(self._names)), seconds)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_SECONDS)
-
-
-def _refusals() -> Iterator[str]:
-    """Refuse clients the use of shared memory, by a key that nobody gets.
-
-    In Triton 2.51 a client that may register regions may also name those of its Python models, and
-    read and write in them (CVE-2025-23319 and others).
-    """
-    key = secrets.token_hex(16)
-    for option in ("http-restricted-api", "grpc-restricted-protocol"):
-        yield f"--{option}=shared-memory:tandem-key={key}"
-
-
-def _environment(install: TritonInstall) -> dict[str, str]:
-    """The stub finds this interpreter's packages by PATH, and its libpython by LD_LIBRARY_PATH."""
-    inherited = os.environ.get("LD_LIBRARY_PATH")
-    libraries = [*map(str, install.library_path), *([inherited] if inherited else [])]
-    return os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "LD_LIBRARY_PATH": os.pathsep.join(libraries),
-    }
-
-
-def _refuse_spaces(path: Path) -> None:
-    """Raise TandemError for a path that Triton would tear apart: its Python models never start."""
-    if any(letter.isspace() for letter in str(path)):
-        raise TandemError(
-            f"Triton serves no path with a space: {path}; where it is Tandem's own, TMPDIR or "
-            "XDG_CACHE_HOME moves it"
-        )
-
 
 def claim_ports(ports: Ports, address: str) -> Ports:
     """Check that the ports are free, and pick one for each 0; raise TandemError for the others."""
     sockets, reasons = [], {}
     try:
-        for name, port in (("http", ports.http), ("grpc", ports.grpc), ("metrics", ports.metrics)):
+        for name, port in vars(ports).items():
             try:
                 sockets.append(_bind(port, address))
             except OSError as error:
                 reasons[name, port] = error
         if reasons:
-            raise TandemError(_taken(reasons, address))
+            taken = ", ".join(f"{port} ({name})" for name, port in reasons)
+            texts = [error.strerror or str(error) for error in reasons.values()]
+            options = " ".join(f"--{name}-port 0" for name, _ in reasons)
+            raise TandemError(
+                f"cannot listen on {address}: {taken}: {'; '.join(dict.fromkeys(texts))}; "
+                f"say {options}, or another --address"
+            )
         return Ports(*(s.getsockname()[1] for s in sockets))
     finally:
         for bound in sockets:
@@ -380,11 +340,3 @@ def _bind(port: int, address: str) -> socket.socket:
         bound.close()
         raise
     return bound
-
-
-def _taken(reasons: Mapping[tuple[str, int], OSError], address: str) -> str:
-    """Say which ports can't be had, and why."""
-    ports = ", ".join(f"{port} ({name})" for name, port in reasons)
-    why = "; ".join(dict.fromkeys(error.strerror or str(error) for error in reasons.values()))
-    options = " ".join(f"--{name}-port 0" for name, _ in reasons)
-    return f"cannot listen on {address}: {ports}: {why}; say {options}, or another --address"

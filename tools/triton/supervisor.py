@@ -76,7 +76,6 @@ def names_of(processes: Iterable[int]) -> list[str]:
 
 
 def kill_session(session: int) -> None:
-    """Kill every process of a session but its leader."""
     while processes := list(session_processes(session)):
         for process in processes:
             try:

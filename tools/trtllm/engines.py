@@ -1,14 +1,20 @@
-"""Which engines of a profile are TensorRT's."""
+"""The TensorRT engines of a profile, and whether those on disk are what it describes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from tandem.tools.errors import TandemError
 from tandem.tools.profiles.engines.base import ProfileError
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.profiles.pair import check_pair
 from tandem.tools.profiles.profile import Profile, read_profile
+
+LENGTHS = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_draft_len")
+PLUGINS = ("use_paged_context_fmha", "tokens_per_block")
 
 
 def trt_engines(profile: Profile) -> dict[str, TensorRTLLMDraft]:
@@ -40,3 +46,36 @@ def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
 def with_checkpoints(engines: Mapping[str, TensorRTLLMDraft]) -> dict[str, TensorRTLLMDraft]:
     """Return those whose checkpoints are on this machine."""
     return {name: engine for name, engine in engines.items() if engine.checkpoint.is_dir()}
+
+
+def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
+    """Raise TandemError where an engine is not there, or was built otherwise."""
+    for name, engine in engines.items():
+        path = engine.engine_dir / "config.json"
+        if not path.is_file():
+            raise TandemError(f"{name}: no engine in {engine.engine_dir}; run tandem build")
+        try:
+            config = json.loads(path.read_text())
+        except ValueError as error:
+            raise TandemError(f"{name}: {path} is not JSON: {error}") from error
+        for setting, wanted, found in _compared(engine, config):
+            if found is not None and found != wanted:
+                raise TandemError(
+                    f"{name}: {engine.engine_dir} was built with {setting} {found}, the profile "
+                    f"says {wanted}; run tandem build, or change the profile"
+                )
+
+
+def _compared(
+    engine: TensorRTLLMDraft, config: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield setting, what the profile says, and what the engine's config.json says if it does."""
+    build, given = config.get("build_config", {}), engine.build.model_dump()
+    for name in LENGTHS:
+        yield name, given.get(name, 0), build.get(name)
+    for name in PLUGINS:
+        yield name, given[name], build.get("plugin_config", {}).get(name)
+    model = config.get("pretrained_config", {})
+    yield "logits_dtype", given["logits_dtype"], model.get("logits_dtype")
+    for name in ("tp_size", "pp_size"):
+        yield name, getattr(engine, name), model.get("mapping", {}).get(name)

@@ -112,35 +112,24 @@ def _share(name: str, engine: TensorRTLLMDraft, number: int, shape: ModelShape) 
     TensorRT-LLM splits layers over pipeline stages, and the matrices of a layer over the GPUs of a
     stage. A GPU has at least one KV head, so heads are replicated if there are fewer than GPUs.
     """
-    layers = _share_of(shape.layers, engine.pp_size)
-    kv_heads = _share_of(shape.kv_heads, engine.tp_size)
+    layers = -(-shape.layers // engine.pp_size)  # rounded up
+    kv_heads = -(-shape.kv_heads // engine.tp_size)
     kv_bytes = BYTES.get(engine.convert.kv_cache_dtype or "", _wide(engine))
     token = 2 * layers * kv_heads * shape.head_size * kv_bytes
     weights = layers * shape.layer_parameters / engine.tp_size * _narrow(engine)
+    # The embedding is whole on each GPU of the first stage, as the commands don't ask for
+    # --use_parallel_embedding; the output layer is split over those of the last. Only whole tables
+    # that are equal are kept once.
+    is_one_table = shape.is_tied and engine.tp_size == 1
+    output_layer = 0.0 if engine.pp_size > 1 or is_one_table else 1 / engine.tp_size
+    tables = (1 + output_layer) * shape.embedding_parameters
     return Share(
         engine=name,
         gpu=number,
-        weights=(weights + _tables(shape, engine) * _wide(engine)) / GIB,
+        weights=(weights + tables * _wide(engine)) / GIB,
         kv_cache=engine.run.max_tokens_in_paged_kv_cache * token / GIB,
         fraction=engine.run.kv_cache_free_gpu_mem_fraction,
     )
-
-
-def _tables(shape: ModelShape, engine: TensorRTLLMDraft) -> float:
-    """Return the parameters of embedding and output layer on the GPU that holds the most of them.
-
-    The embedding is whole on each GPU of the first stage, as the commands don't ask for
-    --use_parallel_embedding; the output layer is split over those of the last. Only whole tables
-    that are equal are kept once.
-    """
-    is_one_table = shape.is_tied and engine.tp_size == 1
-    output_layer = 0.0 if engine.pp_size > 1 or is_one_table else 1 / engine.tp_size
-    return (1 + output_layer) * shape.embedding_parameters
-
-
-def _share_of(count: int, parts: int) -> int:
-    """Return the larger part of a count that is split."""
-    return -(-count // parts)
 
 
 def _narrow(engine: TensorRTLLMDraft) -> float:

@@ -28,17 +28,12 @@ class SeenGpu:
 
 
 def seen_gpus() -> dict[int, SeenGpu]:
-    """Ask nvidia-smi; nothing where there is none."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return {}
     query = ("--query-gpu=index,memory.total,compute_cap", "--format=csv,noheader,nounits")
     listed = subprocess.run([smi, *query], capture_output=True, text=True, check=False)
-    return {} if listed.returncode else _parse(listed.stdout)
-
-
-def _parse(listing: str) -> dict[int, SeenGpu]:
-    rows = (line.split(",") for line in listing.splitlines())
+    rows = [] if listed.returncode else [line.split(",") for line in listed.stdout.splitlines()]
     return {
         int(index): SeenGpu(float(mebibytes) / 1024, float(capability))
         for index, mebibytes, capability in rows
@@ -91,18 +86,12 @@ def examine_steps(engines: Mapping[str, TensorRTLLMDraft], max_requests: int) ->
             f"{name}: one step",
             f"max_num_tokens {engine.build.max_num_tokens} leaves {room} tokens for each of "
             f"{max_requests} requests",
-            _drafts_fit(engine, room),
+            # It depends on the contexts, unless no draft or every one fits.
+            False if room <= engine.max_draft_len else room >= engine.build.max_seq_len or None,
             f"contexts that are longer with their {engine.max_draft_len} draft tokens lose some of "
             "these in silence where all come in one step; raise max_num_tokens or lower "
             "admission.max_requests",
         )
-
-
-def _drafts_fit(engine: TensorRTLLMDraft, room: int) -> bool | None:
-    """False where no draft would ever fit, None where it depends on the contexts."""
-    if room <= engine.max_draft_len:
-        return False
-    return True if room >= engine.build.max_seq_len else None
 
 
 def examine_quantizing(
@@ -123,7 +112,8 @@ def examine_quantizing(
             yield Finding(f"{name}: quantizing", found, None, fix)
             continue
         wide, narrow = weights
-        on_gpus = sum(gpu.memory_gib for gpu in seen.values()) or _said(engine)
+        in_profile = (engine.gpu_memory_gib or 0.0) * len(engine.device_ids)
+        on_gpus = sum(gpu.memory_gib for gpu in seen.values()) or in_profile
         left = max(wide + narrow - on_gpus, 0.0)
         has = "unknown" if host_gib is None else f"{host_gib:.0f}"
         found = (
@@ -133,18 +123,6 @@ def examine_quantizing(
         fits = True if not left else None if host_gib is None else left <= host_gib
         fix = "quantize.py needs that much, and is slow with weights off the GPUs; use more GPUs"
         yield Finding(f"{name}: quantizing", found, fits, fix)
-
-
-def _said(engine: TensorRTLLMDraft) -> float:
-    """The memory of the GPUs that a profile names, as far as it is known."""
-    return (engine.gpu_memory_gib or 0.0) * len(engine.device_ids)
-
-
-def free_host_gib() -> float:
-    """Memory that the kernel can give to a new process."""
-    text = Path("/proc/meminfo").read_text()
-    kib = next(line.split()[1] for line in text.splitlines() if line.startswith("MemAvailable:"))
-    return float(kib) / 2**20
 
 
 def examine_tools(
@@ -159,19 +137,15 @@ def examine_tools(
         workers = engine.build.workers or 1
         fix = f"trtllm-build wants {workers} to build at once; lower workers"
         yield Finding(f"{name}: GPUs", f"{len(seen)} here", len(seen) >= workers, fix)
-    for tool in sorted({_tool(step) for step in steps}):
+    tools = {step.argv[step.argv[0] == "python3"] for step in steps}
+    for tool in sorted(tools):
         there = Path(tool).is_file() or shutil.which(tool) is not None
         fix = "run in NVIDIA's image (docs/tensorrt-llm.md), or say --examples DIR"
         yield Finding("tool", tool, there, fix)
 
 
 def memory_of(engines: Mapping[str, TensorRTLLMDraft], seen: Mapping[int, SeenGpu]) -> list[Gpu]:
-    """Return how much of which GPU each engine takes."""
     return gpus(engines, {number: gpu.memory_gib for number, gpu in seen.items()})
-
-
-def _tool(step: BuildStep) -> str:
-    return step.argv[1] if step.argv[0] == "python3" else step.argv[0]
 
 
 def _capabilities(
@@ -181,8 +155,9 @@ def _capabilities(
     needed = FP8_CAPABILITY if fp8 else COMPUTE_CAPABILITY
     what = "FP8" if fp8 else "TensorRT-LLM"
     for number in engine.device_ids:
-        given = engine.compute_capability
-        found = given if given is not None else _capability(seen.get(number))
+        found = engine.compute_capability
+        if found is None and number in seen:
+            found = seen[number].compute_capability
         yield Finding(
             f"{name}: GPU {number}",
             "compute capability unknown" if found is None else f"compute capability {found}",
@@ -192,10 +167,6 @@ def _capabilities(
             else f"{what} needs {needed} or more; use a newer GPU"
             + (", or leave fp8 out" if fp8 else ""),
         )
-
-
-def _capability(gpu: SeenGpu | None) -> float | None:
-    return gpu.compute_capability if gpu else None
 
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:

@@ -47,7 +47,6 @@ class ModelShape:
 
 
 def read_model_type(folder: Path) -> str:
-    """Return the architecture's name in config.json."""
     return str(_config(folder).get("model_type", "?"))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from tandem.tools.errors import TandemError
@@ -33,13 +36,30 @@ class BuildStep:
 
     @property
     def name(self) -> str:
-        """The engine and the tool."""
         return f"{self.engine}: {self.tool}"
 
     @property
     def log(self) -> Path:
-        """Where its output goes."""
         return self.output.with_name(f"{self.output.name}.log")
+
+    @property
+    def stamp(self) -> Path:
+        """The file in the output that holds the digest of the step that made it."""
+        return self.output / ".tandem-build"
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.stamp.is_file() and self.stamp.read_text() == self.digest()
+
+    def digest(self) -> str:
+        """Return a hash of the command, the files it reads and the version of TensorRT-LLM."""
+        files = sorted(path for path in self.source.glob("*") if path.is_file())
+        read = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        try:
+            version = metadata.version("tensorrt_llm")
+        except metadata.PackageNotFoundError:
+            version = "none"
+        return hashlib.sha256(json.dumps([self.argv, version, read]).encode()).hexdigest()
 
 
 def engine_steps(
@@ -67,17 +87,13 @@ def engine_steps(
 
 
 def script(steps: Sequence[BuildStep]) -> str:
-    """Return the steps as a shell script."""
     lines = ["#!/bin/sh", "set -eu"]
     for step in steps:
-        lines += ["", f"# {step.name}", _command(step.argv)]
+        flags = [word for word in step.argv if word.startswith("--")]  # each on its own line
+        program = step.argv[: len(step.argv) - len(flags)]
+        command = " \\\n  ".join([shlex.join(program), *map(shlex.quote, flags)])
+        lines += ["", f"# {step.name}", command]
     return "\n".join(lines) + "\n"
-
-
-def _command(argv: Sequence[str]) -> str:
-    """A command with a flag on each line."""
-    first = next((at for at, word in enumerate(argv) if word.startswith("--")), len(argv))
-    return " \\\n  ".join([shlex.join(argv[:first]), *map(shlex.quote, argv[first:])])
 
 
 def _convert(
@@ -93,7 +109,14 @@ def _convert(
         f"--pp_size={engine.pp_size}",
     )
     if convert.qformat is None:
-        converter = examples / _family(name, engine) / CONVERT
+        here = engine.checkpoint.is_dir()
+        model_type = read_model_type(engine.checkpoint) if here else UNSEEN
+        if model_type not in CONVERTERS:
+            raise TandemError(
+                f"engines.{name}.convert: no converter known for model_type '{model_type}', only "
+                f"for {', '.join(CONVERTERS)}; name a qformat, because quantize.py takes more",
+            )
+        converter = examples / CONVERTERS[model_type] / CONVERT
         return CONVERT.name, ("python3", str(converter), *common)
     return QUANTIZE.name, (
         *("python3", str(examples / QUANTIZE), *common, f"--qformat={convert.qformat}"),
@@ -101,18 +124,6 @@ def _convert(
         f"--calib_size={convert.calib_size}",
         *([f"--calib_dataset={convert.calib_dataset}"] if convert.calib_dataset else []),
     )
-
-
-def _family(name: str, engine: TensorRTLLMDraft) -> Path:
-    """Return the folder of the converter for the checkpoint's architecture."""
-    here = engine.checkpoint.is_dir()
-    model_type = read_model_type(engine.checkpoint) if here else UNSEEN
-    if model_type not in CONVERTERS:
-        raise TandemError(
-            f"engines.{name}.convert: no converter known for model_type '{model_type}', only for "
-            f"{', '.join(CONVERTERS)}; name a qformat, because quantize.py takes more",
-        )
-    return CONVERTERS[model_type]
 
 
 def _flags(build: BuildSection) -> Iterator[str]:

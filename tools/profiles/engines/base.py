@@ -6,7 +6,8 @@ import difflib
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +19,9 @@ from tandem.bls.settings import LogitsType
 from tandem.contract import parameters
 from tandem.contract.capabilities import Capabilities
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
+from tandem.engines.errors import LoadError
 from tandem.engines.load import KIND
-from tandem.tools.profiles.checkpoint import Checkpoint
+from tandem.tools.profiles.checkpoint import Checkpoint, CheckpointError
 
 KeyPath = tuple[str | int, ...]
 
@@ -32,8 +34,16 @@ class ProfileError(Exception):
         self.key_path = key_path
 
 
+@contextmanager
+def located(*key_path: str | int) -> Iterator[None]:
+    """Raise what is wrong with a checkpoint or an engine's settings as a ProfileError."""
+    try:
+        yield
+    except (CheckpointError, LoadError) as error:
+        raise ProfileError(key_path, str(error)) from error
+
+
 def _resolve(value: Any, info: ValidationInfo) -> Any:
-    """Read a path relative to the profile's folder."""
     if not isinstance(value, str):
         return value
     return Path(os.path.normpath((info.context or Path()) / Path(value).expanduser()))
@@ -57,8 +67,11 @@ class ConfigSection(BaseModel):
     def _know_every_key(cls, given: Any) -> Any:
         for key in given if isinstance(given, dict) else ():
             if key not in cls.model_fields:
+                known = list(cls.model_fields)
+                near = difflib.get_close_matches(str(key), known, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
                 raise PydanticCustomError(
-                    "unknown_key", "unknown key; {hint}", {"key": key, "hint": _hint(key, cls)}
+                    "unknown_key", "unknown key; {hint}", {"key": key, "hint": hint}
                 )
         return given
 
@@ -118,7 +131,6 @@ class EngineSection(ConfigSection):
         """Raise ProfileError where the weights to serve are missing; what brings none has none."""
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:  # noqa: ARG002
-        """Return the planned target, with what this draft changes in it."""
         return planned
 
 
@@ -131,13 +143,21 @@ class OwnEngineSection(EngineSection):
 
     exclude_input_in_output: bool = True
 
-    def model_parameters(self, kind: str, settings: Any) -> dict[str, str]:
-        """Return the parameters of the Triton model: the engine's kind, what is common, its own."""
-        return {
-            KIND: kind,
-            EXCLUDE_INPUT_IN_OUTPUT: json.dumps(self.exclude_input_in_output),
-            **parameters.encode(settings),
-        }
+    def plan_of(self, kind: str, settings: Any, **facts: Any) -> EnginePlan:
+        """Return the plan of an engine with these settings; facts: what they don't say."""
+        return EnginePlan(
+            parameters={
+                KIND: kind,
+                EXCLUDE_INPUT_IN_OUTPUT: json.dumps(self.exclude_input_in_output),
+                **parameters.encode(settings),
+            },
+            excludes_input=self.exclude_input_in_output,
+            max_seq_len=settings.max_seq_len,
+            kv_cache_tokens=settings.kv_cache_tokens,
+            kv_block_tokens=settings.kv_block_tokens,
+            decoupled=self.decoupled,
+            **facts,
+        )
 
 
 def sequence_length(
@@ -158,7 +178,9 @@ def sequence_length(
     return length
 
 
-def _hint(key: object, section: type[BaseModel]) -> str:
-    known = list(section.model_fields)
-    near = difflib.get_close_matches(str(key), known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+def check_kv_cache(tokens: int, max_seq_len: int, *key_path: str | int) -> None:
+    """Refuse a KV cache that is smaller than one sequence."""
+    if tokens < max_seq_len:
+        raise ProfileError(
+            key_path, f"{tokens} is less than one sequence of max_seq_len {max_seq_len}"
+        )

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 
 from tandem.engines import capabilities
 from tandem.engines.emulated.settings import EmulatedSettings
-from tandem.engines.errors import LoadError
-from tandem.tools.profiles.checkpoint import CheckpointError, TokenizerFolder, read_tokenizer
+from tandem.tools.profiles.checkpoint import TokenizerFolder, read_tokenizer
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
@@ -20,6 +19,7 @@ from tandem.tools.profiles.engines.base import (
     KeyPath,
     OwnEngineSection,
     ProfileError,
+    located,
 )
 
 MAX_SEQ_LEN = 8192
@@ -72,7 +72,6 @@ class EmulatedDraft(OwnEngineSection):
 
     @property
     def tokenizer_folder(self) -> Path:
-        """The tokenizer that it emulates the text of."""
         return self.tokenizer
 
     @property
@@ -81,24 +80,17 @@ class EmulatedDraft(OwnEngineSection):
         return frozenset({"same_gpu" if self.same_gpu else f"emulated {self._role}"})
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Fill in what the profile leaves to the tokenizer."""
-        try:
+        with located(*key_path, "tokenizer"):
             tokenizer = read_tokenizer(self.tokenizer)
-        except CheckpointError as error:
-            raise ProfileError((*key_path, "tokenizer"), str(error)) from error
         settings = self._settings(tokenizer, key_path)
-        return EnginePlan(
+        return self.plan_of(
+            self.kind,
+            settings,
             capabilities=capabilities.EMULATED,
-            parameters=self.model_parameters(self.kind, settings),
-            excludes_input=self.exclude_input_in_output,
             vocab_size=settings.vocab_size,
-            max_seq_len=settings.max_seq_len,
-            kv_cache_tokens=settings.kv_cache_tokens,
-            kv_block_tokens=settings.kv_block_tokens,
             max_draft_len=settings.max_draft_len,
             end_ids=() if settings.end_id is None else (settings.end_id,),
             pad_id=tokenizer.special_id("pad_token"),
-            decoupled=self.decoupled,
         )
 
     @property
@@ -120,7 +112,7 @@ class EmulatedDraft(OwnEngineSection):
             "vocab_size": width,
             "kv_cache_tokens": self.kv_cache_tokens or SEQUENCES_CACHED * self.max_seq_len,
         }
-        try:
+        with located(*key_path):
             return EmulatedSettings(
                 role=self._role,
                 low_id=low,
@@ -129,8 +121,6 @@ class EmulatedDraft(OwnEngineSection):
                 **self.language.model_dump(),
                 **(given | filled),
             )
-        except LoadError as error:
-            raise ProfileError(key_path, str(error)) from error
 
 
 class EmulatedTarget(EmulatedDraft):

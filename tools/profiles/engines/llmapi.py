@@ -10,7 +10,6 @@ from tandem.engines import capabilities
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
-    CheckpointError,
     has_tokenizer,
     read_checkpoint,
     read_tokenizer,
@@ -22,11 +21,18 @@ from tandem.tools.profiles.engines.base import (
     KeyPath,
     OwnEngineSection,
     ProfileError,
+    check_kv_cache,
+    located,
     sequence_length,
 )
 from tandem.tools.profiles.engines.lookup import LookupSection
 
 MAX_SEQ_LEN = 8192
+# Fields whose settings follow from others too; the rest are settings as they are.
+DECIDED = (
+    *("kind", "checkpoint", "model", "max_seq_len", "kv_cache_tokens"),
+    *("prompt_lookup", "draft"),
+)
 SEQUENCES_CACHED = 16  # what the KV cache holds where the profile does not say
 
 
@@ -84,7 +90,6 @@ class LlmApiTarget(OwnEngineSection):
 
     @property
     def tokenizer_folder(self) -> Folder:
-        """The checkpoint's folder."""
         return self.checkpoint
 
     @property
@@ -93,29 +98,27 @@ class LlmApiTarget(OwnEngineSection):
         return frozenset()
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Check the part against the checkpoints; the weights may be elsewhere."""
         if self.prompt_lookup and self.draft:
             raise ProfileError(
                 (*key_path, "draft"),
                 "given beside prompt_lookup; an LLM drafts in one way: drop one",
             )
-        checkpoint = _read(self.checkpoint, (*key_path, "checkpoint"))
+        with located(*key_path, "checkpoint"):
+            checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
         if self.draft:
-            _check_vocabulary(checkpoint, self.draft.checkpoint, (*key_path, "draft", "checkpoint"))
+            _check_vocabulary(
+                self.checkpoint, self.draft.checkpoint, (*key_path, "draft", "checkpoint")
+            )
         settings = self._settings(checkpoint, key_path)
-        return EnginePlan(
+        return self.plan_of(
+            self.kind,
+            settings,
             capabilities=capabilities.LLMAPI_SPECULATIVE
             if settings.drafts_itself
             else capabilities.LLMAPI,
-            parameters=self.model_parameters(self.kind, settings),
-            excludes_input=self.exclude_input_in_output,
             vocab_size=checkpoint.vocab_size,
-            max_seq_len=settings.max_seq_len,
-            kv_cache_tokens=settings.kv_cache_tokens,
-            kv_block_tokens=settings.kv_block_tokens,
             end_ids=checkpoint.end_ids,
             pad_id=checkpoint.pad_id,
-            decoupled=self.decoupled,
         )
 
     @property
@@ -125,37 +128,22 @@ class LlmApiTarget(OwnEngineSection):
         return self.draft.draft_len if self.draft else 0
 
     def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> LlmApiSettings:
-        length = self._length(checkpoint, key_path)
-        cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
-        if cache < length:
-            raise ProfileError(
-                (*key_path, "kv_cache_tokens"),
-                f"{cache} is less than one sequence of max_seq_len {length}",
-            )
-        return LlmApiSettings(
-            model=self.model or str(self.checkpoint),
-            vocab_size=checkpoint.vocab_size,
-            max_seq_len=length - self._longest_draft,
-            kv_cache_tokens=cache,
-            tensor_parallel_size=self.tensor_parallel_size,
-            dtype=self.dtype,
-            max_batch_size=self.max_batch_size,
-            max_num_tokens=self.max_num_tokens,
-            kv_block_tokens=self.kv_block_tokens,
-            free_gpu_memory_fraction=self.free_gpu_memory_fraction,
-            enable_block_reuse=self.enable_block_reuse,
-            trust_remote_code=self.trust_remote_code,
-            **self._speculation(),
-        )
-
-    def _length(self, checkpoint: Checkpoint, key_path: KeyPath) -> int:
         length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
         if self._longest_draft >= length - 1:
             raise ProfileError(
                 (*key_path, "max_seq_len"),
                 f"{length} leaves no room for text beside drafts of {self._longest_draft}",
             )
-        return length
+        cache = self.kv_cache_tokens or SEQUENCES_CACHED * length
+        check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
+        return LlmApiSettings(
+            model=self.model or str(self.checkpoint),
+            vocab_size=checkpoint.vocab_size,
+            max_seq_len=length - self._longest_draft,
+            kv_cache_tokens=cache,
+            **self.model_dump(exclude={*OwnEngineSection.model_fields, *DECIDED}),
+            **self._speculation(),
+        )
 
     def _speculation(self) -> dict[str, Any]:
         if self.draft:
@@ -169,23 +157,13 @@ class LlmApiTarget(OwnEngineSection):
         }
 
 
-def _read(folder: Folder, key_path: KeyPath) -> Checkpoint:
-    try:
-        return read_checkpoint(folder, with_weights=False)
-    except CheckpointError as error:
-        raise ProfileError(key_path, str(error)) from error
-
-
-def _check_vocabulary(target: Checkpoint, draft: Folder, key_path: KeyPath) -> None:
-    """Refuse a draft model that means other tokens by the same ids."""
-    _read(draft, key_path)
-    if not (has_tokenizer(target.folder) and has_tokenizer(draft)):
-        return
-    try:
-        same = read_tokenizer(target.folder).ids == read_tokenizer(draft).ids
-    except CheckpointError as error:
-        raise ProfileError(key_path, str(error)) from error
-    if not same:
-        raise ProfileError(
-            key_path, f"{draft} has another vocabulary than {target.folder}; they must share one"
-        )
+def _check_vocabulary(target: Folder, draft: Folder, key_path: KeyPath) -> None:
+    """Refuse a draft model whose token ids stand for other tokens."""
+    with located(*key_path):
+        read_checkpoint(draft, with_weights=False)
+        if not (has_tokenizer(target) and has_tokenizer(draft)):
+            return
+        if read_tokenizer(target).ids != read_tokenizer(draft).ids:
+            raise ProfileError(
+                key_path, f"{draft} has another vocabulary than {target}; they must share one"
+            )

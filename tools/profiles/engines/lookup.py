@@ -25,7 +25,6 @@ class LookupSection(ConfigSection):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of an engine that looks up by itself, by the names of its settings."""
         return {
             "prompt_lookup_num_tokens": self.prompt_lookup_num_tokens,
             "max_matching_ngram_size": self.max_matching_ngram_size,

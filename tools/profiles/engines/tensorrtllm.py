@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 
 from tandem.bls.settings import LogitsType
 from tandem.engines import capabilities
-from tandem.tools.profiles.checkpoint import CheckpointError, read_checkpoint
+from tandem.tools.profiles.checkpoint import read_checkpoint
 from tandem.tools.profiles.engines.base import (
     ConfigSection,
     EnginePlan,
@@ -21,6 +21,8 @@ from tandem.tools.profiles.engines.base import (
     KeyPath,
     ProfileError,
     as_tuple,
+    check_kv_cache,
+    located,
 )
 
 BACKEND = "tensorrtllm"
@@ -129,30 +131,23 @@ class TensorRTLLMDraft(EngineSection):
 
     @property
     def tokenizer_folder(self) -> Folder:
-        """The checkpoint's folder."""
         return self.checkpoint
 
     @property
     def world_size(self) -> int:
-        """MPI ranks that the engine runs on."""
         return self.tp_size * self.pp_size
 
     @property
     def max_draft_len(self) -> int:
-        """The longest draft that the engine verifies."""
         return 0
 
     @property
     def devices(self) -> frozenset[str]:
-        """Its GPUs."""
         return frozenset(f"cuda:{number}" for number in self.device_ids)
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Check the part; the engine itself may not be built yet."""
-        try:
+        with located(*key_path, "checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
-        except CheckpointError as error:
-            raise ProfileError((*key_path, "checkpoint"), str(error)) from error
         self.check_settings(key_path)
         return EnginePlan(
             capabilities=capabilities.TENSORRTLLM,
@@ -173,24 +168,12 @@ class TensorRTLLMDraft(EngineSection):
 
     def check_settings(self, key_path: KeyPath) -> None:
         """Check what needs no checkpoint; raise ProfileError."""
-        self._check_convert(key_path)
-        self._check_devices(key_path)
-        self._check_build(key_path)
-        self._check_run(key_path)
-
-    def padded(self, vocab_size: int) -> int:
-        """Return the logits' width: TensorRT-LLM pads a vocabulary to a multiple of tp_size."""
-        return -(-vocab_size // self.tp_size) * self.tp_size
-
-    def _check_convert(self, key_path: KeyPath) -> None:
         if self.convert.kv_cache_dtype and not self.convert.qformat:
             raise ProfileError(
                 (*key_path, "convert", "kv_cache_dtype"),
                 f"'{self.convert.kv_cache_dtype}' needs qformat, whose calibration finds its "
                 "scales; add the one or leave out the other",
             )
-
-    def _check_devices(self, key_path: KeyPath) -> None:
         given = len(self.device_ids)
         if len(set(self.device_ids)) != given:
             raise ProfileError((*key_path, "device_ids"), "a GPU is named twice; name each once")
@@ -206,27 +189,19 @@ class TensorRTLLMDraft(EngineSection):
                 f"{given} GPUs on {self.num_nodes} node(s) for tp_size {self.tp_size} * pp_size "
                 f"{self.pp_size}; {right}",
             )
-
-    def _check_build(self, key_path: KeyPath) -> None:
-        if not self.build.use_paged_context_fmha:
+        run, build = self.run, self.build
+        if not build.use_paged_context_fmha:
             raise ProfileError(
                 (*key_path, "build", "use_paged_context_fmha"),
                 "off, but KV-block reuse needs it; say true",
             )
-
-    def _check_run(self, key_path: KeyPath) -> None:
-        run, build = self.run, self.build
         if not run.enable_kv_cache_reuse:
             raise ProfileError(
                 (*key_path, "run", "enable_kv_cache_reuse"),
                 "off, which makes every round compute the whole context again; say true",
             )
-        if run.max_tokens_in_paged_kv_cache < build.max_seq_len:
-            raise ProfileError(
-                (*key_path, "run", "max_tokens_in_paged_kv_cache"),
-                f"{run.max_tokens_in_paged_kv_cache} is less than one sequence of max_seq_len "
-                f"{build.max_seq_len}",
-            )
+        cache = "max_tokens_in_paged_kv_cache"
+        check_kv_cache(getattr(run, cache), build.max_seq_len, *key_path, "run", cache)
         if not run.enable_chunked_context and build.max_num_tokens < build.max_seq_len - 1:
             raise ProfileError(
                 (*key_path, "run", "enable_chunked_context"),
@@ -234,12 +209,16 @@ class TensorRTLLMDraft(EngineSection):
                 f"say true, or raise max_num_tokens to {build.max_seq_len - 1}",
             )
 
+    def padded(self, vocab_size: int) -> int:
+        """Return the logits' width: TensorRT-LLM pads a vocabulary to a multiple of tp_size."""
+        return -(-vocab_size // self.tp_size) * self.tp_size
+
     def _parameters(self) -> dict[str, str]:
         """The Triton model's. The three empty ones must be there, or the backend won't start."""
         return {
             "gpt_model_path": str(self.engine_dir),
             "max_beam_width": "1",
-            "gpu_device_ids": _joined(self.device_ids),
+            "gpu_device_ids": _text(self.device_ids),
             "num_nodes": str(self.num_nodes),
             **{name: _text(value) for name, value in self.run if value is not None},
             "guided_decoding_backend": "",
@@ -255,11 +234,11 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
 
     @property
     def max_draft_len(self) -> int:
-        """The longest draft that the engine verifies."""
         return self.build.max_draft_len
 
-    def _check_build(self, key_path: KeyPath) -> None:
-        super()._check_build(key_path)
+    def check_settings(self, key_path: KeyPath) -> None:
+        """Check what needs no checkpoint; raise ProfileError."""
+        super().check_settings(key_path)
         build = self.build
         if build.max_draft_len and not build.speculative_decoding_mode:
             raise ProfileError(
@@ -280,11 +259,6 @@ class TensorRTLLMTarget(TensorRTLLMDraft):
 
 
 def _text(value: Any) -> str:
-    """A parameter as the backend reads it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return _joined(value) if isinstance(value, tuple) else str(value)
-
-
-def _joined(ids: tuple[int, ...]) -> str:
-    return ",".join(map(str, ids))
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

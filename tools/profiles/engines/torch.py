@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,12 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tandem.engines import capabilities
-from tandem.engines.errors import LoadError
 from tandem.engines.torch.settings import TorchSettings
-from tandem.tools.profiles.architecture import why_unsupported
 from tandem.tools.profiles.checkpoint import (
     Checkpoint,
-    CheckpointError,
     checkpoint_files,
     read_checkpoint,
     read_config,
@@ -26,6 +24,8 @@ from tandem.tools.profiles.engines.base import (
     KeyPath,
     OwnEngineSection,
     ProfileError,
+    check_kv_cache,
+    located,
     sequence_length,
 )
 from tandem.tools.profiles.engines.lookup import LookupSection
@@ -34,6 +34,9 @@ CHECKPOINT = "checkpoint"  # folder beside model.py
 SEQUENCES_CACHED = 16  # what a KV cache holds where the profile does not say, if memory allows
 KV_BYTES = 2**30
 MAX_SEQ_LEN = 4096
+CAUSAL = ("ForCausalLM", "LMHeadModel")  # how transformers' classes for decoders end
+ATTENTION = {"full_attention", "sliding_attention"}
+RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 
 
 class TorchDraft(OwnEngineSection):
@@ -59,7 +62,6 @@ class TorchDraft(OwnEngineSection):
 
     @property
     def tokenizer_folder(self) -> Path:
-        """The checkpoint's folder."""
         return self.checkpoint
 
     @property
@@ -69,38 +71,28 @@ class TorchDraft(OwnEngineSection):
         return frozenset(either.get(self.device, {self.device}))
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
-        """Fill in what the profile leaves to the checkpoint."""
-        try:
+        with located(*key_path, "checkpoint"):
             checkpoint = read_checkpoint(self.checkpoint, with_weights=False)
-            fault = why_unsupported(read_config(self.checkpoint))
-        except CheckpointError as error:
-            raise ProfileError((*key_path, "checkpoint"), str(error)) from error
+            fault = _why_unsupported(read_config(self.checkpoint))
         if fault:
             raise ProfileError((*key_path, "checkpoint"), f"{self.checkpoint}: {fault}")
         settings = self._settings(checkpoint, key_path)
-        return EnginePlan(
+        return self.plan_of(
+            self.kind,
+            settings,
             capabilities=capabilities.TORCH_LOOKUP
             if settings.drafts_itself
             else capabilities.TORCH,
-            parameters=self.model_parameters(self.kind, settings),
-            excludes_input=self.exclude_input_in_output,
             vocab_size=checkpoint.vocab_size,
-            max_seq_len=settings.max_seq_len,
-            kv_cache_tokens=settings.kv_cache_tokens,
-            kv_block_tokens=settings.kv_block_tokens,
             max_draft_len=0 if settings.drafts_itself else settings.max_draft_len,
             end_ids=checkpoint.end_ids,
             pad_id=checkpoint.pad_id,
-            decoupled=self.decoupled,
             files={CHECKPOINT: checkpoint_files(checkpoint.folder)},
         )
 
     def check_weights(self, key_path: KeyPath) -> None:
-        """Raise ProfileError where the checkpoint's folder holds none."""
-        try:
+        with located(*key_path, "checkpoint"):
             require_weights(self.checkpoint)
-        except CheckpointError as error:
-            raise ProfileError((*key_path, "checkpoint"), str(error)) from error
 
     @property
     def _longest_draft(self) -> int:
@@ -108,17 +100,19 @@ class TorchDraft(OwnEngineSection):
 
     @property
     def _lookup(self) -> dict[str, Any]:
-        """Settings of prompt lookup inside the engine."""
         return {}
 
     def _settings(self, checkpoint: Checkpoint, key_path: KeyPath) -> TorchSettings:
-        length = self._length(checkpoint, key_path)
-        cache = self.kv_cache_tokens or _default_cache(checkpoint, length)
-        if cache < length:
+        length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
+        if self._longest_draft >= length - 1:
             raise ProfileError(
-                (*key_path, "kv_cache_tokens"),
-                f"{cache} is less than one sequence of max_seq_len {length}",
+                (*key_path, "max_draft_len"),
+                f"{self._longest_draft} leaves no room for text in max_seq_len {length}",
             )
+        affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
+        default = max(length, min(SEQUENCES_CACHED * length, affordable))
+        cache = self.kv_cache_tokens or default
+        check_kv_cache(cache, length, *key_path, "kv_cache_tokens")
         decided = {
             "kind",
             *OwnEngineSection.model_fields,
@@ -128,21 +122,10 @@ class TorchDraft(OwnEngineSection):
             "prompt_lookup",
         }
         given = {**self.model_dump(exclude=decided), **self._lookup}
-        try:
+        with located(*key_path):
             return TorchSettings(
                 checkpoint=CHECKPOINT, max_seq_len=length, kv_cache_tokens=cache, **given
             )
-        except LoadError as error:
-            raise ProfileError(key_path, str(error)) from error
-
-    def _length(self, checkpoint: Checkpoint, key_path: KeyPath) -> int:
-        length = sequence_length(self.max_seq_len, checkpoint, key_path, most=MAX_SEQ_LEN)
-        if self._longest_draft >= length - 1:
-            raise ProfileError(
-                (*key_path, "max_draft_len"),
-                f"{self._longest_draft} leaves no room for text in max_seq_len {length}",
-            )
-        return length
 
 
 class TorchTarget(TorchDraft):
@@ -170,7 +153,22 @@ class TorchTarget(TorchDraft):
         return self.prompt_lookup.settings if self.prompt_lookup else {}
 
 
-def _default_cache(checkpoint: Checkpoint, max_seq_len: int) -> int:
-    """Room for some whole sequences, in a gigabyte if that holds one."""
-    affordable = KV_BYTES // max(checkpoint.kv_bytes_per_token, 1)
-    return max(max_seq_len, min(SEQUENCES_CACHED * max_seq_len, affordable))
+def _why_unsupported(config: Mapping[str, Any]) -> str | None:
+    """Return why the engine cannot serve a checkpoint, as far as its config.json says.
+
+    The engine compares its logits with those of transformers after it has loaded the weights. This
+    check saves the load, or the download, of an architecture that is known not to work.
+    """
+    names = [str(name) for name in config.get("architectures") or ()]
+    if config.get("is_encoder_decoder") or (
+        names and not any(name.endswith(CAUSAL) for name in names)
+    ):
+        kind = names[0] if names else config.get("model_type", "an encoder-decoder")
+        return f"architecture '{kind}' is not a decoder-only language model (...ForCausalLM)"
+    kind = str(config.get("model_type"))
+    if kind in RECURRENT:
+        return f"architecture '{kind}' has no attention, whose keys and values could be reused"
+    others = sorted(set(config.get("layer_types") or ()) - ATTENTION)
+    if others:
+        return f"architecture '{kind}' has layers of type '{others[0]}', which are not supported"
+    return None

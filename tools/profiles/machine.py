@@ -1,0 +1,66 @@
+"""What this machine can still give to a deployment: memory, and the GPUs that PyTorch sees."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")  # of version 2; what a container sees is its own
+
+
+def free_memory() -> int:
+    """Return the bytes that a new process can have, a container's limit included."""
+    available = re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())
+    free = int(available.group(1)) * 1024 if available else 0
+    limited = _left_by_limit()
+    return free if limited is None else min(free, limited)
+
+
+def _left_by_limit() -> int | None:
+    """Return what the limit of this control group leaves; None where there is none."""
+    try:
+        limit = (CGROUP / "memory.max").read_text().strip()
+        used = int((CGROUP / "memory.current").read_text())
+        statistics = (CGROUP / "memory.stat").read_text()
+    except OSError:
+        return None
+    if limit == "max":
+        return None
+    files = re.search(r"^inactive_file (\d+)$", statistics, re.MULTILINE)
+    return max(int(limit) - used + (int(files.group(1)) if files else 0), 0)
+
+
+def count_gpus() -> int:
+    return next(iter(_asked("torch.cuda.device_count()")), 0)
+
+
+def free_gpu_memory(fraction: float) -> int | None:
+    """Return the bytes that are free on the GPU that they take; None where there is none.
+
+    fraction: of all its memory, what may be taken, by others too.
+    """
+    memory = _asked("*torch.cuda.mem_get_info() if torch.cuda.is_available() else ()")
+    if not memory:
+        return None
+    free, total = memory
+    return max(0, int(fraction * total) - (total - free))
+
+
+def _asked(question: str) -> list[int]:
+    """Ask PyTorch in a process of its own: importing it takes seconds and memory.
+
+    It is not asked at all where there is no driver.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return []
+    asked = subprocess.run(
+        [sys.executable, "-c", f"import torch; print({question})"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(number) for number in asked.stdout.split()] if asked.returncode == 0 else []
