@@ -13,8 +13,6 @@ from small_guides import fits, refusal
 from tandem.guides.closed_objects import close_objects
 from tandem.guides.errors import GuideError
 
-pytestmark = pytest.mark.usefixtures("untried")
-
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 A, B = {"properties": {"a": TEXT}}, {"properties": {"b": NUMBER}}
 USER = {"type": "object", "properties": {"name": TEXT}, "required": ["name"]}

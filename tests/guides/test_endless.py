@@ -5,8 +5,6 @@ import json
 import pytest
 from small_guides import fits, refusal
 
-pytestmark = pytest.mark.usefixtures("untried")
-
 SELF = {"$ref": "#/$defs/self"}
 TEXT = {"type": "string"}
 

@@ -7,8 +7,6 @@ import jsonschema
 import pytest
 from small_guides import fits, refusal
 
-pytestmark = pytest.mark.usefixtures("untried")
-
 TOLD = (
     "uniqueItems cannot be enforced, except for a few constants; leave it out, or leave out "
     "'strict' to let items repeat"
