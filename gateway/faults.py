@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 from pydantic import ValidationError
@@ -29,18 +30,23 @@ def invalid(error: ValidationError) -> ApiError:
         field = fault.get("ctx", {}).get("field")  # then the message is a complete line
         path = field or _path(fault["loc"])
         kind = KINDS_OF_VALUES.get(fault["type"])
-        text = f"must be {kind}" if kind else fault["msg"].replace("Input should be", "must be")
+        text = f"must be {kind}" if kind else _in_our_words(fault["msg"])
         if path in lines:  # it takes values of several kinds
             lines[path] += f" or {text.removeprefix('must be ')}"
         elif fault["type"] == "missing":
             lines[path] = f"{path or 'the body'} is missing"
         else:
-            lines[path] = text if field or not path else f"{path}: {text}"
+            lines[path] = text if field else f"{path}: {text}" if path else f"the body {text}"
     named = list(lines.values())[:MOST_NAMED]
     if len(lines) > MOST_NAMED:
         named.append(f"and {len(lines) - MOST_NAMED} more")
     code = faults[0].get("ctx", {}).get("code")
     return bad_request("; ".join(named), param=next(iter(lines)) or None, code=code)
+
+
+def _in_our_words(message: str) -> str:
+    """Return pydantic's message as what follows the name of a field."""
+    return re.sub(r"^\w+ should (be|have)", r"must \1", message).replace(" after validation", "")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

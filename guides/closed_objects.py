@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tandem.guides.references import Definitions
-from tandem.guides.schema_parts import BY_NAME, DATA
+from tandem.guides.schema_parts import BY_NAME, DATA, schemas_of
 
 ALTERNATIVES: Final = ("anyOf", "oneOf")
 IN_PLACE: Final = ("allOf", *ALTERNATIVES)  # their schemas apply to the same value
@@ -135,6 +135,8 @@ class _Closer:
             name += "'"
         self._references[reference] = f"#/$defs/{name}"
         self.copies[name] = copied = _copied(target)
+        for part in schemas_of(copied):
+            part.pop("$anchor", None)  # references lead to the original
         self._leave_open({"allOf": [copied]})
         return self._references[reference]
 

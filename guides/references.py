@@ -38,11 +38,18 @@ class Definitions:
         inner = (part for part in schemas_of(self._schema) if part is not self._schema)
         return any(isinstance(part.get("$id"), str) for part in inner)
 
+    @cached_property
+    def _anchors(self) -> dict[str, dict[str, Any]]:
+        parts = (part for part in schemas_of(self._schema) if isinstance(part.get("$anchor"), str))
+        return {part["$anchor"]: part for part in parts}
+
     def target(self, reference: str) -> dict[str, Any] | None:
         """Return the schema at a reference; None if that is no object, or another document."""
         base, _, pointer = reference.partition("#")
         if self.has_other_roots or base not in ("", self._schema.get("$id")):
             return None
+        if pointer and not pointer.startswith("/"):
+            return self._anchors.get(unquote(pointer))
         at: Any = self._schema
         for key in _keys(pointer):
             if isinstance(at, list):

@@ -269,6 +269,24 @@ async def test_very_many_faults_are_counted(post):
     assert error["message"].endswith("messages[9].content is missing; and 5 more")
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"messages": []}, "messages: must have at least 1 item, not 0"),
+        ({"guided_regex": ""}, "guided_regex: must have at least 1 character"),
+    ],
+)
+async def test_a_value_that_is_too_short_is_named(post, fields, message):
+    messages = [{"role": "user", "content": "x"}]
+    error = await refused(post, "/v1/chat/completions", **{"messages": messages, **fields})
+    assert error["message"] == message
+
+
+async def test_a_body_that_is_a_list_is_refused(post):
+    response = await post("/v1/completions", [])
+    assert response.json()["error"]["message"] == "the body must be an object"
+
+
 LIMITS = {"max_completion_tokens": 7}
 
 

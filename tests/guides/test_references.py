@@ -78,3 +78,16 @@ def test_a_schema_may_have_the_name_of_a_keyword(reference):
     text = '"xn"' if '"type": "array"' not in guide else '["xn"]'
     assert fits("json_schema", guide, text)
     assert not fits("json_schema", guide, text.replace("xn", 'x\\"'))
+
+
+def test_a_reference_finds_an_anchor():
+    node = {"$anchor": "node", "type": "object", "properties": {"n": {"type": "integer"}}}
+    defined = {"$defs": {"node": node}}
+    anchored = {"$ref": "#node"}
+    required = {"type": "object", "properties": {"a": anchored}, "required": ["a"]}
+    assert fits("json_schema", json.dumps({**anchored, **defined}), '{"n": 1}')
+    assert fits("json_schema", json.dumps({**required, **defined}), '{"a": {"n": 1}}')
+    both = {"properties": {"b": {"const": 2}}, "allOf": [anchored], "type": "object", **defined}
+    assert fits("json_schema", json.dumps(both), '{"b": 2, "n": 1}')
+    assert not fits("json_schema", json.dumps(both), '{"b": 2, "c": 1}')
+    assert refusal("json_schema", json.dumps({"$ref": "#none"})) == "Anchor 'none' does not exist"

@@ -54,7 +54,7 @@ def read_shape(folder: Path) -> ModelShape | None:
     """Read config.json; None if it isn't known how many parameters such a model has."""
     try:
         return _shape(_config(folder))
-    except KeyError:
+    except (KeyError, TypeError, ZeroDivisionError):  # absent, or not one number for all layers
         return None
 
 
@@ -73,7 +73,7 @@ def _shape(config: Mapping[str, Any]) -> ModelShape | None:
     count, inner = (config[key] for key in experts) if experts else (1, config["intermediate_size"])
     router = width * count if experts else 0
     return ModelShape(
-        layers=config["num_hidden_layers"],
+        layers=int(config["num_hidden_layers"]),
         kv_heads=kv_heads,
         head_size=head,
         layer_parameters=2 * width * (heads + kv_heads) * head  # q and o, k and v
