@@ -164,9 +164,8 @@ def _figures(client: Client, way: AnswerWay, prompt: str, max_tokens: int) -> Fi
         asked[tensors.GUIDED_DECODING_GUIDE_TYPE] = "json_schema"
         asked[tensors.GUIDED_DECODING_GUIDE] = way.schema
     answer = client.answer("bls_stream", inputs_for(prompt, max_tokens, asked, stream=False))
-    return Figures(
-        answer.tokens_per_second, answer.num_tokens, answer.totals.num_rounds, _forced(answer)
-    )
+    rate = answer.num_tokens / answer.seconds
+    return Figures(rate, answer.num_tokens, answer.totals.num_rounds, _forced(answer))
 
 
 def _forced(answer: Answer) -> int:
