@@ -46,7 +46,13 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Backend] = Tr
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.serving = Serving(connect(settings.url), tokenizer, metrics, UnderWay())
+        app.state.serving = Serving(
+            connect(settings.url),
+            tokenizer,
+            metrics,
+            UnderWay(),
+            open_objects=settings.open_objects,
+        )
         try:
             yield
         finally:

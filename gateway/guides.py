@@ -57,6 +57,12 @@ class AskedGuide(NamedTuple):
         function = f"the parameters of '{quoted(part.function)}': " if part.function else ""
         return part.field, function + reason[found.end() :]
 
+    def opened(self) -> AskedGuide:
+        """Return the guide with objects of its JSON schema open, unless the schema decides that."""
+        if self.kind != "json_schema":
+            return self
+        return json_guide(with_options(json.loads(self.text), **{ADDITIONAL: True}), self.field)
+
 
 def json_guide(schema: Mapping[str, Any], field: str) -> AskedGuide:
     """Return the guide of a JSON schema."""
@@ -166,7 +172,8 @@ class StructuredOutputs(BodyObject):
     """A guide as vLLM's clients send it.
 
     disable_any_whitespace: false allows white space wherever JSON does.
-    disable_additional_properties: whether objects that say nothing of other names have none.
+    disable_additional_properties: whether objects whose schema doesn't say otherwise have only the
+    properties that it declares; the gateway's own default if None.
     """
 
     place: ClassVar = "structured_outputs"
@@ -180,7 +187,7 @@ class StructuredOutputs(BodyObject):
     grammar: Text | None = None
     json_object: bool = False
     disable_any_whitespace: bool = True
-    disable_additional_properties: bool = True
+    disable_additional_properties: bool | None = None
 
     @model_validator(mode="after")
     def _one_guide(self) -> StructuredOutputs:
@@ -206,12 +213,10 @@ class StructuredOutputs(BodyObject):
         return guides_in((kind, value, self.place) for kind, value in given)
 
     def _with_options(self, schema: Any) -> Any:
-        options = {
-            FREE_WHITE_SPACE: not self.disable_any_whitespace,
-            ADDITIONAL: not self.disable_additional_properties,
-        }
-        wanted = {name: True for name, wants in options.items() if wants}
-        return with_options(schema, **wanted) if schema is not None and wanted else schema
+        options = {} if self.disable_any_whitespace else {FREE_WHITE_SPACE: True}
+        if self.disable_additional_properties is not None:
+            options[ADDITIONAL] = not self.disable_additional_properties
+        return with_options(schema, **options) if schema is not None and options else schema
 
 
 class GuidedRequest(Body):

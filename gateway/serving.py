@@ -52,11 +52,14 @@ class Serving:
         tokenizer: ChatTokenizer,
         metrics: GatewayMetrics,
         under_way: UnderWay,
+        *,
+        open_objects: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.metrics = metrics
         self._engine = engine
         self.under_way = under_way
+        self._open_objects = open_objects
 
     async def ready(self) -> bool:
         """Whether requests would be answered now."""
@@ -86,7 +89,14 @@ class Serving:
         size = _size(body) + len(body.guide.text if body.guide else "")
         skips = models.skip_special_tokens
         guide = await aside(
-            size, lambda: answer_guide(body, self.tokenizer, ids, skips_special_tokens=skips)
+            size,
+            lambda: answer_guide(
+                body,
+                self.tokenizer,
+                ids,
+                skips_special_tokens=skips,
+                open_objects=self._open_objects,
+            ),
         )
         return await self._answer(
             CHAT, body, [ids], models, http, guide=guide, echoes=[Echo(body.echoed)]
@@ -120,8 +130,11 @@ class Serving:
             )
         skips = models.skip_special_tokens
         echoes = await aside(length, lambda: self._echoes(body, prompts, skips))
+        guide = body.guide
+        if guide is not None and self._open_objects:
+            guide = await aside(len(guide.text), guide.opened)
         return await self._answer(
-            COMPLETION, body, prompts, models, http, guide=body.guide, echoes=echoes
+            COMPLETION, body, prompts, models, http, guide=guide, echoes=echoes
         )
 
     def _prompt_ids(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tandem.gateway import lark
 from tandem.gateway.errors import bad_request
 from tandem.gateway.fields import quoted
-from tandem.gateway.guides import ANY_OBJECT, STRICT, with_options
+from tandem.gateway.guides import ADDITIONAL, ANY_OBJECT, STRICT, with_options
 from tandem.gateway.tools.formats import ToolCallFormat
 from tandem.gateway.tools.schema import Function, Tool
 
@@ -39,6 +39,7 @@ class CallGrammar(NamedTuple):
 
     tools: those that may be called. bound: names of tools whose arguments must fit their schemas.
     tokens: ids of tokens that are not text to a grammar. one_call: whether one call is the most.
+    open_objects: objects of the schemas are open by default.
     """
 
     format: ToolCallFormat
@@ -46,6 +47,7 @@ class CallGrammar(NamedTuple):
     bound: Collection[str]
     tokens: Mapping[str, int]
     one_call: bool
+    open_objects: bool = False
 
     def calls(self) -> Rules:
         """Return the grammar of an answer that is calls."""
@@ -101,6 +103,8 @@ class CallGrammar(NamedTuple):
         rules = []
         for number, function in enumerate(tool.function for tool in self.tools):
             schema = parameters_of(function) if function.name in self.bound else ANY_OBJECT
+            if self.open_objects:
+                schema = with_options(schema, **{ADDITIONAL: True})
             name = json.dumps(function.name, ensure_ascii=False)
             begin = lark.literal(f'{{"name": {name}, "{self.format.arguments}": ')
             rules.append(f'call_{number}: {begin} {lark.json_value(schema)} "}}"')

@@ -59,7 +59,7 @@ GUIDES = [
     (
         {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
         "json_schema",
-        SCHEMA,
+        SCHEMA | {"x-guidance": {"additional_properties": False}},
     ),
     (
         {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": False}},
@@ -92,6 +92,30 @@ async def test_a_guide_reaches_the_entry(post, triton, path, guide):
     assert text_of(asked) == text
     if "properties" in text:  # in the order that answers have
         assert [*text_of(asked)["properties"]] == ["b", "a"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    ("given", "is_open"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": NAMED}}, True),
+        ({"guided_json": SCHEMA}, True),
+        ({"json_schema": SCHEMA}, True),
+        ({"structured_outputs": {"json": SCHEMA}}, True),
+        ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}}, False),
+        ({"guided_json": SCHEMA | {"x-guidance": {"additional_properties": False}}}, False),
+    ],
+)
+async def test_a_gateway_opens_objects_by_default(post, triton, path, given, is_open):
+    response = await post(path, {**BODIES[path], **given}, open_objects=True)
+    assert response.status_code == 200, response.text
+    [asked] = triton.asked
+    assert text_of(asked)["x-guidance"]["additional_properties"] is is_open
+
+
+async def test_a_gateway_with_open_objects_takes_other_guides(post, triton):
+    await post("/v1/completions", {"prompt": "hi", "guided_regex": "a"}, open_objects=True)
+    assert text_of(triton.asked[0]) == "a"
 
 
 async def test_each_field_of_a_guide_has_a_reader_and_needs_nothing_else(monkeypatch):

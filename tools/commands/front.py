@@ -34,6 +34,17 @@ def add_front(parser: Options) -> None:
         help="The port of OpenAI's API; 0 picks a free one (default: %(default)s).",
     )
     parser.add_argument("--no-gateway", action="store_true", help="Serve Triton alone.")
+    add_open_objects(parser)
+
+
+def add_open_objects(parser: Options) -> None:
+    """Add the option that opens objects of JSON schemas by default."""
+    parser.add_argument(
+        "--open-objects",
+        action="store_true",
+        help="Allow properties that a JSON schema doesn't declare, unless the schema or the "
+        "request says otherwise.",
+    )
 
 
 class Front:
@@ -44,6 +55,7 @@ class Front:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._bound = None
+        self._open_objects: bool = options.open_objects
         if not options.no_gateway:
             self._bound = listening(options.address, options.gateway_port, "--gateway-port")
 
@@ -64,7 +76,8 @@ class Front:
         from tandem.gateway.server import serving  # noqa: PLC0415  an extra
 
         key = os.environ.get(KEY_VARIABLE) or None
-        app = application(GatewaySettings(url, tokenizer, api_key=key))
+        settings = GatewaySettings(url, tokenizer, api_key=key, open_objects=self._open_objects)
+        app = application(settings)
         with serving(app, self._bound):
             yield url_of(self._bound)
 
