@@ -14,13 +14,18 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from tandem.gateway.body import read_body
 from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, HTTP_CODES, ApiError, ClientGone
-from tandem.gateway.fields import quoted
 from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
 from tandem.gateway.models import VERSION
-from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from tandem.gateway.protocol.body import read_body
+from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tasks import UnderWay

@@ -11,7 +11,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from tandem.gateway.objects import SpeculativeDecoding
+from tandem.gateway.protocol.responses import SpeculativeDecoding
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tandem.contract.parameters import decode
 from tandem.gateway.errors import ApiError
-from tandem.gateway.fields import quoted
+from tandem.gateway.protocol.fields import quoted
 
 # How OpenAI's begin: clients tell by these words what they can shorten.
 CONTEXT_LENGTH = "this model's maximum context length is"

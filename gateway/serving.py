@@ -11,34 +11,40 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tandem.gateway.answer_guides import answer_guide
-from tandem.gateway.answers import NO_ECHO, AnswerState, Echo
+from tandem.gateway.answers.exchange import Exchange
+from tandem.gateway.answers.generation import generate, naming_fields
+from tandem.gateway.answers.log_probs import LogProbReader
+from tandem.gateway.answers.reasoning import ReasoningSplitter
+from tandem.gateway.answers.speculation import TokenOrigins
+from tandem.gateway.answers.state import NO_ECHO, AnswerState, Echo
+from tandem.gateway.answers.stream import begun, stream_response
+from tandem.gateway.answers.writer import CHAT, COMPLETION, Shape, Writer
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.exchange import Exchange
-from tandem.gateway.generation import generate, naming_fields
-from tandem.gateway.guides import AskedGuide
-from tandem.gateway.inputs import check_room, extras_for, field_names, guide_inputs, inputs_for
-from tandem.gateway.log_probs import LogProbReader
+from tandem.gateway.guides.answer import answer_guide
+from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
-from tandem.gateway.reasoning import ReasoningSplitter
-from tandem.gateway.schema import (
+from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     GenerationRequest,
     TokenizeRequest,
 )
-from tandem.gateway.speculation import TokenOrigins
-from tandem.gateway.stream import begun, stream_response
+from tandem.gateway.protocol.values import MOST_CHOICES
 from tandem.gateway.tasks import LONG, UnderWay, aside, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
 from tandem.gateway.triton.backend import Backend
-from tandem.gateway.values import MOST_CHOICES
-from tandem.gateway.writer import CHAT, COMPLETION, Shape, Writer
+from tandem.gateway.triton.inputs import (
+    check_room,
+    extras_for,
+    field_names,
+    guide_inputs,
+    inputs_for,
+)
 
 MESSAGE = 100  # what rendering a message or a variable costs by itself, in characters
 

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 
+from tandem.gateway.answers.reasoning import BEGIN as BEGIN_OF_THOUGHTS
+from tandem.gateway.answers.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.chat_template import (
     NO_VARIABLES,
     ChatTemplateError,
     load_chat_template,
     special_tokens,
 )
-from tandem.gateway.reasoning import BEGIN as BEGIN_OF_THOUGHTS
-from tandem.gateway.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.tools.formats import format_of
 from tandem.postprocessing.detokenizer import (
     Detokenizer,

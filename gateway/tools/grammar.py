@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tandem.gateway import lark
 from tandem.gateway.errors import bad_request
-from tandem.gateway.fields import quoted
-from tandem.gateway.guides import ADDITIONAL, ANY_OBJECT, STRICT, with_options
+from tandem.gateway.guides import lark
+from tandem.gateway.guides.structured_outputs import ADDITIONAL, ANY_OBJECT, STRICT, with_options
+from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import ToolCallFormat
-from tandem.gateway.tools.schema import Function, Tool
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType(
     {"type": "object", "properties": {}, "additionalProperties": False}

@@ -22,7 +22,7 @@ from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import ServedModels, served_models
-from tandem.gateway.objects import FinishReason
+from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tasks import aside
 from tandem.gateway.triton.infer_stream import InferStream
 

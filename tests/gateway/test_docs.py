@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.gateway import fields
 from tandem.gateway.errors import API_CODES
-from tandem.gateway.schema import ChatRequest, CompletionRequest
+from tandem.gateway.protocol import fields
+from tandem.gateway.protocol.requests import ChatRequest, CompletionRequest
 from tandem.gateway.triton.backend import CLASSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"

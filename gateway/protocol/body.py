@@ -13,10 +13,10 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from starlette.requests import ClientDisconnect, Request
 
-from tandem.gateway import fields
 from tandem.gateway.errors import ApiError, ClientGone, bad_request
-from tandem.gateway.faults import invalid
-from tandem.gateway.fields import Refused, quoted
+from tandem.gateway.protocol import fields
+from tandem.gateway.protocol.faults import invalid
+from tandem.gateway.protocol.fields import Refused, quoted
 from tandem.gateway.tasks import aside
 
 Kind = TypeVar("Kind", bound=BaseModel)

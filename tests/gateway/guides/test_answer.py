@@ -7,9 +7,9 @@ import pytest
 import small_guides
 from matching import ADDED, DEMO, PLAIN, SPECIAL, Matcher, tokenizer_with, tokens_apart
 
-from tandem.gateway.answer_guides import answer_guide
 from tandem.gateway.errors import ApiError
-from tandem.gateway.schema import ChatRequest
+from tandem.gateway.guides.answer import answer_guide
+from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.guides.errors import GuideError
 

@@ -9,8 +9,9 @@ from matching import Matcher, spaced, tokenizer_with
 from pydantic import BaseModel
 from scripted_triton import statistics
 
-from tandem.gateway import guides, lark
-from tandem.gateway.guides import AskedGuide, GuidedRequest, grammar_guide
+from tandem.gateway.guides import lark
+from tandem.gateway.guides import structured_outputs as guides
+from tandem.gateway.guides.structured_outputs import AskedGuide, GuidedRequest, grammar_guide
 from tandem.gateway.server import listen, serving
 from tandem.gateway.triton.backend import ResponseChunk
 

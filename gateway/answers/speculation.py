@@ -8,8 +8,8 @@ from typing import Any
 
 from tandem.contract import entry as tensors
 from tandem.contract.entry import KINDS
-from tandem.gateway.objects import SpeculativeDecoding, TokenDetail
-from tandem.gateway.token_texts import TokenTexts
+from tandem.gateway.answers.tokens import TokenTexts
+from tandem.gateway.protocol.responses import SpeculativeDecoding, TokenDetail
 from tandem.gateway.triton.backend import ResponseChunk
 
 # What is told of each token.

@@ -9,11 +9,11 @@ import numpy as np
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
+from tandem.gateway.answers.speculation import ORIGINS
 from tandem.gateway.errors import bad_request
-from tandem.gateway.guides import AskedGuide
+from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
-from tandem.gateway.schema import ChatRequest, GenerationRequest
-from tandem.gateway.speculation import ORIGINS
+from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
 from tandem.gateway.triton.backend import Inputs, Value
 
 AUTO = -1  # a draft length that follows what drafts cost and earn

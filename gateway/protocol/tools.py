@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from tandem.gateway.body import BodyObject, Strict
-from tandem.gateway.values import UpToFirstFault
+from tandem.gateway.protocol.body import BodyObject, Strict
+from tandem.gateway.protocol.values import UpToFirstFault
 
 MOST_TOOLS = 128
 

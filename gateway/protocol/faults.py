@@ -7,7 +7,7 @@ from itertools import pairwise
 from pydantic import ValidationError
 
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.fields import quoted
+from tandem.gateway.protocol.fields import quoted
 
 MOST_NAMED = 10  # faults of one body
 BY_KEY = "logit_bias"  # the field whose entries have names of the client's own

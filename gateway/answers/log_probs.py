@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.gateway.objects import (
+from tandem.gateway.answers.tokens import TokenTexts
+from tandem.gateway.protocol.responses import (
     Alternative,
     ChatLogProb,
     ChatLogProbs,
@@ -15,7 +16,6 @@ from tandem.gateway.objects import (
     PromptLogProb,
     PromptLogProbs,
 )
-from tandem.gateway.token_texts import TokenTexts
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from tandem.gateway import lark
+from tandem.gateway.answers.reasoning import BEGIN, END
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides import AskedGuide, Part
-from tandem.gateway.reasoning import BEGIN, END
-from tandem.gateway.schema import ChatRequest
+from tandem.gateway.guides import lark
+from tandem.gateway.guides.structured_outputs import AskedGuide, Part
+from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import ToolCallFormat
 from tandem.gateway.tools.grammar import CallGrammar, Rules, check_names

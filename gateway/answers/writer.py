@@ -9,14 +9,16 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tandem.gateway.answers import Addition, AnswerState
-from tandem.gateway.log_probs import (
+from tandem.gateway.answers.log_probs import (
     LogProbRow,
     chat_log_probs,
     completion_log_probs,
     prompt_log_probs,
 )
-from tandem.gateway.objects import (
+from tandem.gateway.answers.speculation import speculative_decoding
+from tandem.gateway.answers.state import Addition, AnswerState
+from tandem.gateway.protocol.requests import GenerationRequest
+from tandem.gateway.protocol.responses import (
     ChatLogProbs,
     ChatMessage,
     Choice,
@@ -29,8 +31,6 @@ from tandem.gateway.objects import (
     ToolCall,
     Usage,
 )
-from tandem.gateway.schema import GenerationRequest
-from tandem.gateway.speculation import speculative_decoding
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.parser import CallDelta
 from tandem.gateway.triton.backend import ResponseChunk

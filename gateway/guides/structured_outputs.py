@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
-from tandem.gateway.body import Body, BodyObject
-from tandem.gateway.fields import Refused, check_plain, quoted, wrong
-from tandem.gateway.values import UpToFirstFault
+from tandem.gateway.protocol.body import Body, BodyObject
+from tandem.gateway.protocol.fields import Refused, check_plain, quoted, wrong
+from tandem.gateway.protocol.values import UpToFirstFault
 
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
 FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance

@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from tandem.gateway.body import Body, BodyObject
-from tandem.gateway.fields import quoted, wrong
-from tandem.gateway.guides import GuidedRequest
-from tandem.gateway.messages import Messages
-from tandem.gateway.tools.schema import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
-from tandem.gateway.values import (
+from tandem.gateway.guides.structured_outputs import GuidedRequest
+from tandem.gateway.protocol.body import Body, BodyObject
+from tandem.gateway.protocol.fields import quoted, wrong
+from tandem.gateway.protocol.messages import Messages
+from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
+from tandem.gateway.protocol.values import (
     INT32,
     MOST_CHOICES,
     Alternatives,

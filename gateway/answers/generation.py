@@ -12,7 +12,7 @@ from typing import TypeAlias
 from tandem.contract.errors import ErrorClass
 from tandem.contract.tensor import Tensor
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides import AskedGuide
+from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.triton.backend import Backend, Inputs, ResponseChunk
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]

@@ -9,14 +9,14 @@ from functools import partial
 
 from starlette.responses import Response
 
-from tandem.gateway.answers import AnswerState
-from tandem.gateway.generation import Numbered
+from tandem.gateway.answers.generation import Numbered
+from tandem.gateway.answers.state import AnswerState
+from tandem.gateway.answers.stream import DONE, event
+from tandem.gateway.answers.writer import Writer
 from tandem.gateway.metrics import GatewayMetrics
-from tandem.gateway.schema import GenerationRequest
-from tandem.gateway.stream import DONE, event
+from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.tasks import aside
 from tandem.gateway.triton.backend import ResponseChunk, without_tokens
-from tandem.gateway.writer import Writer
 
 
 class Exchange:

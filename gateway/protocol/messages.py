@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.gateway.body import Strict
 from tandem.gateway.errors import bad_request
-from tandem.gateway.fields import MOST_LEVELS, check_plain
-from tandem.gateway.tools.schema import MOST_TOOLS
-from tandem.gateway.values import UpToFirstFault, text_or_list
+from tandem.gateway.protocol.body import Strict
+from tandem.gateway.protocol.fields import MOST_LEVELS, check_plain
+from tandem.gateway.protocol.tools import MOST_TOOLS
+from tandem.gateway.protocol.values import UpToFirstFault, text_or_list
 
 MOST_MESSAGES = 10_000
 MOST_PARTS = 10_000  # of one message

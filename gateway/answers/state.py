@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tandem.gateway.log_probs import LogProbReader, LogProbRow
-from tandem.gateway.objects import FinishReason, TokenDetail
-from tandem.gateway.reasoning import ReasoningSplitter, Split
-from tandem.gateway.speculation import TokenOrigins
+from tandem.gateway.answers.log_probs import LogProbReader, LogProbRow
+from tandem.gateway.answers.reasoning import ReasoningSplitter, Split
+from tandem.gateway.answers.speculation import TokenOrigins
+from tandem.gateway.protocol.responses import FinishReason, TokenDetail
 from tandem.gateway.tools.parser import CallDelta, Parsed, ToolCallParser
 from tandem.gateway.triton.backend import ResponseChunk
 
