@@ -71,14 +71,12 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's name of the kind of error."""
         if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return "server_error"
         return _TYPES.get(HTTPStatus(self.status), "invalid_request_error")
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that go with the status."""
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
             return {"Retry-After": str(RETRY_SECONDS)}
         if self.status == HTTPStatus.UNAUTHORIZED:
@@ -87,7 +85,6 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON object that a client reads."""
         error = {
             "message": self.message,
             "type": self.type,
@@ -97,7 +94,6 @@ class ApiError(Exception):
         return {"error": error}
 
     def response(self) -> JSONResponse:
-        """Return the answer to the request."""
         return JSONResponse(self.body, self.status, self.headers)
 
 
@@ -106,7 +102,6 @@ class ClientGone(Exception):
 
 
 def bad_request(message: str, *, param: str | None = None, code: ApiCode | None = None) -> ApiError:
-    """Return the error of a request that cannot be served as it is."""
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 

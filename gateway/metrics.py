@@ -58,7 +58,6 @@ class GatewayMetrics:
         )
 
     def count(self, earned: SpeculativeDecoding) -> None:
-        """Count what speculation did for a request."""
         self._drafts.inc(earned.num_spec_steps)
         self._draft_tokens.inc(earned.num_draft_tokens)
         self._accepted.inc(earned.num_accepted_draft_tokens)
@@ -67,5 +66,4 @@ class GatewayMetrics:
             self._per_position.labels(position).inc(reached)
 
     def text(self) -> bytes:
-        """Return what Prometheus reads."""
         return generate_latest(self.registry)

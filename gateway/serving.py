@@ -68,11 +68,9 @@ class Serving:
         self._open_objects = open_objects
 
     async def ready(self) -> bool:
-        """Whether requests would be answered now."""
         return await self._engine.ready()
 
     async def close(self) -> None:
-        """End the connection."""
         await self._engine.close()
 
     async def models(self) -> ServedModels:
@@ -88,7 +86,6 @@ class Serving:
         return models
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
-        """Answer a chat."""
         models = await self.models()
         self._check_tools(body)
         ids = await self._chat_ids(body, models)
@@ -109,7 +106,6 @@ class Serving:
         )
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
-        """Answer prompts."""
         models = await self.models()
         if len(body.prompts) * body.n > MOST_CHOICES:
             raise bad_request(
@@ -173,7 +169,6 @@ class Serving:
         ]
 
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
-        """Answer with the ids of a text or of a chat's prompt."""
         models = await self.models()
         if body.prompt is not None:
             ids = await self._text_ids(body.prompt, body.add_special_tokens, models)
@@ -187,14 +182,12 @@ class Serving:
         return tokenized
 
     async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
-        """Answer with the text of ids."""
         ids = body.tokens
         return {"prompt": await aside(len(ids), lambda: self.tokenizer.decode(ids))}
 
     async def _text_ids(
         self, text: str, add_special_tokens: bool, models: ServedModels
     ) -> list[int]:
-        """Return the ids of a text; raises ApiError for one that cannot fit."""
         models.check_text(text, "prompt")
         return await aside(
             len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)

@@ -36,7 +36,6 @@ class Exchange:
         self._began = time.perf_counter()
 
     async def whole(self, chunks: AsyncGenerator[Numbered, None]) -> Response:
-        """Return the complete answers."""
         size = 0
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
@@ -47,7 +46,6 @@ class Exchange:
         return Response(written, media_type="application/json")
 
     async def events(self, chunks: AsyncGenerator[Numbered, None]) -> AsyncGenerator[bytes, None]:
-        """Yield the answers as events while they grow."""
         async with aclosing(self._counted(chunks)) as counted:
             async for number, chunk in counted:
                 yield event(await aside(chunk.size, partial(self._written, number, chunk)))
@@ -56,7 +54,6 @@ class Exchange:
         yield DONE
 
     def _written(self, number: int, chunk: ResponseChunk) -> bytes:
-        """Return what a chunk adds to one answer of a stream."""
         addition = self._answers[number].addition(chunk)
         return self._writer.chunk(number, addition).json_bytes()
 

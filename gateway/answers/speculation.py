@@ -17,7 +17,6 @@ ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENG
 
 
 def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> SpeculativeDecoding:
-    """Add up the statistics of a request's answers."""
     given = list(statistics)
     steps, drafted, accepted = (
         sum(one[name] for one in given)
@@ -44,7 +43,6 @@ class TokenOrigins:
         self._texts: TokenTexts[tuple[int, int, int]] = TokenTexts()
 
     def details(self, chunk: ResponseChunk) -> list[TokenDetail]:
-        """Return what is to be told with the next chunk."""
         columns = (chunk.extras[name] for name in (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS))
         rows = zip(chunk.tokens, *columns, strict=True)
         told = [

@@ -74,7 +74,6 @@ class AnswerState:
     additions: list[Addition] = field(default_factory=list)
 
     def add(self, chunk: ResponseChunk) -> None:
-        """Count what follows."""
         self.num_tokens += len(chunk.tokens)
         self.finish_reason = chunk.finish_reason
         self.statistics = chunk.statistics
@@ -82,7 +81,6 @@ class AnswerState:
         self.num_accepted_tokens = chunk.num_accepted_tokens
 
     def addition(self, chunk: ResponseChunk) -> Addition:
-        """Return what is to be told with the next chunk."""
         first, self.begun = not self.begun, True
         if first:
             chunk = chunk._replace(text=chunk.text[self.echo.num_received :])
@@ -100,7 +98,6 @@ class AnswerState:
         )
 
     def _split(self, chunk: ResponseChunk) -> Split:
-        """Tell the thoughts of a chunk from its answer."""
         if self.splitter is None:
             return Split(content=chunk.text)
         reasoning, content = self.splitter.feed(chunk.text)
@@ -110,7 +107,6 @@ class AnswerState:
         return Split(reasoning, content)
 
     def _parsed(self, chunk: ResponseChunk, text: str) -> Parsed:
-        """Tell the calls of a chunk's answer from its text."""
         if self.parser is None:
             return Parsed(text)
         parsed = self.parser.feed(text)
@@ -144,7 +140,6 @@ class AnswerState:
 
     @property
     def reasoning(self) -> str:
-        """The thoughts of what was kept."""
         return "".join(addition.reasoning for addition in self.additions)
 
     @property
@@ -159,22 +154,18 @@ class AnswerState:
 
     @property
     def tokens(self) -> list[int]:
-        """The token ids of what was kept."""
         return [token for addition in self.additions for token in addition.chunk.tokens]
 
     @property
     def text(self) -> str:
-        """The text of what was kept."""
         return "".join(addition.text for addition in self.additions)
 
     @property
     def details(self) -> list[TokenDetail]:
-        """Where the tokens of what was kept came from."""
         return [detail for addition in self.additions for detail in addition.details or ()]
 
     @property
     def rows(self) -> list[LogProbRow] | None:
-        """The log-probabilities of what was kept; None where nobody wants them."""
         if self.log_probs is None:
             return None
         return [row for addition in self.additions for row in addition.rows or ()]

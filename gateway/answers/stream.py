@@ -22,7 +22,6 @@ SECONDS_TO_SEND = 120.0
 
 
 def event(data: bytes) -> bytes:
-    """Return an event that carries one line of data."""
     return b"data: " + data + b"\n\n"
 
 
@@ -53,7 +52,6 @@ async def _after(
 
 
 def stream_response(events: AsyncGenerator[bytes, None]) -> EventSourceResponse:
-    """Answer with events; a client that goes closes them."""
     return EventSourceResponse(
         events, ping=SECONDS_BETWEEN_PINGS, sep="\n", send_timeout=SECONDS_TO_SEND
     )

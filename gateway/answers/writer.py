@@ -72,7 +72,6 @@ class ChatShape:
     log_probs = staticmethod(chat_log_probs)
 
     def choice(self, number: int, answer: AnswerState) -> Choice:
-        """Return a complete answer."""
         message = ChatMessage(role="assistant", content=answer.text, refusal=None)
         if reasoning := answer.reasoning:
             message.content = answer.text or None
@@ -87,7 +86,6 @@ class ChatShape:
         )
 
     def delta(self, number: int, addition: Addition) -> Choice:
-        """Return what a chunk adds; the first one has the role."""
         message = ChatMessage(content=addition.text)
         if addition.first:
             message = ChatMessage(role="assistant", content=addition.text)
@@ -111,13 +109,11 @@ class CompletionShape:
     log_probs = staticmethod(completion_log_probs)
 
     def choice(self, number: int, answer: AnswerState) -> Choice:
-        """Return a complete answer."""
         return Choice(
             index=number, text=answer.text, logprobs=None, finish_reason=answer.finish_reason
         )
 
     def delta(self, number: int, addition: Addition) -> Choice:
-        """Return what a chunk adds."""
         return Choice(
             index=number,
             text=addition.text,
@@ -185,12 +181,10 @@ class Writer:
 
     @property
     def metrics(self) -> RequestMetrics:
-        """What speculation did."""
         counted = [answer.speculation for answer in self._answers]
         return RequestMetrics(speculative_decoding=speculative_decoding(counted))
 
     def whole(self) -> Completion:
-        """Return the complete answers."""
         made = self._object(self._shape.whole, choices=[], usage=self.usage, metrics=self.metrics)
         for number, answer in enumerate(self._answers):
             choice = self._shape.choice(number, answer)
@@ -202,7 +196,6 @@ class Writer:
         return made
 
     def chunk(self, number: int, addition: Addition) -> Completion:
-        """Return what a chunk adds to one answer."""
         choice, chunk = self._shape.delta(number, addition), addition.chunk
         self._tell(choice, addition.rows, chunk.tokens)
         if addition.details is not None:
@@ -224,7 +217,6 @@ class Writer:
         return self._object(self._shape.chunk, choices=[], usage=self.usage, metrics=self.metrics)
 
     def _tell(self, choice: Choice, rows: list[LogProbRow] | None, tokens: Sequence[int]) -> None:
-        """Add log-probabilities and token ids to a choice, if they are wanted."""
         if rows is not None:
             as_ids = self._body.return_tokens_as_token_ids
             choice.logprobs = self._shape.log_probs(self._tokenizer, rows, as_ids=as_ids)

@@ -104,7 +104,6 @@ def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequ
 
 
 def _content(guide: AskedGuide) -> Rules:
-    """Return the grammar of an answer's content."""
     if guide.kind == "json_schema":
         rule = lark.json_value(json.loads(guide.text))
     elif guide.kind == "regex":

@@ -65,7 +65,6 @@ class AskedGuide(NamedTuple):
 
 
 def json_guide(schema: Mapping[str, Any], field: str) -> AskedGuide:
-    """Return the guide of a JSON schema."""
     return AskedGuide("json_schema", json.dumps(dict(schema), ensure_ascii=False), field)
 
 
@@ -76,12 +75,10 @@ def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any
 
 
 def regex_guide(regex: str, field: str) -> AskedGuide:
-    """Return the guide of a regular expression."""
     return AskedGuide("regex", regex, field)
 
 
 def choice_guide(choices: list[str], field: str) -> AskedGuide:
-    """Return the guide of some texts, one of which an answer is."""
     return AskedGuide("choice", json.dumps(choices, ensure_ascii=False), field)
 
 
@@ -159,7 +156,6 @@ class ResponseFormat(BodyObject):
 
     @property
     def schema_(self) -> Mapping[str, Any] | None:
-        """The JSON schema of the answer; None leaves it free."""
         if self.type == "text":
             return None
         if self.json_schema is None:
@@ -198,7 +194,6 @@ class StructuredOutputs(BodyObject):
 
     @property
     def guide(self) -> AskedGuide:
-        """What the answer must be."""
         return self._guides[0]
 
     @cached_property
@@ -240,7 +235,6 @@ class GuidedRequest(Body):
 
     @property
     def guide(self) -> AskedGuide | None:
-        """What the answer must be; None leaves it free."""
         return self._guides[0] if self._guides else None
 
     @cached_property

@@ -114,7 +114,6 @@ class Message(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What a template sees of it."""
         plain = self.model_dump(exclude={"content", "tool_calls"}, exclude_none=True)
         if self.tool_calls:
             plain["tool_calls"] = [call.plain for call in self.tool_calls]

@@ -32,7 +32,6 @@ class Tool(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The tool as chat templates see it."""
         return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 
@@ -71,7 +70,6 @@ class ToolNamed(BodyObject):
 
 
 def _kind_of_choice(value: Any) -> str:
-    """Return the tag of a choice; an error's path leaves such names out."""
     if not isinstance(value, dict):
         return "str"
     return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"

@@ -30,7 +30,6 @@ class Rules(NamedTuple):
 
     @property
     def grammar(self) -> str:
-        """The whole grammar, if it has no other parts."""
         return "\n".join([f"start: {self.start}", *self.others, ""])
 
 
@@ -50,7 +49,6 @@ class CallGrammar(NamedTuple):
     open_objects: bool = False
 
     def calls(self) -> Rules:
-        """Return the grammar of an answer that is calls."""
         return Rules("calls", (f"calls: {self._all}", *self._call))
 
     def calls_or(self, content: Rules) -> Rules:
@@ -73,7 +71,6 @@ class CallGrammar(NamedTuple):
 
     @property
     def _all(self) -> str:
-        """The rule of all calls of an answer that has nothing else."""
         known, each = self.format, "call"
         if known.begin:
             each = f"{self._marker(known.begin)} {self._inside}"
@@ -99,7 +96,6 @@ class CallGrammar(NamedTuple):
 
     @property
     def _call(self) -> tuple[str, ...]:
-        """The rules of one call's object."""
         rules = []
         for number, function in enumerate(tool.function for tool in self.tools):
             schema = parameters_of(function) if function.name in self.bound else ANY_OBJECT
@@ -112,7 +108,6 @@ class CallGrammar(NamedTuple):
         return f"call: {lark.one_of(names)}", *rules
 
     def _marker(self, text: str) -> str:
-        """Return the terminal of a marker, be it a token or text."""
         return lark.marker(text, self.tokens)
 
 

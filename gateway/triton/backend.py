@@ -202,7 +202,6 @@ class Triton:
             self._leave(stream)
 
     async def close(self) -> None:
-        """End the connection, once all requests have been stopped and have ended."""
         for stream in list(self._open):
             self._leave(stream)
         leaving = [task for task in self._open.values() if task]
@@ -211,7 +210,6 @@ class Triton:
         await self._connection.close()
 
     def _leave(self, stream: InferStream) -> None:
-        """Begin to end a stream, if that has not begun."""
         if stream in self._open and not self._open[stream]:
             leaving = self._open[stream] = asyncio.create_task(stream.leave())
             leaving.add_done_callback(lambda _: self._open.pop(stream))
@@ -257,7 +255,6 @@ class Triton:
         return ApiError(CODES.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message)
 
     def _failure(self, error: grpc.RpcError) -> ApiError:
-        """Return what a client is told of a call that failed."""
         code, message = error.code(), _line(error.details() or "")
         if code is grpc.StatusCode.UNAVAILABLE:
             return self._no_server(message)
@@ -307,7 +304,6 @@ def _chunk(response: ModelInferResponse) -> ResponseChunk:
 
 
 def _number(raw: bytes) -> int:
-    """Read one INT32."""
     return int.from_bytes(raw, "little", signed=True)
 
 

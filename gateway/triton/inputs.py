@@ -71,7 +71,6 @@ def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[st
 
 
 def guide_inputs(guide: AskedGuide | None) -> dict[Tensor, Value]:
-    """Return what is sent of a guide."""
     if guide is None:
         return {}
     return {
