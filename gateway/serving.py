@@ -25,6 +25,7 @@ from tandem.gateway.guides.answer import answer_guide
 from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
+from tandem.gateway.protocol.fields import MOST_CHOICES
 from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -32,7 +33,6 @@ from tandem.gateway.protocol.requests import (
     GenerationRequest,
     TokenizeRequest,
 )
-from tandem.gateway.protocol.values import MOST_CHOICES
 from tandem.gateway.tasks import LONG, UnderWay, aside, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -15,7 +15,6 @@ from pydantic_core import PydanticCustomError
 from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
 from tandem.gateway.protocol.body import Body, BodyObject
 from tandem.gateway.protocol.fields import Refused, check_plain, quoted, wrong
-from tandem.gateway.protocol.values import UpToFirstFault
 
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
 FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
@@ -61,11 +60,8 @@ class AskedGuide(NamedTuple):
         """Return the guide with objects of its JSON schema open, unless the schema decides that."""
         if self.kind != "json_schema":
             return self
-        return json_guide(with_options(json.loads(self.text), **{ADDITIONAL: True}), self.field)
-
-
-def json_guide(schema: Mapping[str, Any], field: str) -> AskedGuide:
-    return AskedGuide("json_schema", json.dumps(dict(schema), ensure_ascii=False), field)
+        schema = with_options(json.loads(self.text), **{ADDITIONAL: True})
+        return self._replace(text=json.dumps(schema, ensure_ascii=False))
 
 
 def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any]:
@@ -74,37 +70,32 @@ def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any
     return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
 
-def regex_guide(regex: str, field: str) -> AskedGuide:
-    return AskedGuide("regex", regex, field)
+def guides_in(
+    field: str,
+    *,
+    json_: Mapping[str, Any] | None = None,
+    regex: str | None = None,
+    choice: list[str] | None = None,
+    grammar: str | None = None,
+) -> list[AskedGuide]:
+    """Return the guides among the values that came in a field.
+
+    grammar: EBNF as llama.cpp writes it if it has a rule with ``::=``, else Lark.
+    """
+    found = []
+    if json_ is not None:
+        found.append(AskedGuide("json_schema", json.dumps(dict(json_), ensure_ascii=False), field))
+    if regex is not None:
+        found.append(AskedGuide("regex", regex, field))
+    if choice is not None:
+        found.append(AskedGuide("choice", json.dumps(choice, ensure_ascii=False), field))
+    if grammar is not None:
+        is_ebnf = RULE_OF_EBNF.search(grammar)
+        found.append(AskedGuide("ebnf_grammar" if is_ebnf else "lark_grammar", grammar, field))
+    return found
 
 
-def choice_guide(choices: list[str], field: str) -> AskedGuide:
-    return AskedGuide("choice", json.dumps(choices, ensure_ascii=False), field)
-
-
-def grammar_guide(grammar: str, field: str) -> AskedGuide:
-    """Return the guide of a grammar: EBNF as llama.cpp writes it, by its ``::=``, or Lark."""
-    return AskedGuide(
-        "ebnf_grammar" if RULE_OF_EBNF.search(grammar) else "lark_grammar", grammar, field
-    )
-
-
-# What vLLM's fields hold, by the ends of their names.
-READERS: Mapping[str, Callable[[Any, str], AskedGuide]] = MappingProxyType(
-    {
-        "json": json_guide,
-        "regex": regex_guide,
-        "choice": choice_guide,
-        "grammar": grammar_guide,
-    }
-)
-GUIDED = "guided_"  # what vLLM's fields begin with
 PLACES = {"json_": "structured_outputs.json"}  # of fields that a body calls otherwise
-
-
-def guides_in(given: Iterable[tuple[str, Any, str]]) -> list[AskedGuide]:
-    """Return the guides of fields that are set, each a reader's name, a value and its own name."""
-    return [READERS[kind](value, field) for kind, value, field in given if value is not None]
 
 
 def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]:
@@ -124,7 +115,7 @@ def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]
 
 Schema = Annotated[dict[str, Any] | str, AfterValidator(_schema)]
 Text = Annotated[str, Field(min_length=1)]
-Choices = Annotated[list[str], UpToFirstFault(), Field(min_length=1)]
+Choices = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 
 
 class NamedSchema(BodyObject):
@@ -198,14 +189,15 @@ class StructuredOutputs(BodyObject):
 
     @cached_property
     def _guides(self) -> list[AskedGuide]:
-        given = [
-            ("json", self._with_options(self.json_)),
-            ("regex", self.regex),
-            ("choice", self.choice),
-            ("grammar", self.grammar),
-            ("json", self._with_options(ANY_OBJECT if self.json_object else None)),
-        ]
-        return guides_in((kind, value, self.place) for kind, value in given)
+        guides = guides_in(
+            self.place,
+            json_=self._with_options(self.json_),
+            regex=self.regex,
+            choice=self.choice,
+            grammar=self.grammar,
+        )
+        schema = self._with_options(ANY_OBJECT if self.json_object else None)
+        return [*guides, *guides_in(self.place, json_=schema)]
 
     def _with_options(self, schema: Any) -> Any:
         options = {} if self.disable_any_whitespace else {FREE_WHITE_SPACE: True}
@@ -241,11 +233,13 @@ class GuidedRequest(Body):
     def _guides(self) -> list[AskedGuide]:
         formatted = self.response_format and self.response_format.schema_
         structured = [self.structured_outputs.guide] if self.structured_outputs else []
-        guided = [name for name in type(self).model_fields if name.startswith(GUIDED)]
         return [
-            *guides_in([("json", formatted, "response_format")]),
+            *guides_in("response_format", json_=formatted),
             *structured,
-            *guides_in((name.removeprefix(GUIDED), getattr(self, name), name) for name in guided),
-            *guides_in([("json", self.json_schema, "json_schema")]),
-            *guides_in([("grammar", self.grammar or None, "grammar")]),
+            *guides_in("guided_json", json_=self.guided_json),
+            *guides_in("guided_regex", regex=self.guided_regex),
+            *guides_in("guided_choice", choice=self.guided_choice),
+            *guides_in("guided_grammar", grammar=self.guided_grammar),
+            *guides_in("json_schema", json_=self.json_schema),
+            *guides_in("grammar", grammar=self.grammar or None),
         ]

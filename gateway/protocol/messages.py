@@ -10,9 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import MOST_LEVELS, check_plain
+from tandem.gateway.protocol.fields import MOST_LEVELS, check_plain, text_or_list
 from tandem.gateway.protocol.tools import MOST_TOOLS
-from tandem.gateway.protocol.values import UpToFirstFault, text_or_list
 
 MOST_MESSAGES = 10_000
 MOST_PARTS = 10_000  # of one message
@@ -28,7 +27,7 @@ class TextPart(Strict):
     text: str
 
 
-Parts = Annotated[list[TextPart], UpToFirstFault(MOST_PARTS)]
+Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=MOST_PARTS)]
 
 
 class FunctionCalled(Strict):
@@ -72,7 +71,7 @@ def _read(arguments: str) -> Any:
     return read
 
 
-ToolsCalled = Annotated[list[ToolCalled], UpToFirstFault(MOST_TOOLS)]
+ToolsCalled = Annotated[list[ToolCalled], Field(fail_fast=True, max_length=MOST_TOOLS)]
 
 
 class Message(Strict):

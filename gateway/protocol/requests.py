@@ -8,10 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tandem.gateway.guides.structured_outputs import GuidedRequest
 from tandem.gateway.protocol.body import Body, BodyObject
-from tandem.gateway.protocol.fields import quoted, wrong
-from tandem.gateway.protocol.messages import Messages
-from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
-from tandem.gateway.protocol.values import (
+from tandem.gateway.protocol.fields import (
     INT32,
     MOST_CHOICES,
     Alternatives,
@@ -22,7 +19,11 @@ from tandem.gateway.protocol.values import (
     TextOrTexts,
     Texts,
     TokenIds,
+    quoted,
+    wrong,
 )
+from tandem.gateway.protocol.messages import Messages
+from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
 
 
 class StreamOptions(BodyObject):

@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag
 
 from tandem.gateway.protocol.body import BodyObject, Strict
-from tandem.gateway.protocol.values import UpToFirstFault
 
 MOST_TOOLS = 128
 
@@ -35,7 +34,7 @@ class Tool(Strict):
         return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 
-Tools = Annotated[list[Tool], UpToFirstFault(MOST_TOOLS)]
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
 
 
 class AllowedTools(BodyObject):

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from tandem.gateway.protocol.faults import invalid
-from tandem.gateway.protocol.fields import MOST_LEVELS
+from tandem.gateway.protocol.body import invalid
+from tandem.gateway.protocol.fields import MOST_CHOICES, MOST_LEVELS
 from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
 from tandem.gateway.protocol.requests import (
     ChatRequest,
@@ -18,7 +18,6 @@ from tandem.gateway.protocol.requests import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-from tandem.gateway.protocol.values import MOST_CHOICES
 from tandem.gateway.tasks import LONG
 from tandem.gateway.tokenizer import ChatTokenizer
 
