@@ -11,13 +11,17 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tandem.gateway.answers.exchange import Exchange
-from tandem.gateway.answers.generation import generate, naming_fields
+from tandem.gateway.answers.generation import (
+    Exchange,
+    begun,
+    generate,
+    naming_fields,
+    stream_response,
+)
 from tandem.gateway.answers.log_probs import LogProbReader
 from tandem.gateway.answers.reasoning import ReasoningSplitter
-from tandem.gateway.answers.speculation import TokenOrigins
 from tandem.gateway.answers.state import NO_ECHO, AnswerState, Echo
-from tandem.gateway.answers.stream import begun, stream_response
+from tandem.gateway.answers.tokens import TokenOrigins
 from tandem.gateway.answers.writer import CHAT, COMPLETION, Shape, Writer
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.errors import ApiError, bad_request

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tandem.gateway.answers.log_probs import LogProbReader, LogProbRow
 from tandem.gateway.answers.reasoning import ReasoningSplitter, Split
-from tandem.gateway.answers.speculation import TokenOrigins
+from tandem.gateway.answers.tokens import TokenOrigins
 from tandem.gateway.protocol.responses import FinishReason, TokenDetail
 from tandem.gateway.tools.parser import CallDelta, Parsed, ToolCallParser
 from tandem.gateway.triton.backend import ResponseChunk

@@ -6,7 +6,8 @@ import secrets
 import string
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from tandem.gateway.answers.log_probs import (
@@ -15,7 +16,6 @@ from tandem.gateway.answers.log_probs import (
     completion_log_probs,
     prompt_log_probs,
 )
-from tandem.gateway.answers.speculation import speculative_decoding
 from tandem.gateway.answers.state import Addition, AnswerState
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.protocol.responses import (
@@ -28,6 +28,7 @@ from tandem.gateway.protocol.responses import (
     PromptTokensDetails,
     RequestMetrics,
     SpeculationSoFar,
+    SpeculativeDecoding,
     ToolCall,
     Usage,
 )
@@ -244,3 +245,20 @@ class Writer:
             system_fingerprint=self._fingerprint,
             **fields,
         )
+
+
+def speculative_decoding(statistics: Iterable[Mapping[str, Any]]) -> SpeculativeDecoding:
+    given = list(statistics)
+    steps, drafted, accepted = (
+        sum(one[name] for one in given)
+        for name in ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+    )
+    histograms = [one["acceptance_histogram"] for one in given]
+    return SpeculativeDecoding(
+        num_spec_steps=steps,
+        num_draft_tokens=drafted,
+        num_accepted_draft_tokens=accepted,
+        draft_acceptance_rate=accepted / drafted if drafted else 0.0,
+        mean_acceptance_length=1 + accepted / steps if steps else 1.0,
+        acceptance_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
+    )

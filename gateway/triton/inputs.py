@@ -9,7 +9,7 @@ import numpy as np
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.gateway.answers.speculation import ORIGINS
+from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import bad_request
 from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
