@@ -30,7 +30,7 @@ from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tasks import UnderWay
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.triton.backend import Backend, Triton
+from tandem.gateway.triton.backend import Triton
 
 PAGE = Path(__file__).parent / "page"
 # The page asks nobody but its own gateway, and nobody shows it in a frame.
@@ -40,7 +40,7 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(settings: GatewaySettings, connect: Callable[[str], Backend] = Triton) -> FastAPI:
+def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Triton) -> FastAPI:
     """Return the gateway as an ASGI application.
 
     connect: makes the connection to Triton, inside the event loop. Raises what a tokenizer's folder

@@ -41,12 +41,11 @@ from tandem.gateway.tasks import LONG, UnderWay, aside, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
-from tandem.gateway.triton.backend import Backend
+from tandem.gateway.triton.backend import Triton
 from tandem.gateway.triton.inputs import (
     check_room,
     extras_for,
     field_names,
-    guide_inputs,
     inputs_for,
 )
 
@@ -58,7 +57,7 @@ class Serving:
 
     def __init__(
         self,
-        engine: Backend,
+        engine: Triton,
         tokenizer: ChatTokenizer,
         metrics: GatewayMetrics,
         under_way: UnderWay,
@@ -91,7 +90,14 @@ class Serving:
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
         models = await self.models()
-        self._check_tools(body)
+        if body.offered and self.tokenizer.tool_calls is None:
+            known = ", ".join(known.name for known in FORMATS)
+            raise bad_request(
+                "field 'tools' is not supported: the model's chat template writes no tool calls "
+                f"of a known format ({known})",
+                param="tools",
+                code="unsupported_field",
+            )
         ids = await self._chat_ids(body, models)
         size = _size(body) + len(body.guide.text if body.guide else "")
         skips = models.skip_special_tokens
@@ -175,7 +181,9 @@ class Serving:
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
         models = await self.models()
         if body.prompt is not None:
-            ids = await self._text_ids(body.prompt, body.add_special_tokens, models)
+            models.check_text(body.prompt, "prompt")
+            prompts, special = [body.prompt], body.add_special_tokens
+            [ids] = await aside(len(body.prompt), lambda: self._prompt_ids(prompts, special))
         else:
             ids = await self._chat_ids(body, models)
         tokenized = {"count": len(ids), "max_model_len": models.room, "tokens": ids}
@@ -188,14 +196,6 @@ class Serving:
     async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
         ids = body.tokens
         return {"prompt": await aside(len(ids), lambda: self.tokenizer.decode(ids))}
-
-    async def _text_ids(
-        self, text: str, add_special_tokens: bool, models: ServedModels
-    ) -> list[int]:
-        models.check_text(text, "prompt")
-        return await aside(
-            len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        )
 
     async def _chat_ids(
         self, body: ChatRequest | TokenizeRequest, models: ServedModels
@@ -215,18 +215,6 @@ class Serving:
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
 
-    def _check_tools(self, body: ChatRequest) -> None:
-        """Refuse tools where nobody knows how the model writes calls."""
-        if body.offered and self.tokenizer.tool_calls is None:
-            known = ", ".join(known.name for known in FORMATS)
-            raise ApiError(
-                HTTPStatus.BAD_REQUEST,
-                "field 'tools' is not supported: the model's chat template writes no tool calls "
-                f"of a known format ({known})",
-                param="tools",
-                code="unsupported_field",
-            )
-
     async def _answer(
         self,
         shape: Shape,
@@ -242,7 +230,7 @@ class Serving:
         model = models.named(body.model)
         wanted = [ids for ids in prompts for _ in range(body.n)]
         requests = [
-            {**inputs_for(body, model, ids, models.room, number), **guide_inputs(guide)}
+            inputs_for(body, model, ids, models.room, number=number, guide=guide)
             for number, ids in enumerate(wanted)
         ]
         begins = [echo for echo in echoes for _ in range(body.n)]

@@ -25,7 +25,7 @@ from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.tasks import UnderWay, aside
-from tandem.gateway.triton.backend import Backend, Inputs, ResponseChunk, without_tokens
+from tandem.gateway.triton.backend import Inputs, ResponseChunk, Triton, without_tokens
 
 Numbered: TypeAlias = tuple[int, ResponseChunk]
 INVALID_GUIDE: ErrorClass = "invalid_guide"
@@ -40,7 +40,7 @@ SECONDS_TO_SEND = 120.0
 
 
 async def generate(
-    engine: Backend,
+    engine: Triton,
     model: str,
     requests: Sequence[Inputs],
     extras: Sequence[Tensor] = (),

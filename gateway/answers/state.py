@@ -138,34 +138,24 @@ class AnswerState:
             "acceptance_histogram": [],
         }
 
-    @property
-    def reasoning(self) -> str:
-        return "".join(addition.reasoning for addition in self.additions)
-
-    @property
-    def calls(self) -> list[CallDelta]:
-        """The calls of what was kept, whole."""
-        whole: list[CallDelta] = []
-        for delta in (call for addition in self.additions for call in addition.calls):
-            if delta.index == len(whole):
-                whole.append(CallDelta(delta.index, delta.name))
-            whole[delta.index].arguments += delta.arguments
-        return whole
-
-    @property
-    def tokens(self) -> list[int]:
-        return [token for addition in self.additions for token in addition.chunk.tokens]
-
-    @property
-    def text(self) -> str:
-        return "".join(addition.text for addition in self.additions)
-
-    @property
-    def details(self) -> list[TokenDetail]:
-        return [detail for addition in self.additions for detail in addition.details or ()]
-
-    @property
-    def rows(self) -> list[LogProbRow] | None:
-        if self.log_probs is None:
-            return None
-        return [row for addition in self.additions for row in addition.rows or ()]
+    def whole(self) -> Addition:
+        """Return all that was kept as one addition."""
+        kept = self.additions
+        calls: list[CallDelta] = []
+        for delta in (call for addition in kept for call in addition.calls):
+            if delta.index == len(calls):
+                calls.append(CallDelta(delta.index, delta.name))
+            calls[delta.index].arguments += delta.arguments
+        tokens = [token for addition in kept for token in addition.chunk.tokens]
+        details = [detail for addition in kept for detail in addition.details or ()]
+        rows = [row for addition in kept for row in addition.rows or ()]
+        return Addition(
+            kept[0].chunk._replace(tokens=tokens),
+            text="".join(addition.text for addition in kept),
+            reasoning="".join(addition.reasoning for addition in kept),
+            calls=calls,
+            finish_reason=self.finish_reason,
+            first=True,
+            details=None if self.origins is None else details,
+            rows=None if self.log_probs is None else rows,
+        )

@@ -8,10 +8,9 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from tandem.gateway.answers.log_probs import (
-    LogProbRow,
     chat_log_probs,
     completion_log_probs,
     prompt_log_probs,
@@ -19,11 +18,9 @@ from tandem.gateway.answers.log_probs import (
 from tandem.gateway.answers.state import Addition, AnswerState
 from tandem.gateway.protocol.requests import GenerationRequest
 from tandem.gateway.protocol.responses import (
-    ChatLogProbs,
     ChatMessage,
     Choice,
     Completion,
-    CompletionLogProbs,
     FunctionCall,
     PromptTokensDetails,
     RequestMetrics,
@@ -34,37 +31,16 @@ from tandem.gateway.protocol.responses import (
 )
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.parser import CallDelta
-from tandem.gateway.triton.backend import ResponseChunk
 
 # Letters and digits of a call's id: Mistral's templates take no other ids back.
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9
 
 
-class Shape(Protocol):
-    """How an endpoint writes a choice.
+class ChatShape:
+    """Choices of /v1/chat/completions.
 
     prompt_in_choice: what is reported about a prompt is part of a choice, not of the whole object.
     """
-
-    prefix: str
-    prompt_in_choice: bool
-    whole: str
-    chunk: str
-
-    def choice(self, number: int, answer: AnswerState) -> Choice:
-        """Return a complete answer."""
-
-    def delta(self, number: int, addition: Addition) -> Choice:
-        """Return what a chunk adds."""
-
-    def log_probs(
-        self, tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool
-    ) -> ChatLogProbs | CompletionLogProbs:
-        """Return the log-probabilities of a choice. as_ids: name tokens by their ids."""
-
-
-class ChatShape:
-    """Choices of /v1/chat/completions."""
 
     prefix = "chatcmpl-"
     prompt_in_choice = False
@@ -72,32 +48,25 @@ class ChatShape:
     chunk = "chat.completion.chunk"
     log_probs = staticmethod(chat_log_probs)
 
-    def choice(self, number: int, answer: AnswerState) -> Choice:
-        message = ChatMessage(role="assistant", content=answer.text, refusal=None)
-        if reasoning := answer.reasoning:
-            message.content = answer.text or None
-            message.reasoning = message.reasoning_content = reasoning
-        if calls := answer.calls:
-            message.content = answer.text or None
-            message.tool_calls = [
-                ToolCall(id=_call_id(), type="function", function=_function(call)) for call in calls
-            ]
-        return Choice(
-            index=number, message=message, logprobs=None, finish_reason=answer.finish_reason
-        )
-
-    def delta(self, number: int, addition: Addition) -> Choice:
+    def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:
+        """Return what a chunk adds, or a complete answer; the first chunk has the role."""
         message = ChatMessage(content=addition.text)
         if addition.first:
-            message = ChatMessage(role="assistant", content=addition.text)
-        if addition.reasoning:
+            message.role = "assistant"
+        if whole:
+            message.refusal = None
+        if addition.reasoning or (whole and addition.calls):
             message.content = addition.text or None
+        if addition.reasoning:
             message.reasoning = message.reasoning_content = addition.reasoning
         if addition.calls:
-            message.tool_calls = [_new_of_call(call) for call in addition.calls]
-        return Choice(
-            index=number, delta=message, logprobs=None, finish_reason=addition.finish_reason
-        )
+            message.tool_calls = [_tool_call(call, whole=whole) for call in addition.calls]
+        choice = Choice(index=number, logprobs=None, finish_reason=addition.finish_reason)
+        if whole:
+            choice.message = message
+        else:
+            choice.delta = message
+        return choice
 
 
 class CompletionShape:
@@ -109,37 +78,28 @@ class CompletionShape:
     chunk = "text_completion"
     log_probs = staticmethod(completion_log_probs)
 
-    def choice(self, number: int, answer: AnswerState) -> Choice:
+    def choice(self, number: int, addition: Addition, *, whole: bool) -> Choice:  # noqa: ARG002
         return Choice(
-            index=number, text=answer.text, logprobs=None, finish_reason=answer.finish_reason
-        )
-
-    def delta(self, number: int, addition: Addition) -> Choice:
-        return Choice(
-            index=number,
-            text=addition.text,
-            logprobs=None,
-            finish_reason=addition.finish_reason,
+            index=number, text=addition.text, logprobs=None, finish_reason=addition.finish_reason
         )
 
 
-def _new_of_call(call: CallDelta) -> ToolCall:
-    """What a chunk tells of a call; the first one has its id and name."""
-    if call.name is None:
-        return ToolCall(index=call.index, function=FunctionCall(arguments=call.arguments))
-    return ToolCall(index=call.index, id=_call_id(), type="function", function=_function(call))
-
-
-def _function(call: CallDelta) -> FunctionCall:
-    return FunctionCall(name=call.name, arguments=call.arguments)
+def _tool_call(call: CallDelta, *, whole: bool) -> ToolCall:
+    """Return a call, or what a chunk adds to it; the first chunk has its id and name."""
+    made = ToolCall(function=FunctionCall(arguments=call.arguments))
+    if not whole:
+        made.index = call.index
+    if call.name is not None:
+        made.id, made.type, made.function.name = _call_id(), "function", call.name
+    return made
 
 
 def _call_id() -> str:
     return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
 
 
-CHAT: Shape = ChatShape()
-COMPLETION: Shape = CompletionShape()
+Shape: TypeAlias = ChatShape | CompletionShape
+CHAT, COMPLETION = ChatShape(), CompletionShape()
 
 
 class Writer:
@@ -188,27 +148,12 @@ class Writer:
     def whole(self) -> Completion:
         made = self._object(self._shape.whole, choices=[], usage=self.usage, metrics=self.metrics)
         for number, answer in enumerate(self._answers):
-            choice = self._shape.choice(number, answer)
-            if answer.origins is not None:
-                choice.token_details = answer.details
-            self._tell(choice, answer.rows, answer.tokens)
-            made.choices.append(choice)
-            self._tell_of_prompt(made, number, answer.additions[0].chunk)
+            self._add(made, number, answer.whole(), whole=True)
         return made
 
     def chunk(self, number: int, addition: Addition) -> Completion:
-        choice, chunk = self._shape.delta(number, addition), addition.chunk
-        self._tell(choice, addition.rows, chunk.tokens)
-        if addition.details is not None:
-            choice.token_details = addition.details
-            choice.speculation = SpeculationSoFar(
-                num_rounds=chunk.num_rounds,
-                num_draft_tokens=chunk.num_draft_tokens,
-                num_accepted_draft_tokens=chunk.num_accepted_tokens,
-            )
-        made = self._object(self._shape.chunk, choices=[choice])
-        if addition.first:
-            self._tell_of_prompt(made, number, chunk)
+        made = self._object(self._shape.chunk, choices=[])
+        self._add(made, number, addition, whole=False)
         if self._body.streams_usage:
             made.usage = self.usage if self._body.streams_usage_always else None
         return made
@@ -217,24 +162,34 @@ class Writer:
         """Return the last chunk of a stream: no choices, but the statistics of all of them."""
         return self._object(self._shape.chunk, choices=[], usage=self.usage, metrics=self.metrics)
 
-    def _tell(self, choice: Choice, rows: list[LogProbRow] | None, tokens: Sequence[int]) -> None:
-        if rows is not None:
-            as_ids = self._body.return_tokens_as_token_ids
-            choice.logprobs = self._shape.log_probs(self._tokenizer, rows, as_ids=as_ids)
-        if self._body.return_token_ids:
-            choice.token_ids = list(tokens)
-
-    def _tell_of_prompt(self, made: Completion, number: int, chunk: ResponseChunk) -> None:
-        """Add the ids and log-probabilities of a prompt, if they are wanted.
-
-        made: its last choice is that of the answer with this number. chunk: the answer's first.
-        """
-        told = made.choices[-1] if self._shape.prompt_in_choice else made
+    def _add(self, made: Completion, number: int, addition: Addition, *, whole: bool) -> None:
+        """Add a choice, with what the request wants to know of its tokens and of its prompt."""
+        body, chunk = self._body, addition.chunk
+        choice = self._shape.choice(number, addition, whole=whole)
+        made.choices.append(choice)
+        if addition.details is not None:
+            choice.token_details = addition.details
+            if not whole:
+                choice.speculation = SpeculationSoFar(
+                    num_rounds=chunk.num_rounds,
+                    num_draft_tokens=chunk.num_draft_tokens,
+                    num_accepted_draft_tokens=chunk.num_accepted_tokens,
+                )
+        if addition.rows is not None:
+            as_ids = body.return_tokens_as_token_ids
+            choice.logprobs = self._shape.log_probs(self._tokenizer, addition.rows, as_ids=as_ids)
+        if body.return_token_ids:
+            choice.token_ids = list(chunk.tokens)
+        if not addition.first:
+            return
+        told = choice if self._shape.prompt_in_choice else made
         prompt = self._answers[number].prompt
-        if self._body.return_token_ids:
+        if body.return_token_ids:
             told.prompt_token_ids = list(prompt)
-        if (wanted := self._body.prompt_logprobs) is not None:
-            told.prompt_logprobs = prompt_log_probs(self._tokenizer, prompt, chunk, wanted)
+        if body.prompt_logprobs is not None:
+            told.prompt_logprobs = prompt_log_probs(
+                self._tokenizer, prompt, chunk, body.prompt_logprobs
+            )
 
     def _object(self, name: str, **fields: Any) -> Completion:
         return Completion(

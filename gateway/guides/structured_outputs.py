@@ -73,7 +73,7 @@ def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any
 def guides_in(
     field: str,
     *,
-    json_: Mapping[str, Any] | None = None,
+    json_: Any = None,
     regex: str | None = None,
     choice: list[str] | None = None,
     grammar: str | None = None,

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 import numpy as np
@@ -112,27 +112,6 @@ def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
     extras = {name: rows if name in OF_THE_PROMPT else [] for name, rows in chunk.extras.items()}
     reason: FinishReason | None = None if chunk.finish_reason is None else "length"
     return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
-
-
-class Backend(Protocol):
-    """What answers requests: a Triton, or a test's script."""
-
-    async def ready(self) -> bool:
-        """Whether requests would be answered now."""
-
-    async def models(self) -> ServedModels:
-        """What is served; raises ApiError where nothing answers."""
-
-    def generate(
-        self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
-    ) -> AsyncGenerator[ResponseChunk, None]:
-        """Send a prompt and yield its answer; closing the iterator cancels the request.
-
-        extras: further outputs that are wanted.
-        """
-
-    async def close(self) -> None:
-        """End the connection."""
 
 
 class Triton:
