@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from starlette.responses import JSONResponse
 
-from tandem.contract.errors import CLASSES, ErrorClass
+from tandem.contract.errors import CLASSES, ErrorClass, ErrorCode
 
 LOG = logging.getLogger("gateway")
 CLIENT_CLOSED_REQUEST = 499  # nginx's name for it; nobody reads the answer
@@ -38,6 +38,20 @@ GatewayCode: TypeAlias = Literal[
 # What a program may act on: the class of an entry's error, or the gateway's own.
 ApiCode: TypeAlias = ErrorClass | GatewayCode
 API_CODES: tuple[ApiCode, ...] = (*CLASSES, *get_args(GatewayCode))
+# Statuses of the entries' errors: by their class, else by their code.
+STATUS_OF_CLASS: dict[ErrorClass, HTTPStatus] = {
+    "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
+    "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "model_timeout": HTTPStatus.GATEWAY_TIMEOUT,
+    "deadline_exceeded": HTTPStatus.GATEWAY_TIMEOUT,
+    "invalid_guide": HTTPStatus.BAD_REQUEST,
+}
+STATUS_OF_CODE: dict[ErrorCode, HTTPStatus] = {
+    "INVALID_ARG": HTTPStatus.BAD_REQUEST,
+    "UNSUPPORTED": HTTPStatus.BAD_REQUEST,
+    "NOT_FOUND": HTTPStatus.SERVICE_UNAVAILABLE,
+    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
+}
 HTTP_CODES: Mapping[int, ApiCode] = {
     HTTPStatus.NOT_FOUND: "not_found",
     HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed",

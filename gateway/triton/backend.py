@@ -17,10 +17,10 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
-from tandem.contract.errors import ErrorClass, ErrorCode, class_of, decoded
+from tandem.contract.errors import class_of, decoded
 from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
-from tandem.gateway.errors import ApiError
+from tandem.gateway.errors import STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
 from tandem.gateway.models import ServedModels, served_models
 from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tasks import aside
@@ -29,19 +29,6 @@ from tandem.gateway.triton.infer_stream import InferStream
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
-CLASSES: dict[ErrorClass, HTTPStatus] = {
-    "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
-    "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
-    "model_timeout": HTTPStatus.GATEWAY_TIMEOUT,
-    "deadline_exceeded": HTTPStatus.GATEWAY_TIMEOUT,
-    "invalid_guide": HTTPStatus.BAD_REQUEST,
-}
-CODES: dict[ErrorCode, HTTPStatus] = {
-    "INVALID_ARG": HTTPStatus.BAD_REQUEST,
-    "UNSUPPORTED": HTTPStatus.BAD_REQUEST,
-    "NOT_FOUND": HTTPStatus.SERVICE_UNAVAILABLE,
-    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
-}
 GRPC_CODES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
@@ -224,14 +211,16 @@ class Triton:
         code, rest = decoded(_line(line))
         error_class, message = class_of(rest)
         if error_class is not None:
-            return ApiError(CLASSES[error_class], message, code=error_class)
+            return ApiError(STATUS_OF_CLASS[error_class], message, code=error_class)
         if code is None and not await self.ready():
             return ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"model '{model}' is not ready: {message}",
                 code="no_server",
             )
-        return ApiError(CODES.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message)
+        return ApiError(
+            STATUS_OF_CODE.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message
+        )
 
     def _failure(self, error: grpc.RpcError) -> ApiError:
         code, message = error.code(), _line(error.details() or "")
