@@ -14,18 +14,23 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from tandem.gateway.body import read_body
 from tandem.gateway.errors import CLIENT_CLOSED_REQUEST, HTTP_CODES, ApiError, ClientGone
-from tandem.gateway.fields import quoted
 from tandem.gateway.metrics import CONTENT_TYPE, GatewayMetrics
 from tandem.gateway.middleware import BodyLimit, Failures, Keys, RequestCounts, RequestIds
 from tandem.gateway.models import VERSION
-from tandem.gateway.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from tandem.gateway.protocol.body import read_body
+from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 from tandem.gateway.serving import Serving
 from tandem.gateway.settings import GatewaySettings
 from tandem.gateway.tasks import UnderWay
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.triton.backend import Backend, Triton
+from tandem.gateway.triton.backend import Triton
 
 PAGE = Path(__file__).parent / "page"
 # The page asks nobody but its own gateway, and nobody shows it in a frame.
@@ -35,7 +40,7 @@ PAGE_HEADERS = {
 }
 
 
-def create_app(settings: GatewaySettings, connect: Callable[[str], Backend] = Triton) -> FastAPI:
+def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Triton) -> FastAPI:
     """Return the gateway as an ASGI application.
 
     connect: makes the connection to Triton, inside the event loop. Raises what a tokenizer's folder
@@ -46,7 +51,13 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Backend] = Tr
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.serving = Serving(connect(settings.url), tokenizer, metrics, UnderWay())
+        app.state.serving = Serving(
+            connect(settings.url),
+            tokenizer,
+            metrics,
+            UnderWay(),
+            open_objects=settings.open_objects,
+        )
         try:
             yield
         finally:

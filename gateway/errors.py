@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from starlette.responses import JSONResponse
 
-from tandem.contract.errors import CLASSES, ErrorClass
+from tandem.contract.errors import CLASSES, ErrorClass, ErrorCode
 
 LOG = logging.getLogger("gateway")
 CLIENT_CLOSED_REQUEST = 499  # nginx's name for it; nobody reads the answer
@@ -38,6 +38,20 @@ GatewayCode: TypeAlias = Literal[
 # What a program may act on: the class of an entry's error, or the gateway's own.
 ApiCode: TypeAlias = ErrorClass | GatewayCode
 API_CODES: tuple[ApiCode, ...] = (*CLASSES, *get_args(GatewayCode))
+# Statuses of the entries' errors: by their class, else by their code.
+STATUS_OF_CLASS: dict[ErrorClass, HTTPStatus] = {
+    "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
+    "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "model_timeout": HTTPStatus.GATEWAY_TIMEOUT,
+    "deadline_exceeded": HTTPStatus.GATEWAY_TIMEOUT,
+    "invalid_guide": HTTPStatus.BAD_REQUEST,
+}
+STATUS_OF_CODE: dict[ErrorCode, HTTPStatus] = {
+    "INVALID_ARG": HTTPStatus.BAD_REQUEST,
+    "UNSUPPORTED": HTTPStatus.BAD_REQUEST,
+    "NOT_FOUND": HTTPStatus.SERVICE_UNAVAILABLE,
+    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
+}
 HTTP_CODES: Mapping[int, ApiCode] = {
     HTTPStatus.NOT_FOUND: "not_found",
     HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed",
@@ -71,14 +85,12 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's name of the kind of error."""
         if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return "server_error"
         return _TYPES.get(HTTPStatus(self.status), "invalid_request_error")
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that go with the status."""
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
             return {"Retry-After": str(RETRY_SECONDS)}
         if self.status == HTTPStatus.UNAUTHORIZED:
@@ -87,7 +99,6 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON object that a client reads."""
         error = {
             "message": self.message,
             "type": self.type,
@@ -97,7 +108,6 @@ class ApiError(Exception):
         return {"error": error}
 
     def response(self) -> JSONResponse:
-        """Return the answer to the request."""
         return JSONResponse(self.body, self.status, self.headers)
 
 
@@ -106,7 +116,6 @@ class ClientGone(Exception):
 
 
 def bad_request(message: str, *, param: str | None = None, code: ApiCode | None = None) -> ApiError:
-    """Return the error of a request that cannot be served as it is."""
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 

@@ -11,7 +11,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from tandem.gateway.objects import SpeculativeDecoding
+from tandem.gateway.protocol.responses import SpeculativeDecoding
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -58,7 +58,6 @@ class GatewayMetrics:
         )
 
     def count(self, earned: SpeculativeDecoding) -> None:
-        """Count what speculation did for a request."""
         self._drafts.inc(earned.num_spec_steps)
         self._draft_tokens.inc(earned.num_draft_tokens)
         self._accepted.inc(earned.num_accepted_draft_tokens)
@@ -67,5 +66,4 @@ class GatewayMetrics:
             self._per_position.labels(position).inc(reached)
 
     def text(self) -> bytes:
-        """Return what Prometheus reads."""
         return generate_latest(self.registry)

@@ -26,7 +26,6 @@ class Middleware(ABC):
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request; pass on events of the application's own life."""
         handle = self._handle if scope["type"] == "http" else self._app
         await handle(scope, receive, send)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tandem.contract.parameters import decode
 from tandem.gateway.errors import ApiError
-from tandem.gateway.fields import quoted
+from tandem.gateway.protocol.fields import quoted
 
 # How OpenAI's begin: clients tell by these words what they can shorten.
 CONTEXT_LENGTH = "this model's maximum context length is"
@@ -115,7 +115,6 @@ class ServedModels:
             )
 
     def described(self, model: ServedModel) -> dict[str, Any]:
-        """Return OpenAI's object for an entry."""
         return {
             "id": model.name,
             "object": "model",
@@ -180,5 +179,4 @@ def _has(config: Mapping[str, Any], parameter: str) -> bool:
 
 
 def _read(kind: type[Kind], config: Mapping[str, Any]) -> Kind:
-    """Read those of a model's parameters that ``kind`` has fields for."""
     return decode(kind, config, ignore_unknown=True)

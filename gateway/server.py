@@ -66,12 +66,10 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     _waiting_for: Any = NOTHING  # the last request, while the next one or its rest is awaited
 
     def connection_made(self, transport: Any) -> None:
-        """Start the checks."""
         super().connection_made(transport)
         self._check_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the checks."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)

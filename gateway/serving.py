@@ -11,34 +11,43 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tandem.gateway.answer_guides import answer_guide
-from tandem.gateway.answers import NO_ECHO, AnswerState, Echo
+from tandem.gateway.answers.generation import (
+    Exchange,
+    begun,
+    generate,
+    naming_fields,
+    stream_response,
+)
+from tandem.gateway.answers.log_probs import LogProbReader
+from tandem.gateway.answers.reasoning import ReasoningSplitter
+from tandem.gateway.answers.state import NO_ECHO, AnswerState, Echo
+from tandem.gateway.answers.tokens import TokenOrigins
+from tandem.gateway.answers.writer import CHAT, COMPLETION, Shape, Writer
 from tandem.gateway.chat_template import ChatTemplateError
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.exchange import Exchange
-from tandem.gateway.generation import generate, naming_fields
-from tandem.gateway.guides import AskedGuide
-from tandem.gateway.inputs import check_room, extras_for, field_names, guide_inputs, inputs_for
-from tandem.gateway.log_probs import LogProbReader
+from tandem.gateway.guides.answer import answer_guide
+from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.models import ServedModels
-from tandem.gateway.reasoning import ReasoningSplitter
-from tandem.gateway.schema import (
+from tandem.gateway.protocol.fields import MOST_CHOICES
+from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     GenerationRequest,
     TokenizeRequest,
 )
-from tandem.gateway.speculation import TokenOrigins
-from tandem.gateway.stream import begun, stream_response
 from tandem.gateway.tasks import LONG, UnderWay, aside, while_connected
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.parser import ToolCallParser
-from tandem.gateway.triton.backend import Backend
-from tandem.gateway.values import MOST_CHOICES
-from tandem.gateway.writer import CHAT, COMPLETION, Shape, Writer
+from tandem.gateway.triton.backend import Triton
+from tandem.gateway.triton.inputs import (
+    check_room,
+    extras_for,
+    field_names,
+    inputs_for,
+)
 
 MESSAGE = 100  # what rendering a message or a variable costs by itself, in characters
 
@@ -48,22 +57,23 @@ class Serving:
 
     def __init__(
         self,
-        engine: Backend,
+        engine: Triton,
         tokenizer: ChatTokenizer,
         metrics: GatewayMetrics,
         under_way: UnderWay,
+        *,
+        open_objects: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.metrics = metrics
         self._engine = engine
         self.under_way = under_way
+        self._open_objects = open_objects
 
     async def ready(self) -> bool:
-        """Whether requests would be answered now."""
         return await self._engine.ready()
 
     async def close(self) -> None:
-        """End the connection."""
         await self._engine.close()
 
     async def models(self) -> ServedModels:
@@ -79,21 +89,33 @@ class Serving:
         return models
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
-        """Answer a chat."""
         models = await self.models()
-        self._check_tools(body)
+        if body.offered and self.tokenizer.tool_calls is None:
+            known = ", ".join(known.name for known in FORMATS)
+            raise bad_request(
+                "field 'tools' is not supported: the model's chat template writes no tool calls "
+                f"of a known format ({known})",
+                param="tools",
+                code="unsupported_field",
+            )
         ids = await self._chat_ids(body, models)
         size = _size(body) + len(body.guide.text if body.guide else "")
         skips = models.skip_special_tokens
         guide = await aside(
-            size, lambda: answer_guide(body, self.tokenizer, ids, skips_special_tokens=skips)
+            size,
+            lambda: answer_guide(
+                body,
+                self.tokenizer,
+                ids,
+                skips_special_tokens=skips,
+                open_objects=self._open_objects,
+            ),
         )
         return await self._answer(
             CHAT, body, [ids], models, http, guide=guide, echoes=[Echo(body.echoed)]
         )
 
     async def completion(self, body: CompletionRequest, http: Request) -> Response:
-        """Answer prompts."""
         models = await self.models()
         if len(body.prompts) * body.n > MOST_CHOICES:
             raise bad_request(
@@ -120,8 +142,11 @@ class Serving:
             )
         skips = models.skip_special_tokens
         echoes = await aside(length, lambda: self._echoes(body, prompts, skips))
+        guide = body.guide
+        if guide is not None and self._open_objects:
+            guide = await aside(len(guide.text), guide.opened)
         return await self._answer(
-            COMPLETION, body, prompts, models, http, guide=body.guide, echoes=echoes
+            COMPLETION, body, prompts, models, http, guide=guide, echoes=echoes
         )
 
     def _prompt_ids(
@@ -154,10 +179,11 @@ class Serving:
         ]
 
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
-        """Answer with the ids of a text or of a chat's prompt."""
         models = await self.models()
         if body.prompt is not None:
-            ids = await self._text_ids(body.prompt, body.add_special_tokens, models)
+            models.check_text(body.prompt, "prompt")
+            prompts, special = [body.prompt], body.add_special_tokens
+            [ids] = await aside(len(body.prompt), lambda: self._prompt_ids(prompts, special))
         else:
             ids = await self._chat_ids(body, models)
         tokenized = {"count": len(ids), "max_model_len": models.room, "tokens": ids}
@@ -168,18 +194,8 @@ class Serving:
         return tokenized
 
     async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
-        """Answer with the text of ids."""
         ids = body.tokens
         return {"prompt": await aside(len(ids), lambda: self.tokenizer.decode(ids))}
-
-    async def _text_ids(
-        self, text: str, add_special_tokens: bool, models: ServedModels
-    ) -> list[int]:
-        """Return the ids of a text; raises ApiError for one that cannot fit."""
-        models.check_text(text, "prompt")
-        return await aside(
-            len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        )
 
     async def _chat_ids(
         self, body: ChatRequest | TokenizeRequest, models: ServedModels
@@ -199,18 +215,6 @@ class Serving:
         except ChatTemplateError as error:
             raise bad_request(str(error), param="messages", code="chat_template") from error
 
-    def _check_tools(self, body: ChatRequest) -> None:
-        """Refuse tools where nobody knows how the model writes calls."""
-        if body.offered and self.tokenizer.tool_calls is None:
-            known = ", ".join(known.name for known in FORMATS)
-            raise ApiError(
-                HTTPStatus.BAD_REQUEST,
-                "field 'tools' is not supported: the model's chat template writes no tool calls "
-                f"of a known format ({known})",
-                param="tools",
-                code="unsupported_field",
-            )
-
     async def _answer(
         self,
         shape: Shape,
@@ -226,7 +230,7 @@ class Serving:
         model = models.named(body.model)
         wanted = [ids for ids in prompts for _ in range(body.n)]
         requests = [
-            {**inputs_for(body, model, ids, models.room, number), **guide_inputs(guide)}
+            inputs_for(body, model, ids, models.room, number=number, guide=guide)
             for number, ids in enumerate(wanted)
         ]
         begins = [echo for echo in echoes for _ in range(body.n)]

@@ -15,7 +15,8 @@ class GatewaySettings:
     url: address and port of Triton's gRPC endpoint. tokenizer: folder that holds tokenizer.json.
     chat_template: a file that takes the place of the tokenizer's own template. api_key: what a
     client must send as a bearer token; None asks for none. max_body_bytes: larger requests are
-    refused. allowed_origins: web pages of other hosts that browsers may let in.
+    refused. allowed_origins: web pages of other hosts that browsers may let in. open_objects:
+    objects of JSON schemas are open by default, for requests that don't decide it.
     """
 
     url: str
@@ -24,3 +25,4 @@ class GatewaySettings:
     api_key: str | None = None
     max_body_bytes: int = 8 * MEGABYTE
     allowed_origins: tuple[str, ...] = ()
+    open_objects: bool = False

@@ -76,7 +76,6 @@ class UnderWay:
             self._tasks.discard(task)
 
     def end(self) -> None:
-        """End all of them, and all that are still to come."""
         self._over = True
         for task in self._tasks:
             task.cancel()

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 
+from tandem.gateway.answers.reasoning import BEGIN as BEGIN_OF_THOUGHTS
+from tandem.gateway.answers.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.chat_template import (
     NO_VARIABLES,
     ChatTemplateError,
     load_chat_template,
     special_tokens,
 )
-from tandem.gateway.reasoning import BEGIN as BEGIN_OF_THOUGHTS
-from tandem.gateway.reasoning import END as END_OF_THOUGHTS
 from tandem.gateway.tools.formats import format_of
 from tandem.postprocessing.detokenizer import (
     Detokenizer,
@@ -51,7 +51,6 @@ class Marks:
         )
 
     def around(self, found: re.Match[str]) -> str:
-        """Return what was found, marked."""
         return f"{self._begin}{found[0]}{self._end}"
 
     def split(self, text: str) -> list[str | None]:
@@ -59,7 +58,6 @@ class Marks:
         return self._marked.split(text)
 
     def removed_from(self, text: str) -> str:
-        """Return a text without marks."""
         return self._alone.sub("", text)
 
 
@@ -139,7 +137,6 @@ class ChatTokenizer:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Facts about it; ``eos_token`` and others by name, where its folder names them."""
         return {
             **self._named_tokens,
             "vocab_size": self.size,
@@ -158,11 +155,9 @@ class ChatTokenizer:
         return text
 
     def has_begun_to_reason(self, ids: Sequence[int]) -> bool:
-        """Whether a prompt ends where thoughts have begun."""
         return self._ends_with(ids, BEGIN_OF_THOUGHTS)
 
     def has_reasoned(self, ids: Sequence[int]) -> bool:
-        """Whether a prompt ends where thoughts are over."""
         return self._ends_with(ids, END_OF_THOUGHTS)
 
     def hides(self, text: str) -> bool:

@@ -13,7 +13,7 @@ from tandem.bls.metrics import names as metric_names
 from tandem.contract import entry
 from tandem.engines import metric_names as engine_metric_names
 from tandem.gateway.metrics import GatewayMetrics
-from tandem.gateway.schema import DetokenizeRequest, TokenizeRequest
+from tandem.gateway.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tandem.gateway.tools.formats import FORMATS
 from tandem.guides.guide import KINDS
 from tandem.tools.commands.front import KEY_VARIABLE

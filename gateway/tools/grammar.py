@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tandem.gateway import lark
 from tandem.gateway.errors import bad_request
-from tandem.gateway.fields import quoted
-from tandem.gateway.guides import ANY_OBJECT, STRICT, with_options
+from tandem.gateway.guides import lark
+from tandem.gateway.guides.structured_outputs import ADDITIONAL, ANY_OBJECT, STRICT, with_options
+from tandem.gateway.protocol.fields import quoted
+from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import ToolCallFormat
-from tandem.gateway.tools.schema import Function, Tool
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType(
     {"type": "object", "properties": {}, "additionalProperties": False}
@@ -30,7 +30,6 @@ class Rules(NamedTuple):
 
     @property
     def grammar(self) -> str:
-        """The whole grammar, if it has no other parts."""
         return "\n".join([f"start: {self.start}", *self.others, ""])
 
 
@@ -39,6 +38,7 @@ class CallGrammar(NamedTuple):
 
     tools: those that may be called. bound: names of tools whose arguments must fit their schemas.
     tokens: ids of tokens that are not text to a grammar. one_call: whether one call is the most.
+    open_objects: objects of the schemas are open by default.
     """
 
     format: ToolCallFormat
@@ -46,9 +46,9 @@ class CallGrammar(NamedTuple):
     bound: Collection[str]
     tokens: Mapping[str, int]
     one_call: bool
+    open_objects: bool = False
 
     def calls(self) -> Rules:
-        """Return the grammar of an answer that is calls."""
         return Rules("calls", (f"calls: {self._all}", *self._call))
 
     def calls_or(self, content: Rules) -> Rules:
@@ -71,7 +71,6 @@ class CallGrammar(NamedTuple):
 
     @property
     def _all(self) -> str:
-        """The rule of all calls of an answer that has nothing else."""
         known, each = self.format, "call"
         if known.begin:
             each = f"{self._marker(known.begin)} {self._inside}"
@@ -97,10 +96,11 @@ class CallGrammar(NamedTuple):
 
     @property
     def _call(self) -> tuple[str, ...]:
-        """The rules of one call's object."""
         rules = []
         for number, function in enumerate(tool.function for tool in self.tools):
             schema = parameters_of(function) if function.name in self.bound else ANY_OBJECT
+            if self.open_objects:
+                schema = with_options(schema, **{ADDITIONAL: True})
             name = json.dumps(function.name, ensure_ascii=False)
             begin = lark.literal(f'{{"name": {name}, "{self.format.arguments}": ')
             rules.append(f'call_{number}: {begin} {lark.json_value(schema)} "}}"')
@@ -108,7 +108,6 @@ class CallGrammar(NamedTuple):
         return f"call: {lark.one_of(names)}", *rules
 
     def _marker(self, text: str) -> str:
-        """Return the terminal of a marker, be it a token or text."""
         return lark.marker(text, self.tokens)
 
 

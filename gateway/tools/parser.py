@@ -100,7 +100,6 @@ class ToolCallParser:
 
     @property
     def has_calls(self) -> bool:
-        """Whether there was any call."""
         return self._num_calls > 0
 
     @property
@@ -111,7 +110,6 @@ class ToolCallParser:
         return self._state == self._in_arguments
 
     def feed(self, text: str) -> Parsed:
-        """Take more of the text; return what is certain now."""
         self._new = Parsed()
         self._text += text
         while self._state():

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 import numpy as np
@@ -17,31 +17,18 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tandem.contract import entry as tensors
-from tandem.contract.errors import ErrorClass, ErrorCode, class_of, decoded
+from tandem.contract.errors import class_of, decoded
 from tandem.contract.forwarding import fresh_forwarded
 from tandem.contract.tensor import Tensor
-from tandem.gateway.errors import ApiError
+from tandem.gateway.errors import STATUS_OF_CLASS, STATUS_OF_CODE, ApiError
 from tandem.gateway.models import ServedModels, served_models
-from tandem.gateway.objects import FinishReason
+from tandem.gateway.protocol.responses import FinishReason
 from tandem.gateway.tasks import aside
 from tandem.gateway.triton.infer_stream import InferStream
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Inputs: TypeAlias = Mapping[Tensor, Value]
 
-CLASSES: dict[ErrorClass, HTTPStatus] = {
-    "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
-    "model_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
-    "model_timeout": HTTPStatus.GATEWAY_TIMEOUT,
-    "deadline_exceeded": HTTPStatus.GATEWAY_TIMEOUT,
-    "invalid_guide": HTTPStatus.BAD_REQUEST,
-}
-CODES: dict[ErrorCode, HTTPStatus] = {
-    "INVALID_ARG": HTTPStatus.BAD_REQUEST,
-    "UNSUPPORTED": HTTPStatus.BAD_REQUEST,
-    "NOT_FOUND": HTTPStatus.SERVICE_UNAVAILABLE,
-    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
-}
 GRPC_CODES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
@@ -114,27 +101,6 @@ def without_tokens(chunk: ResponseChunk) -> ResponseChunk:
     return chunk._replace(text="", tokens=[], extras=extras, finish_reason=reason)
 
 
-class Backend(Protocol):
-    """What answers requests: a Triton, or a test's script."""
-
-    async def ready(self) -> bool:
-        """Whether requests would be answered now."""
-
-    async def models(self) -> ServedModels:
-        """What is served; raises ApiError where nothing answers."""
-
-    def generate(
-        self, model: str, inputs: Inputs, extras: Sequence[Tensor] = ()
-    ) -> AsyncGenerator[ResponseChunk, None]:
-        """Send a prompt and yield its answer; closing the iterator cancels the request.
-
-        extras: further outputs that are wanted.
-        """
-
-    async def close(self) -> None:
-        """End the connection."""
-
-
 class Triton:
     """A connection to one Triton. Every failure is an ApiError.
 
@@ -202,7 +168,6 @@ class Triton:
             self._leave(stream)
 
     async def close(self) -> None:
-        """End the connection, once all requests have been stopped and have ended."""
         for stream in list(self._open):
             self._leave(stream)
         leaving = [task for task in self._open.values() if task]
@@ -211,7 +176,6 @@ class Triton:
         await self._connection.close()
 
     def _leave(self, stream: InferStream) -> None:
-        """Begin to end a stream, if that has not begun."""
         if stream in self._open and not self._open[stream]:
             leaving = self._open[stream] = asyncio.create_task(stream.leave())
             leaving.add_done_callback(lambda _: self._open.pop(stream))
@@ -247,17 +211,18 @@ class Triton:
         code, rest = decoded(_line(line))
         error_class, message = class_of(rest)
         if error_class is not None:
-            return ApiError(CLASSES[error_class], message, code=error_class)
+            return ApiError(STATUS_OF_CLASS[error_class], message, code=error_class)
         if code is None and not await self.ready():
             return ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"model '{model}' is not ready: {message}",
                 code="no_server",
             )
-        return ApiError(CODES.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message)
+        return ApiError(
+            STATUS_OF_CODE.get(code or "INTERNAL", HTTPStatus.INTERNAL_SERVER_ERROR), message
+        )
 
     def _failure(self, error: grpc.RpcError) -> ApiError:
-        """Return what a client is told of a call that failed."""
         code, message = error.code(), _line(error.details() or "")
         if code is grpc.StatusCode.UNAVAILABLE:
             return self._no_server(message)
@@ -307,7 +272,6 @@ def _chunk(response: ModelInferResponse) -> ResponseChunk:
 
 
 def _number(raw: bytes) -> int:
-    """Read one INT32."""
     return int.from_bytes(raw, "little", signed=True)
 
 

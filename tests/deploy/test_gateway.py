@@ -28,12 +28,17 @@ def options_of(words):
 
 
 def test_its_arguments_are_what_the_gateway_takes(render):
-    values = {"allowOrigins": ["https://a.example", "https://b.example"], "maxBodyMb": 3}
+    values = {
+        "allowOrigins": ["https://a.example", "https://b.example"],
+        "maxBodyMb": 3,
+        "openObjects": True,
+    }
     release = render({"gateway": values | {"enabled": True}})
     options = options_of(container(release)["args"])
     assert options.port == container(release)["ports"][0]["containerPort"]
     assert options.allow_origin == values["allowOrigins"]
     assert options.max_body_mb == 3
+    assert options.open_objects
 
 
 def test_it_reaches_every_server_by_itself(release):

@@ -3,10 +3,10 @@
 import pytest
 from scripted_triton import HELLO, origins, statistics
 
+from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import ApiError
-from tandem.gateway.inputs import derived_seed
-from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton.backend import ResponseChunk
+from tandem.gateway.triton.inputs import derived_seed
 
 from .conftest import events
 

@@ -80,7 +80,7 @@ def test_hundreds_that_leave_leave_nothing(port, triton):
 
 
 def test_a_client_that_takes_nothing_is_cut_off(port, triton, monkeypatch, caplog):
-    monkeypatch.setattr("tandem.gateway.stream.SECONDS_TO_SEND", 0.2)
+    monkeypatch.setattr("tandem.gateway.answers.generation.SECONDS_TO_SEND", 0.2)
     chunk = ResponseChunk("x" * BYTES, [70], 1, 0, 0)
     triton.script = lambda _: [chunk] * LONG + [HELLO[-1]]
     with request(port, stream=True) as idle:

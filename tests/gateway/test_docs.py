@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.gateway import fields
-from tandem.gateway.errors import API_CODES
-from tandem.gateway.schema import ChatRequest, CompletionRequest
-from tandem.gateway.triton.backend import CLASSES
+from tandem.gateway.errors import API_CODES, STATUS_OF_CLASS
+from tandem.gateway.protocol import fields
+from tandem.gateway.protocol.requests import ChatRequest, CompletionRequest
 
 PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 TABLES = {
@@ -37,4 +36,4 @@ def test_every_accepted_field_is_documented():
 def test_table_of_errors_has_every_code_and_its_status():
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert sorted(code for _, code in rows) == sorted(API_CODES)
-    assert {(str(status.value), name) for name, status in CLASSES.items()} <= set(rows)
+    assert {(str(status.value), name) for name, status in STATUS_OF_CLASS.items()} <= set(rows)

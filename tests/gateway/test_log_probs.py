@@ -12,8 +12,8 @@ from scripted_triton import detokenizer, joined, origins, statistics
 from tokenizers import Tokenizer, processors
 
 from tandem.contract import entry
-from tandem.gateway.log_probs import LogProbReader
-from tandem.gateway.objects import Completion
+from tandem.gateway.answers.log_probs import LogProbReader
+from tandem.gateway.protocol.responses import Completion
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_triton import statistics
 
-from tandem.gateway.messages import Message
-from tandem.gateway.reasoning import ReasoningSplitter
+from tandem.gateway.answers.reasoning import ReasoningSplitter
+from tandem.gateway.protocol.messages import Message
 from tandem.gateway.triton.backend import ResponseChunk
 
 from .conftest import events

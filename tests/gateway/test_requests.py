@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from tandem.gateway import fields
 from tandem.gateway.errors import ApiError
-from tandem.gateway.schema import CompletionRequest
+from tandem.gateway.protocol import fields
+from tandem.gateway.protocol.requests import CompletionRequest
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from tandem.gateway.faults import invalid
-from tandem.gateway.fields import MOST_LEVELS
-from tandem.gateway.messages import MOST_MESSAGES, MOST_PARTS
-from tandem.gateway.schema import (
+from tandem.gateway.protocol.body import invalid
+from tandem.gateway.protocol.fields import MOST_CHOICES, MOST_LEVELS
+from tandem.gateway.protocol.messages import MOST_MESSAGES, MOST_PARTS
+from tandem.gateway.protocol.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -20,7 +20,6 @@ from tandem.gateway.schema import (
 )
 from tandem.gateway.tasks import LONG
 from tandem.gateway.tokenizer import ChatTokenizer
-from tandem.gateway.values import MOST_CHOICES
 
 MANY = 1000
 HELLO = {"role": "user", "content": "hello"}
@@ -139,7 +138,7 @@ async def test_a_large_body_is_read_on_a_thread(post, monkeypatch, number, aside
         threads.append(threading.current_thread())
         return json.loads(raw)
 
-    monkeypatch.setattr("tandem.gateway.body._parsed", parsed)
+    monkeypatch.setattr("tandem.gateway.protocol.body._parsed", parsed)
     await post("/v1/completions", {"prompt": [1] * number})
     assert [thread is not threading.current_thread() for thread in threads] == [aside]
 

@@ -16,9 +16,9 @@ from live_triton import eventually
 from scripted_triton import FOREVER, HELLO, ScriptedTriton
 
 from tandem.gateway import server
+from tandem.gateway.answers.generation import DONE, begun
 from tandem.gateway.app import create_app
 from tandem.gateway.server import listen, serving
-from tandem.gateway.stream import DONE, begun
 from tandem.gateway.tasks import UnderWay
 
 SECONDS = 30

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from tandem.contract.entry import KINDS
 from tandem.contract.tensor import Tensor
+from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import ApiError
 from tandem.gateway.models import LoopFacts, ServedModel, ServedModels, TargetFacts
-from tandem.gateway.speculation import ORIGINS
 from tandem.gateway.triton.backend import Inputs, ResponseChunk
 from tandem.postprocessing.detokenizer import Detokenizer, make_detokenizer
 from tandem.preprocessing.tokenizer import load_tokenizer

@@ -32,18 +32,32 @@ def add_front(parser: Options) -> None:
         help="The port of OpenAI's API; 0 picks a free one (default: %(default)s).",
     )
     parser.add_argument("--no-gateway", action="store_true", help="Serve Triton alone.")
+    add_open_objects(parser)
+
+
+def add_open_objects(parser: Options) -> None:
+    """Add the option that opens objects of JSON schemas by default."""
+    parser.add_argument(
+        "--open-objects",
+        action="store_true",
+        help="Allow properties that a JSON schema doesn't declare, unless the schema or the "
+        "request says otherwise.",
+    )
 
 
 @contextmanager
-def serving_before(bound: socket.socket, url: str, tokenizer: Path) -> Iterator[str]:
+def serving_before(
+    bound: socket.socket, url: str, tokenizer: Path, *, open_objects: bool
+) -> Iterator[str]:
     """Serve the gateway on a listening socket for as long as the context lasts; yield its address.
 
-    url: the server's gRPC endpoint. tokenizer: the folder.
+    url: the server's gRPC endpoint. tokenizer: the folder. open_objects: see `GatewaySettings`.
     """
     from tandem.gateway.server import serving  # noqa: PLC0415  an extra
 
     key = os.environ.get(KEY_VARIABLE) or None
-    with serving(application(GatewaySettings(url, tokenizer, api_key=key)), bound):
+    settings = GatewaySettings(url, tokenizer, api_key=key, open_objects=open_objects)
+    with serving(application(settings), bound):
         yield url_of(bound)
 
 

@@ -9,7 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
-from tandem.tools.commands.front import KEY_VARIABLE, PORT, application, listening, url_of
+from tandem.tools.commands.front import (
+    KEY_VARIABLE,
+    PORT,
+    add_open_objects,
+    application,
+    listening,
+    url_of,
+)
 from tandem.tools.commands.options import add_url, at_least, port
 from tandem.tools.errors import TandemError
 from tandem.tools.triton.server import LOOPBACK
@@ -31,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="A chat template to use instead of the tokenizer's own.",
     )
+    add_open_objects(serves)
     listens = parser.add_argument_group("where to listen")
     listens.add_argument(
         "--address", default=LOOPBACK, help="The address to listen on (default: %(default)s)."
@@ -79,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
         api_key=options.api_key or os.environ.get(KEY_VARIABLE) or None,
         max_body_bytes=options.max_body_mb * MEGABYTE,
         allowed_origins=tuple(options.allow_origin),
+        open_objects=options.open_objects,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)

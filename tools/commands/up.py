@@ -77,7 +77,12 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
         try:
             gateway: AbstractContextManager[str | None] = nullcontext()
             if bound:
-                gateway = serving_before(bound, server.grpc_url, planned.tokenizer.folder)
+                gateway = serving_before(
+                    bound,
+                    server.grpc_url,
+                    planned.tokenizer.folder,
+                    open_objects=options.open_objects,
+                )
             with gateway as url:
                 print(greeting(server, planned, url), flush=True)
                 if options.open and url:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from matching import ADDED, PLAIN, SPECIAL, Matcher, spaced, tokenizer_with, tokens_apart
 
 from tandem.gateway.errors import ApiError
+from tandem.gateway.protocol.tools import Function, Tool
 from tandem.gateway.tools.formats import FORMATS
 from tandem.gateway.tools.grammar import CallGrammar, check_names, parameters_of
 from tandem.gateway.tools.parser import ToolCallParser
-from tandem.gateway.tools.schema import Function, Tool
 
 BY_NAME = {known.name: known for known in FORMATS}
 HERMES, MISTRAL, LLAMA = (BY_NAME[name] for name in ("hermes", "mistral", "llama3"))

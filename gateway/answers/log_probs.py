@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
-from tandem.gateway.objects import (
+from tandem.gateway.answers.tokens import TokenTexts
+from tandem.gateway.protocol.responses import (
     Alternative,
     ChatLogProb,
     ChatLogProbs,
@@ -15,7 +16,6 @@ from tandem.gateway.objects import (
     PromptLogProb,
     PromptLogProbs,
 )
-from tandem.gateway.token_texts import TokenTexts
 from tandem.gateway.tokenizer import UNREADABLE, ChatTokenizer
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -141,7 +141,6 @@ def prompt_log_probs(
 def chat_log_probs(
     tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool = False
 ) -> ChatLogProbs:
-    """Return the rows as a chat's choice tells them. as_ids: name tokens by their ids."""
     name = _id_as_name if as_ids else tokenizer.token_text
 
     def alternative(token: int, log_prob: float) -> Alternative:
@@ -166,7 +165,6 @@ def chat_log_probs(
 def completion_log_probs(
     tokenizer: ChatTokenizer, rows: Sequence[LogProbRow], *, as_ids: bool = False
 ) -> CompletionLogProbs:
-    """Return the rows as a completion's choice tells them. as_ids: name tokens by their ids."""
 
     def name(token: int) -> str:
         if as_ids:
@@ -192,7 +190,6 @@ def _likeliest(name: Callable[[int], str], row: LogProbRow) -> dict[str, float] 
 
 
 def _id_as_name(token: int) -> str:
-    """Return how vLLM names a token that may be no text."""
     return f"token_id:{token}"
 
 

@@ -6,12 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from tandem.gateway.body import Body, BodyObject
-from tandem.gateway.fields import quoted, wrong
-from tandem.gateway.guides import GuidedRequest
-from tandem.gateway.messages import Messages
-from tandem.gateway.tools.schema import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
-from tandem.gateway.values import (
+from tandem.gateway.guides.structured_outputs import GuidedRequest
+from tandem.gateway.protocol.body import Body, BodyObject
+from tandem.gateway.protocol.fields import (
     INT32,
     MOST_CHOICES,
     Alternatives,
@@ -22,7 +19,11 @@ from tandem.gateway.values import (
     TextOrTexts,
     Texts,
     TokenIds,
+    quoted,
+    wrong,
 )
+from tandem.gateway.protocol.messages import Messages
+from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, ToolsAllowed
 
 
 class StreamOptions(BodyObject):
@@ -108,18 +109,15 @@ class GenerationRequest(GuidedRequest):
 
     @property
     def stop_strings(self) -> list[str]:
-        """What ends an answer when it is said."""
         strings = [self.stop] if isinstance(self.stop, str) else self.stop
         return [string for string in strings if string]
 
     @property
     def limit(self) -> int | None:
-        """The most tokens that an answer may have; None is as many as fit."""
         return self.max_tokens
 
     @property
     def limit_field(self) -> str:
-        """The field that sets the limit."""
         return "max_tokens"
 
     @property
@@ -129,17 +127,14 @@ class GenerationRequest(GuidedRequest):
 
     @property
     def echoes(self) -> bool:
-        """Whether the answer, and its log-probabilities, begin with the prompt's."""
         return False
 
     @property
     def streams_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def streams_usage_always(self) -> bool:
-        """Whether every chunk of a stream has the usage so far."""
         return self.streams_usage and bool(
             self.stream_options and self.stream_options.continuous_usage_stats
         )
@@ -183,12 +178,10 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def echoes(self) -> bool:
-        """Whether the answer begins with its prompt."""
         return self.echo
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts as a list, each a text or its token ids."""
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return cast("list[str] | list[list[int]]", [self.prompt] if one else self.prompt)
 
@@ -221,7 +214,6 @@ class TemplateRequest(Body):
 
     @property
     def offered(self) -> list[Tool]:
-        """The tools that the model is told of."""
         return self.tools
 
     @property
@@ -264,14 +256,12 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def echoed(self) -> str:
-        """What the answer begins with."""
         last = self.messages[-1]
         continued = self.add_generation_prompt is False or last.role == "assistant"
         return last.text if self.echo and continued else ""
 
     @property
     def offered(self) -> list[Tool]:
-        """The tools that the model is told of."""
         return [] if self.tool_choice == "none" else self.tools
 
     @property
@@ -284,12 +274,10 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def must_call(self) -> bool:
-        """Whether the answer has to be calls."""
         return self.tool_choice not in ("auto", "none")
 
     @property
     def one_call(self) -> bool:
-        """Whether an answer has one call at most."""
         return not self.parallel_tool_calls or isinstance(self.tool_choice, ToolNamed)
 
     @model_validator(mode="after")
@@ -327,12 +315,10 @@ class ChatRequest(GenerationRequest, TemplateRequest):
 
     @property
     def limit(self) -> int | None:
-        """The most tokens that an answer may have; None is as many as fit."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def limit_field(self) -> str:
-        """The field that sets the limit."""
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
 

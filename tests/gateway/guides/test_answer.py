@@ -7,9 +7,9 @@ import pytest
 import small_guides
 from matching import ADDED, DEMO, PLAIN, SPECIAL, Matcher, tokenizer_with, tokens_apart
 
-from tandem.gateway.answer_guides import answer_guide
 from tandem.gateway.errors import ApiError
-from tandem.gateway.schema import ChatRequest
+from tandem.gateway.guides.answer import answer_guide
+from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.guides.errors import GuideError
 
@@ -35,7 +35,7 @@ LOOSE = CALL.replace(GOOD, "{}")
 def asked(tmp_path):
     """The guide of a chat, and what makes its matcher."""
 
-    def made(template, *, kind=ADDED, ends="", skips=False, **given):
+    def made(template, *, kind=ADDED, ends="", skips=False, opens=False, **given):
         shutil.copytree(DEMO.parent, tmp_path, dirs_exist_ok=True)
         known = tokenizer_with(kind, *MARKERS)
         (tmp_path / "tokenizer.json").write_text(known.to_str())
@@ -44,7 +44,9 @@ def asked(tmp_path):
         assert tokenizer.tokens_apart == tokens_apart(known)
         body = ChatRequest.model_validate({"messages": [USER], **given})
         prompt = tokenizer.encode_chat([USER])
-        guide = answer_guide(body, tokenizer, prompt, skips_special_tokens=skips)
+        guide = answer_guide(
+            body, tokenizer, prompt, skips_special_tokens=skips, open_objects=opens
+        )
         return guide, lambda: Matcher(known, guide.text)
 
     return made
@@ -59,6 +61,18 @@ def guided(asked):
         return matcher() if guide is not None and guide.kind == "lark_grammar" else guide
 
     return made
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_objects_of_tools_and_contents_are_open_if_the_gateway_opens_them(guided, opens):
+    silent = {name: value for name, value in SCHEMA.items() if name != "additionalProperties"}
+    function = {"name": "add", "parameters": silent, "strict": True}
+    tools = {"tools": [{"type": "function", "function": function}]}
+    more = '{"a": 1, "b": 2}'
+    assert guided(HERMES, **tools, opens=opens).takes(CALL.replace(GOOD, more)) == opens
+    answer = {"guided_json": silent}
+    assert guided(THINKS, **answer, opens=opens).takes(f"<think>\nSo\n</think>{more}") == opens
+    assert not guided(HERMES, tools=[STRICT], opens=opens).takes(CALL.replace(GOOD, more))
 
 
 WRONG = {"type": "object", "minProperties": 9}

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import email.message
 import json
+import re
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
-from types import MappingProxyType
+from itertools import pairwise
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from starlette.requests import ClientDisconnect, Request
 
-from tandem.gateway import fields
 from tandem.gateway.errors import ApiError, ClientGone, bad_request
-from tandem.gateway.faults import invalid
-from tandem.gateway.fields import Refused, quoted
+from tandem.gateway.protocol.fields import (
+    IGNORED,
+    REFUSED,
+    Refused,
+    check_plain,
+    quoted,
+    taken,
+)
 from tandem.gateway.tasks import aside
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-NOTHING_REFUSED: Mapping[str, Refused] = MappingProxyType({})
+MOST_NAMED = 10  # faults of one body
+BY_KEY = "logit_bias"  # the field whose entries have names of the client's own
+# Pydantic's names of faults that it describes in words of Python.
+KINDS_OF_VALUES = {
+    "dict_type": "an object",
+    "list_type": "a list",
+    "model_attributes_type": "an object",
+    "model_type": "an object",
+    "string_type": "a string",
+}
 
 
 class Strict(BaseModel):
@@ -30,23 +45,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
-class Body(Strict):
-    """A request's body. Unknown fields are rejected by name; some known ones are ignored."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_known_fields(cls, data: Any) -> Any:
-        return fields.accepted(data, cls.model_fields) if isinstance(data, dict) else data
-
-
 class BodyObject(Strict):
     """An object in a body. Unknown fields are rejected by name; null is the same as a missing one.
 
     place: the object's path in the body. refused: fields that are known but rejected.
     """
 
-    place: ClassVar[str]
-    refused: ClassVar[Mapping[str, Refused]] = NOTHING_REFUSED
+    place: ClassVar[str] = ""
+    refused: ClassVar[Mapping[str, Refused]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -54,7 +60,22 @@ class BodyObject(Strict):
         if not isinstance(data, dict):
             return data
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        return fields.taken(data, known, cls.refused, cls.place)
+        return taken(data, known, cls.refused, cls.place)
+
+
+class Body(BodyObject):
+    """A request's body. Some fields are ignored."""
+
+    refused = REFUSED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _readable(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, value in data.items():
+            check_plain(name, [name, value])
+        return {name: value for name, value in data.items() if name not in IGNORED}
 
 
 async def read_body(kind: type[Kind], request: Request) -> Kind:
@@ -100,3 +121,43 @@ def _parsed(raw: bytes) -> Any:
     except (ValueError, RecursionError):
         message = "the body is not JSON: it is no UTF-8, nests too deep, or has too long an integer"
         raise bad_request(message, code="invalid_json") from None
+
+
+def invalid(error: ValidationError) -> ApiError:
+    """Return the error of a body that is not what the endpoint takes; it names all faults."""
+    faults = error.errors(include_url=False, include_input=False)
+    lines: dict[str, str] = {}  # by the path of a fault
+    for fault in faults:
+        field = fault.get("ctx", {}).get("field")  # then the message is a complete line
+        path = field or _path(fault["loc"])
+        kind = KINDS_OF_VALUES.get(fault["type"])
+        text = f"must be {kind}" if kind else _in_our_words(fault["msg"])
+        if path in lines:  # it takes values of several kinds
+            lines[path] += f" or {text.removeprefix('must be ')}"
+        elif fault["type"] == "missing":
+            lines[path] = f"{path or 'the body'} is missing"
+        else:
+            lines[path] = text if field else f"{path}: {text}" if path else f"the body {text}"
+    named = list(lines.values())[:MOST_NAMED]
+    if len(lines) > MOST_NAMED:
+        named.append(f"and {len(lines) - MOST_NAMED} more")
+    code = faults[0].get("ctx", {}).get("code")
+    return bad_request("; ".join(named), param=next(iter(lines)) or None, code=code)
+
+
+def _in_our_words(message: str) -> str:
+    """Return pydantic's message as what follows the name of a field."""
+    return re.sub(r"^\w+ should (be|have)", r"must \1", message).replace(" after validation", "")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Spell a place in the body: ``messages[0].role``. Names of alternatives are left out."""
+    path = ""
+    for before, part in pairwise(("", *location)):
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif before == BY_KEY:
+            path += f".{quoted(part)}"
+        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
+            path += f".{part}" if path else part
+    return path

@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from tandem.gateway.body import BodyObject, Strict
-from tandem.gateway.values import UpToFirstFault
+from tandem.gateway.protocol.body import BodyObject, Strict
 
 MOST_TOOLS = 128
 
@@ -32,11 +31,10 @@ class Tool(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The tool as chat templates see it."""
         return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 
-Tools = Annotated[list[Tool], UpToFirstFault(MOST_TOOLS)]
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
 
 
 class AllowedTools(BodyObject):
@@ -71,7 +69,6 @@ class ToolNamed(BodyObject):
 
 
 def _kind_of_choice(value: Any) -> str:
-    """Return the tag of a choice; an error's path leaves such names out."""
     if not isinstance(value, dict):
         return "str"
     return "dict[allowed]" if value.get("type") == "allowed_tools" else "dict[]"

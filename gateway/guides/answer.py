@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from tandem.gateway import lark
+from tandem.gateway.answers.reasoning import BEGIN, END
 from tandem.gateway.errors import ApiError, bad_request
-from tandem.gateway.guides import AskedGuide, Part
-from tandem.gateway.reasoning import BEGIN, END
-from tandem.gateway.schema import ChatRequest
+from tandem.gateway.guides import lark
+from tandem.gateway.guides.structured_outputs import AskedGuide, Part
+from tandem.gateway.protocol.requests import ChatRequest
 from tandem.gateway.tokenizer import ChatTokenizer
 from tandem.gateway.tools.formats import ToolCallFormat
 from tandem.gateway.tools.grammar import CallGrammar, Rules, check_names
@@ -26,24 +26,27 @@ def answer_guide(
     prompt: Sequence[int],
     *,
     skips_special_tokens: bool,
+    open_objects: bool = False,
 ) -> AskedGuide | None:
     """Return the guide of an answer; None leaves it free.
 
     prompt: its token ids, which tell whether the model thinks first. skips_special_tokens: they
-    leave no text in answers. Raises ApiError where no grammar can say what is asked for.
+    leave no text in answers. open_objects: objects of JSON schemas are open by default. Raises
+    ApiError where no grammar can say what is asked for.
     """
     thinks = tokenizer.reasons and not tokenizer.has_reasoned(prompt)
-    rules = _with_calls(body, tokenizer)
+    guide = body.guide.opened() if body.guide and open_objects else body.guide
+    rules = _with_calls(body, guide, tokenizer, open_objects=open_objects)
     if rules is None:
-        if body.guide is None or not thinks:
-            return body.guide
-        rules = _content(body.guide)
-    field = body.guide.field if body.guide and not body.must_call else "tools"
+        if guide is None or not thinks:
+            return guide
+        rules = _content(guide)
+    field = guide.field if guide and not body.must_call else "tools"
     if skips_special_tokens:
         _check_seen(_markers(body, tokenizer, thinks=thinks), tokenizer, field)
     if thinks:
         begun = tokenizer.has_begun_to_reason(prompt)
-        if body.guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
+        if guide is None and not (body.must_call or begun or BEGIN in tokenizer.tokens_apart):
             raise _unsupported("tools", f"strict: text and {BEGIN} cannot be told apart")
         rules = _behind_thoughts(rules, tokenizer.tokens_apart, begun=begun)
     return AskedGuide("lark_grammar", rules.grammar, field, tuple(_parts(rules, body)))
@@ -74,15 +77,17 @@ def _check_seen(markers: Sequence[str], tokenizer: ChatTokenizer, field: str) ->
             raise _unsupported(field, f"answers of this model leave out {marker}")
 
 
-def _with_calls(body: ChatRequest, tokenizer: ChatTokenizer) -> Rules | None:
+def _with_calls(
+    body: ChatRequest, guide: AskedGuide | None, tokenizer: ChatTokenizer, *, open_objects: bool
+) -> Rules | None:
     """Return the grammar of an answer with calls; None where they are looked for in any text."""
-    known, tools, guide = tokenizer.tool_calls, body.callable, body.guide
+    known, tools = tokenizer.tool_calls, body.callable
     strict = {tool.function.name for tool in tools if tool.function.strict}
     if known is None or not tools or not (body.must_call or guide or strict):
         return None
     check_names(tools)
     bound = {tool.function.name for tool in tools} if body.must_call else strict
-    grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call)
+    grammar = CallGrammar(known, tools, bound, tokenizer.tokens_apart, body.one_call, open_objects)
     if guide:
         _check_beside_calls(guide, known, body)
     if body.must_call:
@@ -99,7 +104,6 @@ def _check_beside_calls(guide: AskedGuide, known: ToolCallFormat, body: ChatRequ
 
 
 def _content(guide: AskedGuide) -> Rules:
-    """Return the grammar of an answer's content."""
     if guide.kind == "json_schema":
         rule = lark.json_value(json.loads(guide.text))
     elif guide.kind == "regex":

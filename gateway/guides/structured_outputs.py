@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -13,9 +13,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.contract.guide import LAYOUT_KEY, OWN_OPTIONS, GuideKind
-from tandem.gateway.body import Body, BodyObject
-from tandem.gateway.fields import Refused, check_plain, quoted, wrong
-from tandem.gateway.values import UpToFirstFault
+from tandem.gateway.protocol.body import Body, BodyObject
+from tandem.gateway.protocol.fields import Refused, check_plain, quoted, wrong
 
 ANY_OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})
 FREE_WHITE_SPACE = "whitespace_flexible"  # an option of llguidance
@@ -57,10 +56,12 @@ class AskedGuide(NamedTuple):
         function = f"the parameters of '{quoted(part.function)}': " if part.function else ""
         return part.field, function + reason[found.end() :]
 
-
-def json_guide(schema: Mapping[str, Any], field: str) -> AskedGuide:
-    """Return the guide of a JSON schema."""
-    return AskedGuide("json_schema", json.dumps(dict(schema), ensure_ascii=False), field)
+    def opened(self) -> AskedGuide:
+        """Return the guide with objects of its JSON schema open, unless the schema decides that."""
+        if self.kind != "json_schema":
+            return self
+        schema = with_options(json.loads(self.text), **{ADDITIONAL: True})
+        return self._replace(text=json.dumps(schema, ensure_ascii=False))
 
 
 def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any]:
@@ -69,39 +70,32 @@ def with_options(schema: Mapping[str, Any], **options: bool) -> Mapping[str, Any
     return {**schema, LAYOUT_KEY: {**options, **own}} if isinstance(own, dict) else schema
 
 
-def regex_guide(regex: str, field: str) -> AskedGuide:
-    """Return the guide of a regular expression."""
-    return AskedGuide("regex", regex, field)
+def guides_in(
+    field: str,
+    *,
+    json_: Any = None,
+    regex: str | None = None,
+    choice: list[str] | None = None,
+    grammar: str | None = None,
+) -> list[AskedGuide]:
+    """Return the guides among the values that came in a field.
+
+    grammar: EBNF as llama.cpp writes it if it has a rule with ``::=``, else Lark.
+    """
+    found = []
+    if json_ is not None:
+        found.append(AskedGuide("json_schema", json.dumps(dict(json_), ensure_ascii=False), field))
+    if regex is not None:
+        found.append(AskedGuide("regex", regex, field))
+    if choice is not None:
+        found.append(AskedGuide("choice", json.dumps(choice, ensure_ascii=False), field))
+    if grammar is not None:
+        is_ebnf = RULE_OF_EBNF.search(grammar)
+        found.append(AskedGuide("ebnf_grammar" if is_ebnf else "lark_grammar", grammar, field))
+    return found
 
 
-def choice_guide(choices: list[str], field: str) -> AskedGuide:
-    """Return the guide of some texts, one of which an answer is."""
-    return AskedGuide("choice", json.dumps(choices, ensure_ascii=False), field)
-
-
-def grammar_guide(grammar: str, field: str) -> AskedGuide:
-    """Return the guide of a grammar: EBNF as llama.cpp writes it, by its ``::=``, or Lark."""
-    return AskedGuide(
-        "ebnf_grammar" if RULE_OF_EBNF.search(grammar) else "lark_grammar", grammar, field
-    )
-
-
-# What vLLM's fields hold, by the ends of their names.
-READERS: Mapping[str, Callable[[Any, str], AskedGuide]] = MappingProxyType(
-    {
-        "json": json_guide,
-        "regex": regex_guide,
-        "choice": choice_guide,
-        "grammar": grammar_guide,
-    }
-)
-GUIDED = "guided_"  # what vLLM's fields begin with
 PLACES = {"json_": "structured_outputs.json"}  # of fields that a body calls otherwise
-
-
-def guides_in(given: Iterable[tuple[str, Any, str]]) -> list[AskedGuide]:
-    """Return the guides of fields that are set, each a reader's name, a value and its own name."""
-    return [READERS[kind](value, field) for kind, value, field in given if value is not None]
 
 
 def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]:
@@ -121,7 +115,7 @@ def _schema(value: dict[str, Any] | str, info: ValidationInfo) -> dict[str, Any]
 
 Schema = Annotated[dict[str, Any] | str, AfterValidator(_schema)]
 Text = Annotated[str, Field(min_length=1)]
-Choices = Annotated[list[str], UpToFirstFault(), Field(min_length=1)]
+Choices = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 
 
 class NamedSchema(BodyObject):
@@ -153,7 +147,6 @@ class ResponseFormat(BodyObject):
 
     @property
     def schema_(self) -> Mapping[str, Any] | None:
-        """The JSON schema of the answer; None leaves it free."""
         if self.type == "text":
             return None
         if self.json_schema is None:
@@ -166,7 +159,8 @@ class StructuredOutputs(BodyObject):
     """A guide as vLLM's clients send it.
 
     disable_any_whitespace: false allows white space wherever JSON does.
-    disable_additional_properties: whether objects that say nothing of other names have none.
+    disable_additional_properties: whether objects whose schema doesn't say otherwise have only the
+    properties that it declares; the gateway's own default if None.
     """
 
     place: ClassVar = "structured_outputs"
@@ -180,7 +174,7 @@ class StructuredOutputs(BodyObject):
     grammar: Text | None = None
     json_object: bool = False
     disable_any_whitespace: bool = True
-    disable_additional_properties: bool = True
+    disable_additional_properties: bool | None = None
 
     @model_validator(mode="after")
     def _one_guide(self) -> StructuredOutputs:
@@ -191,27 +185,25 @@ class StructuredOutputs(BodyObject):
 
     @property
     def guide(self) -> AskedGuide:
-        """What the answer must be."""
         return self._guides[0]
 
     @cached_property
     def _guides(self) -> list[AskedGuide]:
-        given = [
-            ("json", self._with_options(self.json_)),
-            ("regex", self.regex),
-            ("choice", self.choice),
-            ("grammar", self.grammar),
-            ("json", self._with_options(ANY_OBJECT if self.json_object else None)),
-        ]
-        return guides_in((kind, value, self.place) for kind, value in given)
+        guides = guides_in(
+            self.place,
+            json_=self._with_options(self.json_),
+            regex=self.regex,
+            choice=self.choice,
+            grammar=self.grammar,
+        )
+        schema = self._with_options(ANY_OBJECT if self.json_object else None)
+        return [*guides, *guides_in(self.place, json_=schema)]
 
     def _with_options(self, schema: Any) -> Any:
-        options = {
-            FREE_WHITE_SPACE: not self.disable_any_whitespace,
-            ADDITIONAL: not self.disable_additional_properties,
-        }
-        wanted = {name: True for name, wants in options.items() if wants}
-        return with_options(schema, **wanted) if schema is not None and wanted else schema
+        options = {} if self.disable_any_whitespace else {FREE_WHITE_SPACE: True}
+        if self.disable_additional_properties is not None:
+            options[ADDITIONAL] = not self.disable_additional_properties
+        return with_options(schema, **options) if schema is not None and options else schema
 
 
 class GuidedRequest(Body):
@@ -235,18 +227,19 @@ class GuidedRequest(Body):
 
     @property
     def guide(self) -> AskedGuide | None:
-        """What the answer must be; None leaves it free."""
         return self._guides[0] if self._guides else None
 
     @cached_property
     def _guides(self) -> list[AskedGuide]:
         formatted = self.response_format and self.response_format.schema_
         structured = [self.structured_outputs.guide] if self.structured_outputs else []
-        guided = [name for name in type(self).model_fields if name.startswith(GUIDED)]
         return [
-            *guides_in([("json", formatted, "response_format")]),
+            *guides_in("response_format", json_=formatted),
             *structured,
-            *guides_in((name.removeprefix(GUIDED), getattr(self, name), name) for name in guided),
-            *guides_in([("json", self.json_schema, "json_schema")]),
-            *guides_in([("grammar", self.grammar or None, "grammar")]),
+            *guides_in("guided_json", json_=self.guided_json),
+            *guides_in("guided_regex", regex=self.guided_regex),
+            *guides_in("guided_choice", choice=self.guided_choice),
+            *guides_in("guided_grammar", grammar=self.guided_grammar),
+            *guides_in("json_schema", json_=self.json_schema),
+            *guides_in("grammar", grammar=self.grammar or None),
         ]

@@ -17,7 +17,6 @@ class Answered(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     def json_bytes(self) -> bytes:
-        """Return the JSON object."""
         return self.model_dump_json(exclude_unset=True).encode()
 
 

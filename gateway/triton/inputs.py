@@ -9,11 +9,11 @@ import numpy as np
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
+from tandem.gateway.answers.tokens import ORIGINS
 from tandem.gateway.errors import bad_request
-from tandem.gateway.guides import AskedGuide
+from tandem.gateway.guides.structured_outputs import AskedGuide
 from tandem.gateway.models import CONTEXT_LENGTH, ServedModel
-from tandem.gateway.schema import ChatRequest, GenerationRequest
-from tandem.gateway.speculation import ORIGINS
+from tandem.gateway.protocol.requests import ChatRequest, GenerationRequest
 from tandem.gateway.triton.backend import Inputs, Value
 
 AUTO = -1  # a draft length that follows what drafts cost and earn
@@ -22,31 +22,64 @@ LEAST_TOKENS = 1  # that an entry is asked for; who wants none is told of none
 
 
 def inputs_for(
-    request: GenerationRequest, model: ServedModel, ids: Sequence[int], room: int, number: int
+    request: GenerationRequest,
+    model: ServedModel,
+    ids: Sequence[int],
+    room: int,
+    *,
+    number: int,
+    guide: AskedGuide | None,
 ) -> Inputs:
     """Return what is sent for one answer; raise ApiError where it cannot fit.
 
     ids: the prompt, [num_input_tokens]. room: tokens of prompt and answer together. number: of the
     answer among all that the request asks for, from 0.
     """
-    inputs: dict[Tensor, Value] = {
+    length = request.num_draft_tokens
+    ahead = request.draft_ahead
+    inputs: dict[Tensor, Value | None] = {
         tensors.INPUT_IDS: ids,
         tensors.MAX_TOKENS: check_room(request, len(ids), room),
+        tensors.MIN_TOKENS: request.min_tokens or None,
         tensors.STREAM: request.stream,
         tensors.EXCLUDE_INPUT_IN_OUTPUT: not request.echoes,
-        **_sampling(request, number),
-        **_drafting(request, model),
-    }
-    optional: dict[Tensor, Value | None] = {
+        tensors.END_ID: NO_END if request.ignore_eos else None,
         tensors.STOP_WORDS: request.stop_strings or None,
         tensors.BAD_WORDS: [word for word in request.bad_words if word] or None,
-        tensors.MIN_TOKENS: request.min_tokens or None,
-        tensors.END_ID: NO_END if request.ignore_eos else None,
+        tensors.SEED: None if request.seed is None else derived_seed(request.seed, number),
+        tensors.REPETITION_PENALTY: request.repetition_penalty,
+        tensors.PRESENCE_PENALTY: request.presence_penalty,
+        tensors.FREQUENCY_PENALTY: request.frequency_penalty,
         tensors.LOGIT_BIAS_IDS: list(request.logit_bias) or None,
         tensors.LOGIT_BIAS_VALUES: list(request.logit_bias.values()) or None,
-        **_log_probs(request),
+        tensors.RETURN_LOG_PROBS: request.num_alternatives is not None or None,
+        tensors.RETURN_PROMPT_LOG_PROBS: _rates_prompt(request) or None,
+        tensors.NUM_TOP_LOG_PROBS: _num_alternatives(request) or None,
+        tensors.DRAFTER: request.drafter or model.drafter,
+        tensors.NUM_DRAFT_TOKENS: AUTO if length == "auto" else length,
+        tensors.DRAFT_AHEAD: None if ahead is None else str(ahead).lower(),
+        tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
+        tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
+        tensors.LOOKUP_POOL: request.lookup_pool,
+        tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
+        tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
+        tensors.TEMPERATURE: 0.0,
     }
-    return inputs | {tensor: value for tensor, value in optional.items() if value is not None}
+    # With a top_p of 0, as float32 reads it, only the most likely token is left, which is greedy. A
+    # temperature of 1 samples only if top_p comes too: without it, entries take it for greedy.
+    if request.temperature and np.float32(request.top_p):
+        inputs |= {
+            tensors.TEMPERATURE: request.temperature,
+            tensors.TOP_P: request.top_p,
+            tensors.TOP_K: max(request.top_k, 0) or None,
+            tensors.MIN_P: request.min_p or None,
+        }
+    if guide is not None:
+        inputs |= {
+            tensors.GUIDED_DECODING_GUIDE_TYPE: guide.kind,
+            tensors.GUIDED_DECODING_GUIDE: guide.text,
+        }
+    return {tensor: value for tensor, value in inputs.items() if value is not None}
 
 
 def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[str, str]:
@@ -70,16 +103,6 @@ def field_names(request: GenerationRequest, guide: AskedGuide | None) -> dict[st
     return names
 
 
-def guide_inputs(guide: AskedGuide | None) -> dict[Tensor, Value]:
-    """Return what is sent of a guide."""
-    if guide is None:
-        return {}
-    return {
-        tensors.GUIDED_DECODING_GUIDE_TYPE: guide.kind,
-        tensors.GUIDED_DECODING_GUIDE: guide.text,
-    }
-
-
 def extras_for(request: GenerationRequest) -> list[Tensor]:
     """Return the outputs that this request needs beside those that each does."""
     extras = dict.fromkeys(ORIGINS if request.return_token_details else ())
@@ -92,14 +115,6 @@ def extras_for(request: GenerationRequest) -> list[Tensor]:
         if _num_alternatives(request):
             extras |= dict.fromkeys([tensors.PROMPT_TOP_IDS, tensors.PROMPT_TOP_LOG_PROBS])
     return list(extras)
-
-
-def _log_probs(request: GenerationRequest) -> dict[Tensor, Value | None]:
-    return {
-        tensors.RETURN_LOG_PROBS: request.num_alternatives is not None or None,
-        tensors.RETURN_PROMPT_LOG_PROBS: _rates_prompt(request) or None,
-        tensors.NUM_TOP_LOG_PROBS: _num_alternatives(request) or None,
-    }
 
 
 def _rates_prompt(request: GenerationRequest) -> bool:
@@ -136,41 +151,3 @@ def check_room(request: GenerationRequest, length: int, room: int) -> int:
     if limit is None:
         return min(left, request.default_max_tokens or left)
     return max(limit, LEAST_TOKENS)
-
-
-def _sampling(request: GenerationRequest, number: int) -> dict[Tensor, Value]:
-    """A temperature of 1 samples only with ``top_p`` beside it: alone, entries take it for greedy.
-
-    With a ``top_p`` of 0 only the likeliest token is left, which is greedy; and so it is where it
-    would be 0 as an entry reads it.
-    """
-    chosen: dict[Tensor, Value | None] = {
-        tensors.TEMPERATURE: 0.0,
-        tensors.REPETITION_PENALTY: request.repetition_penalty,
-        tensors.PRESENCE_PENALTY: request.presence_penalty,
-        tensors.FREQUENCY_PENALTY: request.frequency_penalty,
-        tensors.SEED: None if request.seed is None else derived_seed(request.seed, number),
-    }
-    if request.temperature and np.float32(request.top_p):
-        chosen[tensors.TEMPERATURE] = request.temperature
-        chosen[tensors.TOP_P] = request.top_p
-        chosen[tensors.TOP_K] = max(request.top_k, 0) or None
-        chosen[tensors.MIN_P] = request.min_p or None
-    return {tensor: value for tensor, value in chosen.items() if value is not None}
-
-
-def _drafting(request: GenerationRequest, model: ServedModel) -> dict[Tensor, Value]:
-    length = AUTO if request.num_draft_tokens == "auto" else request.num_draft_tokens
-    chosen: dict[Tensor, Value | None] = {
-        tensors.DRAFTER: request.drafter or model.drafter,
-        tensors.NUM_DRAFT_TOKENS: length,
-        tensors.DRAFT_AHEAD: None
-        if request.draft_ahead is None
-        else str(request.draft_ahead).lower(),
-        tensors.PROMPT_LOOKUP_NUM_TOKENS: request.prompt_lookup_num_tokens,
-        tensors.MAX_MATCHING_NGRAM_SIZE: request.max_matching_ngram_size,
-        tensors.LOOKUP_POOL: request.lookup_pool,
-        tensors.USE_DRAFT_LOGITS: request.use_draft_logits,
-        tensors.DRAFT_ACCEPTANCE_THRESHOLD: request.draft_acceptance_threshold,
-    }
-    return {tensor: value for tensor, value in chosen.items() if value is not None}

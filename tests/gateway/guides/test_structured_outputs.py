@@ -9,8 +9,8 @@ from matching import Matcher, spaced, tokenizer_with
 from pydantic import BaseModel
 from scripted_triton import statistics
 
-from tandem.gateway import guides, lark
-from tandem.gateway.guides import AskedGuide, GuidedRequest, grammar_guide
+from tandem.gateway.guides import lark
+from tandem.gateway.guides.structured_outputs import GuidedRequest
 from tandem.gateway.server import listen, serving
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -59,7 +59,7 @@ GUIDES = [
     (
         {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
         "json_schema",
-        SCHEMA,
+        SCHEMA | {"x-guidance": {"additional_properties": False}},
     ),
     (
         {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": False}},
@@ -94,17 +94,28 @@ async def test_a_guide_reaches_the_entry(post, triton, path, guide):
         assert [*text_of(asked)["properties"]] == ["b", "a"]
 
 
-async def test_each_field_of_a_guide_has_a_reader_and_needs_nothing_else(monkeypatch):
-    guided = {name for name in GuidedRequest.model_fields if name.startswith(guides.GUIDED)}
-    assert {name.removeprefix(guides.GUIDED) for name in guided} <= set(guides.READERS)
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    ("given", "is_open"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": NAMED}}, True),
+        ({"guided_json": SCHEMA}, True),
+        ({"json_schema": SCHEMA}, True),
+        ({"structured_outputs": {"json": SCHEMA}}, True),
+        ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}}, False),
+        ({"guided_json": SCHEMA | {"x-guidance": {"additional_properties": False}}}, False),
+    ],
+)
+async def test_a_gateway_opens_objects_by_default(post, triton, path, given, is_open):
+    response = await post(path, {**BODIES[path], **given}, open_objects=True)
+    assert response.status_code == 200, response.text
+    [asked] = triton.asked
+    assert text_of(asked)["x-guidance"]["additional_properties"] is is_open
 
-    class Reversed(GuidedRequest):
-        guided_reversed: str | None = None
 
-    readers = {**guides.READERS, "reversed": lambda text, field: AskedGuide("regex", text, field)}
-    monkeypatch.setattr(guides, "READERS", readers)
-    assert Reversed(guided_reversed="a").guide == AskedGuide("regex", "a", "guided_reversed")
-    assert GuidedRequest(guided_regex="a").guide == AskedGuide("regex", "a", "guided_regex")
+async def test_a_gateway_with_open_objects_takes_other_guides(post, triton):
+    await post("/v1/completions", {"prompt": "hi", "guided_regex": "a"}, open_objects=True)
+    assert text_of(triton.asked[0]) == "a"
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -258,8 +269,8 @@ def test_no_option_of_a_schema_leaves_a_keyword_out_in_a_grammar():
 
 def test_a_grammar_of_empty_lines_takes_no_time():
     # Quadratic, it would take half an hour.
-    assert grammar_guide("\n" * 250_000, "guided_grammar").kind == "lark_grammar"
-    assert grammar_guide("\n" * 99 + " root ::= 'a'", "guided_grammar").kind == "ebnf_grammar"
+    assert GuidedRequest(guided_grammar="\n" * 250_000).guide.kind == "lark_grammar"
+    assert GuidedRequest(guided_grammar="\n" * 99 + " root ::= 'a'").guide.kind == "ebnf_grammar"
 
 
 class City(BaseModel):

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's and vLLM's requests that the gateway does not take, and why.
+"""Fields of requests: the kinds of values that they take, and the fields that are rejected.
 
 A refused field would change the answer; its neutral values, and null, pass. An ignored one would
 not.
@@ -7,11 +7,22 @@ not.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
+from tandem.contract.engine import MAX_TOP_LOG_PROBS
 from tandem.gateway.errors import ApiCode
 
 MOST_LEVELS = 64  # of lists and objects in each other: all that is read here recurses
@@ -74,16 +85,6 @@ IGNORED: dict[str, str] = {
     "store": "nothing is stored",
     "user": "users are not distinguished",
 }
-
-
-def accepted(body: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return what of a body is to be read; raise PydanticCustomError for what is refused.
-
-    known: the fields that the endpoint takes.
-    """
-    for name, value in body.items():
-        check_plain(name, [name, value])
-    return taken({k: v for k, v in body.items() if k not in IGNORED}, known, REFUSED)
 
 
 def taken(
@@ -160,3 +161,70 @@ def _error(field: str, message: str, code: ApiCode) -> PydanticCustomError:
     return PydanticCustomError(
         "field", "{message}", {"message": message, "field": field, "code": code}
     )
+
+
+MOST_CHOICES = 128
+ENTRIES_AT_ONCE = 1000
+INT32 = 2**31 - 1
+# Bodies are read in the event loop, where all streams wait for it, and pydantic would keep a
+# complaint about each of millions of items.
+FIRST_FAULT = Field(fail_fast=True)
+
+Count = Annotated[int, Field(ge=1, le=INT32)]
+TokenId = Annotated[int, Field(ge=0, le=INT32)]
+Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Alternatives = Annotated[int, Field(ge=0, le=MAX_TOP_LOG_PROBS)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+
+
+def _by_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Have an object read part by part, no further than the first one with faults."""
+    if not isinstance(value, dict):
+        return check(value)
+    entries: dict[Any, Any] = {}
+    left = iter(value.items())
+    while part := dict(islice(left, ENTRIES_AT_ONCE)):
+        entries |= check(part)
+    return entries
+
+
+def _token_id(name: str) -> int:
+    if not re.fullmatch("[0-9]{1,10}", name):
+        raise PydanticCustomError("token_id", "must be a token id")
+    return int(name)
+
+
+# Where a field takes several kinds, its first item says which: each kind would be tried on all.
+LogitBias = Annotated[
+    dict[Annotated[TokenId, BeforeValidator(_token_id)], Bias], WrapValidator(_by_parts)
+]
+Texts = Annotated[list[str], FIRST_FAULT]
+TokenIds = Annotated[list[TokenId], FIRST_FAULT]
+
+
+def text_or_list(value: Any) -> str:
+    """Tell which of the two a value is; an error's path leaves such names out."""
+    return "list[]" if isinstance(value, list) else "str"
+
+
+def _kind_of_prompt(value: Any) -> str:
+    """Tell by the first item what a prompt is; an error's path leaves such names out."""
+    if not isinstance(value, list):
+        return "str"
+    if not value or isinstance(value[0], str):
+        return "list[str]"
+    return "list[list[int]]" if isinstance(value[0], list) else "list[int]"
+
+
+TextOrTexts = Annotated[
+    Annotated[str, Tag("str")] | Annotated[Texts, Tag("list[]")], Discriminator(text_or_list)
+]
+Prompts = Annotated[
+    Annotated[str, Tag("str")]
+    | Annotated[list[str], Field(fail_fast=True, max_length=MOST_CHOICES), Tag("list[str]")]
+    | Annotated[TokenIds, Tag("list[int]")]
+    | Annotated[
+        list[TokenIds], Field(fail_fast=True, max_length=MOST_CHOICES), Tag("list[list[int]]")
+    ],
+    Discriminator(_kind_of_prompt),
+]

@@ -33,7 +33,6 @@ class ReasoningSplitter:
         self._may_begin = True
 
     def feed(self, text: str) -> Split:
-        """Take more of the text; return what it makes known."""
         text, self._held = self._held + text, ""
         if self._answers:
             return Split(content=self._inside(text))
@@ -64,7 +63,6 @@ class ReasoningSplitter:
         return Split(self._inside(held.rstrip(SPACE))) if self._thinks else Split(content=held)
 
     def _inside(self, text: str) -> str:
-        """Leave out the white space behind a tag."""
         if self._at_edge:
             text = text.lstrip(SPACE)
             self._at_edge = not text

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.gateway.body import Strict
 from tandem.gateway.errors import bad_request
-from tandem.gateway.fields import MOST_LEVELS, check_plain
-from tandem.gateway.tools.schema import MOST_TOOLS
-from tandem.gateway.values import UpToFirstFault, text_or_list
+from tandem.gateway.protocol.body import Strict
+from tandem.gateway.protocol.fields import MOST_LEVELS, check_plain, text_or_list
+from tandem.gateway.protocol.tools import MOST_TOOLS
 
 MOST_MESSAGES = 10_000
 MOST_PARTS = 10_000  # of one message
@@ -28,7 +27,7 @@ class TextPart(Strict):
     text: str
 
 
-Parts = Annotated[list[TextPart], UpToFirstFault(MOST_PARTS)]
+Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=MOST_PARTS)]
 
 
 class FunctionCalled(Strict):
@@ -72,7 +71,7 @@ def _read(arguments: str) -> Any:
     return read
 
 
-ToolsCalled = Annotated[list[ToolCalled], UpToFirstFault(MOST_TOOLS)]
+ToolsCalled = Annotated[list[ToolCalled], Field(fail_fast=True, max_length=MOST_TOOLS)]
 
 
 class Message(Strict):
@@ -114,7 +113,6 @@ class Message(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What a template sees of it."""
         plain = self.model_dump(exclude={"content", "tool_calls"}, exclude_none=True)
         if self.tool_calls:
             plain["tool_calls"] = [call.plain for call in self.tool_calls]

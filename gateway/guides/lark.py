@@ -14,7 +14,6 @@ ESCAPED_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 
 
 def literal(text: str) -> str:
-    """Return the terminal of a text."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -33,7 +32,6 @@ def json_value(schema: Mapping[str, Any]) -> str:
 
 
 def pattern(regex: str) -> str:
-    """Return the terminal of a regular expression."""
     escaped = ESCAPED_OR_SLASH.sub(lambda found: r"\/" if found[0] == "/" else found[0], regex)
     return f"/{escaped}/"
 
@@ -44,12 +42,10 @@ def ends_in_backslash(regex: str) -> bool:
 
 
 def one_of(alternatives: list[str]) -> str:
-    """Return the rule of any of some rules."""
     return f"({' | '.join(alternatives)})"
 
 
 def grammar(text: str) -> str:
-    """Return the rule of a grammar of its own."""
     return f"%lark {{\n{text}\n}}"
 
 

@@ -1,4 +1,4 @@
-"""Which text belongs to which token of an answer."""
+"""Which text belongs to which token of an answer, and which round made it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from tandem.contract import entry as tensors
+from tandem.contract.entry import KINDS
+from tandem.gateway.protocol.responses import TokenDetail
 from tandem.gateway.triton.backend import ResponseChunk
 
 Row = TypeVar("Row")
+# What is told of each token.
+ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 
 
 class TokenTexts(Generic[Row]):
@@ -49,3 +53,24 @@ class TokenTexts(Generic[Row]):
             begin += length
         self._offset += begin
         self.rest = self.rest[begin:]
+
+
+class TokenOrigins:
+    """Finds, for each token of one answer, its text, its round and its kind.
+
+    Together the texts are the answer's.
+    """
+
+    def __init__(self) -> None:
+        self._texts: TokenTexts[tuple[int, int, int]] = TokenTexts()
+
+    def details(self, chunk: ResponseChunk) -> list[TokenDetail]:
+        columns = (chunk.extras[name] for name in (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS))
+        rows = zip(chunk.tokens, *columns, strict=True)
+        told = [
+            TokenDetail(id=token, text=text, round=round_, kind=KINDS[kind])
+            for _, text, (token, round_, kind) in self._texts.completed(chunk, rows)
+        ]
+        if chunk.finish_reason is not None and told:
+            told[-1].text += self._texts.rest  # an unfinished character, which no token completes
+        return told

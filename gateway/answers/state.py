@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tandem.gateway.log_probs import LogProbReader, LogProbRow
-from tandem.gateway.objects import FinishReason, TokenDetail
-from tandem.gateway.reasoning import ReasoningSplitter, Split
-from tandem.gateway.speculation import TokenOrigins
+from tandem.gateway.answers.log_probs import LogProbReader, LogProbRow
+from tandem.gateway.answers.reasoning import ReasoningSplitter, Split
+from tandem.gateway.answers.tokens import TokenOrigins
+from tandem.gateway.protocol.responses import FinishReason, TokenDetail
 from tandem.gateway.tools.parser import CallDelta, Parsed, ToolCallParser
 from tandem.gateway.triton.backend import ResponseChunk
 
@@ -74,7 +74,6 @@ class AnswerState:
     additions: list[Addition] = field(default_factory=list)
 
     def add(self, chunk: ResponseChunk) -> None:
-        """Count what follows."""
         self.num_tokens += len(chunk.tokens)
         self.finish_reason = chunk.finish_reason
         self.statistics = chunk.statistics
@@ -82,7 +81,6 @@ class AnswerState:
         self.num_accepted_tokens = chunk.num_accepted_tokens
 
     def addition(self, chunk: ResponseChunk) -> Addition:
-        """Return what is to be told with the next chunk."""
         first, self.begun = not self.begun, True
         if first:
             chunk = chunk._replace(text=chunk.text[self.echo.num_received :])
@@ -100,7 +98,6 @@ class AnswerState:
         )
 
     def _split(self, chunk: ResponseChunk) -> Split:
-        """Tell the thoughts of a chunk from its answer."""
         if self.splitter is None:
             return Split(content=chunk.text)
         reasoning, content = self.splitter.feed(chunk.text)
@@ -110,7 +107,6 @@ class AnswerState:
         return Split(reasoning, content)
 
     def _parsed(self, chunk: ResponseChunk, text: str) -> Parsed:
-        """Tell the calls of a chunk's answer from its text."""
         if self.parser is None:
             return Parsed(text)
         parsed = self.parser.feed(text)
@@ -142,39 +138,24 @@ class AnswerState:
             "acceptance_histogram": [],
         }
 
-    @property
-    def reasoning(self) -> str:
-        """The thoughts of what was kept."""
-        return "".join(addition.reasoning for addition in self.additions)
-
-    @property
-    def calls(self) -> list[CallDelta]:
-        """The calls of what was kept, whole."""
-        whole: list[CallDelta] = []
-        for delta in (call for addition in self.additions for call in addition.calls):
-            if delta.index == len(whole):
-                whole.append(CallDelta(delta.index, delta.name))
-            whole[delta.index].arguments += delta.arguments
-        return whole
-
-    @property
-    def tokens(self) -> list[int]:
-        """The token ids of what was kept."""
-        return [token for addition in self.additions for token in addition.chunk.tokens]
-
-    @property
-    def text(self) -> str:
-        """The text of what was kept."""
-        return "".join(addition.text for addition in self.additions)
-
-    @property
-    def details(self) -> list[TokenDetail]:
-        """Where the tokens of what was kept came from."""
-        return [detail for addition in self.additions for detail in addition.details or ()]
-
-    @property
-    def rows(self) -> list[LogProbRow] | None:
-        """The log-probabilities of what was kept; None where nobody wants them."""
-        if self.log_probs is None:
-            return None
-        return [row for addition in self.additions for row in addition.rows or ()]
+    def whole(self) -> Addition:
+        """Return all that was kept as one addition."""
+        kept = self.additions
+        calls: list[CallDelta] = []
+        for delta in (call for addition in kept for call in addition.calls):
+            if delta.index == len(calls):
+                calls.append(CallDelta(delta.index, delta.name))
+            calls[delta.index].arguments += delta.arguments
+        tokens = [token for addition in kept for token in addition.chunk.tokens]
+        details = [detail for addition in kept for detail in addition.details or ()]
+        rows = [row for addition in kept for row in addition.rows or ()]
+        return Addition(
+            kept[0].chunk._replace(tokens=tokens),
+            text="".join(addition.text for addition in kept),
+            reasoning="".join(addition.reasoning for addition in kept),
+            calls=calls,
+            finish_reason=self.finish_reason,
+            first=True,
+            details=None if self.origins is None else details,
+            rows=None if self.log_probs is None else rows,
+        )
