@@ -37,7 +37,6 @@ class Tensor(str):
         scalar: bool = False,
         ragged: bool = False,
     ) -> Tensor:
-        """Name a tensor and state its type."""
         tensor = super().__new__(cls, name)
         tensor.dtype = dtype
         tensor.dims = dims
@@ -47,7 +46,6 @@ class Tensor(str):
         return tensor
 
     def of_type(self, dtype: str) -> Tensor:
-        """Return the same tensor of another type."""
         return Tensor(
             self,
             dtype,
@@ -72,7 +70,6 @@ class Tensors(list[Tensor]):
     def declare(
         self, name: str, dtype: str, dims: tuple[int, ...], **flags: Unpack[Flags]
     ) -> Tensor:
-        """Add a tensor and return it."""
         tensor = Tensor(name, dtype, dims, **flags)
         self.append(tensor)
         return tensor

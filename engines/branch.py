@@ -31,7 +31,6 @@ class Branch:
     """
 
     def __init__(self, plain: EngineRequest, accepted: int, token: int, rank: int) -> None:
-        """`plain` is what the branch is asked; see `EngineRequest.plain`."""
         self.accepted = accepted
         self.token = token
         self.rank = rank
@@ -46,7 +45,6 @@ class Branch:
 
     @property
     def limit(self) -> int:
-        """The most tokens that it may have."""
         return self._plain.max_new_tokens
 
     def take(
@@ -81,7 +79,6 @@ class Branch:
         return early
 
     def write(self, ids: Ids, log_probs: Floats | None) -> None:
-        """Put tokens and log-probabilities into arrays [K]."""
         ids[: len(self.tokens)] = self.tokens
         if log_probs is not None:
             log_probs[: len(self.tokens)] = self._log_probs
@@ -155,7 +152,6 @@ def answered(branches: Sequence[Branch]) -> list[Branch]:
 
 
 def joined(rows: Sequence[Branch], *, with_log_probs: bool) -> Branches:
-    """Return the answer: what has been drafted of the branches so far."""
     shape = len(rows), max((len(branch.tokens) for branch in rows), default=0)
     ids = np.zeros(shape, np.int32)
     log_probs = np.zeros(shape, np.float32) if with_log_probs else None

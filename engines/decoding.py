@@ -94,7 +94,6 @@ def decode(
 
 
 def flag(arrays: Arrays, name: str) -> bool:
-    """Return a BOOL scalar, False where it is absent."""
     return name in arrays and _flag(name, arrays[name])
 
 
@@ -117,7 +116,6 @@ def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
 
 
 def _says_nothing(array: Array, pad_id: Array | None) -> bool:
-    """Whether all values are 0 or the call's pad id."""
     nothing = {0} if pad_id is None or not pad_id.size else {0, pad_id.flat[0]}
     return nothing.issuperset(array.flat)
 
@@ -160,8 +158,6 @@ def _positive(name: str, array: Array) -> int:
 
 
 def _few(most: int) -> Callable[[str, Array], int]:
-    """Read a number from 0 to `most`."""
-
     def read(name: str, array: Array) -> int:
         value = int(_scalar(name, array))
         if not 0 <= value <= most:

@@ -52,7 +52,6 @@ def exponentials_at(
 
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:
-    """Return one draw from [0, 1)."""
     return (_mixed(key_of(seed, position, purpose) + STEP) >> 11) * 2.0**-53
 
 
@@ -65,7 +64,6 @@ def key_of(seed: int, position: int, purpose: Purpose) -> int:
 
 
 def _mixed(bits: int) -> int:
-    """Return SplitMix64's finalizer of one number."""
     bits &= _MASK
     bits = (bits ^ (bits >> SHIFTS[0])) * FIRST_FACTOR & _MASK
     bits = (bits ^ (bits >> SHIFTS[1])) * SECOND_FACTOR & _MASK

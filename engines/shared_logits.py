@@ -51,17 +51,14 @@ class _Page:
 
     @property
     def capacity(self) -> int:
-        """Bytes for logits."""
         return len(self._memory) - _HEADER_BYTES
 
     def logits(self) -> Floats:
-        """Return the logits [rows, width] where they lie."""
         rows, width = int(self._header[_ROWS]), int(self._header[_WIDTH])
         values = np.frombuffer(self._memory, np.float32, rows * width, _HEADER_BYTES)
         return values.reshape(rows, width)
 
     def write(self, logits: Floats) -> int:
-        """Put logits there; return the number of the handle."""
         self._header[_ROWS], self._header[_WIDTH] = logits.shape
         np.copyto(self.logits(), logits)
         number = secrets.randbits(63) + 1
@@ -70,7 +67,6 @@ class _Page:
 
     @property
     def returned(self) -> bool:
-        """Whether the reader gave the page back."""
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
     def try_free(self) -> bool:
@@ -79,16 +75,13 @@ class _Page:
 
     @property
     def closed(self) -> bool:
-        """Whether its writer has done with it for good."""
         return bool(self._header[_CLOSED])
 
     @property
     def _reader(self) -> int:
-        """The process that reads it, or did last."""
         return int(self._header[_READER])
 
     def close(self) -> None:
-        """Tell readers to forget it; whoever reads it now reads on."""
         self._header[_CLOSED] = 1
 
     def withdraw(self) -> bool:
@@ -117,7 +110,6 @@ class _Page:
         return False
 
     def give_back(self, number: int) -> None:
-        """End the reading."""
         self._header[_RETURNED] = number
 
 
@@ -158,7 +150,6 @@ class SharedLogitsWriter:
                 _close(*self._written.popleft()[1:])
 
     def _free_page(self, num_bytes: int) -> tuple[int, _Page]:
-        """Take a page that nobody reads out of those in use, or make one."""
         place = self._place_of_free_page()
         if place is not None:
             _, descriptor, page = self._written[place]
@@ -215,7 +206,6 @@ class SharedLogits:
         self._number = number
 
     def give_back(self) -> None:
-        """Say that nobody reads them any more."""
         self._page.give_back(self._number)
 
 
@@ -254,7 +244,6 @@ class SharedLogitsReader:
         return page
 
     def _forget_closed(self) -> None:
-        """Unmap the pages that their writers have closed, and those of processes that ended."""
         self._pages = {
             place: page
             for place, page in self._pages.items()
@@ -262,7 +251,6 @@ class SharedLogitsReader:
         }
 
     def _open(self, process: int, descriptor: int) -> _Page | None:
-        """Map a page; None where there is none of ours."""
         path = f"/proc/{process}/fd/{descriptor}"
         try:
             if os.readlink(path) != f"/memfd:{_NAME} (deleted)":

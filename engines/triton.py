@@ -39,7 +39,6 @@ class EngineModel:
     """
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
-        """Build the engine; `folder` is the version folder."""
         return load_engine(model_config, folder)
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -63,7 +62,6 @@ class EngineModel:
         return None if self._decoupled else [way.leave_execute() for way in ways]
 
     def finalize(self) -> None:
-        """End the engine's calls and threads."""
         self._engine.close()
         self._logits_writer.close()
         self._metric.close()
@@ -271,7 +269,6 @@ class _ComputedTokens:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
         self._closing.set()
         self._thread.join()
 

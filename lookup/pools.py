@@ -45,7 +45,6 @@ class PooledAnswer(NamedTuple):
 
     @property
     def counted(self) -> int:
-        """Tokens that it counts for."""
         return _counted(len(self.tokens))
 
 
@@ -112,7 +111,6 @@ class LookupPools:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the answers count for."""
         return self._num_tokens
 
     def join(self, name: str, answer: Sequence[int] | NDArray[np.int32]) -> None:

@@ -17,6 +17,5 @@ class PostprocessingModel(ArrayModel):
     name = "postprocessing"
 
     def load(self, model_config: str, folder: Path) -> Answer:
-        """Load the tokenizer."""
         settings = decode(DetokenizerSettings, json.loads(model_config))
         return Postprocessor.load(settings, folder).answer

@@ -20,7 +20,6 @@ class PreprocessingModel(ArrayModel):
     name = "preprocessing"
 
     def load(self, model_config: str, folder: Path) -> Answer:
-        """Load the tokenizer."""
         pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(TokenizerSettings, json.loads(model_config))
         return Preprocessor.load(settings, folder).answer

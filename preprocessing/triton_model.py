@@ -28,12 +28,10 @@ class ArrayModel(ABC):
         """Load the model of this configuration (JSON) whose version lies in ``folder``."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the model."""
         folder = Path(args["model_repository"]) / args["model_version"]
         self._answer = self.load(args["model_config"], folder)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer every request; one that is wrong gets a one-line error."""
         return [self._response(request) for request in requests]
 
     def _response(self, request: Any) -> Any:

@@ -55,7 +55,6 @@ class EmulatedBranchingCall(EmulatedCall):
         return np.concatenate((self.request.input_ids, self.request.draft_ids))
 
     def prepare(self) -> None:
-        """Draft all branches."""
         outcomes, drafts = Outcomes(self.request), self.request.draft_ids.tolist()
         wanted = set(outcomes.accepted_lengths)
         samplers: dict[Branch, EmulatedSampler] = {}
@@ -84,7 +83,6 @@ class EmulatedBranchingCall(EmulatedCall):
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
 
     def compose(self) -> None:
-        """Make the response with the branches."""
         rows = answered(self._branches)
         branches = joined(rows, with_log_probs=self.request.return_log_probs)
         logits = [] if self._stopped else [row for branch in rows for row in branch.logits]
@@ -98,7 +96,6 @@ class EmulatedBranchingCall(EmulatedCall):
         self._send = prepared(self._respond, self._composed)
 
     def answer(self, now_ns: int) -> None:
-        """Send what was composed."""
         self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
         super().answer(now_ns)
 
@@ -122,7 +119,6 @@ class EmulatedBranchingCall(EmulatedCall):
 
 
 def _draft(branch: Branch, sampler: EmulatedSampler) -> None:
-    """Draft what goes on behind a branch."""
     while not branch.over:
         try:
             token = sampler.next()

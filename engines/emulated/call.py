@@ -115,7 +115,6 @@ class EmulatedCall:
         self.computed_tokens += self._steps - first  # the context's last token made the first step
 
     def schedule(self, begin_ns: int, step_ns: int) -> None:
-        """Set when the prepared answer is due: its steps begin at that time."""
         self._begin_ns, self._step_ns = begin_ns, step_ns
         self.due_ns = begin_ns + self._steps * step_ns
 
@@ -132,7 +131,6 @@ class EmulatedCall:
         self.over = True
 
     def compose(self) -> None:
-        """Make the response with the prepared tokens."""
         tokens = self._unsent
         log_probs = _log_probs(tokens) if self.request.return_log_probs else None
         self._composed = EngineResponse(
@@ -157,7 +155,6 @@ class EmulatedCall:
         self._deliver(partial(self._send, self._last_token_ns), final=self.over)
 
     def fail(self, error: EngineError) -> None:
-        """Send the error as the final answer."""
         usage = self._used(self._first_token_ns)
         answer = EngineResponse(error=str(error), code=error.code, usage=usage)
         self._deliver(partial(self._respond, answer), final=True)
@@ -183,7 +180,6 @@ class EmulatedCall:
         return behind
 
     def _unsure(self) -> bool:
-        """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
         limit = self.request.draft_stop_probability
         return limit is not None and self._joint_probability < limit
 
@@ -192,7 +188,6 @@ class EmulatedCall:
         return self._wall_ns(self._begin_ns + self._step_ns) if self._unsent else 0
 
     def _wall_ns(self, timer_ns: int) -> int:
-        """Return a time of the timer as the system's clock has it."""
         return timer_ns + self._clocks_apart_ns
 
     def _used(self, first_token_ns: int) -> CallUsage:

@@ -52,7 +52,6 @@ class EmulatedEngine:
         self.computed_tokens = 0
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        """Start a call. Raises RequestError for one that cannot be served."""
         now_ns, wall_ns = self._timer.now_ns(), self._timer.wall_ns()
         age_ns = max(0, wall_ns - (request.arrival_time_ns or wall_ns))
         begin_ns = now_ns - age_ns
@@ -75,7 +74,6 @@ class EmulatedEngine:
             self._serve(call)
 
     def stop(self, request_id: str) -> None:
-        """End the calls of that id now; unknown ids are ignored."""
         for call in self._open_calls():
             if call.request.request_id == request_id:
                 with call.lock:
@@ -85,7 +83,6 @@ class EmulatedEngine:
                         self._answer(call)
 
     def close(self) -> None:
-        """Fail every call and close the timer."""
         with self._lock:
             self._closing = True
         for call in self._open_calls():

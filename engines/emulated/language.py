@@ -60,18 +60,15 @@ class Language:
         self._shapes = tuple(_shape(alpha) for alpha in self._alpha)
 
     def read(self, ids: Ids) -> Text:
-        """Return the text of ids [n]."""
         digest = zlib.crc32(ids.astype("<i4").tobytes())
         return Text(digest, len(ids), self._kind_after(ids))
 
     def extend(self, text: Text, token: int) -> Text:
-        """Return the text with one more token."""
         digest = zlib.crc32(token.to_bytes(4, "little"), text.digest)
         length = text.length + 1
         return Text(digest, length, self._next_kind(text.easy, token, length))
 
     def best(self, text: Text, *, may_end: bool) -> int:
-        """Return the most likely next token."""
         if may_end and self._ends(text):
             assert self.end_id is not None
             return self.end_id
@@ -189,7 +186,6 @@ def _shape(alpha: float) -> NDArray[np.float64]:
 
 
 def _uniform(key: int, question: int) -> float:
-    """Return a number from [0, 1)."""
     return _mix(key ^ question) / 2**64
 
 

@@ -26,7 +26,6 @@ class Row:
     probabilities: NDArray[np.float64]
 
     def of(self, token: int) -> float:
-        """Return the probability of a token."""
         return float(self.probabilities[self.tokens == token].sum())
 
     def without(self, banned: Ids) -> Row:
@@ -72,7 +71,6 @@ def read_row(logits: Floats) -> Row:
 
 
 def dense(rows: list[Row], vocab_size: int) -> Floats:
-    """Return logits [len(rows), vocab_size]."""
     logits = np.full((len(rows), vocab_size), FLOOR, np.float32)
     lines = np.repeat(np.arange(len(rows)), [len(row.tokens) for row in rows])
     tokens = np.concatenate([row.tokens for row in rows])

@@ -52,14 +52,12 @@ class EmulatedSampler:
         self._ranks: dict[tuple[int, bool], int] = {}  # drawn: by position and kind of text
 
     def next(self) -> Token:
-        """Choose the next token and append it."""
         token = self._choose()
         self.append(token.id)
         return token
 
     @property
     def text(self) -> Text:
-        """What the next token follows."""
         return self._text
 
     def peek(self, *, by_noise: bool) -> int:
@@ -69,7 +67,6 @@ class EmulatedSampler:
         return int(self._rows()[1].tokens[0])
 
     def may_say(self, token: int) -> bool:
-        """Whether the request bans it nowhere here."""
         return not (self._banned() == token).any()
 
     def fork(self, seed: int | None = None) -> EmulatedSampler:
@@ -82,7 +79,6 @@ class EmulatedSampler:
         return forked
 
     def append(self, token: int) -> None:
-        """Lengthen the text by a token that others have chosen."""
         if self._history is not None:
             self._history[self._text.length] = token
         self._text = self._language.extend(self._text, token)
@@ -182,7 +178,6 @@ class EmulatedSampler:
         return own, allowed
 
     def _banned(self) -> Ids:
-        """Return what the request bans here."""
         if self._history is None:
             return NO_IDS
         return self._bans.behind(self._history[: self._text.length])

@@ -60,7 +60,6 @@ class EmulatedSettings:
 
     @property
     def drafts_itself(self) -> bool:
-        """It never does."""
         return False
 
     def __post_init__(self) -> None:

@@ -76,7 +76,6 @@ class LlmapiCall:
             self.answer(final=False)
 
     def answer(self, *, final: bool) -> None:
-        """Send what has not been sent."""
         start, self._answered = self._answered, len(self._tokens)
         log_probs: Floats | None = None
         if self.request.return_log_probs:
@@ -95,11 +94,9 @@ class LlmapiCall:
         self._first_answer = False
 
     def fail(self, message: str, code: ErrorCode = "INTERNAL") -> None:
-        """Send the error as the final answer."""
         self._send(EngineResponse(error=message, code=code, usage=self.usage))
 
     def abort(self) -> None:
-        """Have TensorRT-LLM drop the request, if it runs."""
         if self.result is not None and not (self._aborted or self.result.finished):
             self._aborted = True
             self.result.abort()

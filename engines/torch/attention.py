@@ -29,8 +29,7 @@ class Attending(Protocol):
     """New tokens of a forward pass, and what they look at."""
 
     @property
-    def count(self) -> int:
-        """How many tokens."""
+    def count(self) -> int: ...
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
@@ -45,8 +44,7 @@ class Packed(Attending, Protocol):
     """New tokens of one call in a forward pass, of which the last `rows` want logits."""
 
     @property
-    def rows(self) -> int:
-        """How many rows of logits."""
+    def rows(self) -> int: ...
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -70,18 +68,15 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Position behind the last new token."""
         return self.start + self.count
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Where the new tokens stand in the text: [count]."""
         return np.arange(self.start, self.end)
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
     ) -> torch.Tensor:
-        """Write the new keys and values, then attend to all of the sequence's."""
         query, key, value = qkv
         start, end = self.start, self.end
         keys, values = self.entry.layers[layer]
@@ -142,7 +137,6 @@ def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
 
 
 def use(segments: Sequence[Packed]) -> None:
-    """Say what the next forward pass of this thread works on."""
     _current.segments = segments
 
 

@@ -30,13 +30,11 @@ class BranchSegment:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Where the tokens stand in their texts: [n]."""
         return self.leaves + self.own.length
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
     ) -> torch.Tensor:
-        """Write the new keys and values; attend to the shared text and to each branch's own."""
         query, key, value = (part[0] for part in qkv)  # [heads, n, size]
         new = self.own.length
         own_keys, own_values = self.own.layers[layer]

@@ -27,7 +27,6 @@ class BranchSampler(TorchSampler):
 
     @property
     def vocab_size(self) -> int:
-        """Width of logits."""
         return self._vocab_size
 
     def rank(self, scores: Row, position: int, count: int) -> list[int]:

@@ -54,30 +54,25 @@ class BranchingSequence(TorchSequence):
 
     @property
     def pending(self) -> int:
-        """Known tokens that the model has not seen: of the text, then of the branches."""
         return self._unseen if self._kv else super().pending
 
     @property
     def tail(self) -> int:
-        """How many tokens the model must see in one pass."""
         return len(self._live) if self._kv else super().tail
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
-        """The tokens of the next forward pass: [count]."""
         if self._kv is None:
             return super().next_tokens(count)
         tokens = [(branch.tokens or [branch.token])[-1] for branch in self._live]
         return np.array(tokens, np.int64)
 
     def segment(self, count: int) -> Packed:
-        """What the attention of the next forward pass must know of them."""
         if self._kv is None:
             return super().segment(count)
         assert self.entry is not None
         return BranchSegment(self.entry, self._kv, self._leaves())
 
     def schedule(self, count: int) -> None:
-        """Count `count` tokens as seen by the model."""
         if self._kv is None:
             super().schedule(count)
             return
@@ -86,7 +81,6 @@ class BranchingSequence(TorchSequence):
         self._unseen = 0
 
     def advance(self, step: StepLogits) -> bool:
-        """Choose from `tail` rows of logits; say whether the call, now answered, is over."""
         self._last_token_ns = time.time_ns()
         if self._kv is None:
             self._branch_out(self.sampler.process(step.logits, self.tokens, self.prompt_length))
@@ -98,7 +92,6 @@ class BranchingSequence(TorchSequence):
         return not self._live
 
     def answer(self, *, final: bool) -> None:
-        """Send what there is of the branches."""
         rows = answered(self._branches)
         logits = [] if self.stopped else [row for branch in rows for row in branch.logits]
         self._send(
@@ -177,7 +170,6 @@ class BranchingSequence(TorchSequence):
         return (torch.stack(rows) if rows else logits[:0]), able
 
     def _go_on(self) -> None:
-        """Drop the branches that are over."""
         left = [i for i, branch in enumerate(self._live) if not branch.over]
         if 0 < len(left) < len(self._live):
             assert self._kv is not None
@@ -190,11 +182,9 @@ class BranchingSequence(TorchSequence):
         return np.array([self.prompt_length + branch.accepted for branch in self._live], np.int64)
 
     def _end(self, branch: Branch) -> int:
-        """Position of the next token behind a branch."""
         return self.prompt_length + branch.accepted + 1 + len(branch.tokens)
 
     def _text(self, branch: Branch) -> NDArray[np.int64]:
-        """All that a branch's next token follows."""
         start = self.tokens[: self.prompt_length + branch.accepted]
         return np.concatenate((start, [branch.token, *branch.tokens]))
 

@@ -63,7 +63,6 @@ class TorchEngine:
         ready.result()
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        """Start a call. Raises RequestError for one that cannot be served."""
         check(
             request,
             self._settings,
@@ -85,20 +84,17 @@ class TorchEngine:
             self._wake.notify()
 
     def stop(self, request_id: str) -> None:
-        """End the calls of that id within a step; unknown ids are ignored."""
         with self._wake:
             self._stops.add(request_id)
             self._wake.notify()
 
     def close(self) -> None:
-        """Fail every call and end the thread."""
         with self._wake:
             self._closing = True
             self._wake.notify()
         self._thread.join()
 
     def _sequence_of(self, request: EngineRequest, respond: Respond) -> TorchSequence:
-        """Return a call that begins. Raises RequestError."""
         vocab_size, device = self._model.vocab_size, self._model.device
         if not request.branches:
             sampler = TorchSampler(request, vocab_size, device)
@@ -161,7 +157,6 @@ class TorchEngine:
         return not closing
 
     def _step(self) -> None:
-        """Admit, schedule, run, and let every call take its next tokens."""
         self._admit()
         for sequence in self._scheduler.in_the_way():
             self._finish(sequence)
@@ -219,7 +214,6 @@ class TorchEngine:
         )
 
     def _take(self, chosen: list[tuple[TorchSequence, int]], parts: list[StepLogits]) -> None:
-        """Let every call that still runs take its part of a step."""
         for (sequence, count), part in zip(chosen, parts, strict=True):
             if not sequence.over:
                 sequence.schedule(count)

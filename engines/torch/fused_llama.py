@@ -100,7 +100,6 @@ class FusedLlama:
 
 
 def supports(model: Any) -> bool:
-    """Whether a transformers model is one that `FusedLlama` can take over."""
     config = model.config
     rope = getattr(model, "model", None) and getattr(model.model, "rotary_emb", None)
     return (

@@ -22,13 +22,11 @@ class PackedLinear(nn.Module):
     """A linear layer whose weight oneDNN has packed; for float32 on a CPU."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Pack weight [out, in]; bias [out]."""
         super().__init__()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight)
         self._bias = bias
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Map rows [..., n, in] to [..., n, out]."""
         count = rows.shape[-2]
         missing = padded(count) - count
         if missing:
@@ -59,12 +57,10 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., tor
 
 
 def can_pack() -> bool:
-    """Whether this PyTorch has oneDNN's packed products."""
     return hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Replace the model's large linear layers, where this PyTorch can."""
     if not can_pack():
         return
     for module in list(model.modules()):

@@ -48,7 +48,6 @@ class LogProbRecorder:
             self._top_ids.append(torch.zeros(count, self._num_top, dtype=torch.int32))
 
     def take(self) -> tuple[Floats, LikeliestTokens | None]:
-        """Return what came since this was called last."""
         values, self._values = self._values, []
         self.total += sum(values)
         return np.array(values, np.float32), self._take_top()

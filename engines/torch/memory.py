@@ -49,7 +49,6 @@ def check_fit(weights: int, cache: int, *, free: int, total: int, fraction: floa
 
 
 def weight_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Bytes of a checkpoint's weights once loaded."""
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     weights: int = sum(weight.numel() for weight in model.parameters())
@@ -57,7 +56,6 @@ def weight_bytes(config: Any, dtype: torch.dtype) -> int:
 
 
 def cache_bytes(config: Any, settings: TorchSettings, dtype: torch.dtype) -> int:
-    """Bytes that a GPU gives a full KV cache at most."""
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads

@@ -64,7 +64,6 @@ class PackedModel:
 
     @property
     def chooses(self) -> bool:
-        """Whether `run` is there."""
         return self._paged is not None
 
     def step(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> StepLogits:

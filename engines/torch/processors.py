@@ -26,7 +26,6 @@ class CountPenaltyLogitsProcessor(LogitsProcessor):
         self._frequency = frequency
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Lower the scores [1, vocab] of the tokens in input_ids [1, n]."""
         counts = torch.bincount(input_ids[0], minlength=scores.shape[-1]).to(scores.dtype)
         return scores - self._frequency * counts - self._presence * (counts > 0)
 
@@ -38,7 +37,6 @@ class MinPLogitsWarper(LogitsProcessor):
         self._log_min_p = math.log(min_p)
 
     def __call__(self, input_ids: torch.Tensor | None, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Return scores [rows, vocab]; -inf: never drawn."""
         least = scores.amax(-1, keepdim=True) + self._log_min_p
         return scores.masked_fill(scores < least, -torch.inf)
 
@@ -55,7 +53,6 @@ class TemperatureLogitsWarper(LogitsProcessor):
         self._temperature = max(temperature, _LEAST_DIVISOR)
 
     def __call__(self, input_ids: torch.Tensor | None, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Return scores [rows, vocab] of the same distribution, warped."""
         return (scores - scores.amax(-1, keepdim=True)) / self._temperature
 
 

@@ -55,7 +55,6 @@ class TorchSampler:
 
     @property
     def looks_at_text(self) -> bool:
-        """Whether logits need bias, penalties, bans or masks before a token is chosen from them."""
         return self._bias is not None or any((self._history, self._bans, self._masks))
 
     @property
@@ -65,12 +64,10 @@ class TorchSampler:
 
     @property
     def seed(self) -> int:
-        """Of the noise that tokens are drawn with."""
         return self._seed
 
     @property
     def verifies_by_logits(self) -> bool:
-        """Whether drafts are verified by what they were drawn from."""
         logits = self._draft_logits
         return logits is not None and len(logits) > 0 and not self._greedy
 

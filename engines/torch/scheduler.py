@@ -29,25 +29,20 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Calls that have been admitted."""
         return len(self._running)
 
     @property
     def first_waiting(self) -> TorchSequence:
-        """The call that would be admitted next."""
         return self._waiting[0]
 
     @property
     def calls(self) -> list[TorchSequence]:
-        """All calls, running and waiting."""
         return [*self._running, *self._waiting]
 
     def add(self, sequence: TorchSequence) -> None:
-        """Queue a call."""
         self._waiting.append(sequence)
 
     def admit(self) -> None:
-        """Give waiting calls their entries in the KV cache while there are blocks for them."""
         while self._waiting:
             sequence = self._waiting[0]
             entry = self._cache.acquire(sequence.tokens, sequence.reusable, sequence.max_length)
@@ -68,7 +63,6 @@ class Scheduler:
                 yield call
 
     def schedule(self) -> list[tuple[TorchSequence, int]]:
-        """Return whose tokens go through the model now, and how many of each."""
         budget = self._max_batch_tokens
         chosen: list[tuple[TorchSequence, int]] = []
         for sequence in self._by_urgency():

@@ -97,12 +97,10 @@ class TorchSequence:
 
     @property
     def wants_all_rows(self) -> bool:
-        """Whether the logits of all tokens are wanted, not those of the last ones alone."""
         return self.request.return_context_logits or self.request.return_prompt_log_probs
 
     @property
     def computed(self) -> int:
-        """Tokens whose keys and values are there."""
         return self.entry.length if self.entry else 0
 
     @property
@@ -141,11 +139,9 @@ class TorchSequence:
 
     @property
     def num_generated(self) -> int:
-        """New tokens of the call so far."""
         return len(self._generated)
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
-        """The tokens of the next forward pass: [count]."""
         return self.tokens[self.computed : self.computed + count]
 
     def segment(self, count: int) -> Packed:
@@ -158,7 +154,6 @@ class TorchSequence:
         return Segment(self.entry, count, count if self.wants_all_rows else rows)
 
     def schedule(self, count: int) -> None:
-        """Count `count` tokens as seen by the model."""
         assert self.entry is not None
         self.entry.length += count
         self._computed += count
@@ -198,7 +193,6 @@ class TorchSequence:
         return over or self.abandoned
 
     def answer(self, *, final: bool) -> None:
-        """Send what has not been sent."""
         start, self._answered = self._answered, self.num_generated
         request = self.request
         log_probs, top = self._log_probs.take() if request.return_log_probs else (None, None)
@@ -222,7 +216,6 @@ class TorchSequence:
         self._first_answer = False
 
     def fail(self, message: str, code: ErrorCode) -> None:
-        """Send the error as the final answer."""
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineResponse) -> None:
@@ -253,7 +246,6 @@ class TorchSequence:
         return kept[:2]
 
     def _draft(self, new: list[int]) -> None:
-        """Let the drafter, if there is one, take in new tokens and propose the next."""
         if self.drafter is None:
             return
         self.drafter.note(new)
@@ -280,14 +272,12 @@ class TorchSequence:
             self._generation_logits.append(first_rows(scores, len(tokens)))
 
     def _truncate(self, first: int) -> None:
-        """Forget the keys and values of drafts that were not accepted."""
         assert self.entry is not None
         self.drafts = []
         self.length = self.prompt_length + self.num_generated
         self.entry.length = max(first, min(self.entry.length, self.length - 1))
 
     def _unsure(self, scores: Rows, tokens: list[int], step: StepLogits) -> bool:
-        """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
         limit = self.request.draft_stop_probability
         if limit is None or not tokens:
             return False

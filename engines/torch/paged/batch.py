@@ -27,7 +27,6 @@ class PagedRow(NamedTuple):
 
 
 def rows_of(segments: Sequence[Packed]) -> list[PagedRow]:
-    """Return a row for each call's text, or for each of its branches."""
     return [row for segment in segments for row in _rows(segment)]
 
 
@@ -51,7 +50,6 @@ class Bucket(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """New tokens, padding included."""
         return self.rows * self.width
 
     def holds(self, rows: Sequence[PagedRow], page_tokens: int) -> bool:
@@ -103,12 +101,10 @@ class PagedBatch:
 
     @staticmethod
     def size_of(tokens: int, rows: int, pages: int) -> int:
-        """How many numbers a step of these sizes has."""
         return 4 * tokens + 2 * rows + 1 + rows * pages
 
     @property
     def rows(self) -> int:
-        """How many texts."""
         return len(self.lengths)
 
     @cached_property

@@ -49,7 +49,6 @@ class PreparedSteps(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many."""
         return len(self.numbers)
 
 
@@ -88,7 +87,6 @@ class PagedRunner:
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
         return self._device
 
     @property
@@ -198,7 +196,6 @@ class PagedRunner:
     def _exact(
         self, ids: NDArray[np.int64], rows: Sequence[PagedRow], wanted: NDArray[np.int64]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run a step of any size, such as a prompt's."""
         pages = max(len(row.pages) for row in rows)
         sizes = (len(ids), len(rows), pages, max(row.new for row in rows))
         memory = torch.empty(PagedBatch.size_of(*sizes[:3]), dtype=torch.int32)
