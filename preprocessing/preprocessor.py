@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tandem.contract import preprocessing as tensors
+from tandem.contract.heap import trim_heap
 from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.settings import TokenizerSettings
 from tandem.preprocessing.tokenizer import load_tokenizer, special_token_ids
@@ -77,7 +77,7 @@ class Preprocessor:
             if any(name in wanted for name in names):
                 outputs |= zip(names, make(inputs), strict=True)
         if sum(map(len, inputs[tensors.QUERY].flat)) > LONG_TEXT_BYTES:
-            _give_memory_back()
+            trim_heap()  # reading it takes a hundred times its size
         return {name: array for name, array in outputs.items() if name in wanted}
 
     def _prompts(self, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
@@ -183,13 +183,6 @@ def _check(inputs: Mapping[str, Array]) -> None:
     for query in (tensors.QUERY, tensors.DECODER_QUERY):
         if query in inputs and inputs[query].shape != (batch, 1):
             raise InputError(f"{query}: shape is {list(inputs[query].shape)}, not [{batch}, 1]")
-
-
-def _give_memory_back() -> None:
-    """A long text takes a hundred times its size while it is read; glibc would keep all that."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> None:

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from tandem.engines.emulated.row import Row
 from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
+from tandem.engines.noise import mixed
 from tandem.engines.request import Ids
 
-_MASK = 2**64 - 1
 # Set one question's answers apart.
 _KIND, _END, _RANK = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _FAR = 20.0  # the logarithm of a rank that no vocabulary has
@@ -109,7 +109,7 @@ class Language:
         rank, row = self._rank(text), []
         if truth == first:
             rank, row = 0, self._candidates(text).tolist()
-        start = _mix(text.digest << 32 | text.length) % self._words + 2 * CANDIDATES
+        start = mixed(text.digest << 32 | text.length) % self._words + 2 * CANDIDATES
         others = (self._low + (start + i) % self._words for i in range(self._words))
         said = {first, truth, *row}
         fillers = (token for token in others if token not in said)
@@ -132,7 +132,7 @@ class Language:
 
     def _first(self, text: Text) -> int:
         """The best candidate, counted from `low_id` and round; the others follow it."""
-        bits = _mix(text.digest << 32 | text.length)
+        bits = mixed(text.digest << 32 | text.length)
         first = bits % self._words
         return first if self._knows(text, bits) else first + CANDIDATES
 
@@ -145,7 +145,7 @@ class Language:
         mean = self._settings.mean_answer_len
         if not mean or _uniform(text.digest << 32 | text.length, _END) * mean >= 1:
             return False
-        return self._knows(text, _mix(text.digest << 32 | text.length))
+        return self._knows(text, mixed(text.digest << 32 | text.length))
 
     def _next_kind(self, easy: bool, token: int, length: int) -> bool:
         """Whether the position behind `token`, the text's `length`-th, is easy."""
@@ -186,11 +186,4 @@ def _shape(alpha: float) -> NDArray[np.float64]:
 
 
 def _uniform(key: int, question: int) -> float:
-    return _mix(key ^ question) / 2**64
-
-
-def _mix(x: int) -> int:
-    """Return 64 well mixed bits: the finalizer of SplitMix64 (Steele et al. 2014)."""
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
-    return x ^ x >> 31
+    return mixed(key ^ question) / 2**64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 from concurrent.futures import Future
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from tandem.contract.errors import ErrorCode
+from tandem.contract.heap import trim_heap
 from tandem.engines.admission import check
 from tandem.engines.capabilities import TORCH, TORCH_LOOKUP
 from tandem.engines.engine import Respond
@@ -138,7 +138,7 @@ class TorchEngine:
         self._model = PackedModel(settings, folder, load)
         self._cache = self._model.cache
         self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
-        _return_freed_memory()
+        trim_heap()  # loading has freed as much as a model weighs
 
     def _take_news(self) -> bool:
         """Wait for work, take in new calls and stops; say whether to go on."""
@@ -253,10 +253,3 @@ class TorchEngine:
     def _end_all(self, error: str, code: ErrorCode = "INTERNAL") -> None:
         for sequence in self._scheduler.calls:
             self._end(sequence, error, code)
-
-
-def _return_freed_memory() -> None:
-    """Loading frees as much as a model weighs; glibc would keep it for itself."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
-        trim(0)
