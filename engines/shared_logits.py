@@ -24,8 +24,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.engines.errors import ResponseError
 from tandem.engines.request import Floats
-from tandem.engines.response_memory import ResponseError
 
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
 

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tandem.engines.bans import Bans
+from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.emulated.language import Language, Text
 from tandem.engines.emulated.row import Row, read_row
 from tandem.engines.emulated.settings import CANDIDATES
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
 from tandem.engines.request import NO_IDS, EngineRequest, Ids
-from tandem.engines.token_masks import TokenMasks
 from tandem.sampling.acceptance import accepts
 
 _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)

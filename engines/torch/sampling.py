@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.bans import Bans
+from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, key_of, uniform
 from tandem.engines.request import EngineRequest
-from tandem.engines.token_masks import TokenMasks
 from tandem.engines.torch.paged.noise import exponentials_of, keys_on
 from tandem.engines.torch.processors import history_processors, warpers
 from tandem.engines.torch.scores import LazyRows, Row, Rows
