@@ -18,8 +18,7 @@ from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.attention import Packed
-from tandem.engines.torch.branch_sampling import BranchSampler
-from tandem.engines.torch.branching import BranchingSequence
+from tandem.engines.torch.branching import BranchingSequence, BranchSampler
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.drafter import Drafters
 from tandem.engines.torch.model import PackedModel

@@ -19,8 +19,7 @@ from tandem.engines.torch.kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.paged.cache import PagedKVCache
 from tandem.engines.torch.paged.choosing import TokenChoice
-from tandem.engines.torch.paged.run import run_steps
-from tandem.engines.torch.paged.runner import PagedRunner
+from tandem.engines.torch.paged.runner import PagedRunner, run_steps
 from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.torch.attention import Packed, Segment
-from tandem.engines.torch.branch_attention import BranchSegment
+from tandem.engines.torch.attention import BranchSegment, Packed, Segment
 from tandem.engines.torch.paged.cache import PagedBranchKV, PagedEntry
 from tandem.engines.torch.paged.pool import PADDING
 
