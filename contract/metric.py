@@ -31,14 +31,14 @@ class MetricList(list[Metric]):
     """The metrics of one program."""
 
     def counter(self, name: str, help_: str) -> Metric:
-        return self._declare(Metric(name, "counter", help_))
+        return self._add(Metric(name, "counter", help_))
 
     def gauge(self, name: str, help_: str) -> Metric:
-        return self._declare(Metric(name, "gauge", help_))
+        return self._add(Metric(name, "gauge", help_))
 
     def histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Metric:
-        return self._declare(Metric(name, "histogram", help_, buckets))
+        return self._add(Metric(name, "histogram", help_, buckets))
 
-    def _declare(self, metric: Metric) -> Metric:
+    def _add(self, metric: Metric) -> Metric:
         self.append(metric)
         return metric

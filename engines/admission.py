@@ -111,7 +111,6 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
 
 
 def _check_branches_alone(request: EngineRequest) -> None:
-    """A call that drafts behind outcomes answers nothing else."""
     refused = {
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,

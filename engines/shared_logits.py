@@ -47,11 +47,8 @@ class _Page:
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, 0)
+        self.capacity = len(self._memory) - _HEADER_BYTES  # bytes for logits
         self._header = np.frombuffer(self._memory, np.uint64, _HEADER_BYTES // 8)
-
-    @property
-    def capacity(self) -> int:
-        return len(self._memory) - _HEADER_BYTES
 
     def logits(self) -> Floats:
         rows, width = int(self._header[_ROWS]), int(self._header[_WIDTH])
@@ -71,18 +68,15 @@ class _Page:
 
     def try_free(self) -> bool:
         """Withdraw it if nobody has read it yet; return whether nobody reads it, or will."""
-        return self.returned or self.withdraw() or not os.path.exists(f"/proc/{self._reader}")
+        reader = int(self._header[_READER])
+        return self.returned or self.withdraw() or not os.path.exists(f"/proc/{reader}")
 
     @property
     def closed(self) -> bool:
         return bool(self._header[_CLOSED])
 
-    @property
-    def _reader(self) -> int:
-        return int(self._header[_READER])
-
     def close(self) -> None:
-        self._header[_CLOSED] = 1
+        self._header[_CLOSED] = 1  # readers forget it; one that reads it now reads on
 
     def withdraw(self) -> bool:
         """Take back a page that nobody has read; return whether that was so."""
@@ -239,16 +233,14 @@ class SharedLogitsReader:
         page = self._open(process, descriptor)
         if page is None or not page.take(number):
             return None
-        self._forget_closed()
-        self._pages[process, descriptor] = page
-        return page
-
-    def _forget_closed(self) -> None:
+        # Unmap the pages that their writers have closed, and those of processes that ended.
         self._pages = {
             place: page
             for place, page in self._pages.items()
             if not page.closed and os.path.exists(f"/proc/{place[0]}")
         }
+        self._pages[process, descriptor] = page
+        return page
 
     def _open(self, process: int, descriptor: int) -> _Page | None:
         path = f"/proc/{process}/fd/{descriptor}"

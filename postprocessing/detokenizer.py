@@ -188,7 +188,6 @@ class PieceDetokenizer:
 
 
 def _decoder_steps(tokenizer: Tokenizer) -> list[str]:
-    """Name the steps of a tokenizer's decoder as tokenizer.json writes them."""
     # The state is the decoder's part of tokenizer.json; all of it would be megabytes.
     decoder = tokenizer.decoder
     return [] if decoder is None else list(_step_names(json.loads(decoder.__getstate__())))

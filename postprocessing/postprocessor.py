@@ -58,20 +58,17 @@ class Postprocessor:
             answer: dict[str, Array] = {}
             answer[tensors.OUTPUT] = np.array([text.encode() for text in texts], dtype=object)
             if tensors.TEXT_LENGTHS in wanted:
-                answer[tensors.TEXT_LENGTHS] = self._text_lengths(sequences, lengths)
+                rows = [
+                    text_lengths(self._detokenizer, ids, length)
+                    for ids, length in zip(sequences, lengths, strict=True)
+                ]
+                padded = np.zeros((len(rows), max(map(len, rows), default=0)), np.int32)
+                for at, row in enumerate(rows):
+                    padded[at, : len(row)] = row
+                answer[tensors.TEXT_LENGTHS] = padded
         except OverflowError as error:  # cheaper than looking at every id of every window
             raise InputError(f"{tensors.TOKENS_BATCH}: an id is negative") from error
         return answer
-
-    def _text_lengths(self, sequences: list[list[int]], context_lengths: list[int]) -> Array:
-        rows = [
-            text_lengths(self._detokenizer, ids, length)
-            for ids, length in zip(sequences, context_lengths, strict=True)
-        ]
-        array = np.zeros((len(rows), max(map(len, rows), default=0)), np.int32)
-        for at, row in enumerate(rows):
-            array[at, : len(row)] = row
-        return array
 
 
 def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]:

@@ -66,7 +66,6 @@ def longest_token_bytes(tokenizer: Tokenizer) -> int:
 
 
 def _state(part: Any) -> str:
-    """The part of tokenizer.json that describes a tokenizer's part."""
     return "" if part is None else part.__getstate__().decode()
 
 
@@ -171,7 +170,6 @@ def _content(value: Any) -> str | None:
 
 
 def _bos_and_eos(tokenizer: Tokenizer, config: dict[str, Any]) -> processors.TemplateProcessing:
-    """Add BOS and EOS to a text where the config says so."""
     names = {side: _content(config.get(f"{side}_token")) or GPT2_END for side in ("bos", "eos")}
     ids = {name: tokenizer.token_to_id(name) for name in names.values()}
     added = {

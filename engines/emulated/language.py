@@ -85,7 +85,6 @@ class Language:
         return self._shapes[text.easy]
 
     def row(self, text: Text, *, may_end: bool) -> Row:
-        """Return all that may follow."""
         tokens = self._candidates(text)
         tokens[0] = self.best(text, may_end=may_end)
         return Row(tokens, self._shapes[text.easy])
@@ -141,7 +140,6 @@ class Language:
         return not self._drafting or (bits >> 32) < self._alpha[text.easy] * 2**32
 
     def _ends(self, text: Text) -> bool:
-        """Whether this engine takes the text to be at its end."""
         mean = self._settings.mean_answer_len
         if not mean or _uniform(text.digest << 32 | text.length, _END) * mean >= 1:
             return False

@@ -39,7 +39,6 @@ class Row:
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
     def warped(self, sampling: SamplingNumbers) -> Row:
-        """Return the row that tokens are drawn from."""
         if sampling.temperature == 1 and not sampling.truncates:
             return self
         scores = warp(np.log(self.probabilities), sampling)
@@ -47,7 +46,6 @@ class Row:
         return _normalised(self.tokens[kept], np.exp(scores[kept] - scores[0]))
 
     def draw(self, noise: Floats) -> int:
-        """Sample by noise [>= n] from Exp(1): the Gumbel trick, by rank."""
         return int(self.tokens[np.argmax(self.probabilities / noise[: len(self.tokens)])])
 
     def minus(self, other: Row) -> Row:

@@ -201,10 +201,6 @@ class BranchSampler(TorchSampler):
         self._shares_noise = self._seeds is None and not request.return_generation_logits
         self._noise_at: dict[tuple[int, int], torch.Tensor] = {}
 
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
     def rank(self, scores: Row, position: int, count: int) -> list[int]:
         """Return up to `count` tokens that may stand at `position`, the likeliest first.
 
@@ -216,7 +212,7 @@ class BranchSampler(TorchSampler):
         else:
             weights, least = self._probabilities(scores), 0.0
             if self._shares_noise:
-                weights = weights / self._noise(self._seed, position)
+                weights = weights / self._noise(self.seed, position)
         best = weights.topk(min(count, len(weights)))
         return best.indices[best.values > least].tolist()
 
@@ -225,7 +221,7 @@ class BranchSampler(TorchSampler):
     ) -> list[int]:
         """Return a token per row of scores [rows, vocab_size], of branches at these positions."""
         if not self._greedy:
-            seeds = self._seeds or [self._seed] * (max(accepted) + 1)
+            seeds = self._seeds or [self.seed] * (max(accepted) + 1)
             keys = [(seeds[j], position) for j, position in zip(accepted, positions, strict=True)]
             self._forget_before(keys)
             noise = [self._noise(*key) for key in keys]
@@ -248,7 +244,7 @@ class BranchSampler(TorchSampler):
         """Return the noise [vocab_size] that a plain call draws the token there with."""
         key = (seed, position)
         if key not in self._noise_at:
-            noise = exponentials(seed, position, Purpose.SAMPLE, self._vocab_size)
+            noise = exponentials(seed, position, Purpose.SAMPLE, self.vocab_size)
             self._noise_at[key] = torch.from_numpy(np.ascontiguousarray(noise)).to(self._device)
         return self._noise_at[key]
 

@@ -69,7 +69,12 @@ class Drafters:
         self._lock = threading.Lock()
 
     def drafter_for(self, request: EngineRequest) -> LookupDrafter:
-        drafter = self._take(request.input_ids) or LookupDrafter(self._settings)
+        with self._lock:
+            fitting = [idle for idle in self._idle if idle.knows_beginning_of(request.input_ids)]
+            best = max(fitting, key=len, default=None)
+            if best is not None:
+                self._idle.remove(best)
+        drafter = LookupDrafter(self._settings) if best is None else best
         drafter.begin(request)
         return drafter
 
@@ -78,11 +83,3 @@ class Drafters:
             self._idle.append(drafter)
             while sum(map(len, self._idle)) > self._settings.kv_cache_tokens:
                 self._idle.pop(0)
-
-    def _take(self, context: Ids) -> LookupDrafter | None:
-        with self._lock:
-            fitting = [idle for idle in self._idle if idle.knows_beginning_of(context)]
-            best = max(fitting, key=len, default=None)
-            if best is not None:
-                self._idle.remove(best)
-            return best

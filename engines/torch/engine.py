@@ -62,12 +62,8 @@ class TorchEngine:
         ready.result()
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        check(
-            request,
-            self._settings,
-            self._model.vocab_size,
-            self._settings.draft_vocab_size,
-        )
+        settings = self._settings
+        check(request, settings, self._model.vocab_size, settings.draft_vocab_size)
         sequence = self._sequence_of(request, respond)
         needed = self._cache.blocks_for(sequence.max_length)
         if needed > self._cache.total_blocks:
@@ -182,10 +178,8 @@ class TorchEngine:
                 return self._scheduler.admit()
             except Exception as error:
                 log.exception("a call could not be admitted")
-                first = self._scheduler.first_waiting
-                self._end(
-                    first, f"the engine has no room for its keys and values: {first_line(error)}"
-                )
+                message = f"the engine has no room for its keys and values: {first_line(error)}"
+                self._end(self._scheduler.waiting[0], message)
 
     def _forward(
         self, chosen: list[tuple[TorchSequence, int]], segments: list[Packed]
@@ -206,7 +200,7 @@ class TorchEngine:
 
     def _steps_ahead(self, chosen: list[tuple[TorchSequence, int]]) -> int:
         """How many steps may run before anybody looks: none of the calls may have to wait."""
-        if len(chosen) < self._scheduler.num_running:
+        if len(chosen) < len(self._scheduler.running):
             return 1
         return min(
             sequence.steps_ahead if count == sequence.pending else 1 for sequence, count in chosen

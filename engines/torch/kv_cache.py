@@ -33,14 +33,10 @@ class KVShape:
     dtype: torch.dtype
     device: torch.device
 
-    @property
-    def values_per_token(self) -> int:
-        return sum(heads * (key + value) for heads, key, value in self.layers)
-
     def allocate(self, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return a (key, value) pair a layer, each [heads, tokens, size], uninitialised."""
-        memory = self._memory(self.values_per_token * tokens)
         sizes = [n * h * tokens for h, key, value in self.layers for n in (key, value)]
+        memory = self._memory(sum(sizes))
         parts = iter(torch.split(memory, sizes))
         return [
             (next(parts).view(h, tokens, key), next(parts).view(h, tokens, value))
@@ -203,7 +199,6 @@ class KVCache:
         return self._free_blocks < 0
 
     def release(self, entry: KVEntry) -> None:
-        """End a call; what its entry holds stays for reuse."""
         self._entries.remove(entry)
         entry.busy = False
         entry.lent_blocks = 0

@@ -59,7 +59,6 @@ class PagePool:
         self._references[list(pages)] += 1
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Let one less have these pages; those that nobody has are free."""
         for page in pages:
             self._references[page] -= 1
             if not self._references[page]:

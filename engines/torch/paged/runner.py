@@ -65,22 +65,23 @@ class PagedRunner:
     ) -> None:
         self._llama = llama
         self._pool = cache.pool
-        self._device = cache.pool.memory.device
+        self.device = cache.pool.memory.device
         self._attention = choose(cache.pool, llama.num_heads, llama.windows)
         longest = cache.blocks_for(settings.max_seq_len)
+        max_tokens = min(MAX_TOKENS, settings.max_batch_tokens)
         max_width = max(MIN_WIDTH, settings.max_draft_len + 1)
         self.buckets = [
             bucket
-            for bucket in buckets(MAX_ROWS, max_width, longest, self._max_tokens(settings))
+            for bucket in buckets(MAX_ROWS, max_width, longest, max_tokens)
             if self._attention is gathered or bucket.pages == longest  # others skip unused pages
         ]
         size = max(_size(bucket) for bucket in self.buckets)
-        self._numbers = torch.zeros(size, dtype=torch.int32, device=self._device)
+        self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._staging = torch.zeros(size, dtype=torch.int32, pin_memory=self._on_cuda)
         tokens = max(bucket.tokens for bucket in self.buckets)
         dtype = cache.shape.dtype
-        self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self._device)
-        self._best = torch.zeros(tokens, dtype=torch.int64, device=self._device)
+        self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self.device)
+        self._best = torch.zeros(tokens, dtype=torch.int64, device=self.device)
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
         sizes = [_size(bucket) for bucket in self.buckets if bucket.width == 1]
         self._prepared = torch.zeros(
@@ -88,12 +89,8 @@ class PagedRunner:
         )
 
     @property
-    def device(self) -> torch.device:
-        return self._device
-
-    @property
     def _on_cuda(self) -> bool:
-        return self._device.type == "cuda"
+        return self.device.type == "cuda"
 
     def capture(self) -> None:
         """Capture a graph of each bucket, the largest first, so that all share its memory.
@@ -102,18 +99,18 @@ class PagedRunner:
         """
         if not self._on_cuda:
             return
-        torch.cuda.set_device(self._device)  # of this thread, which runs every step
-        began, before = time.monotonic(), torch.cuda.mem_get_info(self._device)[0]
+        torch.cuda.set_device(self.device)  # of this thread, which runs every step
+        began, before = time.monotonic(), torch.cuda.mem_get_info(self.device)[0]
         memory = torch.cuda.graph_pool_handle()
         for bucket in reversed(self.buckets):
             for _ in range(2):  # libraries make their handles and choose their kernels
                 self._run_padded(bucket)
-            torch.cuda.synchronize(self._device)
+            torch.cuda.synchronize(self.device)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=memory):
                 self._run_padded(bucket)
             self._graphs[bucket] = graph
-        taken = before - torch.cuda.mem_get_info(self._device)[0]
+        taken = before - torch.cuda.mem_get_info(self.device)[0]
         seconds = time.monotonic() - began
         log.info("%d CUDA graphs in %.1f s, %d MiB", len(self._graphs), seconds, taken >> 20)
 
@@ -147,7 +144,7 @@ class PagedRunner:
         for step, memory in enumerate(numbers):
             behind = [PagedRow(row.start + row.new + step, 1, row.pages) for row in rows]
             write(_batch(memory, bucket), unknown, behind, self._pool.page_tokens)
-        sent = numbers.to(self._device, non_blocking=True)
+        sent = numbers.to(self.device, non_blocking=True)
         return PreparedSteps(bucket, sent, len(rows))
 
     def step_ahead(
@@ -202,17 +199,13 @@ class PagedRunner:
         sizes = (len(ids), len(rows), pages, max(row.new for row in rows))
         memory = torch.empty(PagedBatch.size_of(*sizes[:3]), dtype=torch.int32)
         write(PagedBatch(memory, *sizes), ids, rows, self._pool.page_tokens)
-        chosen = torch.from_numpy(wanted).to(self._device)
-        logits = self._run(PagedBatch(memory.to(self._device), *sizes), chosen)
+        chosen = torch.from_numpy(wanted).to(self.device)
+        logits = self._run(PagedBatch(memory.to(self.device), *sizes), chosen)
         return logits, logits.argmax(-1)
 
     def _run(self, batch: PagedBatch, rows: torch.Tensor | None) -> torch.Tensor:
         step = PagedStep(batch, self._pool, self._attention)
         return self._llama.forward(batch.ids, batch.positions, rows, [step])
-
-    @staticmethod
-    def _max_tokens(settings: TorchSettings) -> int:
-        return min(MAX_TOKENS, settings.max_batch_tokens)
 
 
 def _size(bucket: Bucket) -> int:
