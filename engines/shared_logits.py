@@ -19,7 +19,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,16 +192,11 @@ def _close(descriptor: int, page: _Page) -> None:
     os.close(descriptor)
 
 
-class SharedLogits:
+class SharedLogits(NamedTuple):
     """Logits [rows, vocab_size] in shared memory, until they are given back."""
 
-    def __init__(self, page: _Page, number: int) -> None:
-        self.logits = page.logits()
-        self._page = page
-        self._number = number
-
-    def give_back(self) -> None:
-        self._page.give_back(self._number)
+    logits: Floats
+    give_back: Callable[[], None]
 
 
 class SharedLogitsReader:
@@ -218,7 +214,7 @@ class SharedLogitsReader:
             with self._lock:
                 page = self._taken(process, descriptor, number)
             if page is not None:
-                return SharedLogits(page, number)
+                return SharedLogits(page.logits(), partial(page.give_back, number))
         if not self._warned:
             self._warned = True
             log.warning("a draft's logits could not be read; such drafts are verified by ids")

@@ -64,7 +64,9 @@ class Preprocessor:
         settings, outputs = self._settings, dict[str, Array]()
         pads = _ids_or(inputs, tensors.PAD_ID, settings.pad_id)
         # Only what is asked for is computed: a bias alone is as wide as the vocabulary.
-        if not {*PROMPTS, tensors.OUT_PROMPT_TABLE_EXTRA_IDS}.isdisjoint(wanted):
+        given = tensors.PROMPT_TABLE_EXTRA_ID in inputs
+        extra_ids = given and tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted
+        if extra_ids or not set(PROMPTS).isdisjoint(wanted):
             outputs |= zip(PROMPTS, self._padded(inputs, tensors.QUERY, pads), strict=True)
         if not set(DECODER_PROMPTS).isdisjoint(wanted):
             prompts = pads, np.ones_like(pads)  # without a DECODER_QUERY it starts from the pad id
@@ -87,8 +89,7 @@ class Preprocessor:
         outputs |= {name: make_it() for name, make_it in make.items() if name in wanted}
         if tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted:
             # Virtual tokens alone have ids of the prompt table; a text's are 0, [b, longest].
-            given = tensors.PROMPT_TABLE_EXTRA_ID in inputs
-            like = outputs[tensors.INPUT_ID] if given else np.empty((len(pads), 0))
+            like = outputs[tensors.INPUT_ID] if extra_ids else np.empty((_batch(inputs), 0))
             outputs[tensors.OUT_PROMPT_TABLE_EXTRA_IDS] = np.zeros_like(like, np.uint64)
         if sum(map(len, inputs[tensors.QUERY].flat)) > LONG_TEXT_BYTES:
             trim_heap()  # reading it takes a hundred times its size

@@ -168,8 +168,10 @@ class BranchSegment:
         kv_heads = len(keys)
         query = query * (size**-0.5 if scaling is None else scaling)
         query = query.view(kv_heads, -1, count, size)  # [kv heads, groups, n, size]
+        # The shared keys are the same for all branches: one product. [kv heads, groups * n, end]
         shared = query.flatten(1, 2) @ keys.transpose(1, 2)
         shared = shared.view(kv_heads, -1, count, end)
+        # Each has its own: a product per branch. [kv heads, n, groups, new + 1], then as above
         own = (query.transpose(1, 2) @ own_keys.transpose(2, 3)).transpose(1, 2)
         scores = torch.cat((shared, own), -1)
         scores.masked_fill_(self._hide(window, scores.device), -torch.inf)

@@ -14,7 +14,7 @@ from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, key_of, uniform
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.paged.noise import exponentials_of, keys_on
-from tandem.engines.torch.processors import history_processors, warpers
+from tandem.engines.torch.processors import penalize, penalizes, warp
 from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import (
     SentDrafts,
@@ -41,13 +41,13 @@ class TorchSampler:
         sampling = request.sampling
         self._device = device
         self.vocab_size = vocab_size
-        self._history = history_processors(request)
+        self._sampling = sampling
+        self._penalizes = penalizes(sampling)
         self._bans = Bans(request, vocab_size)
         self._masks = TokenMasks(request, vocab_size)
         bias = sampling.embedding_bias
         self._bias = None if bias is None else torch.from_numpy(bias).to(device)
         self._greedy = sampling.greedy
-        self._warpers = [] if self._greedy else warpers(sampling, vocab_size)
         # What shapes the distribution that tokens are drawn from; None: the best are taken.
         self.warping: SamplingNumbers | None = None if self._greedy else sampling.numbers
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
@@ -56,7 +56,7 @@ class TorchSampler:
 
     @property
     def looks_at_text(self) -> bool:
-        return self._bias is not None or any((self._history, self._bans, self._masks))
+        return self._bias is not None or any((self._penalizes, self._bans, self._masks))
 
     @property
     def verifies_by_logits(self) -> bool:
@@ -140,17 +140,14 @@ class TorchSampler:
     def _warped(self, scores: torch.Tensor) -> torch.Tensor:
         """Return the probabilities [rows, vocab_size] that tokens are drawn from."""
         scores = scores.float()
-        for warper in self._warpers:
-            scores = warper(None, scores)
-        return scores.softmax(-1)
+        return (scores if self.warping is None else warp(scores, self.warping)).softmax(-1)
 
     def _processed(self, row: Row, history: NDArray[np.int64]) -> Row:
         """Return logits [vocab_size] of the token behind `history`."""
         scores = row[None] if self._bias is None else row[None] + self._bias
-        if self._history:
+        if self._penalizes:
             ids = torch.from_numpy(history).to(self._device)[None]
-            for processor in self._history:
-                scores = processor(ids, scores)
+            scores = penalize(scores, ids, self._sampling)
         if self._bans:
             banned = torch.from_numpy(self._bans.behind(history)).to(self._device)
             scores = scores.index_fill(-1, banned.long(), -torch.inf)
