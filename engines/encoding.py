@@ -21,6 +21,7 @@ def encode(
     request: EngineRequest, answer: EngineResponse, wanted: Collection[str]
 ) -> Iterator[tuple[str, Array]]:
     """Yield name and array, batch dimension included, of each wanted output that the call has."""
+    wanted = frozenset(wanted)
     for tensor, value_of in _VALUES.items():
         value = value_of(request, answer) if tensor in wanted else None
         if value is not None:
