@@ -3,164 +3,86 @@
 from tandem.contract.tensor import Tensors
 
 NVIDIA_INPUTS = Tensors()
-INPUT_IDS = NVIDIA_INPUTS.declare("input_ids", "INT32", (-1,), optional=True, ragged=True)
-ENCODER_INPUT_FEATURES = NVIDIA_INPUTS.declare(
-    "encoder_input_features", "FP32", (-1, -1), optional=True, ragged=True
-)
-ENCODER_OUTPUT_LENGTHS = NVIDIA_INPUTS.declare(
-    "encoder_output_lengths", "INT32", (1,), optional=True, scalar=True
-)
-INPUT_LENGTHS = NVIDIA_INPUTS.declare("input_lengths", "INT32", (1,), scalar=True)
-REQUEST_OUTPUT_LEN = NVIDIA_INPUTS.declare("request_output_len", "INT32", (1,), scalar=True)
-NUM_RETURN_SEQUENCES = NVIDIA_INPUTS.declare(
-    "num_return_sequences", "INT32", (1,), optional=True, scalar=True
-)
-DRAFT_INPUT_IDS = NVIDIA_INPUTS.declare(
-    "draft_input_ids", "INT32", (-1,), optional=True, ragged=True
-)
-DECODER_INPUT_IDS = NVIDIA_INPUTS.declare(
-    "decoder_input_ids", "INT32", (-1,), optional=True, ragged=True
-)
-DECODER_INPUT_LENGTHS = NVIDIA_INPUTS.declare(
-    "decoder_input_lengths", "INT32", (1,), optional=True, scalar=True
-)
-DRAFT_LOGITS = NVIDIA_INPUTS.declare("draft_logits", "FP32", (-1, -1), optional=True, ragged=True)
-DRAFT_ACCEPTANCE_THRESHOLD = NVIDIA_INPUTS.declare(
-    "draft_acceptance_threshold", "FP32", (1,), optional=True, scalar=True
-)
-END_ID = NVIDIA_INPUTS.declare("end_id", "INT32", (1,), optional=True, scalar=True)
-PAD_ID = NVIDIA_INPUTS.declare("pad_id", "INT32", (1,), optional=True, scalar=True)
-STOP_WORDS_LIST = NVIDIA_INPUTS.declare(
-    "stop_words_list", "INT32", (2, -1), optional=True, ragged=True
-)
-BAD_WORDS_LIST = NVIDIA_INPUTS.declare(
-    "bad_words_list", "INT32", (2, -1), optional=True, ragged=True
-)
-EMBEDDING_BIAS = NVIDIA_INPUTS.declare("embedding_bias", "FP32", (-1,), optional=True, ragged=True)
-BEAM_WIDTH = NVIDIA_INPUTS.declare("beam_width", "INT32", (1,), optional=True, scalar=True)
-TEMPERATURE = NVIDIA_INPUTS.declare("temperature", "FP32", (1,), optional=True, scalar=True)
-RUNTIME_TOP_K = NVIDIA_INPUTS.declare("runtime_top_k", "INT32", (1,), optional=True, scalar=True)
-RUNTIME_TOP_P = NVIDIA_INPUTS.declare("runtime_top_p", "FP32", (1,), optional=True, scalar=True)
-RUNTIME_TOP_P_MIN = NVIDIA_INPUTS.declare(
-    "runtime_top_p_min", "FP32", (1,), optional=True, scalar=True
-)
-RUNTIME_TOP_P_DECAY = NVIDIA_INPUTS.declare(
-    "runtime_top_p_decay", "FP32", (1,), optional=True, scalar=True
-)
-RUNTIME_TOP_P_RESET_IDS = NVIDIA_INPUTS.declare(
-    "runtime_top_p_reset_ids", "INT32", (1,), optional=True, scalar=True
-)
-LEN_PENALTY = NVIDIA_INPUTS.declare("len_penalty", "FP32", (1,), optional=True, scalar=True)
-EARLY_STOPPING = NVIDIA_INPUTS.declare("early_stopping", "BOOL", (1,), optional=True, scalar=True)
-REPETITION_PENALTY = NVIDIA_INPUTS.declare(
-    "repetition_penalty", "FP32", (1,), optional=True, scalar=True
-)
-MIN_TOKENS = NVIDIA_INPUTS.declare("min_tokens", "INT32", (1,), optional=True, scalar=True)
-BEAM_SEARCH_DIVERSITY_RATE = NVIDIA_INPUTS.declare(
-    "beam_search_diversity_rate", "FP32", (1,), optional=True, scalar=True
-)
-PRESENCE_PENALTY = NVIDIA_INPUTS.declare(
-    "presence_penalty", "FP32", (1,), optional=True, scalar=True
-)
-FREQUENCY_PENALTY = NVIDIA_INPUTS.declare(
-    "frequency_penalty", "FP32", (1,), optional=True, scalar=True
-)
-SEED = NVIDIA_INPUTS.declare("seed", "UINT64", (1,), optional=True, scalar=True)
-RETURN_LOG_PROBS = NVIDIA_INPUTS.declare(
-    "return_log_probs", "BOOL", (1,), optional=True, scalar=True
-)
-RETURN_CONTEXT_LOGITS = NVIDIA_INPUTS.declare(
-    "return_context_logits", "BOOL", (1,), optional=True, scalar=True
-)
-RETURN_GENERATION_LOGITS = NVIDIA_INPUTS.declare(
-    "return_generation_logits", "BOOL", (1,), optional=True, scalar=True
-)
-RETURN_PERF_METRICS = NVIDIA_INPUTS.declare(
-    "return_perf_metrics", "BOOL", (1,), optional=True, scalar=True
-)
-EXCLUDE_INPUT_IN_OUTPUT = NVIDIA_INPUTS.declare(
-    "exclude_input_in_output", "BOOL", (1,), optional=True, scalar=True
-)
-STOP = NVIDIA_INPUTS.declare("stop", "BOOL", (1,), optional=True, scalar=True)
-STREAMING = NVIDIA_INPUTS.declare("streaming", "BOOL", (1,), optional=True, scalar=True)
-PROMPT_EMBEDDING_TABLE = NVIDIA_INPUTS.declare(
-    "prompt_embedding_table", "FP16", (-1, -1), optional=True, ragged=True
-)
-PROMPT_TABLE_EXTRA_IDS = NVIDIA_INPUTS.declare(
-    "prompt_table_extra_ids", "UINT64", (-1,), optional=True, ragged=True
-)
-PROMPT_VOCAB_SIZE = NVIDIA_INPUTS.declare(
-    "prompt_vocab_size", "INT32", (1,), optional=True, scalar=True
-)
-CROSS_ATTENTION_MASK = NVIDIA_INPUTS.declare(
-    "cross_attention_mask", "BOOL", (-1, -1), optional=True, ragged=True
-)
+INPUT_IDS = NVIDIA_INPUTS.ragged("input_ids", "INT32", (-1,))
+ENCODER_INPUT_FEATURES = NVIDIA_INPUTS.ragged("encoder_input_features", "FP32", (-1, -1))
+ENCODER_OUTPUT_LENGTHS = NVIDIA_INPUTS.scalar("encoder_output_lengths", "INT32")
+INPUT_LENGTHS = NVIDIA_INPUTS.scalar("input_lengths", "INT32", optional=False)
+REQUEST_OUTPUT_LEN = NVIDIA_INPUTS.scalar("request_output_len", "INT32", optional=False)
+NUM_RETURN_SEQUENCES = NVIDIA_INPUTS.scalar("num_return_sequences", "INT32")
+DRAFT_INPUT_IDS = NVIDIA_INPUTS.ragged("draft_input_ids", "INT32", (-1,))
+DECODER_INPUT_IDS = NVIDIA_INPUTS.ragged("decoder_input_ids", "INT32", (-1,))
+DECODER_INPUT_LENGTHS = NVIDIA_INPUTS.scalar("decoder_input_lengths", "INT32")
+DRAFT_LOGITS = NVIDIA_INPUTS.ragged("draft_logits", "FP32", (-1, -1))
+DRAFT_ACCEPTANCE_THRESHOLD = NVIDIA_INPUTS.scalar("draft_acceptance_threshold", "FP32")
+END_ID = NVIDIA_INPUTS.scalar("end_id", "INT32")
+PAD_ID = NVIDIA_INPUTS.scalar("pad_id", "INT32")
+STOP_WORDS_LIST = NVIDIA_INPUTS.ragged("stop_words_list", "INT32", (2, -1))
+BAD_WORDS_LIST = NVIDIA_INPUTS.ragged("bad_words_list", "INT32", (2, -1))
+EMBEDDING_BIAS = NVIDIA_INPUTS.ragged("embedding_bias", "FP32", (-1,))
+BEAM_WIDTH = NVIDIA_INPUTS.scalar("beam_width", "INT32")
+TEMPERATURE = NVIDIA_INPUTS.scalar("temperature", "FP32")
+RUNTIME_TOP_K = NVIDIA_INPUTS.scalar("runtime_top_k", "INT32")
+RUNTIME_TOP_P = NVIDIA_INPUTS.scalar("runtime_top_p", "FP32")
+RUNTIME_TOP_P_MIN = NVIDIA_INPUTS.scalar("runtime_top_p_min", "FP32")
+RUNTIME_TOP_P_DECAY = NVIDIA_INPUTS.scalar("runtime_top_p_decay", "FP32")
+RUNTIME_TOP_P_RESET_IDS = NVIDIA_INPUTS.scalar("runtime_top_p_reset_ids", "INT32")
+LEN_PENALTY = NVIDIA_INPUTS.scalar("len_penalty", "FP32")
+EARLY_STOPPING = NVIDIA_INPUTS.scalar("early_stopping", "BOOL")
+REPETITION_PENALTY = NVIDIA_INPUTS.scalar("repetition_penalty", "FP32")
+MIN_TOKENS = NVIDIA_INPUTS.scalar("min_tokens", "INT32")
+BEAM_SEARCH_DIVERSITY_RATE = NVIDIA_INPUTS.scalar("beam_search_diversity_rate", "FP32")
+PRESENCE_PENALTY = NVIDIA_INPUTS.scalar("presence_penalty", "FP32")
+FREQUENCY_PENALTY = NVIDIA_INPUTS.scalar("frequency_penalty", "FP32")
+SEED = NVIDIA_INPUTS.scalar("seed", "UINT64")
+RETURN_LOG_PROBS = NVIDIA_INPUTS.scalar("return_log_probs", "BOOL")
+RETURN_CONTEXT_LOGITS = NVIDIA_INPUTS.scalar("return_context_logits", "BOOL")
+RETURN_GENERATION_LOGITS = NVIDIA_INPUTS.scalar("return_generation_logits", "BOOL")
+RETURN_PERF_METRICS = NVIDIA_INPUTS.scalar("return_perf_metrics", "BOOL")
+EXCLUDE_INPUT_IN_OUTPUT = NVIDIA_INPUTS.scalar("exclude_input_in_output", "BOOL")
+STOP = NVIDIA_INPUTS.scalar("stop", "BOOL")
+STREAMING = NVIDIA_INPUTS.scalar("streaming", "BOOL")
+PROMPT_EMBEDDING_TABLE = NVIDIA_INPUTS.ragged("prompt_embedding_table", "FP16", (-1, -1))
+PROMPT_TABLE_EXTRA_IDS = NVIDIA_INPUTS.ragged("prompt_table_extra_ids", "UINT64", (-1,))
+PROMPT_VOCAB_SIZE = NVIDIA_INPUTS.scalar("prompt_vocab_size", "INT32")
+CROSS_ATTENTION_MASK = NVIDIA_INPUTS.ragged("cross_attention_mask", "BOOL", (-1, -1))
 MROPE_ROTARY_COS_SIN = NVIDIA_INPUTS.declare("mrope_rotary_cos_sin", "FP32", (-1,), optional=True)
 MROPE_POSITION_DELTAS = NVIDIA_INPUTS.declare("mrope_position_deltas", "INT64", (1,), optional=True)
-LORA_TASK_ID = NVIDIA_INPUTS.declare("lora_task_id", "UINT64", (1,), optional=True, scalar=True)
-LORA_WEIGHTS = NVIDIA_INPUTS.declare("lora_weights", "FP16", (-1, -1), optional=True, ragged=True)
-LORA_CONFIG = NVIDIA_INPUTS.declare("lora_config", "INT32", (-1, 3), optional=True, ragged=True)
-CONTEXT_PHASE_PARAMS = NVIDIA_INPUTS.declare(
-    "context_phase_params", "UINT8", (-1,), optional=True, ragged=True
+LORA_TASK_ID = NVIDIA_INPUTS.scalar("lora_task_id", "UINT64")
+LORA_WEIGHTS = NVIDIA_INPUTS.ragged("lora_weights", "FP16", (-1, -1))
+LORA_CONFIG = NVIDIA_INPUTS.ragged("lora_config", "INT32", (-1, 3))
+CONTEXT_PHASE_PARAMS = NVIDIA_INPUTS.ragged("context_phase_params", "UINT8", (-1,))
+SKIP_CROSS_ATTN_BLOCKS = NVIDIA_INPUTS.ragged("skip_cross_attn_blocks", "BOOL", (1,))
+RETENTION_TOKEN_RANGE_STARTS = NVIDIA_INPUTS.ragged("retention_token_range_starts", "INT32", (-1,))
+RETENTION_TOKEN_RANGE_ENDS = NVIDIA_INPUTS.ragged("retention_token_range_ends", "INT32", (-1,))
+RETENTION_TOKEN_RANGE_PRIORITIES = NVIDIA_INPUTS.ragged(
+    "retention_token_range_priorities", "INT32", (-1,)
 )
-SKIP_CROSS_ATTN_BLOCKS = NVIDIA_INPUTS.declare(
-    "skip_cross_attn_blocks", "BOOL", (1,), optional=True, ragged=True
+RETENTION_TOKEN_RANGE_DURATIONS_MS = NVIDIA_INPUTS.ragged(
+    "retention_token_range_durations_ms", "INT32", (-1,)
 )
-RETENTION_TOKEN_RANGE_STARTS = NVIDIA_INPUTS.declare(
-    "retention_token_range_starts", "INT32", (-1,), optional=True, ragged=True
+RETENTION_DECODE_PRIORITY = NVIDIA_INPUTS.ragged("retention_decode_priority", "INT32", (1,))
+RETENTION_DECODE_DURATION_MS = NVIDIA_INPUTS.ragged("retention_decode_duration_ms", "INT32", (1,))
+GUIDED_DECODING_GUIDE_TYPE = NVIDIA_INPUTS.ragged("guided_decoding_guide_type", "STRING", (1,))
+GUIDED_DECODING_GUIDE = NVIDIA_INPUTS.ragged("guided_decoding_guide", "STRING", (1,))
+LOOKAHEAD_WINDOW_SIZE = NVIDIA_INPUTS.ragged("lookahead_window_size", "INT32", (1,))
+LOOKAHEAD_NGRAM_SIZE = NVIDIA_INPUTS.ragged("lookahead_ngram_size", "INT32", (1,))
+LOOKAHEAD_VERIFICATION_SET_SIZE = NVIDIA_INPUTS.ragged(
+    "lookahead_verification_set_size", "INT32", (1,)
 )
-RETENTION_TOKEN_RANGE_ENDS = NVIDIA_INPUTS.declare(
-    "retention_token_range_ends", "INT32", (-1,), optional=True, ragged=True
-)
-RETENTION_TOKEN_RANGE_PRIORITIES = NVIDIA_INPUTS.declare(
-    "retention_token_range_priorities", "INT32", (-1,), optional=True, ragged=True
-)
-RETENTION_TOKEN_RANGE_DURATIONS_MS = NVIDIA_INPUTS.declare(
-    "retention_token_range_durations_ms", "INT32", (-1,), optional=True, ragged=True
-)
-RETENTION_DECODE_PRIORITY = NVIDIA_INPUTS.declare(
-    "retention_decode_priority", "INT32", (1,), optional=True, ragged=True
-)
-RETENTION_DECODE_DURATION_MS = NVIDIA_INPUTS.declare(
-    "retention_decode_duration_ms", "INT32", (1,), optional=True, ragged=True
-)
-GUIDED_DECODING_GUIDE_TYPE = NVIDIA_INPUTS.declare(
-    "guided_decoding_guide_type", "STRING", (1,), optional=True, ragged=True
-)
-GUIDED_DECODING_GUIDE = NVIDIA_INPUTS.declare(
-    "guided_decoding_guide", "STRING", (1,), optional=True, ragged=True
-)
-LOOKAHEAD_WINDOW_SIZE = NVIDIA_INPUTS.declare(
-    "lookahead_window_size", "INT32", (1,), optional=True, ragged=True
-)
-LOOKAHEAD_NGRAM_SIZE = NVIDIA_INPUTS.declare(
-    "lookahead_ngram_size", "INT32", (1,), optional=True, ragged=True
-)
-LOOKAHEAD_VERIFICATION_SET_SIZE = NVIDIA_INPUTS.declare(
-    "lookahead_verification_set_size", "INT32", (1,), optional=True, ragged=True
-)
-RETURN_NUM_INPUT_TOKENS = NVIDIA_INPUTS.declare(
-    "return_num_input_tokens", "BOOL", (1,), optional=True, scalar=True
-)
-RETURN_NUM_OUTPUT_TOKENS = NVIDIA_INPUTS.declare(
-    "return_num_output_tokens", "BOOL", (1,), optional=True, scalar=True
-)
+RETURN_NUM_INPUT_TOKENS = NVIDIA_INPUTS.scalar("return_num_input_tokens", "BOOL")
+RETURN_NUM_OUTPUT_TOKENS = NVIDIA_INPUTS.scalar("return_num_output_tokens", "BOOL")
 
 INPUTS = Tensors(NVIDIA_INPUTS)  # of our own engines
-MIN_P = INPUTS.declare("min_p", "FP32", (1,), optional=True, scalar=True)
+MIN_P = INPUTS.scalar("min_p", "FP32")
 MAX_TOP_LOG_PROBS = 20  # as OpenAI's clients may ask for
-NUM_TOP_LOG_PROBS = INPUTS.declare("num_top_log_probs", "INT32", (1,), optional=True, scalar=True)
-RETURN_PROMPT_LOG_PROBS = INPUTS.declare(
-    "return_prompt_log_probs", "BOOL", (1,), optional=True, scalar=True
-)
-DRAFT_STOP_PROBABILITY = INPUTS.declare(
-    "draft_stop_probability", "FP32", (1,), optional=True, scalar=True
-)
+NUM_TOP_LOG_PROBS = INPUTS.scalar("num_top_log_probs", "INT32")
+RETURN_PROMPT_LOG_PROBS = INPUTS.scalar("return_prompt_log_probs", "BOOL")
+DRAFT_STOP_PROBABILITY = INPUTS.scalar("draft_stop_probability", "FP32")
 # Between our own engines: where the draft's logits lie in shared memory; see
 # `engines.shared_logits`.
 SHARED_LOGITS_HANDLE = INPUTS.declare("shared_logits_handle", "UINT64", (3,), optional=True)
 # The row there of the first draft token; left out: 0. Branches of one call share one page.
-SHARED_LOGITS_ROW = INPUTS.declare("shared_logits_row", "INT32", (1,), optional=True, scalar=True)
+SHARED_LOGITS_ROW = INPUTS.scalar("shared_logits_row", "INT32")
 # Of a draft: logits that it has shared and nobody will read, so that it may use their memory again.
 UNREAD_LOGITS_HANDLE = INPUTS.declare("unread_logits_handle", "UINT64", (3,), optional=True)
 # Of a draft whose capabilities say `branches`: a call with `branch_counts` verifies nothing. It
@@ -171,15 +93,15 @@ UNREAD_LOGITS_HANDLE = INPUTS.declare("unread_logits_handle", "UINT64", (3,), op
 # Per accepted length j = 0..k: how many next tokens to draft behind, the likeliest first. At j < k
 # none is d_(j+1). One that ends the answer takes a place but has no branch; nothing is drafted
 # behind a d_j that ends it. Without free memory there are fewer branches, even none.
-BRANCH_COUNTS = INPUTS.declare("branch_counts", "INT32", (-1,), optional=True, ragged=True)
+BRANCH_COUNTS = INPUTS.ragged("branch_counts", "INT32", (-1,))
 # Per accepted length: the most tokens behind x; 0: no branch. `request_output_len` counts nothing.
-BRANCH_OUTPUT_LEN = INPUTS.declare("branch_output_len", "INT32", (-1,), optional=True, ragged=True)
+BRANCH_OUTPUT_LEN = INPUTS.ragged("branch_output_len", "INT32", (-1,))
 # Per accepted length: the seed of a plain call there. Left out: `seed`, whose noise by position
 # draft and target share, so that the next tokens are chosen by it too; otherwise by probability.
 # By probability too where `return_generation_logits` asks for logits: a target that compares them
 # shares no noise. They are those of all branches' tokens, one branch behind another; none where the
 # call was stopped, because then nobody reads them.
-BRANCH_SEEDS = INPUTS.declare("branch_seeds", "UINT64", (-1,), optional=True, ragged=True)
+BRANCH_SEEDS = INPUTS.ragged("branch_seeds", "UINT64", (-1,))
 # Of a target whose capabilities say `masks_tokens`, [k + 1, ceil(vocab_size / 32)]: which tokens
 # may come at the place of each draft token, and behind the last one. Bit (id % 32) of word
 # (id // 32) is set where `id` may. What lies behind the first rejected draft token is not read.

@@ -31,18 +31,12 @@ MIN_TOKENS = INPUTS.declare("min_tokens", "INT32", (1,), optional=True)
 PRESENCE_PENALTY = INPUTS.declare("presence_penalty", "FP32", (1,), optional=True)
 FREQUENCY_PENALTY = INPUTS.declare("frequency_penalty", "FP32", (1,), optional=True)
 SEED = INPUTS.declare("seed", "UINT64", (1,), optional=True)
-RETURN_LOG_PROBS = INPUTS.declare("return_log_probs", "BOOL", (1,), optional=True, scalar=True)
+RETURN_LOG_PROBS = INPUTS.scalar("return_log_probs", "BOOL")
 NUM_TOP_LOG_PROBS = INPUTS.declare("num_top_log_probs", "INT32", (1,), optional=True)
 RETURN_PROMPT_LOG_PROBS = INPUTS.declare("return_prompt_log_probs", "BOOL", (1,), optional=True)
-RETURN_CONTEXT_LOGITS = INPUTS.declare(
-    "return_context_logits", "BOOL", (1,), optional=True, scalar=True
-)
-RETURN_GENERATION_LOGITS = INPUTS.declare(
-    "return_generation_logits", "BOOL", (1,), optional=True, scalar=True
-)
-NUM_RETURN_SEQUENCES = INPUTS.declare(
-    "num_return_sequences", "INT32", (1,), optional=True, scalar=True
-)
+RETURN_CONTEXT_LOGITS = INPUTS.scalar("return_context_logits", "BOOL")
+RETURN_GENERATION_LOGITS = INPUTS.scalar("return_generation_logits", "BOOL")
+NUM_RETURN_SEQUENCES = INPUTS.scalar("num_return_sequences", "INT32")
 BEAM_WIDTH = INPUTS.declare("beam_width", "INT32", (1,), optional=True)
 STREAM = INPUTS.declare("stream", "BOOL", (1,), optional=True)
 PROMPT_EMBEDDING_TABLE = INPUTS.declare("prompt_embedding_table", "FP16", (-1, -1), optional=True)
@@ -53,13 +47,11 @@ EMBEDDING_BIAS_WEIGHTS = INPUTS.declare("embedding_bias_weights", "FP32", (-1,),
 LOGIT_BIAS_IDS = INPUTS.declare("logit_bias_ids", "INT32", (-1,), optional=True)
 LOGIT_BIAS_VALUES = INPUTS.declare("logit_bias_values", "FP32", (-1,), optional=True)
 NUM_DRAFT_TOKENS = INPUTS.declare("num_draft_tokens", "INT32", (1,), optional=True)
-USE_DRAFT_LOGITS = INPUTS.declare("use_draft_logits", "BOOL", (1,), optional=True, scalar=True)
-LORA_TASK_ID = INPUTS.declare("lora_task_id", "UINT64", (1,), optional=True, scalar=True)
-LORA_WEIGHTS = INPUTS.declare("lora_weights", "FP16", (-1, -1), optional=True, ragged=True)
-LORA_CONFIG = INPUTS.declare("lora_config", "INT32", (-1, 3), optional=True, ragged=True)
-RETURN_PERF_METRICS = INPUTS.declare(
-    "return_perf_metrics", "BOOL", (1,), optional=True, scalar=True
-)
+USE_DRAFT_LOGITS = INPUTS.scalar("use_draft_logits", "BOOL")
+LORA_TASK_ID = INPUTS.scalar("lora_task_id", "UINT64")
+LORA_WEIGHTS = INPUTS.ragged("lora_weights", "FP16", (-1, -1))
+LORA_CONFIG = INPUTS.ragged("lora_config", "INT32", (-1, 3))
+RETURN_PERF_METRICS = INPUTS.scalar("return_perf_metrics", "BOOL")
 GUIDED_DECODING_GUIDE_TYPE = INPUTS.declare(
     "guided_decoding_guide_type", "STRING", (1,), optional=True
 )
@@ -67,7 +59,7 @@ GUIDED_DECODING_GUIDE = INPUTS.declare("guided_decoding_guide", "STRING", (1,), 
 RETURN_NUM_INPUT_TOKENS = INPUTS.declare("return_num_input_tokens", "BOOL", (1,), optional=True)
 RETURN_NUM_OUTPUT_TOKENS = INPUTS.declare("return_num_output_tokens", "BOOL", (1,), optional=True)
 MIN_P = INPUTS.declare("min_p", "FP32", (1,), optional=True)
-INPUT_IDS = INPUTS.declare("input_ids", "INT32", (-1,), optional=True, ragged=True)
+INPUT_IDS = INPUTS.ragged("input_ids", "INT32", (-1,))
 RANDOM_SEED = INPUTS.declare("random_seed", "UINT64", (1,), optional=True)
 DRAFTER = INPUTS.declare("drafter", "STRING", (1,), optional=True)
 DRAFT_AHEAD = INPUTS.declare("draft_ahead", "STRING", (1,), optional=True)

@@ -10,7 +10,7 @@ the class, for whoever reads it by whatever protocol.
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 ErrorCode: TypeAlias = Literal[
     "INVALID_ARG",  # the call itself is at fault, and would be refused again
@@ -27,6 +27,8 @@ ErrorClass: TypeAlias = Literal[
     "deadline_exceeded",  # INTERNAL: the request used its own time up
     "invalid_guide",  # INVALID_ARG: what the answer is to look like cannot be compiled or followed
 ]
+Prefix = TypeVar("Prefix", bound=str)
+
 CODES: Final[tuple[ErrorCode, ...]] = get_args(ErrorCode)
 CLASSES: Final[tuple[ErrorClass, ...]] = get_args(ErrorClass)
 
@@ -42,10 +44,7 @@ def decoded(line: str) -> tuple[ErrorCode | None, str]:
     >>> decoded("UNAVAILABLE: overloaded: try again later")
     ('UNAVAILABLE', 'overloaded: try again later')
     """
-    for code in CODES:
-        if line.startswith(f"{code}: "):
-            return code, line.removeprefix(f"{code}: ")
-    return None, line
+    return _split(CODES, line)
 
 
 def classified(error_class: ErrorClass | None, line: str) -> str:
@@ -59,7 +58,11 @@ def class_of(line: str) -> tuple[ErrorClass | None, str]:
     >>> class_of("overloaded: try again later")
     ('overloaded', 'try again later')
     """
-    for error_class in CLASSES:
-        if line.startswith(f"{error_class}: "):
-            return error_class, line.removeprefix(f"{error_class}: ")
+    return _split(CLASSES, line)
+
+
+def _split(prefixes: tuple[Prefix, ...], line: str) -> tuple[Prefix | None, str]:
+    for prefix in prefixes:
+        if line.startswith(f"{prefix}: "):
+            return prefix, line.removeprefix(f"{prefix}: ")
     return None, line

@@ -27,10 +27,8 @@ def fresh_forwarded() -> str:
 
 
 def is_forwarded(request_id: str) -> bool:
-    """Whether a program of ours forwards the request."""
     return _ID.fullmatch(request_id) is not None
 
 
 def can_be_stopped(request_id: str) -> bool:
-    """Whether a ``stop`` with this id may end the request."""
     return is_forwarded(request_id) or _UUID4.fullmatch(request_id) is not None

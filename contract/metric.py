@@ -20,7 +20,6 @@ class Metric(str):
     buckets: tuple[float, ...]
 
     def __new__(cls, name: str, kind: Kind, help_: str, buckets: tuple[float, ...] = ()) -> Metric:
-        """Name a metric and say what it means."""
         metric = super().__new__(cls, name)
         metric.kind = kind
         metric.help = help_
@@ -32,17 +31,14 @@ class MetricList(list[Metric]):
     """The metrics of one program."""
 
     def counter(self, name: str, help_: str) -> Metric:
-        """Declare a counter."""
-        return self._declare(Metric(name, "counter", help_))
+        return self._add(Metric(name, "counter", help_))
 
     def gauge(self, name: str, help_: str) -> Metric:
-        """Declare a gauge."""
-        return self._declare(Metric(name, "gauge", help_))
+        return self._add(Metric(name, "gauge", help_))
 
     def histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Metric:
-        """Declare a histogram of seconds."""
-        return self._declare(Metric(name, "histogram", help_, buckets))
+        return self._add(Metric(name, "histogram", help_, buckets))
 
-    def _declare(self, metric: Metric) -> Metric:
+    def _add(self, metric: Metric) -> Metric:
         self.append(metric)
         return metric

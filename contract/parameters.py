@@ -54,7 +54,6 @@ def decode(
 
 
 def _plain(value: Any) -> Any:
-    """Return settings as JSON has them, without fields that are None."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if not dataclasses.is_dataclass(value):

@@ -5,7 +5,7 @@ from tandem.contract.tensor import Tensors
 INPUTS = Tensors()
 TOKENS_BATCH = INPUTS.declare("TOKENS_BATCH", "INT32", (-1, -1))
 SEQUENCE_LENGTH = INPUTS.declare("SEQUENCE_LENGTH", "INT32", (-1,))
-CONTEXT_LENGTH = INPUTS.declare("CONTEXT_LENGTH", "INT32", (1,), optional=True, scalar=True)
+CONTEXT_LENGTH = INPUTS.scalar("CONTEXT_LENGTH", "INT32")
 
 OUTPUTS = Tensors()
 OUTPUT = OUTPUTS.declare("OUTPUT", "STRING", (-1,))

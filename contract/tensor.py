@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 
 class Tensor(str):
     """A tensor's name that also knows its type and shape.
@@ -37,7 +32,6 @@ class Tensor(str):
         scalar: bool = False,
         ragged: bool = False,
     ) -> Tensor:
-        """Name a tensor and state its type."""
         tensor = super().__new__(cls, name)
         tensor.dtype = dtype
         tensor.dims = dims
@@ -47,7 +41,6 @@ class Tensor(str):
         return tensor
 
     def of_type(self, dtype: str) -> Tensor:
-        """Return the same tensor of another type."""
         return Tensor(
             self,
             dtype,
@@ -58,21 +51,22 @@ class Tensor(str):
         )
 
 
-class Flags(TypedDict, total=False):
-    """What may hold for a tensor; see `Tensor`."""
-
-    optional: bool
-    scalar: bool
-    ragged: bool
-
-
 class Tensors(list[Tensor]):
     """The inputs of a model, or its outputs, in the order of its configuration."""
 
     def declare(
-        self, name: str, dtype: str, dims: tuple[int, ...], **flags: Unpack[Flags]
+        self, name: str, dtype: str, dims: tuple[int, ...], *, optional: bool = False
     ) -> Tensor:
-        """Add a tensor and return it."""
-        tensor = Tensor(name, dtype, dims, **flags)
+        return self._add(Tensor(name, dtype, dims, optional=optional))
+
+    def scalar(self, name: str, dtype: str, *, optional: bool = True) -> Tensor:
+        """Declare an input of one value, which the model sees as ``[batch]``."""
+        return self._add(Tensor(name, dtype, (1,), optional=optional, scalar=True))
+
+    def ragged(self, name: str, dtype: str, dims: tuple[int, ...]) -> Tensor:
+        """Declare an optional input whose requests may have different lengths in a batch."""
+        return self._add(Tensor(name, dtype, dims, optional=True, ragged=True))
+
+    def _add(self, tensor: Tensor) -> Tensor:
         self.append(tensor)
         return tensor

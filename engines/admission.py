@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -36,7 +37,10 @@ def check(
     if request.branches:
         _check_branches(request, limits)
     else:
-        _check_no_branches(request)
+        if len(request.branch_output_len) or request.branch_seeds is not None:
+            raise RequestError(
+                "branch_counts is missing; branch_output_len and branch_seeds need it"
+            )
         _check_lengths(request, limits)
     _check_ids("input_ids", request.input_ids, vocab_size)
     _check_ids("draft_input_ids", request.draft_ids, vocab_size)
@@ -106,13 +110,7 @@ def _check_branches(request: EngineRequest, limits: Limits) -> None:
         )
 
 
-def _check_no_branches(request: EngineRequest) -> None:
-    if len(request.branch_output_len) or request.branch_seeds is not None:
-        raise RequestError("branch_counts is missing; branch_output_len and branch_seeds need it")
-
-
 def _check_branches_alone(request: EngineRequest) -> None:
-    """A call that drafts behind outcomes answers nothing else."""
     refused = {
         "draft_logits": request.draft_logits is not None,
         "draft_acceptance_threshold": request.draft_acceptance_threshold is not None,
@@ -122,9 +120,14 @@ def _check_branches_alone(request: EngineRequest) -> None:
         "num_top_log_probs": request.num_top_log_probs > 0,
         "streaming": request.streaming,
     }
-    for name, given in refused.items():
-        if given:
-            raise UnsupportedError(f"{name} is not supported with branch_counts; leave it out")
+    refuse(refused, "with branch_counts; leave it out")
+
+
+def refuse(given: Mapping[str, bool], why: str) -> None:
+    """Raise UnsupportedError ("NAME is not supported WHY") for the first input that is given."""
+    for name, is_given in given.items():
+        if is_given:
+            raise UnsupportedError(f"{name} is not supported {why}")
 
 
 def _check_ids(name: str, ids: Ids, vocab_size: int) -> None:

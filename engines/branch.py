@@ -12,7 +12,7 @@ import numpy as np
 
 from tandem.contract.engine import MAX_BRANCH_LOGITS_BYTES
 from tandem.engines.ending import cut
-from tandem.engines.request import Branches, EngineRequest, Floats, Ids
+from tandem.engines.request import Branches, EngineRequest
 
 
 class Branch:
@@ -22,7 +22,9 @@ class Branch:
         accepted: how many of the call's draft tokens the outcome has.
         token: the next one, which the target would add.
         rank: its place among the next tokens there, from 0.
+        limit: the most tokens that it may have.
         tokens: what was drafted behind it.
+        log_probs: how likely the model finds each of them, where the call wants it.
         logits: what each of them was drawn from, where the call wants it: rows of the engine's own.
         steps: how many tokens were chosen; one more where the last ended the draft and is no
             part of it.
@@ -31,7 +33,6 @@ class Branch:
     """
 
     def __init__(self, plain: EngineRequest, accepted: int, token: int, rank: int) -> None:
-        """`plain` is what the branch is asked; see `EngineRequest.plain`."""
         self.accepted = accepted
         self.token = token
         self.rank = rank
@@ -39,15 +40,11 @@ class Branch:
         self.logits: list[Any] = []
         self.steps = 0
         self.over = False
+        self.limit = plain.max_new_tokens
+        self.log_probs: list[float] = []
         self._plain = plain
         self._can_end = plain.end_id is not None or len(plain.stop_words) > 0
-        self._log_probs: list[float] = []
         self._joint_probability = 1.0
-
-    @property
-    def limit(self) -> int:
-        """The most tokens that it may have."""
-        return self._plain.max_new_tokens
 
     def take(
         self, token: int, probability: float | None, log_prob: float | None, logits: Any = None
@@ -64,31 +61,23 @@ class Branch:
         if kept:
             self.tokens.append(token)
             if log_prob is not None:
-                self._log_probs.append(log_prob)
+                self.log_probs.append(log_prob)
             if logits is not None:
                 self.logits.append(logits)
             if probability is not None:
                 self._joint_probability *= probability
-        self.over = ended or len(self.tokens) >= self.limit or self._unsure()
+        least = self._plain.draft_stop_probability
+        unsure = least is not None and self._joint_probability < least
+        self.over = ended or unsure or len(self.tokens) >= self.limit
 
     def early(self, count: int) -> Branch:
         """Return the branch as it was after so many steps."""
         early = Branch(self._plain, self.accepted, self.token, self.rank)
         early.steps = max(0, min(count, self.steps))
-        early.tokens, early._log_probs = self.tokens[: early.steps], self._log_probs[: early.steps]
+        early.tokens, early.log_probs = self.tokens[: early.steps], self.log_probs[: early.steps]
         early.logits = self.logits[: early.steps]
         early.over = self.over and count >= self.steps
         return early
-
-    def write(self, ids: Ids, log_probs: Floats | None) -> None:
-        """Put tokens and log-probabilities into arrays [K]."""
-        ids[: len(self.tokens)] = self.tokens
-        if log_probs is not None:
-            log_probs[: len(self.tokens)] = self._log_probs
-
-    def _unsure(self) -> bool:
-        limit = self._plain.draft_stop_probability
-        return limit is not None and self._joint_probability < limit
 
 
 class Outcomes:
@@ -155,12 +144,13 @@ def answered(branches: Sequence[Branch]) -> list[Branch]:
 
 
 def joined(rows: Sequence[Branch], *, with_log_probs: bool) -> Branches:
-    """Return the answer: what has been drafted of the branches so far."""
     shape = len(rows), max((len(branch.tokens) for branch in rows), default=0)
     ids = np.zeros(shape, np.int32)
     log_probs = np.zeros(shape, np.float32) if with_log_probs else None
     for i, branch in enumerate(rows):
-        branch.write(ids[i], None if log_probs is None else log_probs[i])
+        ids[i, : len(branch.tokens)] = branch.tokens
+        if log_probs is not None:
+            log_probs[i, : len(branch.tokens)] = branch.log_probs
     outcomes = [(branch.accepted, branch.token) for branch in rows]
     lengths = [len(branch.tokens) for branch in rows]
     return Branches(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tandem.contract.capabilities import Capabilities
 
@@ -23,26 +23,12 @@ TORCH = Capabilities(
     branches=True,
     masks_tokens=True,
 )
+_NONE = Capabilities(**{field.name: False for field in fields(Capabilities)})
 # NVIDIA's C++ backend starts a fresh random generator per call, and computes no log-probabilities
 # if it verifies drafts. `bls.exactness.lossless` says what it does to sampled drafts. It answers
 # rows only as several responses to one call, which deadlocks it, and reports no alternatives: no
 # branches.
-TENSORRTLLM = replace(
-    TORCH,
-    keyed_randomness=False,
-    log_probs_with_drafts=False,
-    top_log_probs=False,
-    prompt_log_probs=False,
-    stops_when_unsure=False,
-    logits_tell_all=False,
-    shares_logits=False,
-    warps_draft_logits=False,
-    compares_ids_exactly=False,
-    top_p_with_drafts=False,
-    min_p=False,
-    branches=False,
-    masks_tokens=False,
-)
+TENSORRTLLM = replace(_NONE, verifies_drafts=True)
 # A synthetic language knows how likely the tokens are that it says.
 EMULATED = replace(TORCH, top_log_probs=False, prompt_log_probs=False)
 TORCH_LOOKUP = replace(
@@ -56,14 +42,12 @@ TORCH_LOOKUP = replace(
 # TensorRT-LLM's Python interface: its sampler draws from one generator for all requests. 1.2.1's
 # accepts min_p and doesn't look at it (github.com/NVIDIA/TensorRT-LLM pull request 16590).
 LLMAPI = replace(
-    TORCH,
-    verifies_drafts=False,
-    keyed_randomness=False,
-    top_log_probs=False,
-    prompt_log_probs=False,
-    min_p=False,
-    shares_logits=False,
-    branches=False,
-    masks_tokens=False,
+    _NONE,
+    log_probs_with_drafts=True,
+    stops_when_unsure=True,
+    logits_tell_all=True,
+    warps_draft_logits=True,
+    compares_ids_exactly=True,
+    top_p_with_drafts=True,
 )
 LLMAPI_SPECULATIVE = replace(LLMAPI, drafts_itself=True)

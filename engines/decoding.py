@@ -94,7 +94,6 @@ def decode(
 
 
 def flag(arrays: Arrays, name: str) -> bool:
-    """Return a BOOL scalar, False where it is absent."""
     return name in arrays and _flag(name, arrays[name])
 
 
@@ -105,7 +104,8 @@ def count(arrays: Arrays, name: str) -> int:
 
 def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
     if name in _FILLED:
-        if not _says_nothing(array, pad_id):
+        nothing = {0} if pad_id is None or not pad_id.size else {0, pad_id.flat[0]}
+        if not nothing.issuperset(array.flat):
             raise UnsupportedError(f"{name} is not supported by this engine")
     elif name in _FIXED:
         if array.flat[0] != _FIXED[name]:  # type: ignore[index]
@@ -114,12 +114,6 @@ def _check_unread(name: str, array: Array, pad_id: Array | None) -> None:
             )
     elif name not in _UNREAD:
         raise UnsupportedError(f"{name} is not supported by this engine")
-
-
-def _says_nothing(array: Array, pad_id: Array | None) -> bool:
-    """Whether all values are 0 or the call's pad id."""
-    nothing = {0} if pad_id is None or not pad_id.size else {0, pad_id.flat[0]}
-    return nothing.issuperset(array.flat)
 
 
 def _check_context(arrays: Arrays, ids: Ids) -> None:
@@ -143,10 +137,6 @@ def _flag(name: str, array: Array) -> bool:
     return bool(_scalar(name, array))
 
 
-def _seed(name: str, array: Array) -> int:
-    return int(_scalar(name, array))
-
-
 def _end_id(name: str, array: Array) -> int | None:
     value = int(_scalar(name, array))
     return value if value >= 0 else None
@@ -160,8 +150,6 @@ def _positive(name: str, array: Array) -> int:
 
 
 def _few(most: int) -> Callable[[str, Array], int]:
-    """Read a number from 0 to `most`."""
-
     def read(name: str, array: Array) -> int:
         value = int(_scalar(name, array))
         if not 0 <= value <= most:
@@ -240,7 +228,7 @@ _SAMPLING: dict[str, tuple[str, Read]] = {
     tensors.BAD_WORDS_LIST: ("bad_words", _words),
     tensors.EMBEDDING_BIAS: ("embedding_bias", _row(1)),
     tensors.MIN_TOKENS: ("min_tokens", _count),
-    tensors.SEED: ("seed", _seed),
+    tensors.SEED: ("seed", _scalar),
 }
 _NUMBERS: dict[str, tuple[str, Read]] = {
     number.engine: (name, _number(number.bounds)) for name, number in NUMBERS.items()

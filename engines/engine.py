@@ -17,16 +17,13 @@ class Preparing(ABC):
     """A `Respond` that can do all but the sending beforehand."""
 
     @abstractmethod
-    def __call__(self, answer: EngineResponse) -> None:
-        """Send an answer."""
+    def __call__(self, answer: EngineResponse) -> None: ...
 
     @abstractmethod
-    def prepare(self, answer: EngineResponse) -> Send:
-        """Return what sends the answer."""
+    def prepare(self, answer: EngineResponse) -> Send: ...
 
 
 def prepared(respond: Respond, answer: EngineResponse) -> Send:
-    """Do what can be done before an answer is due; return what sends it then."""
     if isinstance(respond, Preparing):
         return respond.prepare(answer)
 
@@ -57,5 +54,4 @@ class Engine(Protocol):
     def stop(self, request_id: str) -> None:
         """End the call of that id, if there is one: it gets its final answer within a step."""
 
-    def close(self) -> None:
-        """End every call and the engine's threads."""
+    def close(self) -> None: ...

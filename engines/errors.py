@@ -2,7 +2,7 @@
 
 EngineError
 ├── LoadError             the engine cannot start: the checkpoint or the settings are at fault
-├── ResponseError         an answer does not fit into shared memory (response_memory.py)
+├── ResponseError         an answer does not fit into shared memory
 ├── CancelledError        what the engine runs on gave the call up
 └── RequestError          one call asked for something impossible; the text names the input
     ├── UnsupportedError  this engine does not do that, whatever the value
@@ -24,6 +24,10 @@ class EngineError(Exception):
 
 class LoadError(EngineError):
     """The engine cannot start."""
+
+
+class ResponseError(EngineError):
+    """A response cannot leave; its call ends."""
 
 
 class RequestError(EngineError):

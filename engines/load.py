@@ -29,7 +29,6 @@ def load_engine(model_config: dict[str, Any], folder: Path) -> Engine:
 
 
 def of_its_kind(model_config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration without the parameters that engines of all kinds have."""
     given = model_config.get("parameters", {})
     own = {name: value for name, value in given.items() if name not in COMMON}
     return {**model_config, "parameters": own}

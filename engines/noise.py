@@ -48,24 +48,25 @@ def exponentials_at(
     draws += 0.5  # 0 has no logarithm
     draws *= 2.0**-53
     np.log(draws, out=draws)
-    return _single(np.negative(draws, out=draws))
+    np.negative(draws, out=draws)
+    # In single precision one draw in eight million would be exactly 0, and win.
+    return np.maximum(draws.astype(np.float32), _TINY)
 
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:
-    """Return one draw from [0, 1)."""
-    return (_mixed(key_of(seed, position, purpose) + STEP) >> 11) * 2.0**-53
+    return (mixed(key_of(seed, position, purpose) + STEP) >> 11) * 2.0**-53
 
 
 def key_of(seed: int, position: int, purpose: Purpose) -> int:
     """Return 64 bits that differ wholly where the key differs a little."""
-    key = _mixed(seed + STEP)
+    key = mixed(seed + STEP)
     for part in (position, purpose):
-        key = _mixed(key + (part + 1) * STEP)
+        key = mixed(key + (part + 1) * STEP)
     return key
 
 
-def _mixed(bits: int) -> int:
-    """Return SplitMix64's finalizer of one number."""
+def mixed(bits: int) -> int:
+    """Return 64 well mixed bits: SplitMix64's finalizer."""
     bits &= _MASK
     bits = (bits ^ (bits >> SHIFTS[0])) * FIRST_FACTOR & _MASK
     bits = (bits ^ (bits >> SHIFTS[1])) * SECOND_FACTOR & _MASK
@@ -83,8 +84,3 @@ def _bits(key: int, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
         bits *= np.uint64(factor)
     bits ^= bits >> np.uint64(SHIFTS[2])
     return bits
-
-
-def _single(draws: NDArray[np.float64]) -> Floats:
-    """In single precision one draw in eight million would be exactly 0, and win."""
-    return np.maximum(draws.astype(np.float32), _TINY)

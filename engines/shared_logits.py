@@ -19,13 +19,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.engines.errors import ResponseError
 from tandem.engines.request import Floats
-from tandem.engines.response_memory import ResponseError
 
 Handle: TypeAlias = NDArray[np.uint64]  # [3]: process, its descriptor of the page, number
 
@@ -47,21 +48,15 @@ class _Page:
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, 0)
+        self.capacity = len(self._memory) - _HEADER_BYTES  # bytes for logits
         self._header = np.frombuffer(self._memory, np.uint64, _HEADER_BYTES // 8)
 
-    @property
-    def capacity(self) -> int:
-        """Bytes for logits."""
-        return len(self._memory) - _HEADER_BYTES
-
     def logits(self) -> Floats:
-        """Return the logits [rows, width] where they lie."""
         rows, width = int(self._header[_ROWS]), int(self._header[_WIDTH])
         values = np.frombuffer(self._memory, np.float32, rows * width, _HEADER_BYTES)
         return values.reshape(rows, width)
 
     def write(self, logits: Floats) -> int:
-        """Put logits there; return the number of the handle."""
         self._header[_ROWS], self._header[_WIDTH] = logits.shape
         np.copyto(self.logits(), logits)
         number = secrets.randbits(63) + 1
@@ -70,26 +65,19 @@ class _Page:
 
     @property
     def returned(self) -> bool:
-        """Whether the reader gave the page back."""
         return bool(self._header[_RETURNED] == self._header[_NUMBER])
 
     def try_free(self) -> bool:
         """Withdraw it if nobody has read it yet; return whether nobody reads it, or will."""
-        return self.returned or self.withdraw() or not os.path.exists(f"/proc/{self._reader}")
+        reader = int(self._header[_READER])
+        return self.returned or self.withdraw() or not os.path.exists(f"/proc/{reader}")
 
     @property
     def closed(self) -> bool:
-        """Whether its writer has done with it for good."""
         return bool(self._header[_CLOSED])
 
-    @property
-    def _reader(self) -> int:
-        """The process that reads it, or did last."""
-        return int(self._header[_READER])
-
     def close(self) -> None:
-        """Tell readers to forget it; whoever reads it now reads on."""
-        self._header[_CLOSED] = 1
+        self._header[_CLOSED] = 1  # readers forget it; one that reads it now reads on
 
     def withdraw(self) -> bool:
         """Take back a page that nobody has read; return whether that was so."""
@@ -117,7 +105,6 @@ class _Page:
         return False
 
     def give_back(self, number: int) -> None:
-        """End the reading."""
         self._header[_RETURNED] = number
 
 
@@ -158,7 +145,6 @@ class SharedLogitsWriter:
                 _close(*self._written.popleft()[1:])
 
     def _free_page(self, num_bytes: int) -> tuple[int, _Page]:
-        """Take a page that nobody reads out of those in use, or make one."""
         place = self._place_of_free_page()
         if place is not None:
             _, descriptor, page = self._written[place]
@@ -206,17 +192,11 @@ def _close(descriptor: int, page: _Page) -> None:
     os.close(descriptor)
 
 
-class SharedLogits:
+class SharedLogits(NamedTuple):
     """Logits [rows, vocab_size] in shared memory, until they are given back."""
 
-    def __init__(self, page: _Page, number: int) -> None:
-        self.logits = page.logits()
-        self._page = page
-        self._number = number
-
-    def give_back(self) -> None:
-        """Say that nobody reads them any more."""
-        self._page.give_back(self._number)
+    logits: Floats
+    give_back: Callable[[], None]
 
 
 class SharedLogitsReader:
@@ -234,7 +214,7 @@ class SharedLogitsReader:
             with self._lock:
                 page = self._taken(process, descriptor, number)
             if page is not None:
-                return SharedLogits(page, number)
+                return SharedLogits(page.logits(), partial(page.give_back, number))
         if not self._warned:
             self._warned = True
             log.warning("a draft's logits could not be read; such drafts are verified by ids")
@@ -249,20 +229,16 @@ class SharedLogitsReader:
         page = self._open(process, descriptor)
         if page is None or not page.take(number):
             return None
-        self._forget_closed()
-        self._pages[process, descriptor] = page
-        return page
-
-    def _forget_closed(self) -> None:
-        """Unmap the pages that their writers have closed, and those of processes that ended."""
+        # Unmap the pages that their writers have closed, and those of processes that ended.
         self._pages = {
             place: page
             for place, page in self._pages.items()
             if not page.closed and os.path.exists(f"/proc/{place[0]}")
         }
+        self._pages[process, descriptor] = page
+        return page
 
     def _open(self, process: int, descriptor: int) -> _Page | None:
-        """Map a page; None where there is none of ours."""
         path = f"/proc/{process}/fd/{descriptor}"
         try:
             if os.readlink(path) != f"/memfd:{_NAME} (deleted)":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,13 +20,15 @@ from tandem.contract.errors import ErrorCode, coded
 from tandem.engines.decoding import count, decode, flag
 from tandem.engines.encoding import encode, nothing
 from tandem.engines.engine import Engine, Preparing, Send
-from tandem.engines.errors import EngineError, RequestError, UnsupportedError
+from tandem.engines.errors import EngineError, RequestError, ResponseError, UnsupportedError
 from tandem.engines.load import excludes_input, load_engine
 from tandem.engines.metric_names import COMPUTED_TOKENS
 from tandem.engines.request import NO_IDS, EngineRequest, EngineResponse
-from tandem.engines.response_memory import ResponseError, check_response_memory
 from tandem.engines.shared_logits import SharedLogitsReader, SharedLogitsWriter
 
+SHARED_MEMORY = Path("/dev/shm")
+SMALL_BYTES = 2**20  # what a process has from its start
+SPARE_BYTES = 2**20  # for the rest of a message, and for others that grow meanwhile
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,6 @@ class EngineModel:
     """
 
     def load_engine(self, model_config: dict[str, Any], folder: Path) -> Engine:
-        """Build the engine; `folder` is the version folder."""
         return load_engine(model_config, folder)
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -63,7 +65,6 @@ class EngineModel:
         return None if self._decoupled else [way.leave_execute() for way in ways]
 
     def finalize(self) -> None:
-        """End the engine's calls and threads."""
         self._engine.close()
         self._logits_writer.close()
         self._metric.close()
@@ -86,10 +87,11 @@ class EngineModel:
             respond = _Responder(self._name, call, way, wanted, self._logits_writer)
             self._engine.submit(call, respond)
         except RequestError as error:
-            self._refuse(way, str(error), error.code)
+            way.send(_error(self._name, str(error), error.code), final=True)
         except Exception as error:
             log.exception("a call could not be started")
-            self._refuse(way, f"the call failed: {type(error).__name__}", "INTERNAL")
+            message = f"the call failed: {type(error).__name__}"
+            way.send(_error(self._name, message, "INTERNAL"), final=True)
         return way
 
     def _take_shared_logits(self, arrays: dict[str, NDArray[Any]], way: _WayBack) -> None:
@@ -119,9 +121,6 @@ class EngineModel:
             raise UnsupportedError(
                 f"{tensors.STREAMING} needs `decoupled: true` in the engine's profile"
             )
-
-    def _refuse(self, way: _WayBack, message: str, code: ErrorCode) -> None:
-        way.send(_error(self._name, message, code), final=True)
 
 
 class _Responder(Preparing):
@@ -271,7 +270,6 @@ class _ComputedTokens:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
         self._closing.set()
         self._thread.join()
 
@@ -304,3 +302,24 @@ def _error(model: str, message: str, code: ErrorCode) -> Any:
     number = getattr(pb_utils.TritonError, code)  # not there yet while modules are imported
     error = pb_utils.TritonError(coded(code, f"model '{model}': {message}"), number)
     return pb_utils.InferenceResponse(error=error)
+
+
+def check_response_memory(num_bytes: int) -> None:
+    """Raise ResponseError where a response of so many bytes does not fit into shared memory.
+
+    Triton's Python backend closes a response's sender before it copies the response there: one that
+    does not fit is lost, and its caller waits for ever. So ask first. What the process had before
+    and has free now is not counted: nobody can ask for it.
+    """
+    if num_bytes <= SMALL_BYTES:
+        return
+    try:
+        system = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return
+    free = system.f_bavail * system.f_frsize
+    if num_bytes + SPARE_BYTES > free:
+        raise ResponseError(
+            f"its answer of {num_bytes / 2**20:.0f} MiB does not fit into the {free / 2**20:.0f} "
+            f"MiB that {SHARED_MEMORY} has free; ask for fewer logits, or enlarge it"
+        )

@@ -29,7 +29,6 @@ class Words:
 
     @classmethod
     def of(cls, *words: Sequence[int]) -> Words:
-        """Return a list of these words."""
         ids = [token for word in words for token in word]
         return cls(np.array(ids, np.int32), np.cumsum([len(word) for word in words], dtype=np.intp))
 
@@ -53,7 +52,6 @@ class Words:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest word; 0 without words."""
         return int(self._lengths.max(initial=0))
 
     def next_after(self, text: NDArray[Any]) -> _Ids:
@@ -83,7 +81,6 @@ class Words:
 
     @cached_property
     def _phrases(self) -> tuple[_Places, _Places]:
-        """Where the words of several tokens start and end."""
         several = self._lengths > 1
         return self._starts[several], self._ends[several]
 

@@ -29,6 +29,7 @@ from typing import Any, Final, NoReturn
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
+from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import MOST_STATES
 from tandem.guides.errors import GuideError
 from tandem.guides.grammar import grammar_of
@@ -57,13 +58,6 @@ def read_tokenizer(read: Tokenizer, vocab_size: int, end_ids: Sequence[int]) -> 
         return LLTokenizer(read.to_str(), n_vocab=vocab_size, eos_token=list(end_ids))
     except ValueError as error:
         raise GuideError("llguidance cannot read its tokenizer") from error
-
-
-def trim_heap() -> None:
-    """Return free memory to the system; does nothing without glibc."""
-    trim = getattr(LIBC, "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def main(jobs: Connection, tokenizer_dir: str, vocab_size: int, end_ids: Sequence[int]) -> None:

@@ -58,7 +58,6 @@ class NgramIndex:
         return len(self._row)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Append tokens to the row."""
         row = self._row
         for token in tokens:
             if not self._copied:

@@ -43,11 +43,6 @@ class PooledAnswer(NamedTuple):
     tokens: array[int]  # [n]
     earlier: array[int]  # [n - LEAST_MATCH]
 
-    @property
-    def counted(self) -> int:
-        """Tokens that it counts for."""
-        return _counted(len(self.tokens))
-
 
 class Links(NamedTuple):
     """The slots of an answer's positions, [n - LEAST_MATCH].
@@ -106,14 +101,9 @@ class LookupPools:
         self._pools: dict[bytes, PoolUse] = {}  # those that have answers
         self._last_number = 0
         self._num_uses = 0
-        self._num_tokens = 0
+        self.num_tokens = 0  # that the answers count for
         self._secret = secrets.token_bytes(16)  # nobody can choose what shares a slot
         self._lock = threading.Lock()
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that the answers count for."""
-        return self._num_tokens
 
     def join(self, name: str, answer: Sequence[int] | NDArray[np.int32]) -> None:
         """Add an answer to the pool of that name; one that is too long for all pools is left out.
@@ -130,7 +120,7 @@ class LookupPools:
             self._make_room(key, counted)
             pool = self._pools.setdefault(key, PoolUse())
             pool.num_answers += 1
-            self._num_tokens += counted
+            self.num_tokens += counted
             self._use(pool)
             self._append(key, tokens, links)
 
@@ -176,7 +166,7 @@ class LookupPools:
         key: of the pool that wants it.
         """
         left = MOST_MOVED
-        while self._num_tokens + counted > self.max_tokens:
+        while self.num_tokens + counted > self.max_tokens:
             _, answer = self._answers.popitem(last=False)
             pool = self._pools[answer.pool]
             cost = MOVE + len(answer.tokens)
@@ -185,7 +175,7 @@ class LookupPools:
                 row = np.frombuffer(answer.tokens, np.int32)
                 self._append(answer.pool, answer.tokens, self._links(answer.pool, row))
                 continue
-            self._num_tokens -= answer.counted
+            self.num_tokens -= _counted(len(answer.tokens))
             pool.num_answers -= 1
             if not pool.num_answers:
                 del self._pools[answer.pool]

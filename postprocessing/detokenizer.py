@@ -108,11 +108,9 @@ class ByteLevelDetokenizer:
         self._bytes_of = _TokenBytes(tokenizer, skipped)
 
     def whole(self, ids: Sequence[int]) -> str:
-        """Return the text of all ids; an unfinished character is U+FFFD."""
         return self._read(ids).decode("utf-8", "replace")
 
     def complete(self, ids: Sequence[int]) -> str:
-        """Return the text without the bytes of an unfinished last character."""
         return codecs.utf_8_decode(self._read(ids), "replace", False)[0]
 
     def _read(self, ids: Sequence[int]) -> bytes:
@@ -176,7 +174,6 @@ class PieceDetokenizer:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens)
 
     def complete(self, ids: Sequence[int]) -> str:
-        """Return the text without the last run of bytes, which the next byte may change."""
         end = len(ids)
         while self._byte_fallback and end and self._continues_run(ids[end - 1]):
             end -= 1
@@ -191,7 +188,6 @@ class PieceDetokenizer:
 
 
 def _decoder_steps(tokenizer: Tokenizer) -> list[str]:
-    """Name the steps of a tokenizer's decoder as tokenizer.json writes them."""
     # The state is the decoder's part of tokenizer.json; all of it would be megabytes.
     decoder = tokenizer.decoder
     return [] if decoder is None else list(_step_names(json.loads(decoder.__getstate__())))

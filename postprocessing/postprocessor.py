@@ -13,6 +13,7 @@ from tandem.contract import postprocessing as tensors
 from tandem.postprocessing.detokenizer import Detokenizer, chunk, make_detokenizer, text_lengths
 from tandem.postprocessing.settings import DetokenizerSettings
 from tandem.preprocessing.errors import InputError
+from tandem.preprocessing.preprocessor import required
 from tandem.preprocessing.tokenizer import load_tokenizer
 
 Array = npt.NDArray[Any]
@@ -57,26 +58,23 @@ class Postprocessor:
             answer: dict[str, Array] = {}
             answer[tensors.OUTPUT] = np.array([text.encode() for text in texts], dtype=object)
             if tensors.TEXT_LENGTHS in wanted:
-                answer[tensors.TEXT_LENGTHS] = self._text_lengths(sequences, lengths)
+                rows = [
+                    text_lengths(self._detokenizer, ids, length)
+                    for ids, length in zip(sequences, lengths, strict=True)
+                ]
+                padded = np.zeros((len(rows), max(map(len, rows), default=0)), np.int32)
+                for at, row in enumerate(rows):
+                    padded[at, : len(row)] = row
+                answer[tensors.TEXT_LENGTHS] = padded
         except OverflowError as error:  # cheaper than looking at every id of every window
             raise InputError(f"{tensors.TOKENS_BATCH}: an id is negative") from error
         return answer
 
-    def _text_lengths(self, sequences: list[list[int]], context_lengths: list[int]) -> Array:
-        rows = [
-            text_lengths(self._detokenizer, ids, length)
-            for ids, length in zip(sequences, context_lengths, strict=True)
-        ]
-        array = np.zeros((len(rows), max(map(len, rows), default=0)), np.int32)
-        for at, row in enumerate(rows):
-            array[at, : len(row)] = row
-        return array
-
 
 def _sequences(inputs: Mapping[str, Array], max_seq_len: int) -> list[list[int]]:
     """Return the ids of every sequence, [b * beams] lists, without what pads them."""
-    tokens = _required(inputs, tensors.TOKENS_BATCH)
-    lengths = _required(inputs, tensors.SEQUENCE_LENGTH)
+    tokens = required(inputs, tensors.TOKENS_BATCH)
+    lengths = required(inputs, tensors.SEQUENCE_LENGTH)
     if tokens.ndim != 3:
         raise InputError(
             f"{tensors.TOKENS_BATCH}: shape is {list(tokens.shape)}, not [b, beams, n]"
@@ -107,9 +105,3 @@ def _context_lengths(context: Array, sequences: list[list[int]], batch: int) -> 
         if not 0 <= length <= len(ids):
             raise InputError(f"{tensors.CONTEXT_LENGTH}: {length} is not in 0..{len(ids)}")
     return lengths
-
-
-def _required(inputs: Mapping[str, Array], name: str) -> Array:
-    if name not in inputs:
-        raise InputError(f"{name}: missing")
-    return inputs[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tandem.contract.parameters import decode
 from tandem.postprocessing.postprocessor import Postprocessor
 from tandem.postprocessing.settings import DetokenizerSettings
-from tandem.preprocessing.triton_model import Answer, ArrayModel
+from tandem.preprocessing.triton import Answer, ArrayModel
 
 
 class PostprocessingModel(ArrayModel):
@@ -17,6 +17,5 @@ class PostprocessingModel(ArrayModel):
     name = "postprocessing"
 
     def load(self, model_config: str, folder: Path) -> Answer:
-        """Load the tokenizer."""
         settings = decode(DetokenizerSettings, json.loads(model_config))
         return Postprocessor.load(settings, folder).answer

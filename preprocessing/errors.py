@@ -7,16 +7,9 @@ ValueError
 
 from __future__ import annotations
 
-from tandem.contract.errors import coded
-
 
 class InputError(ValueError):
     """A request's tensor is wrong; the text is one line that names it."""
-
-    @property
-    def coded(self) -> str:
-        """The line with its code, which a call between models may lose."""
-        return coded("INVALID_ARG", str(self))
 
 
 class TokenizerError(ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tandem.contract import preprocessing as tensors
+from tandem.contract.heap import trim_heap
 from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.settings import TokenizerSettings
 from tandem.preprocessing.tokenizer import load_tokenizer, special_token_ids
@@ -30,6 +30,8 @@ WORD_LISTS = (
     tensors.BAD_WORDS_DICT,
     tensors.EMBEDDING_BIAS_WORDS,
 )
+PROMPTS = (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN)
+DECODER_PROMPTS = (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN)
 CHARACTERS_OF_A_TOKEN = 16  # more than of any text that is worth reading to its end
 LONG_TEXT_BYTES = 2**20  # from here on a text's tokens take memory worth giving back
 IMAGES = (tensors.IMAGE_BYTES, tensors.IMAGE_URL, tensors.VIDEO_BYTES)
@@ -42,19 +44,6 @@ class Preprocessor:
         self._tokenizer = tokenizer
         self._settings = settings
         self._special = special_token_ids(tokenizer)
-        # Only what is asked for is computed: a bias alone is as wide as the vocabulary.
-        self._makers: dict[tuple[str, ...], Callable[[Mapping[str, Array]], tuple[Array, ...]]] = {
-            (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN): self._prompts,
-            (tensors.DECODER_INPUT_ID, tensors.REQUEST_DECODER_INPUT_LEN): self._decoder_prompts,
-            (tensors.BAD_WORDS_IDS,): self._bad_words,
-            (tensors.STOP_WORDS_IDS,): self._stop_words,
-            (tensors.SPECIAL_STOP_IDS,): self._special_stops,
-            (tensors.EMBEDDING_BIAS,): self._embedding_bias,
-            (tensors.OUT_REQUEST_OUTPUT_LEN,): self._output_lengths,
-            (tensors.OUT_END_ID,): self._end_ids,
-            (tensors.OUT_PAD_ID,): self._pad_ids,
-            (tensors.OUT_PROMPT_TABLE_EXTRA_IDS,): self._prompt_table_ids,
-        }
 
     @classmethod
     def load(cls, settings: TokenizerSettings, base: Path) -> Preprocessor:
@@ -72,23 +61,39 @@ class Preprocessor:
         """
         _check(inputs)
         _check_sizes(inputs, self._settings)
-        outputs: dict[str, Array] = {}
-        for names, make in self._makers.items():
-            if any(name in wanted for name in names):
-                outputs |= zip(names, make(inputs), strict=True)
+        settings, outputs = self._settings, dict[str, Array]()
+        pads = _ids_or(inputs, tensors.PAD_ID, settings.pad_id)
+        # Only what is asked for is computed: a bias alone is as wide as the vocabulary.
+        given = tensors.PROMPT_TABLE_EXTRA_ID in inputs
+        extra_ids = given and tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted
+        if extra_ids or not set(PROMPTS).isdisjoint(wanted):
+            outputs |= zip(PROMPTS, self._padded(inputs, tensors.QUERY, pads), strict=True)
+        if not set(DECODER_PROMPTS).isdisjoint(wanted):
+            prompts = pads, np.ones_like(pads)  # without a DECODER_QUERY it starts from the pad id
+            if tensors.DECODER_QUERY in inputs:
+                prompts = self._padded(inputs, tensors.DECODER_QUERY, pads)
+            outputs |= zip(DECODER_PROMPTS, prompts, strict=True)
+        make: dict[str, Callable[[], Array]] = {
+            tensors.BAD_WORDS_IDS: lambda: self._word_lists(
+                inputs, tensors.BAD_WORDS_DICT, bad_word_lists
+            ),
+            tensors.STOP_WORDS_IDS: lambda: self._word_lists(
+                inputs, tensors.STOP_WORDS_DICT, stop_word_lists
+            ),
+            tensors.SPECIAL_STOP_IDS: lambda: self._special_stops(inputs),
+            tensors.EMBEDDING_BIAS: lambda: self._embedding_bias(inputs),
+            tensors.OUT_REQUEST_OUTPUT_LEN: lambda: required(inputs, tensors.REQUEST_OUTPUT_LEN),
+            tensors.OUT_END_ID: lambda: _ids_or(inputs, tensors.END_ID, settings.end_id),
+            tensors.OUT_PAD_ID: lambda: pads,
+        }
+        outputs |= {name: make_it() for name, make_it in make.items() if name in wanted}
+        if tensors.OUT_PROMPT_TABLE_EXTRA_IDS in wanted:
+            # Virtual tokens alone have ids of the prompt table; a text's are 0, [b, longest].
+            like = outputs[tensors.INPUT_ID] if extra_ids else np.empty((_batch(inputs), 0))
+            outputs[tensors.OUT_PROMPT_TABLE_EXTRA_IDS] = np.zeros_like(like, np.uint64)
         if sum(map(len, inputs[tensors.QUERY].flat)) > LONG_TEXT_BYTES:
-            _give_memory_back()
+            trim_heap()  # reading it takes a hundred times its size
         return {name: array for name, array in outputs.items() if name in wanted}
-
-    def _prompts(self, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
-        return self._padded(inputs, tensors.QUERY, self._pad_ids(inputs)[0])
-
-    def _decoder_prompts(self, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Without a DECODER_QUERY a decoder starts from the pad id."""
-        (pads,) = self._pad_ids(inputs)
-        if tensors.DECODER_QUERY not in inputs:
-            return pads, np.ones_like(pads)
-        return self._padded(inputs, tensors.DECODER_QUERY, pads)
 
     def _padded(self, inputs: Mapping[str, Array], name: str, pads: Array) -> tuple[Array, Array]:
         """Return the ids of an input's texts, [b, longest], and their lengths, [b, 1]."""
@@ -119,28 +124,22 @@ class Preprocessor:
         ids: list[int] = encoding.ids
         return ids
 
-    def _bad_words(self, inputs: Mapping[str, Array]) -> tuple[Array]:
-        return self._word_lists(inputs, tensors.BAD_WORDS_DICT, bad_word_lists)
-
-    def _stop_words(self, inputs: Mapping[str, Array]) -> tuple[Array]:
-        return self._word_lists(inputs, tensors.STOP_WORDS_DICT, stop_word_lists)
-
-    def _special_stops(self, inputs: Mapping[str, Array]) -> tuple[Array]:
+    def _special_stops(self, inputs: Mapping[str, Array]) -> Array:
         if tensors.STOP_WORDS_DICT not in inputs:
-            return (np.empty((_batch(inputs), 0), np.int32),)
+            return np.empty((_batch(inputs), 0), np.int32)
         words = _texts(inputs, tensors.STOP_WORDS_DICT)
-        return (special_stop_ids(self._tokenizer, words, self._special),)
+        return special_stop_ids(self._tokenizer, words, self._special)
 
-    def _word_lists(self, inputs: Mapping[str, Array], name: str, make: WordLists) -> tuple[Array]:
+    def _word_lists(self, inputs: Mapping[str, Array], name: str, make: WordLists) -> Array:
         if name not in inputs:
-            return (np.empty((_batch(inputs), 2, 0), np.int32),)
-        return (make(self._tokenizer, _texts(inputs, name)),)
+            return np.empty((_batch(inputs), 2, 0), np.int32)
+        return make(self._tokenizer, _texts(inputs, name))
 
-    def _embedding_bias(self, inputs: Mapping[str, Array]) -> tuple[Array]:
+    def _embedding_bias(self, inputs: Mapping[str, Array]) -> Array:
         words = inputs.get(tensors.EMBEDDING_BIAS_WORDS)
         weights = inputs.get(tensors.EMBEDDING_BIAS_WEIGHTS)
         if words is None and weights is None:
-            return (np.empty((_batch(inputs), 0), np.float32),)
+            return np.empty((_batch(inputs), 0), np.float32)
         if words is None or weights is None or words.shape != weights.shape:
             raise InputError(
                 f"{tensors.EMBEDDING_BIAS_WORDS}, {tensors.EMBEDDING_BIAS_WEIGHTS}: "
@@ -149,30 +148,19 @@ class Preprocessor:
         if np.isnan(weights).any():
             raise InputError(f"{tensors.EMBEDDING_BIAS_WEIGHTS}: a weight is not a number")
         texts = _texts(inputs, tensors.EMBEDDING_BIAS_WORDS)
-        return (embedding_bias(self._tokenizer, texts, weights, self._settings.vocab_size),)
+        return embedding_bias(self._tokenizer, texts, weights, self._settings.vocab_size)
 
-    def _output_lengths(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-        if tensors.REQUEST_OUTPUT_LEN not in inputs:
-            raise InputError(f"{tensors.REQUEST_OUTPUT_LEN}: missing")
-        return (inputs[tensors.REQUEST_OUTPUT_LEN],)
 
-    def _end_ids(self, inputs: Mapping[str, Array]) -> tuple[Array]:
-        return (_ids_or(inputs, tensors.END_ID, self._settings.end_id),)
-
-    def _pad_ids(self, inputs: Mapping[str, Array]) -> tuple[Array]:
-        return (_ids_or(inputs, tensors.PAD_ID, self._settings.pad_id),)
-
-    def _prompt_table_ids(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-        """Virtual tokens alone have ids of the prompt table; a text has none: 0, [b, longest]."""
-        if tensors.PROMPT_TABLE_EXTRA_ID not in inputs:
-            return (np.empty((_batch(inputs), 0), np.uint64),)
-        return (np.zeros_like(self._prompts(inputs)[0], np.uint64),)
+def required(inputs: Mapping[str, Array], name: str) -> Array:
+    """Return an input, which Triton lets a request leave out; raises InputError."""
+    if name not in inputs:
+        raise InputError(f"{name}: missing")
+    return inputs[name]
 
 
 def _check(inputs: Mapping[str, Array]) -> None:
     """Refuse what Triton lets through: a missing QUERY, rows that don't match it, images."""
-    if tensors.QUERY not in inputs:
-        raise InputError(f"{tensors.QUERY}: missing")
+    required(inputs, tensors.QUERY)
     for image in IMAGES:
         if image in inputs:
             raise InputError(f"{image}: this model takes text only")
@@ -183,13 +171,6 @@ def _check(inputs: Mapping[str, Array]) -> None:
     for query in (tensors.QUERY, tensors.DECODER_QUERY):
         if query in inputs and inputs[query].shape != (batch, 1):
             raise InputError(f"{query}: shape is {list(inputs[query].shape)}, not [{batch}, 1]")
-
-
-def _give_memory_back() -> None:
-    """A long text takes a hundred times its size while it is read; glibc would keep all that."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _check_sizes(inputs: Mapping[str, Array], settings: TokenizerSettings) -> None:
@@ -220,12 +201,8 @@ def _batch(inputs: Mapping[str, Array]) -> int:
 
 def _texts(inputs: Mapping[str, Array], name: str) -> list[list[str]]:
     """Decode the UTF-8 strings of an input, [b, words]."""
-    return [[_text(name, raw) for raw in row] for row in inputs[name]]
-
-
-def _text(name: str, raw: bytes) -> str:
     try:
-        return raw.decode("utf-8")
+        return [[raw.decode("utf-8") for raw in row] for row in inputs[name]]
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: no valid UTF-8 at byte {error.start}") from error
 

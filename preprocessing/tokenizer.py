@@ -10,7 +10,6 @@ spoils code, and transformers 5 ignores it for BPE as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,6 @@ def longest_token_bytes(tokenizer: Tokenizer) -> int:
 
 
 def _state(part: Any) -> str:
-    """The part of tokenizer.json that describes a tokenizer's part."""
     return "" if part is None else part.__getstate__().decode()
 
 
@@ -140,7 +138,8 @@ def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str,
     configured = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
     for token_id, fields in sorted(configured.items()):
         token = AddedToken(**{k: v for k, v in fields.items() if not k.startswith("_")})
-        if token_id in known and _same(known[token_id], token):
+        same = known.get(token_id)
+        if same and (same.content, same.special) == (token.content, token.special):
             continue
         tokenizer.add_tokens([token])
         if tokenizer.token_to_id(token.content) != token_id:
@@ -150,28 +149,18 @@ def _add_configured_tokens(tokenizer: Tokenizer, folder: Path, config: dict[str,
             )
 
 
-def _same(one: AddedToken, other: AddedToken) -> bool:
-    return bool(one.content == other.content and one.special == other.special)
-
-
 def _mark_named_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     """Make BOS, EOS, ... special where they are ordinary words of the vocabulary.
 
     A name that has no id is left out: the models were never trained on it.
     """
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for content in _named_tokens(config):
-        if content not in added and tokenizer.token_to_id(content) is not None:
-            tokenizer.add_special_tokens([content])
-
-
-def _named_tokens(config: dict[str, Any]) -> Iterator[str]:
-    lists = [config.get(name) for name in TOKEN_LISTS]
     named = [config.get(name) for name in NAMED_TOKENS]
-    for value in named + [item for items in lists if isinstance(items, list) for item in items]:
-        content = _content(value)
-        if content:
-            yield content
+    for items in (config.get(name) for name in TOKEN_LISTS):
+        named += items if isinstance(items, list) else []
+    for content in map(_content, named):
+        if content and content not in added and tokenizer.token_to_id(content) is not None:
+            tokenizer.add_special_tokens([content])
 
 
 def _content(value: Any) -> str | None:
@@ -181,7 +170,6 @@ def _content(value: Any) -> str | None:
 
 
 def _bos_and_eos(tokenizer: Tokenizer, config: dict[str, Any]) -> processors.TemplateProcessing:
-    """Add BOS and EOS to a text where the config says so."""
     names = {side: _content(config.get(f"{side}_token")) or GPT2_END for side in ("bos", "eos")}
     ids = {name: tokenizer.token_to_id(name) for name in names.values()}
     added = {

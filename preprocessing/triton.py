@@ -1,17 +1,58 @@
-"""`preprocessing` as a model of Triton's Python backend."""
+"""`preprocessing` as a model of Triton's Python backend; `postprocessing` shares `ArrayModel`."""
 
 from __future__ import annotations
 
 import json
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
 
 import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
 
+from tandem.contract.errors import coded
 from tandem.contract.parameters import decode
 from tandem.contract.strings import Strings
+from tandem.preprocessing.errors import InputError
 from tandem.preprocessing.preprocessor import Preprocessor
 from tandem.preprocessing.settings import TokenizerSettings
-from tandem.preprocessing.triton_model import Answer, ArrayModel
+
+Array: TypeAlias = NDArray[Any]
+# Inputs and the names of the wanted outputs -> outputs; raises InputError.
+Answer: TypeAlias = Callable[[Mapping[str, Array], Collection[str]], dict[str, Array]]
+
+
+class ArrayModel(ABC):
+    """Hands the arrays of each request to what ``load`` returns."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def load(self, model_config: str, folder: Path) -> Answer:
+        """Load the model of this configuration (JSON) whose version lies in ``folder``."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        folder = Path(args["model_repository"]) / args["model_version"]
+        self._answer = self.load(args["model_config"], folder)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._response(request) for request in requests]
+
+    def _response(self, request: Any) -> Any:
+        try:
+            inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            outputs = self._answer(inputs, request.requested_output_names())
+        except InputError as error:
+            wrong = pb_utils.TritonError(
+                coded("INVALID_ARG", str(error)), pb_utils.TritonError.INVALID_ARG
+            )
+            return pb_utils.InferenceResponse(error=wrong)
+        except Exception:  # noqa: BLE001  whatever it is, the client gets one line
+            pb_utils.Logger.log_error(traceback.format_exc())
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{self.name} failed"))
+        return pb_utils.InferenceResponse([pb_utils.Tensor(n, a) for n, a in outputs.items()])
 
 
 class PreprocessingModel(ArrayModel):
@@ -20,7 +61,6 @@ class PreprocessingModel(ArrayModel):
     name = "preprocessing"
 
     def load(self, model_config: str, folder: Path) -> Answer:
-        """Load the tokenizer."""
         pb_utils.deserialize_bytes_tensor = Strings
         settings = decode(TokenizerSettings, json.loads(model_config))
         return Preprocessor.load(settings, folder).answer

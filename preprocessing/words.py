@@ -45,12 +45,9 @@ def bad_word_lists(tokenizer: Tokenizer, words: Words) -> npt.NDArray[np.int32]:
     A word in the middle of a sentence has other ids than the word alone, which is all that
     NVIDIA's own preprocessing bans; here a word is banned after a space as well.
     """
-    return word_lists([_with_spaces(tokenizer, prompt) for prompt in words])
-
-
-def _with_spaces(tokenizer: Tokenizer, words: Sequence[str]) -> list[tuple[int, ...]]:
-    spelt = [form for word in words if word for form in (word, f" {word}")]
-    return list(dict.fromkeys(_ids(tokenizer, form) for form in spelt))
+    spelled = [[form for word in prompt if word for form in (word, f" {word}")] for prompt in words]
+    ids = ([_ids(tokenizer, form) for form in prompt] for prompt in spelled)
+    return word_lists([list(dict.fromkeys(prompt)) for prompt in ids])  # each form once
 
 
 def word_lists(ids: Sequence[Sequence[Sequence[int]]]) -> npt.NDArray[np.int32]:

@@ -19,7 +19,6 @@ class Bounds(NamedTuple):
     above: float = -math.inf
 
     def hold(self, value: float) -> bool:
-        """Whether a number is finite and within them."""
         return math.isfinite(value) and self.least <= value <= self.most and value > self.above
 
     def __str__(self) -> str:
@@ -84,7 +83,6 @@ class SamplingNumbers:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
         return self.top_k == 1 or self.temperature == 0
 
     @property

@@ -22,18 +22,12 @@ ARROWS = {
     "gateway": {"gateway", "gateway.triton", "contract", "preprocessing", "postprocessing"},
     "gateway.triton": {"gateway", "gateway.triton", "contract", "triton"},
     "preprocessing": {"preprocessing", "contract"},
-    "preprocessing.triton": {
-        "preprocessing",
-        "preprocessing.triton_model",
-        "contract",
-        "triton",
-    },
-    "preprocessing.triton_model": {"preprocessing", "contract", "triton"},
+    "preprocessing.triton": {"preprocessing", "contract", "triton"},
     "postprocessing": {"postprocessing", "preprocessing", "contract"},  # one tokenizer loader
     "postprocessing.triton": {
         "postprocessing",
         "preprocessing",
-        "preprocessing.triton_model",
+        "preprocessing.triton",
         "contract",
         "triton",
     },

@@ -33,9 +33,8 @@ from benchmarks.inflated.checkpoint import load_inflated, write_folder
 from benchmarks.inflated.shapes import SHAPES
 from benchmarks.inflated.texts import MAX_SEQ_LEN, PAGED, Expected, demo_settings, expected_texts
 from tandem.demo.tokens import DEMO
-from tandem.engines.torch.checkpoint import device_of, dtype_of
+from tandem.engines.torch.checkpoint import device_of, dtype_of, weight_bytes
 from tandem.engines.torch.engine import TorchEngine
-from tandem.engines.torch.memory import weight_bytes
 from tandem.engines.torch.settings import TorchSettings
 
 MS = 1e3

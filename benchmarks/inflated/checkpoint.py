@@ -16,8 +16,7 @@ from transformers import LlamaConfig
 
 from benchmarks.inflated.inflation import inflate, inflated_config
 from benchmarks.inflated.shapes import LlamaShape
-from tandem.engines.torch.checkpoint import device_of, dtype_of, load_checkpoint
-from tandem.engines.torch.memory import require_memory
+from tandem.engines.torch.checkpoint import device_of, dtype_of, load_checkpoint, require_memory
 from tandem.engines.torch.settings import TorchSettings
 
 _COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")

@@ -55,7 +55,6 @@ class EmulatedBranchingCall(EmulatedCall):
         return np.concatenate((self.request.input_ids, self.request.draft_ids))
 
     def prepare(self) -> None:
-        """Draft all branches."""
         outcomes, drafts = Outcomes(self.request), self.request.draft_ids.tolist()
         wanted = set(outcomes.accepted_lengths)
         samplers: dict[Branch, EmulatedSampler] = {}
@@ -69,22 +68,23 @@ class EmulatedBranchingCall(EmulatedCall):
                 self._target.append(drafts[accepted])
         self._branches = fitting(list(samplers), MAX_BRANCHES, self._max_tokens)
         for branch in self._branches:
-            _draft(branch, samplers[branch])
+            while not branch.over:
+                try:
+                    token = samplers[branch].next()
+                except RequestError:  # all is banned
+                    branch.over = True
+                else:
+                    branch.take(token.id, token.probability, math.log(token.probability), token.row)
         self._steps = 1 + max((branch.steps for branch in self._branches), default=0)
         self.computed_tokens += len(drafts) + sum(branch.steps for branch in self._branches)
 
     def stop(self, now_ns: int) -> None:
         """Leave the branches what they had by now."""
         self._stopped = True
-        missing_ns = max(0, self.due_ns - now_ns)
-        missing = -(-missing_ns // self._step_ns) if self._step_ns else 0
-        self._steps = max(0, self._steps - missing)
-        self.due_ns = min(self.due_ns, now_ns)
-        if missing:
+        if self._end_steps(now_ns):
             self._branches = [branch.early(self._steps - 1) for branch in self._branches]
 
     def compose(self) -> None:
-        """Make the response with the branches."""
         rows = answered(self._branches)
         branches = joined(rows, with_log_probs=self.request.return_log_probs)
         logits = [] if self._stopped else [row for branch in rows for row in branch.logits]
@@ -98,7 +98,6 @@ class EmulatedBranchingCall(EmulatedCall):
         self._send = prepared(self._respond, self._composed)
 
     def answer(self, now_ns: int) -> None:
-        """Send what was composed."""
         self._last_token_ns = self._wall_ns(max(now_ns, self.due_ns))
         super().answer(now_ns)
 
@@ -119,14 +118,3 @@ class EmulatedBranchingCall(EmulatedCall):
             return []
         guesses = self._language.alternatives(self._sampler.text, first, truth)
         return list(islice(filter(self._sampler.may_say, guesses), count))
-
-
-def _draft(branch: Branch, sampler: EmulatedSampler) -> None:
-    """Draft what goes on behind a branch."""
-    while not branch.over:
-        try:
-            token = sampler.next()
-        except RequestError:
-            branch.over = True
-        else:
-            branch.take(token.id, token.probability, math.log(token.probability), token.row)

@@ -115,25 +115,30 @@ class EmulatedCall:
         self.computed_tokens += self._steps - first  # the context's last token made the first step
 
     def schedule(self, begin_ns: int, step_ns: int) -> None:
-        """Set when the prepared answer is due: its steps begin at that time."""
         self._begin_ns, self._step_ns = begin_ns, step_ns
         self.due_ns = begin_ns + self._steps * step_ns
 
     def stop(self, now_ns: int) -> None:
         """Make the prepared answer final, with those of its tokens that had their time."""
-        missing_ns = max(0, self.due_ns - now_ns)
-        missing = -(-missing_ns // self._step_ns) if self._step_ns else 0
-        self._steps = max(0, self._steps - missing)
-        self.due_ns = min(self.due_ns, now_ns)
-        if missing:
+        if self._end_steps(now_ns):
             del self._ids[len(self._ids) - len(self._unsent) + self._steps :]
             del self._unsent[self._steps :]
             self._accepted = 0
         self.over = True
 
+    def _end_steps(self, now_ns: int) -> bool:
+        """Drop the steps that are not over now; say whether there are such."""
+        missing_ns = max(0, self.due_ns - now_ns)
+        missing = -(-missing_ns // self._step_ns) if self._step_ns else 0  # rounded up
+        self._steps = max(0, self._steps - missing)
+        self.due_ns = min(self.due_ns, now_ns)
+        return missing > 0
+
     def compose(self) -> None:
-        """Make the response with the prepared tokens."""
         tokens = self._unsent
+        first_token_ns = self._first_token_ns
+        if tokens and not first_token_ns:
+            first_token_ns = self._wall_ns(self._begin_ns + self._step_ns)
         log_probs = _log_probs(tokens) if self.request.return_log_probs else None
         self._composed = EngineResponse(
             tokens=tuple(token.id for token in tokens),
@@ -143,7 +148,7 @@ class EmulatedCall:
             cum_log_prob=self._log_prob + (0.0 if log_probs is None else float(log_probs.sum())),
             generation_logits=None if self._logits is None else self._logits[: len(tokens)],
             num_output_tokens=len(self._ids),
-            usage=self._used(self._first_token_ns or self._first_step_over()),
+            usage=self._used(first_token_ns),
         )
         self._send = prepared(self._respond, self._composed)
 
@@ -157,7 +162,6 @@ class EmulatedCall:
         self._deliver(partial(self._send, self._last_token_ns), final=self.over)
 
     def fail(self, error: EngineError) -> None:
-        """Send the error as the final answer."""
         usage = self._used(self._first_token_ns)
         answer = EngineResponse(error=str(error), code=error.code, usage=usage)
         self._deliver(partial(self._respond, answer), final=True)
@@ -179,20 +183,12 @@ class EmulatedCall:
         for token in tokens[: len(kept)]:
             self._unsent.append(token)
             self._joint_probability *= token.probability
-        self.over = ended or len(self._ids) >= request.max_new_tokens or self._unsure()
+        least = request.draft_stop_probability
+        unsure = least is not None and self._joint_probability < least
+        self.over = ended or unsure or len(self._ids) >= request.max_new_tokens
         return behind
 
-    def _unsure(self) -> bool:
-        """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
-        limit = self.request.draft_stop_probability
-        return limit is not None and self._joint_probability < limit
-
-    def _first_step_over(self) -> int:
-        """When the first prepared token comes, by the system's clock; 0 if there is none."""
-        return self._wall_ns(self._begin_ns + self._step_ns) if self._unsent else 0
-
     def _wall_ns(self, timer_ns: int) -> int:
-        """Return a time of the timer as the system's clock has it."""
         return timer_ns + self._clocks_apart_ns
 
     def _used(self, first_token_ns: int) -> CallUsage:

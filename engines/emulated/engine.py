@@ -7,9 +7,8 @@ import threading
 from dataclasses import replace
 from functools import partial
 
-from tandem.engines.admission import check
+from tandem.engines.admission import check, refuse
 from tandem.engines.capabilities import EMULATED
-from tandem.engines.emulated.admission import check_emulated
 from tandem.engines.emulated.branching import EmulatedBranchingCall
 from tandem.engines.emulated.call import EmulatedCall
 from tandem.engines.emulated.gpu import SharedGpu
@@ -52,12 +51,11 @@ class EmulatedEngine:
         self.computed_tokens = 0
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        """Start a call. Raises RequestError for one that cannot be served."""
         now_ns, wall_ns = self._timer.now_ns(), self._timer.wall_ns()
         age_ns = max(0, wall_ns - (request.arrival_time_ns or wall_ns))
         begin_ns = now_ns - age_ns
         check(request, self._settings, self._settings.vocab_size)
-        check_emulated(request)
+        _check_emulated(request)
         call, missing = self._admit(request, respond, begin_ns, wall_ns - age_ns)
         with self._lock:
             if self._closing:
@@ -75,7 +73,6 @@ class EmulatedEngine:
             self._serve(call)
 
     def stop(self, request_id: str) -> None:
-        """End the calls of that id now; unknown ids are ignored."""
         for call in self._open_calls():
             if call.request.request_id == request_id:
                 with call.lock:
@@ -85,7 +82,6 @@ class EmulatedEngine:
                         self._answer(call)
 
     def close(self) -> None:
-        """Fail every call and close the timer."""
         with self._lock:
             self._closing = True
         for call in self._open_calls():
@@ -138,17 +134,13 @@ class EmulatedEngine:
     def _step_ns(self, call: EmulatedCall) -> int:
         settings = self._settings
         step_ms = settings.step_ms * (1 + settings.verify_slope * len(call.request.draft_ids))
-        others, more_rows = self._load()
+        with self._lock:
+            calls = list(self._calls.values())
+        others, more_rows = len(calls) - 1, sum(call.rows - 1 for call in calls)
         step_ms *= 1 + settings.batch_slope * others + settings.branch_slope * more_rows
         if self._gpu:
             step_ms *= self._gpu.slow_down(self._timer.now_ns())
         return round(step_ms * MS)
-
-    def _load(self) -> tuple[int, int]:
-        """How many calls are under way but one, and their rows besides each call's first one."""
-        with self._lock:
-            calls = list(self._calls.values())
-        return len(calls) - 1, sum(call.rows - 1 for call in calls)
 
     def _serve(self, call: EmulatedCall) -> None:
         """Send the answer that is due, and those behind it that are by now; wait for the next."""
@@ -193,3 +185,18 @@ class EmulatedEngine:
     def _open_calls(self) -> list[EmulatedCall]:
         with self._lock:
             return list(self._calls.values())
+
+
+def _check_emulated(request: EngineRequest) -> None:
+    """Raise UnsupportedError for inputs that would change the text of a real engine."""
+    sampling = request.sampling
+    refused = {
+        "repetition_penalty": sampling.repetition_penalty != 1,
+        "presence_penalty": sampling.presence_penalty != 0,
+        "frequency_penalty": sampling.frequency_penalty != 0,
+        "embedding_bias": sampling.embedding_bias is not None,
+        "num_top_log_probs": request.num_top_log_probs > 0,
+        "return_prompt_log_probs": request.return_prompt_log_probs,
+        "return_context_logits": request.return_context_logits,
+    }
+    refuse(refused, "by the emulated engine")

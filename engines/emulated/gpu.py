@@ -36,9 +36,7 @@ class SharedGpu:
         self._own = _ROLES.index(role)
 
     def slow_down(self, now_ns: int) -> float:
-        """Return by what a step that begins now takes longer."""
         return BESIDE_ANOTHER if self._memory[1 - self._own] > now_ns else 1.0
 
     def busy_until(self, due_ns: int) -> None:
-        """Announce that this engine is busy until then, or longer if it said so before."""
         self._memory[self._own] = max(self._memory[self._own], due_ns)

@@ -29,7 +29,6 @@ class PrefixCache:
         self._lock = threading.Lock()
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks that many tokens fill."""
         return math.ceil(tokens / self._block)
 
     def reuse(self, ids: Ids, reusable: int) -> int:
@@ -72,7 +71,6 @@ class PrefixCache:
 
 
 def _shared_tokens(one: bytes, other: bytes) -> int:
-    """How many tokens two texts have in common from the beginning."""
     n = min(len(one), len(other)) // _BYTES
     differs = np.frombuffer(one, np.int32, n) != np.frombuffer(other, np.int32, n)
     first = int(differs.argmax()) if n else 0

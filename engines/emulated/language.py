@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from tandem.engines.emulated.row import Row
 from tandem.engines.emulated.settings import CANDIDATES, EmulatedSettings
+from tandem.engines.noise import mixed
 from tandem.engines.request import Ids
 
-_MASK = 2**64 - 1
 # Set one question's answers apart.
 _KIND, _END, _RANK = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _FAR = 20.0  # the logarithm of a rank that no vocabulary has
@@ -60,18 +60,15 @@ class Language:
         self._shapes = tuple(_shape(alpha) for alpha in self._alpha)
 
     def read(self, ids: Ids) -> Text:
-        """Return the text of ids [n]."""
         digest = zlib.crc32(ids.astype("<i4").tobytes())
         return Text(digest, len(ids), self._kind_after(ids))
 
     def extend(self, text: Text, token: int) -> Text:
-        """Return the text with one more token."""
         digest = zlib.crc32(token.to_bytes(4, "little"), text.digest)
         length = text.length + 1
         return Text(digest, length, self._next_kind(text.easy, token, length))
 
     def best(self, text: Text, *, may_end: bool) -> int:
-        """Return the most likely next token."""
         if may_end and self._ends(text):
             assert self.end_id is not None
             return self.end_id
@@ -88,7 +85,6 @@ class Language:
         return self._shapes[text.easy]
 
     def row(self, text: Text, *, may_end: bool) -> Row:
-        """Return all that may follow."""
         tokens = self._candidates(text)
         tokens[0] = self.best(text, may_end=may_end)
         return Row(tokens, self._shapes[text.easy])
@@ -112,7 +108,7 @@ class Language:
         rank, row = self._rank(text), []
         if truth == first:
             rank, row = 0, self._candidates(text).tolist()
-        start = _mix(text.digest << 32 | text.length) % self._words + 2 * CANDIDATES
+        start = mixed(text.digest << 32 | text.length) % self._words + 2 * CANDIDATES
         others = (self._low + (start + i) % self._words for i in range(self._words))
         said = {first, truth, *row}
         fillers = (token for token in others if token not in said)
@@ -135,7 +131,7 @@ class Language:
 
     def _first(self, text: Text) -> int:
         """The best candidate, counted from `low_id` and round; the others follow it."""
-        bits = _mix(text.digest << 32 | text.length)
+        bits = mixed(text.digest << 32 | text.length)
         first = bits % self._words
         return first if self._knows(text, bits) else first + CANDIDATES
 
@@ -144,11 +140,10 @@ class Language:
         return not self._drafting or (bits >> 32) < self._alpha[text.easy] * 2**32
 
     def _ends(self, text: Text) -> bool:
-        """Whether this engine takes the text to be at its end."""
         mean = self._settings.mean_answer_len
         if not mean or _uniform(text.digest << 32 | text.length, _END) * mean >= 1:
             return False
-        return self._knows(text, _mix(text.digest << 32 | text.length))
+        return self._knows(text, mixed(text.digest << 32 | text.length))
 
     def _next_kind(self, easy: bool, token: int, length: int) -> bool:
         """Whether the position behind `token`, the text's `length`-th, is easy."""
@@ -189,12 +184,4 @@ def _shape(alpha: float) -> NDArray[np.float64]:
 
 
 def _uniform(key: int, question: int) -> float:
-    """Return a number from [0, 1)."""
-    return _mix(key ^ question) / 2**64
-
-
-def _mix(x: int) -> int:
-    """Return 64 well mixed bits: the finalizer of SplitMix64 (Steele et al. 2014)."""
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
-    return x ^ x >> 31
+    return mixed(key ^ question) / 2**64

@@ -26,7 +26,6 @@ class Row:
     probabilities: NDArray[np.float64]
 
     def of(self, token: int) -> float:
-        """Return the probability of a token."""
         return float(self.probabilities[self.tokens == token].sum())
 
     def without(self, banned: Ids) -> Row:
@@ -40,7 +39,6 @@ class Row:
         return _normalised(self.tokens[kept], self.probabilities[kept])
 
     def warped(self, sampling: SamplingNumbers) -> Row:
-        """Return the row that tokens are drawn from."""
         if sampling.temperature == 1 and not sampling.truncates:
             return self
         scores = warp(np.log(self.probabilities), sampling)
@@ -48,7 +46,6 @@ class Row:
         return _normalised(self.tokens[kept], np.exp(scores[kept] - scores[0]))
 
     def draw(self, noise: Floats) -> int:
-        """Sample by noise [>= n] from Exp(1): the Gumbel trick, by rank."""
         return int(self.tokens[np.argmax(self.probabilities / noise[: len(self.tokens)])])
 
     def minus(self, other: Row) -> Row:
@@ -72,7 +69,6 @@ def read_row(logits: Floats) -> Row:
 
 
 def dense(rows: list[Row], vocab_size: int) -> Floats:
-    """Return logits [len(rows), vocab_size]."""
     logits = np.full((len(rows), vocab_size), FLOOR, np.float32)
     lines = np.repeat(np.arange(len(rows)), [len(row.tokens) for row in rows])
     tokens = np.concatenate([row.tokens for row in rows])

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tandem.engines.bans import Bans
+from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.emulated.language import Language, Text
 from tandem.engines.emulated.row import Row, read_row
 from tandem.engines.emulated.settings import CANDIDATES
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials, uniform
 from tandem.engines.request import NO_IDS, EngineRequest, Ids
-from tandem.engines.token_masks import TokenMasks
 from tandem.sampling.acceptance import accepts
 
 _RANKS: Ids = np.arange(CANDIDATES, dtype=np.int32)
@@ -43,24 +42,22 @@ class EmulatedSampler:
         self._sampling = sampling
         self._language = language
         self._seed = sampling.seed
-        self._text = language.read(request.input_ids)
+        self.text: Text = language.read(request.input_ids)
         self._bans = Bans(request, language.vocab_size)
         self._masks = TokenMasks(request, language.vocab_size)
-        self._history = _token_buffer(request) if self._bans else None  # what `_text` stands for
+        self._history: Ids | None = None  # what `text` stands for, with room for the answer
+        if self._bans:
+            most = max(request.max_new_tokens, len(request.draft_ids) + 1)
+            most += int(request.branch_output_len.max(initial=0))
+            self._history = np.concatenate((request.input_ids, np.zeros(most, np.int32)))
         self._simple = not (self._bans or self._masks)
         self._wants_rows = request.return_generation_logits
         self._ranks: dict[tuple[int, bool], int] = {}  # drawn: by position and kind of text
 
     def next(self) -> Token:
-        """Choose the next token and append it."""
         token = self._choose()
         self.append(token.id)
         return token
-
-    @property
-    def text(self) -> Text:
-        """What the next token follows."""
-        return self._text
 
     def peek(self, *, by_noise: bool) -> int:
         """Return the token that would come next; without noise, the likeliest one."""
@@ -69,11 +66,9 @@ class EmulatedSampler:
         return int(self._rows()[1].tokens[0])
 
     def may_say(self, token: int) -> bool:
-        """Whether the request bans it nowhere here."""
         return not (self._banned() == token).any()
 
     def fork(self, seed: int | None = None) -> EmulatedSampler:
-        """Return one that goes on from here by itself, with the seed if one is given."""
         forked = copy.copy(self)
         if self._history is not None:
             forked._history = self._history.copy()
@@ -82,13 +77,11 @@ class EmulatedSampler:
         return forked
 
     def append(self, token: int) -> None:
-        """Lengthen the text by a token that others have chosen."""
         if self._history is not None:
-            self._history[self._text.length] = token
-        self._text = self._language.extend(self._text, token)
+            self._history[self.text.length] = token
+        self.text = self._language.extend(self.text, token)
 
     def verify(self) -> list[Token]:
-        """Return what a verification of the request's drafts emits: one more than it accepts."""
         if self._sampling.greedy or self._request.draft_logits is None:
             return self._verify_ids()
         return self._verify_probabilities()
@@ -109,7 +102,10 @@ class EmulatedSampler:
         ):
             own, allowed = self._rows()
             p, q = allowed.warped(self._sampling), read_row(logits).warped(self._sampling)
-            accepted = accepts(p.of(draft), q.of(draft), self._threshold())
+            u = self._request.draft_acceptance_threshold  # a constant is lossy
+            if u is None:
+                u = uniform(self._noise_seed(), self.text.length, Purpose.ACCEPT)
+            accepted = accepts(p.of(draft), q.of(draft), u)
             token = draft if accepted else self._draw(p.minus(q), Purpose.RESIDUAL)
             emitted.append(self._token(token, own, allowed))
             self.append(token)
@@ -117,19 +113,12 @@ class EmulatedSampler:
                 return emitted
         return [*emitted, self.next()]
 
-    def _threshold(self) -> float:
-        """A random number; a constant one is lossy, and what TensorRT-LLM does."""
-        constant = self._request.draft_acceptance_threshold
-        if constant is not None:
-            return constant
-        return uniform(self._noise_seed(), self._text.length, Purpose.ACCEPT)
-
     def _choose(self) -> Token:
         if self._simple:
             rank = 0 if self._sampling.greedy else self._rank()
-            probability = float(self._language.shape(self._text)[rank])
-            row = self._language.row(self._text, may_end=True) if self._wants_rows else None
-            return Token(self._language.ranked(self._text, rank), probability, row)
+            probability = float(self._language.shape(self.text)[rank])
+            row = self._language.row(self.text, may_end=True) if self._wants_rows else None
+            return Token(self._language.ranked(self.text, rank), probability, row)
         own, allowed = self._rows()
         if self._sampling.greedy:
             return self._token(int(allowed.tokens[0]), own, allowed)
@@ -140,21 +129,21 @@ class EmulatedSampler:
 
         So it is drawn once for all branches that have come as far.
         """
-        key = self._text.length, self._text.easy
+        key = self.text.length, self.text.easy
         if key not in self._ranks:
-            row = Row(_RANKS, self._language.shape(self._text)).warped(self._sampling)
+            row = Row(_RANKS, self._language.shape(self.text)).warped(self._sampling)
             self._ranks[key] = self._draw(row, Purpose.SAMPLE)
         return self._ranks[key]
 
     def _rows(self) -> tuple[Row, Row]:
         """Return the language's row and what the request allows of it."""
         if not (self._bans or self._masks):
-            own = self._language.row(self._text, may_end=True)
+            own = self._language.row(self.text, may_end=True)
             return own, own
         banned = self._banned()
         if self._masks:
             return self._masked_rows(banned)
-        own = self._language.row(self._text, may_end=self._may_end(banned))
+        own = self._language.row(self.text, may_end=self._may_end(banned))
         allowed = own.without(banned)
         if not len(allowed.tokens):
             raise RequestError("bad_words_list bans every token that the emulated language has")
@@ -166,11 +155,11 @@ class EmulatedSampler:
         The language has few tokens, and must be able to follow any grammar: where none of them may
         come, the text decides on others that may.
         """
-        may_come = self._masks.allowed(self._text.length)
+        may_come = self._masks.allowed(self.text.length)
         may_come[banned] = False
         end_id = self._language.end_id
         may_end = self._may_end(banned) and (end_id is None or bool(may_come[end_id]))
-        own = self._language.row(self._text, may_end=may_end)
+        own = self._language.row(self.text, may_end=may_end)
         allowed = own.among(may_come)
         if not len(allowed.tokens):
             others = np.flatnonzero(may_come).astype(np.int32)
@@ -178,20 +167,19 @@ class EmulatedSampler:
                 raise RequestError(
                     "token_masks, bad_words_list and end_id together ban every token"
                 )
-            allowed = self._language.row_among(self._text, others)
+            allowed = self._language.row_among(self.text, others)
         return own, allowed
 
     def _banned(self) -> Ids:
-        """Return what the request bans here."""
         if self._history is None:
             return NO_IDS
-        return self._bans.behind(self._history[: self._text.length])
+        return self._bans.behind(self._history[: self.text.length])
 
     def _token(self, token: int, own: Row, allowed: Row) -> Token:
         return Token(token, own.of(token), allowed if self._wants_rows else None)
 
     def _draw(self, row: Row, purpose: Purpose) -> int:
-        noise = exponentials(self._noise_seed(), self._text.length, purpose, len(row.tokens))
+        noise = exponentials(self._noise_seed(), self.text.length, purpose, len(row.tokens))
         return row.draw(noise)
 
     def _noise_seed(self) -> int:
@@ -202,12 +190,5 @@ class EmulatedSampler:
 
     def _may_end(self, banned: Ids) -> bool:
         """Whether the language may say its end here; a ban on it makes the text go on."""
-        said = self._text.length - len(self._request.input_ids)
+        said = self.text.length - len(self._request.input_ids)
         return said >= self._sampling.min_tokens and not (banned == self._language.end_id).any()
-
-
-def _token_buffer(request: EngineRequest) -> Ids:
-    """Return an array that begins with the context and is long enough for the answer."""
-    most = max(request.max_new_tokens, len(request.draft_ids) + 1)
-    most += int(request.branch_output_len.max(initial=0))
-    return np.concatenate((request.input_ids, np.zeros(most, np.int32)))

@@ -60,7 +60,6 @@ class EmulatedSettings:
 
     @property
     def drafts_itself(self) -> bool:
-        """It never does."""
         return False
 
     def __post_init__(self) -> None:
@@ -70,13 +69,6 @@ class EmulatedSettings:
                 if value is not None and not low <= value <= high:
                     wanted = f"at least {low}" if high == inf else f"from {low} to {high}"
                     raise LoadError(f"{name} is {value}; it must be {wanted}")
-        self._check_ids()
-        if self.stay_easy == self.stay_hard == 1:
-            raise LoadError("stay_easy and stay_hard are both 1: text would never change its kind")
-        if self.mean_answer_len and self.end_id is None:
-            raise LoadError("mean_answer_len needs end_id, the token that ends an answer")
-
-    def _check_ids(self) -> None:
         if self.high_id > self.vocab_size or self.high_id - self.low_id < 2 * CANDIDATES:
             raise LoadError(
                 f"low_id {self.low_id} and high_id {self.high_id} must leave at least "
@@ -84,6 +76,10 @@ class EmulatedSettings:
             )
         if self.end_id is not None and self.low_id <= self.end_id < self.high_id:
             raise LoadError(f"end_id {self.end_id} is one of the ids that it says")
+        if self.stay_easy == self.stay_hard == 1:
+            raise LoadError("stay_easy and stay_hard are both 1: text would never change its kind")
+        if self.mean_answer_len and self.end_id is None:
+            raise LoadError("mean_answer_len needs end_id, the token that ends an answer")
 
 
 _BOUNDS = (

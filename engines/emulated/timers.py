@@ -16,8 +16,7 @@ Action: TypeAlias = Callable[[], None]
 class Timer(Protocol):
     """Calls back at a time. Times are nanoseconds of its own clock."""
 
-    def now_ns(self) -> int:
-        """Return the time."""
+    def now_ns(self) -> int: ...
 
     def wall_ns(self) -> int:
         """Return the time as the system's clock has it."""
@@ -53,23 +52,19 @@ class WallTimer:
 
     @staticmethod
     def now_ns() -> int:
-        """Return the monotonic time, the same in all processes."""
         return time.monotonic_ns()
 
     @staticmethod
     def wall_ns() -> int:
-        """Return the time of the system's clock."""
         return time.time_ns()
 
     def at(self, due_ns: int, action: Action) -> None:
-        """Have `action` called at that time; it must not raise."""
         with self._news:
             heapq.heappush(self._events, (due_ns, next(self._order), action))
             if self._events[0][2] is action:
                 self._news.notify()
 
     def close(self) -> None:
-        """End the thread."""
         with self._news:
             self._closing = True
             self._news.notify()
@@ -88,7 +83,6 @@ class WallTimer:
             action()
 
     def _near(self) -> bool:
-        """Whether the next event's action must begin to be done in time."""
         return bool(self._events) and self._events[0][0] - self.now_ns() <= self._ACTION_NS
 
     def _sleep(self) -> None:
@@ -113,27 +107,22 @@ class VirtualTimer:
         self._order = itertools.count()
 
     def now_ns(self) -> int:
-        """Return the time since the beginning."""
         return self._now_ns
 
     wall_ns = now_ns
 
     def at(self, due_ns: int, action: Action) -> None:
-        """Have `action` called when time has advanced to there."""
         heapq.heappush(self._events, (due_ns, next(self._order), action))
 
     def advance(self) -> None:
-        """Let time pass until the next event and call it."""
         due_ns, _, action = heapq.heappop(self._events)
         self._now_ns = max(self._now_ns, due_ns)
         action()
 
     def pass_ns(self, duration_ns: int) -> None:
-        """Let that much time pass, and call nothing: for work that no other call waits for."""
         self._now_ns += duration_ns
 
     def close(self) -> None:
-        """Forget all events."""
         self._events.clear()
 
 

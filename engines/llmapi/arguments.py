@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.engines.errors import UnsupportedError
+from tandem.engines.admission import refuse
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, Floats, SamplingParams
 
@@ -23,7 +23,6 @@ NO_END = -1  # a missing end id would be replaced by the tokenizer's
 
 def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
     """Return the arguments of `LLM()`; `api` is the module `tensorrt_llm.llmapi`."""
-    optional = {"max_batch_size": settings.max_batch_size}
     return {
         "model": settings.model,
         "skip_tokenizer_init": True,  # ids in, ids out
@@ -39,7 +38,7 @@ def llm_arguments(settings: LlmApiSettings, api: Any) -> dict[str, Any]:
             free_gpu_memory_fraction=settings.free_gpu_memory_fraction,
             tokens_per_block=settings.kv_block_tokens,
         ),
-        **{name: value for name, value in optional.items() if value is not None},
+        **({} if settings.max_batch_size is None else {"max_batch_size": settings.max_batch_size}),
         **_speculation(settings, api),
     }
 
@@ -115,9 +114,7 @@ def refuse_unsupported(request: EngineRequest) -> None:
         "presence_penalty": sampling.presence_penalty != 0,
         "frequency_penalty": sampling.frequency_penalty != 0,
     }
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise UnsupportedError(f"{name} is not supported by this engine (llmapi); leave it out")
+    refuse(asked, "by this engine (llmapi); leave it out")
 
 
 def _choice(sampling: SamplingParams) -> dict[str, Any]:

@@ -76,7 +76,6 @@ class LlmapiCall:
             self.answer(final=False)
 
     def answer(self, *, final: bool) -> None:
-        """Send what has not been sent."""
         start, self._answered = self._answered, len(self._tokens)
         log_probs: Floats | None = None
         if self.request.return_log_probs:
@@ -95,11 +94,9 @@ class LlmapiCall:
         self._first_answer = False
 
     def fail(self, message: str, code: ErrorCode = "INTERNAL") -> None:
-        """Send the error as the final answer."""
         self._send(EngineResponse(error=message, code=code, usage=self.usage))
 
     def abort(self) -> None:
-        """Have TensorRT-LLM drop the request, if it runs."""
         if self.result is not None and not (self._aborted or self.result.finished):
             self._aborted = True
             self.result.abort()
@@ -112,13 +109,6 @@ class LlmapiCall:
         except Exception:
             log.exception("an answer could not be delivered")
             self.over = True
-
-    def _accepted(self, total: int, behind: int) -> int:
-        """Of the accepted drafts, those before the token that ended the answer, if one did.
-
-        TensorRT-LLM may have counted some behind an end that it found itself and did not return.
-        """
-        return max(0, min(total, self._read - 1) - behind)
 
     def _usage(self, completion: Any, behind: int) -> CallUsage:
         """What the response says of itself; times of tokens are when they came here.
@@ -137,8 +127,13 @@ class LlmapiCall:
             reused_blocks=blocks.num_reused_blocks,
             new_blocks=blocks.num_new_allocated_blocks,
             draft_tokens=drafts.total_draft_tokens,
-            accepted_tokens=self._accepted(drafts.total_accepted_draft_tokens, behind),
-            first_scheduled_time_ns=self.request.arrival_time_ns + _nanoseconds(waited),
+            # Those before the token that ended the answer, if one did: TensorRT-LLM may have
+            # counted some after an end that it found itself and did not return.
+            accepted_tokens=max(
+                0, min(drafts.total_accepted_draft_tokens, self._read - 1) - behind
+            ),
+            first_scheduled_time_ns=self.request.arrival_time_ns
+            + waited // timedelta(microseconds=1) * 1000,
             first_token_time_ns=first,
             last_token_time_ns=now,
         )
@@ -153,7 +148,3 @@ def _log_probs(given: Any, start: int, tokens: list[int]) -> list[float]:
     if len(found) != len(tokens):
         raise EngineError("TensorRT-LLM returned no log-probability for some tokens")
     return found
-
-
-def _nanoseconds(duration: timedelta) -> int:
-    return duration // timedelta(microseconds=1) * 1000

@@ -50,7 +50,6 @@ class LlmApiEngine:
         self._thread.start()
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        """Start a call. Raises RequestError for one that cannot be served."""
         check(request, self._settings, self._settings.vocab_size)
         arguments = sampling_arguments(request)
         bias = embedding_bias(request, self._settings.vocab_size)
@@ -61,11 +60,9 @@ class LlmApiEngine:
         self._later(self._start, LlmapiCall(request, respond), self._sampling_params(**arguments))
 
     def stop(self, request_id: str) -> None:
-        """End the calls of that id at once; unknown ids are ignored."""
         self._later(self._stop, request_id)
 
     def close(self) -> None:
-        """Fail every call, end the LLM and the thread."""
         self._closing = True
         asyncio.run_coroutine_threadsafe(self._fail_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -83,7 +80,6 @@ class LlmApiEngine:
         self._calls[call] = self._loop.create_task(self._serve(call, sampling_params))
 
     async def _serve(self, call: LlmapiCall, sampling_params: Any) -> None:
-        """Read a call's responses from the first to the last."""
         try:
             call.result = self._llm.generate_async(
                 inputs=call.request.input_ids.tolist(),

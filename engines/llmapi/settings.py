@@ -54,15 +54,12 @@ class LlmApiSettings:
 
     @property
     def longest_draft(self) -> int:
-        """Of the drafts that it makes itself."""
         return self.prompt_lookup_num_tokens or self.draft_len
 
     @property
     def drafts_itself(self) -> bool:
-        """Whether it speculates; without, it is the control of one that does."""
         return self.longest_draft > 0
 
     @property
     def max_draft_len(self) -> int:
-        """It verifies no drafts but its own."""
         return 0

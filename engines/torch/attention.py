@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from numpy.typing import NDArray
 
-from tandem.engines.torch.kv_cache import KVEntry
+from tandem.engines.torch.kv_cache import BranchKV, KVEntry
 
 NAME = "tandem"
 SHAPES_NAME = "tandem_shapes"
@@ -29,8 +29,7 @@ class Attending(Protocol):
     """New tokens of a forward pass, and what they look at."""
 
     @property
-    def count(self) -> int:
-        """How many tokens."""
+    def count(self) -> int: ...
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
@@ -45,8 +44,7 @@ class Packed(Attending, Protocol):
     """New tokens of one call in a forward pass, of which the last `rows` want logits."""
 
     @property
-    def rows(self) -> int:
-        """How many rows of logits."""
+    def rows(self) -> int: ...
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -70,18 +68,15 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Position behind the last new token."""
         return self.start + self.count
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Where the new tokens stand in the text: [count]."""
         return np.arange(self.start, self.end)
 
     def attend(
         self, layer: int, qkv: QKV, scaling: float | None, window: int | None
     ) -> torch.Tensor:
-        """Write the new keys and values, then attend to all of the sequence's."""
         query, key, value = qkv
         start, end = self.start, self.end
         keys, values = self.entry.layers[layer]
@@ -125,10 +120,81 @@ class Segment:
         size, end = part[1] - part[0], self.start + part[1]
         if size == 1 and (window is None or end <= window):
             return None
-        key = (groups, size, window)
-        if key not in self._masks:
-            self._masks[key] = _build_mask(groups, size, self.end, window, like)
-        return self._masks[key][:, self.end - end :]
+        shape = (groups, size, window)
+        if shape not in self._masks:
+            query = torch.arange(self.end - size, self.end, device=like.device)[:, None]
+            key = torch.arange(self.end, device=like.device)[None]
+            hidden = key > query
+            if window is not None:
+                hidden |= key <= query - window
+            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+            self._masks[shape] = mask.masked_fill_(hidden, -torch.inf).repeat(groups, 1)
+        return self._masks[shape][:, self.end - end :]
+
+
+class BranchSegment:
+    """The next token of each branch after one shared text in a forward pass; all want logits.
+
+    Each branch sees the text up to where it leaves it, and its own tokens: two parts of one
+    softmax, so that the shared keys and values stay where they are and are not copied (cascade
+    inference, as FlashInfer calls it; there by the parts' log-sum-exp).
+
+    entry: the shared text's keys and values. leaves: how many of its tokens each branch sees: [n].
+    """
+
+    def __init__(self, entry: KVEntry, own: BranchKV, leaves: NDArray[np.int64]) -> None:
+        self.entry = entry
+        self.own = own
+        self.leaves = leaves
+        self._hidden: dict[int | None, torch.Tensor] = {}
+        self.count = self.rows = len(leaves)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        return self.leaves + self.own.length
+
+    def attend(
+        self, layer: int, qkv: QKV, scaling: float | None, window: int | None
+    ) -> torch.Tensor:
+        query, key, value = (part[0] for part in qkv)  # [heads, n, size]
+        new = self.own.length
+        own_keys, own_values = self.own.layers[layer]
+        own_keys[:, :, new], own_values[:, :, new] = key, value
+        own_keys, own_values = own_keys[:, :, : new + 1], own_values[:, :, : new + 1]
+        end = int(self.leaves.max())
+        keys, values = (part[:, :end] for part in self.entry.layers[layer])
+
+        heads, count, size = query.shape
+        kv_heads = len(keys)
+        query = query * (size**-0.5 if scaling is None else scaling)
+        query = query.view(kv_heads, -1, count, size)  # [kv heads, groups, n, size]
+        # The shared keys are the same for all branches: one product. [kv heads, groups * n, end]
+        shared = query.flatten(1, 2) @ keys.transpose(1, 2)
+        shared = shared.view(kv_heads, -1, count, end)
+        # Each has its own: a product per branch. [kv heads, n, groups, new + 1], then as above
+        own = (query.transpose(1, 2) @ own_keys.transpose(2, 3)).transpose(1, 2)
+        scores = torch.cat((shared, own), -1)
+        scores.masked_fill_(self._hide(window, scores.device), -torch.inf)
+        weights = scores.softmax(-1, torch.float32).to(query.dtype)
+        shared, own = torch.split(weights, [end, new + 1], -1)
+        out = (shared.flatten(1, 2) @ values).view(kv_heads, -1, count, values.shape[-1])
+        out = out + (own.transpose(1, 2) @ own_values).transpose(1, 2)
+        return out.reshape(1, heads, count, -1).transpose(1, 2)
+
+    def _hide(self, window: int | None, device: torch.device) -> torch.Tensor:
+        """What the branches do not look at: [n, shared text + own tokens]."""
+        if window not in self._hidden:
+            own = self.own.length + 1
+            leaves = torch.from_numpy(self.leaves).to(device)[:, None]
+            shared = torch.arange(int(self.leaves.max()), device=device)[None]
+            beyond = shared >= leaves
+            mine = torch.arange(own, device=device)[None]
+            positions = leaves + self.own.length
+            if window is not None:
+                beyond |= shared <= positions - window
+            past = mine < (own - window if window is not None else 0)
+            self._hidden[window] = torch.cat((beyond, past.expand(len(leaves), own)), 1)
+        return self._hidden[window]
 
 
 def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
@@ -142,7 +208,6 @@ def wanted_rows(segments: Sequence[Packed]) -> NDArray[np.int64]:
 
 
 def use(segments: Sequence[Packed]) -> None:
-    """Say what the next forward pass of this thread works on."""
     _current.segments = segments
 
 
@@ -207,16 +272,3 @@ def recorded_shapes(run: Callable[[], object]) -> tuple[tuple[int, int, int], ..
     run()
     shapes = _current.shapes
     return tuple(shapes[layer] for layer in range(len(shapes)))
-
-
-def _build_mask(
-    groups: int, size: int, end: int, window: int | None, like: torch.Tensor
-) -> torch.Tensor:
-    """Hide from each of the last `size` of `end` tokens what comes later, or is too long ago."""
-    query = torch.arange(end - size, end, device=like.device)[:, None]
-    key = torch.arange(end, device=like.device)[None]
-    hidden = key > query
-    if window is not None:
-        hidden |= key <= query - window
-    mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-    return mask.masked_fill_(hidden, -torch.inf).repeat(groups, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 import numpy as np
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tandem.engines.branch import Branch, Outcomes, answered, fitting, joined, logits_room
 from tandem.engines.engine import Respond
 from tandem.engines.errors import RequestError
+from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, EngineResponse, Floats
-from tandem.engines.torch.attention import Packed
-from tandem.engines.torch.branch_attention import BranchSegment
-from tandem.engines.torch.branch_sampling import BranchSampler
+from tandem.engines.torch.attention import BranchSegment, Packed
 from tandem.engines.torch.kv_cache import BranchKV, KVCache
-from tandem.engines.torch.scores import Rows, StepLogits
+from tandem.engines.torch.sampling import TorchSampler
+from tandem.engines.torch.scores import Row, Rows, StepLogits
 from tandem.engines.torch.sequence import TorchSequence
 
 
@@ -54,30 +54,25 @@ class BranchingSequence(TorchSequence):
 
     @property
     def pending(self) -> int:
-        """Known tokens that the model has not seen: of the text, then of the branches."""
         return self._unseen if self._kv else super().pending
 
     @property
     def tail(self) -> int:
-        """How many tokens the model must see in one pass."""
         return len(self._live) if self._kv else super().tail
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
-        """The tokens of the next forward pass: [count]."""
         if self._kv is None:
             return super().next_tokens(count)
         tokens = [(branch.tokens or [branch.token])[-1] for branch in self._live]
         return np.array(tokens, np.int64)
 
     def segment(self, count: int) -> Packed:
-        """What the attention of the next forward pass must know of them."""
         if self._kv is None:
             return super().segment(count)
         assert self.entry is not None
         return BranchSegment(self.entry, self._kv, self._leaves())
 
     def schedule(self, count: int) -> None:
-        """Count `count` tokens as seen by the model."""
         if self._kv is None:
             super().schedule(count)
             return
@@ -86,7 +81,6 @@ class BranchingSequence(TorchSequence):
         self._unseen = 0
 
     def advance(self, step: StepLogits) -> bool:
-        """Choose from `tail` rows of logits; say whether the call, now answered, is over."""
         self._last_token_ns = time.time_ns()
         if self._kv is None:
             self._branch_out(self.sampler.process(step.logits, self.tokens, self.prompt_length))
@@ -98,7 +92,6 @@ class BranchingSequence(TorchSequence):
         return not self._live
 
     def answer(self, *, final: bool) -> None:
-        """Send what there is of the branches."""
         rows = answered(self._branches)
         logits = [] if self.stopped else [row for branch in rows for row in branch.logits]
         self._send(
@@ -177,7 +170,6 @@ class BranchingSequence(TorchSequence):
         return (torch.stack(rows) if rows else logits[:0]), able
 
     def _go_on(self) -> None:
-        """Drop the branches that are over."""
         left = [i for i, branch in enumerate(self._live) if not branch.over]
         if 0 < len(left) < len(self._live):
             assert self._kv is not None
@@ -190,13 +182,71 @@ class BranchingSequence(TorchSequence):
         return np.array([self.prompt_length + branch.accepted for branch in self._live], np.int64)
 
     def _end(self, branch: Branch) -> int:
-        """Position of the next token behind a branch."""
         return self.prompt_length + branch.accepted + 1 + len(branch.tokens)
 
     def _text(self, branch: Branch) -> NDArray[np.int64]:
-        """All that a branch's next token follows."""
         start = self.tokens[: self.prompt_length + branch.accepted]
         return np.concatenate((start, [branch.token, *branch.tokens]))
+
+
+class BranchSampler(TorchSampler):
+    """A call's sampler that also chooses for many branches at once.
+
+    Branches of one seed draw a position's token with the same noise: it is made once a position.
+    """
+
+    def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
+        super().__init__(request, vocab_size, device)
+        self._seeds = None if request.branch_seeds is None else request.branch_seeds.tolist()
+        self._shares_noise = self._seeds is None and not request.return_generation_logits
+        self._noise_at: dict[tuple[int, int], torch.Tensor] = {}
+
+    def rank(self, scores: Row, position: int, count: int) -> list[int]:
+        """Return up to `count` tokens that may stand at `position`, the likeliest first.
+
+        scores: [vocab_size]. Where draft and target share their noise, the token that the target
+        adds is one of the best under it.
+        """
+        if self._greedy:
+            weights, least = scores, -torch.inf
+        else:
+            weights, least = self._probabilities(scores), 0.0
+            if self._shares_noise:
+                weights = weights / self._noise(self.seed, position)
+        best = weights.topk(min(count, len(weights)))
+        return best.indices[best.values > least].tolist()
+
+    def choose_each(
+        self, scores: torch.Tensor, accepted: Sequence[int], positions: Sequence[int]
+    ) -> list[int]:
+        """Return a token per row of scores [rows, vocab_size], of branches at these positions."""
+        if not self._greedy:
+            seeds = self._seeds or [self.seed] * (max(accepted) + 1)
+            keys = [(seeds[j], position) for j, position in zip(accepted, positions, strict=True)]
+            self._forget_before(keys)
+            noise = [self._noise(*key) for key in keys]
+            scores = self._warped(scores) / torch.stack(noise)
+        tokens: list[int] = scores.argmax(-1).tolist()
+        return tokens
+
+    def _forget_before(self, keys: Sequence[tuple[int, int]]) -> None:
+        """Forget the noise that no branch comes to any more: each goes on from its position."""
+        least: dict[int, int] = {}
+        for seed, position in keys:
+            least[seed] = min(position, least.get(seed, position))
+        self._noise_at = {
+            (seed, position): noise
+            for (seed, position), noise in self._noise_at.items()
+            if seed in least and position >= least[seed]
+        }
+
+    def _noise(self, seed: int, position: int) -> torch.Tensor:
+        """Return the noise [vocab_size] that a plain call draws the token there with."""
+        key = (seed, position)
+        if key not in self._noise_at:
+            noise = exponentials(seed, position, Purpose.SAMPLE, self.vocab_size)
+            self._noise_at[key] = torch.from_numpy(np.ascontiguousarray(noise)).to(self._device)
+        return self._noise_at[key]
 
 
 def _numpy(logits: torch.Tensor) -> Floats:

@@ -1,4 +1,4 @@
-"""Load a Hugging Face checkpoint for `PackedModel`."""
+"""Load a Hugging Face checkpoint for `PackedModel`, if it fits into the device's memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from transformers.utils import logging
 
 from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
-from tandem.engines.torch.memory import require_memory
-from tandem.engines.torch.settings import TorchSettings
+from tandem.engines.torch.settings import UNPAGED_GROWTH, TorchSettings
+
+GIB = 2**30
 
 Loader: TypeAlias = Callable[[TorchSettings, Path], Any]  # as `load_checkpoint`
 
@@ -30,9 +31,20 @@ def load_checkpoint(settings: TorchSettings, path: Path) -> Any:
     if device.type == "cuda":
         config = AutoConfig.from_pretrained(path, local_files_only=True)
         require_memory(config, settings, device, _loaded_dtype(dtype, config))
-    model = _load(path, dtype, device)
-    _check_length(model.config, settings.max_seq_len)
-    return model
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would go to the log
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise LoadError(f"checkpoint '{path}' cannot be loaded: {first_line(error)}") from error
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and settings.max_seq_len > longest:
+        raise LoadError(
+            f"max_seq_len ({settings.max_seq_len}) exceeds the checkpoint's "
+            f"max_position_embeddings ({longest})"
+        )
+    return model.to(device).eval().requires_grad_(False)
 
 
 def device_of(name: str, gpus: int | None = None) -> torch.device:
@@ -77,21 +89,51 @@ def _loaded_dtype(dtype: torch.dtype | str, config: Any) -> torch.dtype:
     return own if isinstance(own, torch.dtype) else torch.float32
 
 
-def _load(path: Path, dtype: torch.dtype | str, device: torch.device) -> Any:
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would go to the log
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=attention.NAME, local_files_only=True
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise LoadError(f"checkpoint '{path}' cannot be loaded: {first_line(error)}") from error
-    return model.to(device).eval().requires_grad_(False)
+def require_memory(
+    config: Any,
+    settings: TorchSettings,
+    device: torch.device,
+    dtype: torch.dtype,
+    read: Callable[[torch.device], tuple[int, int]] = torch.cuda.mem_get_info,
+) -> None:
+    """Raise LoadError where the checkpoint of this config would not fit; a CPU has no limit.
+
+    Weights and KV cache count. Room for the steps themselves is what `gpu_memory_fraction` leaves.
+
+    read: tells how many bytes of a device are free, and how many there are.
+    """
+    if device.type != "cuda":
+        return
+    weights, cache = weight_bytes(config, dtype), cache_bytes(config, settings, dtype)
+    free, total = read(device)
+    check_fit(weights, cache, free=free, total=total, fraction=settings.gpu_memory_fraction)
 
 
-def _check_length(config: Any, max_seq_len: int) -> None:
-    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and max_seq_len > longest:
+def check_fit(weights: int, cache: int, *, free: int, total: int, fraction: float) -> None:
+    """Raise LoadError where so many bytes would take more than a fraction of a GPU's memory.
+
+    free, total: bytes; what others hold already counts too.
+    """
+    room = max(0, int(fraction * total) - (total - free))
+    if weights + cache > room:
         raise LoadError(
-            f"max_seq_len ({max_seq_len}) exceeds the checkpoint's max_position_embeddings "
-            f"({longest})"
+            f"weights ({weights / GIB:.1f} GiB) and KV cache ({cache / GIB:.1f} GiB) do not fit "
+            f"into the {room / GIB:.1f} GiB that gpu_memory_fraction {fraction:g} leaves of "
+            f"{total / GIB:.1f} GiB; lower kv_cache_tokens, or use a smaller dtype or checkpoint"
         )
+
+
+def weight_bytes(config: Any, dtype: torch.dtype) -> int:
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    weights: int = sum(weight.numel() for weight in model.parameters())
+    return dtype.itemsize * weights
+
+
+def cache_bytes(config: Any, settings: TorchSettings, dtype: torch.dtype) -> int:
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    per_token = 2 * text.num_hidden_layers * heads * size * dtype.itemsize
+    growth = 1 if settings.paged_kv_cache else UNPAGED_GROWTH
+    return int(per_token * settings.kv_cache_tokens * growth)

@@ -32,18 +32,15 @@ class LookupDrafter:
         return len(self._row)
 
     def knows_beginning_of(self, context: Ids) -> bool:
-        """Whether all that it knows is how `context` begins."""
         known, given = np.frombuffer(self._row, np.int32), context[: len(self._row)]
         # Nearly all that differ do so at their end: look there first.
         return np.array_equal(known[-64:], given[-64:]) and np.array_equal(known, given)
 
     def begin(self, request: EngineRequest) -> None:
-        """Take in what it does not know yet of a call's context."""
         self._end_id = request.end_id
         self.note(request.input_ids[len(self) :].tolist())
 
     def note(self, tokens: list[int]) -> None:
-        """Take in what the call has added to its text."""
         self._row.extend(tokens)
         self._index.extend(tokens)
 
@@ -72,22 +69,17 @@ class Drafters:
         self._lock = threading.Lock()
 
     def drafter_for(self, request: EngineRequest) -> LookupDrafter:
-        """Return the drafter of a call that begins."""
-        drafter = self._take(request.input_ids) or LookupDrafter(self._settings)
+        with self._lock:
+            fitting = [idle for idle in self._idle if idle.knows_beginning_of(request.input_ids)]
+            best = max(fitting, key=len, default=None)
+            if best is not None:
+                self._idle.remove(best)
+        drafter = LookupDrafter(self._settings) if best is None else best
         drafter.begin(request)
         return drafter
 
     def keep(self, drafter: LookupDrafter) -> None:
-        """Hand back the drafter of a call that has ended."""
         with self._lock:
             self._idle.append(drafter)
             while sum(map(len, self._idle)) > self._settings.kv_cache_tokens:
                 self._idle.pop(0)
-
-    def _take(self, context: Ids) -> LookupDrafter | None:
-        with self._lock:
-            fitting = [idle for idle in self._idle if idle.knows_beginning_of(context)]
-            best = max(fitting, key=len, default=None)
-            if best is not None:
-                self._idle.remove(best)
-            return best

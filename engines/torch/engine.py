@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 from concurrent.futures import Future
@@ -12,14 +11,14 @@ import numpy as np
 import torch
 
 from tandem.contract.errors import ErrorCode
+from tandem.contract.heap import trim_heap
 from tandem.engines.admission import check
 from tandem.engines.capabilities import TORCH, TORCH_LOOKUP
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
 from tandem.engines.torch.attention import Packed
-from tandem.engines.torch.branch_sampling import BranchSampler
-from tandem.engines.torch.branching import BranchingSequence
+from tandem.engines.torch.branching import BranchingSequence, BranchSampler
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.drafter import Drafters
 from tandem.engines.torch.model import PackedModel
@@ -63,13 +62,8 @@ class TorchEngine:
         ready.result()
 
     def submit(self, request: EngineRequest, respond: Respond) -> None:
-        """Start a call. Raises RequestError for one that cannot be served."""
-        check(
-            request,
-            self._settings,
-            self._model.vocab_size,
-            self._settings.draft_vocab_size,
-        )
+        settings = self._settings
+        check(request, settings, self._model.vocab_size, settings.draft_vocab_size)
         sequence = self._sequence_of(request, respond)
         needed = self._cache.blocks_for(sequence.max_length)
         if needed > self._cache.total_blocks:
@@ -85,20 +79,17 @@ class TorchEngine:
             self._wake.notify()
 
     def stop(self, request_id: str) -> None:
-        """End the calls of that id within a step; unknown ids are ignored."""
         with self._wake:
             self._stops.add(request_id)
             self._wake.notify()
 
     def close(self) -> None:
-        """Fail every call and end the thread."""
         with self._wake:
             self._closing = True
             self._wake.notify()
         self._thread.join()
 
     def _sequence_of(self, request: EngineRequest, respond: Respond) -> TorchSequence:
-        """Return a call that begins. Raises RequestError."""
         vocab_size, device = self._model.vocab_size, self._model.device
         if not request.branches:
             sampler = TorchSampler(request, vocab_size, device)
@@ -142,7 +133,7 @@ class TorchEngine:
         self._model = PackedModel(settings, folder, load)
         self._cache = self._model.cache
         self._scheduler = Scheduler(self._cache, settings.max_batch_tokens)
-        _return_freed_memory()
+        trim_heap()  # loading has freed as much as a model weighs
 
     def _take_news(self) -> bool:
         """Wait for work, take in new calls and stops; say whether to go on."""
@@ -161,7 +152,6 @@ class TorchEngine:
         return not closing
 
     def _step(self) -> None:
-        """Admit, schedule, run, and let every call take its next tokens."""
         self._admit()
         for sequence in self._scheduler.in_the_way():
             self._finish(sequence)
@@ -188,10 +178,8 @@ class TorchEngine:
                 return self._scheduler.admit()
             except Exception as error:
                 log.exception("a call could not be admitted")
-                first = self._scheduler.first_waiting
-                self._end(
-                    first, f"the engine has no room for its keys and values: {first_line(error)}"
-                )
+                message = f"the engine has no room for its keys and values: {first_line(error)}"
+                self._end(self._scheduler.waiting[0], message)
 
     def _forward(
         self, chosen: list[tuple[TorchSequence, int]], segments: list[Packed]
@@ -212,14 +200,13 @@ class TorchEngine:
 
     def _steps_ahead(self, chosen: list[tuple[TorchSequence, int]]) -> int:
         """How many steps may run before anybody looks: none of the calls may have to wait."""
-        if len(chosen) < self._scheduler.num_running:
+        if len(chosen) < len(self._scheduler.running):
             return 1
         return min(
             sequence.steps_ahead if count == sequence.pending else 1 for sequence, count in chosen
         )
 
     def _take(self, chosen: list[tuple[TorchSequence, int]], parts: list[StepLogits]) -> None:
-        """Let every call that still runs take its part of a step."""
         for (sequence, count), part in zip(chosen, parts, strict=True):
             if not sequence.over:
                 sequence.schedule(count)
@@ -259,10 +246,3 @@ class TorchEngine:
     def _end_all(self, error: str, code: ErrorCode = "INTERNAL") -> None:
         for sequence in self._scheduler.calls:
             self._end(sequence, error, code)
-
-
-def _return_freed_memory() -> None:
-    """Loading frees as much as a model weighs; glibc would keep it for itself."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
-        trim(0)

@@ -8,7 +8,6 @@ and positions looked up once. `PackedModel` compares it with transformers' own b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,17 +20,20 @@ FAMILY = {"llama", "mistral", "qwen2"}
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}  # angles depend on the position alone
 
 
-@dataclass(frozen=True)
 class _Layer:
     """What one decoder layer needs."""
 
-    attention_norm: torch.Tensor
-    qkv: Any
-    output: Any
-    window: int | None
-    mlp_norm: torch.Tensor
-    gate_up: Any
-    down: Any
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.attention_norm = _own(layer.input_layernorm)
+        self.qkv = _join(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.output = _join(attention.o_proj)
+        # How far back it looks: Qwen2 says so per layer, Mistral for all, Llama never.
+        says = attention.config if attention.config.model_type == "mistral" else attention
+        self.window: int | None = getattr(says, "sliding_window", None)
+        self.mlp_norm = _own(layer.post_attention_layernorm)
+        self.gate_up = _join(mlp.gate_proj, mlp.up_proj)
+        self.down = _join(mlp.down_proj)
 
 
 class FusedLlama:
@@ -51,7 +53,7 @@ class FusedLlama:
         self._head = linear(model.lm_head.weight, None)
         self._layers = []
         for i in range(len(decoder.layers)):
-            self._layers.append(_take_layer(decoder.layers[i]))
+            self._layers.append(_Layer(decoder.layers[i]))
             decoder.layers[i] = torch.nn.Identity()  # frees its weights
         self.windows = {layer.window for layer in self._layers}
         decoder.embed_tokens = model.lm_head = torch.nn.Identity()
@@ -100,7 +102,6 @@ class FusedLlama:
 
 
 def supports(model: Any) -> bool:
-    """Whether a transformers model is one that `FusedLlama` can take over."""
     config = model.config
     rope = getattr(model, "model", None) and getattr(model.model, "rotary_emb", None)
     return (
@@ -126,31 +127,10 @@ def _rotate(heads: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.addcmul(heads * angles[:, 0], turned, angles[:, 1])
 
 
-def _take_layer(layer: Any) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    return _Layer(
-        attention_norm=_own(layer.input_layernorm),
-        qkv=_join(attention.q_proj, attention.k_proj, attention.v_proj),
-        output=_join(attention.o_proj),
-        window=_window(attention),
-        mlp_norm=_own(layer.post_attention_layernorm),
-        gate_up=_join(mlp.gate_proj, mlp.up_proj),
-        down=_join(mlp.down_proj),
-    )
-
-
 def _own(layer: Any) -> torch.Tensor:
     """A copy of a layer's weight, which may be a view of the whole checkpoint file."""
     weight: torch.Tensor = layer.weight.detach().clone()
     return weight
-
-
-def _window(attention: Any) -> int | None:
-    """How far back a layer looks: Qwen2 says so per layer, Mistral for all, Llama never."""
-    if attention.config.model_type == "mistral":
-        attention = attention.config
-    window: int | None = getattr(attention, "sliding_window", None)
-    return window
 
 
 def _join(*layers: Any) -> Any:

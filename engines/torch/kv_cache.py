@@ -33,15 +33,10 @@ class KVShape:
     dtype: torch.dtype
     device: torch.device
 
-    @property
-    def values_per_token(self) -> int:
-        """Numbers stored for one token, over all layers."""
-        return sum(heads * (key + value) for heads, key, value in self.layers)
-
     def allocate(self, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return a (key, value) pair a layer, each [heads, tokens, size], uninitialised."""
-        memory = self._memory(self.values_per_token * tokens)
         sizes = [n * h * tokens for h, key, value in self.layers for n in (key, value)]
+        memory = self._memory(sum(sizes))
         parts = iter(torch.split(memory, sizes))
         return [
             (next(parts).view(h, tokens, key), next(parts).view(h, tokens, value))
@@ -75,7 +70,6 @@ class KVEntry:
     idle_since: float = 0.0  # by the monotonic clock
 
     def shared_prefix(self, tokens: Tokens) -> int:
-        """How many of `tokens` this entry already holds."""
         n = min(self.length, len(tokens))
         start, size = 0, _GLANCE
         while start < n:
@@ -117,7 +111,6 @@ class BranchKV:
     """
 
     def __init__(self, shape: KVShape, branches: int, tokens: int) -> None:
-        """Make room for so many branches of so many tokens."""
         self.length = 0
         self.layers = [
             tuple(part.view(len(part), branches, tokens, -1) for part in layer)
@@ -125,7 +118,6 @@ class BranchKV:
         ]
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all branches but these."""
         self.layers = [tuple(part[:, rows] for part in layer) for layer in self.layers]
 
 
@@ -146,17 +138,14 @@ class KVCache:
         self._entries: list[KVEntry] = []  # least recently used first
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks that many tokens fill."""
         return math.ceil(tokens / self._block)
 
     @property
     def used_blocks(self) -> int:
-        """Blocks owned by running calls and idle entries."""
         return sum(entry.blocks for entry in self._entries)
 
     @property
     def _free_blocks(self) -> int:
-        """Blocks that are neither owned nor lent."""
         return self.total_blocks - sum(e.blocks + e.lent_blocks for e in self._entries)
 
     def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> KVEntry | None:
@@ -210,7 +199,6 @@ class KVCache:
         return self._free_blocks < 0
 
     def release(self, entry: KVEntry) -> None:
-        """End a call; what its entry holds stays for reuse."""
         self._entries.remove(entry)
         entry.busy = False
         entry.lent_blocks = 0
@@ -228,7 +216,6 @@ class KVCache:
         self._entries.remove(entry)
 
     def _stale(self) -> list[KVEntry]:
-        """Return the entries that nobody has gone on with for long."""
         before = time.monotonic() - STALE_SECONDS
         return [e for e in self._entries if not e.busy and e.idle_since < before]
 

@@ -8,6 +8,7 @@ oneDNN can pack it once; then five rows cost what one does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
@@ -22,13 +23,11 @@ class PackedLinear(nn.Module):
     """A linear layer whose weight oneDNN has packed; for float32 on a CPU."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Pack weight [out, in]; bias [out]."""
         super().__init__()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight)
         self._bias = bias
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Map rows [..., n, in] to [..., n, out]."""
         count = rows.shape[-2]
         missing = padded(count) - count
         if missing:
@@ -59,29 +58,17 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., tor
 
 
 def can_pack() -> bool:
-    """Whether this PyTorch has oneDNN's packed products."""
     return hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Replace the model's large linear layers, where this PyTorch can."""
     if not can_pack():
         return
     for module in list(model.modules()):
-        for name, child in module.named_children():
-            packed = _packed(child)
-            if packed is not None:
-                setattr(module, name, packed)
-
-
-def _packed(layer: nn.Module) -> PackedLinear | None:
-    """The packed form of a layer, or None if it is not a linear layer or is too small."""
-    if type(layer) not in {nn.Linear, Conv1D}:
-        return None
-    parameters = dict(layer.named_parameters())
-    weight = parameters["weight"]
-    if weight.numel() < MIN_WEIGHTS:
-        return None
-    if isinstance(layer, Conv1D):  # GPT-2 keeps [in, out]
-        return PackedLinear(weight.t().contiguous(), parameters.get("bias"))
-    return PackedLinear(weight, parameters.get("bias"))
+        for name, layer in module.named_children():
+            child: Any = layer
+            if type(child) not in {nn.Linear, Conv1D} or child.weight.numel() < MIN_WEIGHTS:
+                continue
+            # GPT-2's Conv1D keeps [in, out].
+            turned = child.weight.t().contiguous() if isinstance(child, Conv1D) else child.weight
+            setattr(module, name, PackedLinear(turned, child.bias))

@@ -48,17 +48,12 @@ class LogProbRecorder:
             self._top_ids.append(torch.zeros(count, self._num_top, dtype=torch.int32))
 
     def take(self) -> tuple[Floats, LikeliestTokens | None]:
-        """Return what came since this was called last."""
         values, self._values = self._values, []
         self.total += sum(values)
-        return np.array(values, np.float32), self._take_top()
-
-    def _take_top(self) -> LikeliestTokens | None:
         if not self._num_top:
-            return None
-        ids, self._top_ids = self._top_ids, []
-        values, self._top_values = self._top_values, []
-        if not ids:
-            nothing = np.empty((0, self._num_top))
-            return LikeliestTokens(nothing.astype(np.int32), nothing.astype(np.float32))
-        return LikeliestTokens(torch.cat(ids).numpy(), torch.cat(values).numpy())
+            return np.array(values, np.float32), None
+        nothing = torch.empty(0, self._num_top)  # there may be no tokens
+        top_ids = torch.cat((nothing.int(), *self._top_ids)).numpy()
+        top_values = torch.cat((nothing, *self._top_values)).numpy()
+        self._top_ids, self._top_values = [], []
+        return np.array(values, np.float32), LikeliestTokens(top_ids, top_values)

@@ -19,8 +19,7 @@ from tandem.engines.torch.kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.linear import pack_linears
 from tandem.engines.torch.paged.cache import PagedKVCache
 from tandem.engines.torch.paged.choosing import TokenChoice
-from tandem.engines.torch.paged.run import run_steps
-from tandem.engines.torch.paged.runner import PagedRunner
+from tandem.engines.torch.paged.runner import PagedRunner, run_steps
 from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 
@@ -52,7 +51,13 @@ class PackedModel:
         self._selects_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         try:
             self.kv_shape = self._kv_shape()
-            self.cache = self._new_cache()
+            kind = PagedKVCache if settings.paged_kv_cache else KVCache
+            self.cache = kind(
+                self.kv_shape,
+                settings.kv_cache_tokens,
+                settings.kv_block_tokens,
+                settings.max_seq_len,
+            )
             self.vocab_size = self._check()
         except Exception as error:
             kind = self._model.config.model_type
@@ -64,7 +69,6 @@ class PackedModel:
 
     @property
     def chooses(self) -> bool:
-        """Whether `run` is there."""
         return self._paged is not None
 
     def step(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> StepLogits:
@@ -87,7 +91,7 @@ class PackedModel:
     @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:
         """Run the segments' tokens, ids [all tokens]; return logits [all rows, vocab_size]."""
-        positions = _joined([segment.positions for segment in segments])
+        positions = np.concatenate([segment.positions for segment in segments])
         wanted = attention.wanted_rows(segments)
         rows = self._tensor(wanted) if len(wanted) < len(ids) else None
         run = self._fused.forward if self._fused else self._run
@@ -115,7 +119,6 @@ class PackedModel:
 
     @torch.inference_mode()
     def _plain_logits(self, ids: NDArray[np.int64], attention_name: str) -> torch.Tensor:
-        """Logits [tokens, vocab_size] by transformers' own forward pass."""
         self._model.set_attn_implementation(attention_name)
         logits: torch.Tensor = self._model(self._tensor(ids)[None], use_cache=False).logits[0]
         self._model.set_attn_implementation(attention.NAME)
@@ -133,16 +136,6 @@ class PackedModel:
         if len(layers) != config.num_hidden_layers:
             raise NotImplementedError("its attention cannot be replaced")
         return KVShape(layers, self._model.dtype, self.device)
-
-    def _new_cache(self) -> KVCache:
-        settings = self._settings
-        kind = PagedKVCache if settings.paged_kv_cache else KVCache
-        return kind(
-            self.kv_shape,
-            settings.kv_cache_tokens,
-            settings.kv_block_tokens,
-            settings.max_seq_len,
-        )
 
     def _check(self) -> int:
         """Speed the model up, compare with transformers' own; return the width of the logits."""
@@ -199,7 +192,3 @@ class PackedModel:
         if found is None:
             raise NotImplementedError(f"kv_cache_tokens must hold two texts of {len(ids)} tokens")
         return found
-
-
-def _joined(arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.bans import Bans
+from tandem.engines.constraints import Bans, TokenMasks
 from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, key_of, uniform
 from tandem.engines.request import EngineRequest
-from tandem.engines.token_masks import TokenMasks
 from tandem.engines.torch.paged.noise import exponentials_of, keys_on
-from tandem.engines.torch.processors import history_processors, warpers
+from tandem.engines.torch.processors import penalize, penalizes, warp
 from tandem.engines.torch.scores import LazyRows, Row, Rows
 from tandem.engines.torch.verification import (
     SentDrafts,
@@ -41,36 +40,26 @@ class TorchSampler:
     def __init__(self, request: EngineRequest, vocab_size: int, device: torch.device) -> None:
         sampling = request.sampling
         self._device = device
-        self._vocab_size = vocab_size
-        self._history = history_processors(request)
+        self.vocab_size = vocab_size
+        self._sampling = sampling
+        self._penalizes = penalizes(sampling)
         self._bans = Bans(request, vocab_size)
         self._masks = TokenMasks(request, vocab_size)
-        self._bias = _on_device(sampling.embedding_bias, device)
+        bias = sampling.embedding_bias
+        self._bias = None if bias is None else torch.from_numpy(bias).to(device)
         self._greedy = sampling.greedy
-        self._warpers = [] if self._greedy else warpers(sampling, vocab_size)
-        self._warping = None if self._greedy else sampling.numbers
-        self._seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        # What shapes the distribution that tokens are drawn from; None: the best are taken.
+        self.warping: SamplingNumbers | None = None if self._greedy else sampling.numbers
+        self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._draft_logits = request.draft_logits
         self._threshold = request.draft_acceptance_threshold
 
     @property
     def looks_at_text(self) -> bool:
-        """Whether logits need bias, penalties, bans or masks before a token is chosen from them."""
-        return self._bias is not None or any((self._history, self._bans, self._masks))
-
-    @property
-    def warping(self) -> SamplingNumbers | None:
-        """What shapes the distribution that tokens are drawn from; None: the best are taken."""
-        return self._warping
-
-    @property
-    def seed(self) -> int:
-        """Of the noise that tokens are drawn with."""
-        return self._seed
+        return self._bias is not None or any((self._penalizes, self._bans, self._masks))
 
     @property
     def verifies_by_logits(self) -> bool:
-        """Whether drafts are verified by what they were drawn from."""
         logits = self._draft_logits
         return logits is not None and len(logits) > 0 and not self._greedy
 
@@ -96,12 +85,12 @@ class TorchSampler:
 
         It is what `choose` returns where nothing looks at the text; nothing comes to the host.
         """
-        return (self._warped(logits) / exponentials_of(keys, self._vocab_size)).argmax(-1)
+        return (self._warped(logits) / exponentials_of(keys, self.vocab_size)).argmax(-1)
 
     def send_drafts(self, drafts: Sequence[int], first: int) -> SentDrafts:
         """Send to the device what drafts are verified with, if not by their ids."""
         assert self._draft_logits is not None
-        count, seed, constant = len(drafts), self._seed, self._threshold
+        count, seed, constant = len(drafts), self.seed, self._threshold
         purposes = [Purpose.RESIDUAL] * count + [Purpose.SAMPLE]
         keys = [key_of(seed, first + i, purpose) for i, purpose in enumerate(purposes)]
         u = [
@@ -131,7 +120,7 @@ class TorchSampler:
             drafts,
             LazyRows(len(scores), lambda i: self._probabilities(scores[i])),
             LazyRows(len(drafts), lambda i: self._proposed(draft_logits[i : i + 1])[0]),
-            seed=self._seed,
+            seed=self.seed,
             position=first,
             threshold=self._threshold,
         )
@@ -139,11 +128,11 @@ class TorchSampler:
     def _token(self, row: Row, position: int) -> int:
         if self._greedy:
             return int(row.argmax())
-        return draw(self._probabilities(row), self._seed, position, Purpose.SAMPLE)
+        return draw(self._probabilities(row), self.seed, position, Purpose.SAMPLE)
 
     def _proposed(self, draft_logits: torch.Tensor) -> torch.Tensor:
         """Return the probabilities [rows, vocab_size] that draft tokens were drawn from."""
-        return _at_width(self._warped(draft_logits.to(self._device)), self._vocab_size)
+        return _at_width(self._warped(draft_logits.to(self._device)), self.vocab_size)
 
     def _probabilities(self, row: Row) -> Row:
         return self._warped(row[None])[0]
@@ -151,17 +140,14 @@ class TorchSampler:
     def _warped(self, scores: torch.Tensor) -> torch.Tensor:
         """Return the probabilities [rows, vocab_size] that tokens are drawn from."""
         scores = scores.float()
-        for warper in self._warpers:
-            scores = warper(None, scores)
-        return scores.softmax(-1)
+        return (scores if self.warping is None else warp(scores, self.warping)).softmax(-1)
 
     def _processed(self, row: Row, history: NDArray[np.int64]) -> Row:
         """Return logits [vocab_size] of the token behind `history`."""
         scores = row[None] if self._bias is None else row[None] + self._bias
-        if self._history:
+        if self._penalizes:
             ids = torch.from_numpy(history).to(self._device)[None]
-            for processor in self._history:
-                scores = processor(ids, scores)
+            scores = penalize(scores, ids, self._sampling)
         if self._bans:
             banned = torch.from_numpy(self._bans.behind(history)).to(self._device)
             scores = scores.index_fill(-1, banned.long(), -torch.inf)
@@ -179,7 +165,7 @@ class TorchSampler:
         """Return the most that scores [1, vocab_size] may be there: -inf where a mask forbids."""
         octets = torch.from_numpy(self._masks.octets(position)).to(self._device)
         rows = _CEILINGS.to(self._device).index_select(0, octets.int())
-        return rows.view(1, -1)[:, : self._vocab_size]
+        return rows.view(1, -1)[:, : self.vocab_size]
 
 
 def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -193,7 +179,3 @@ def _at_width(q: torch.Tensor, vocab_size: int) -> torch.Tensor:
         return torch.nn.functional.pad(q, (0, missing)) if missing else q
     q = q[:, :vocab_size]
     return q / q.sum(-1, keepdim=True)
-
-
-def _on_device(array: NDArray[np.float32] | None, device: torch.device) -> torch.Tensor | None:
-    return None if array is None else torch.from_numpy(array).to(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tandem.engines.torch.kv_cache import KVCache
 from tandem.engines.torch.sequence import TorchSequence
@@ -21,40 +21,27 @@ class Scheduler:
     def __init__(self, cache: KVCache, max_batch_tokens: int) -> None:
         self._cache = cache
         self._max_batch_tokens = max_batch_tokens
-        self._waiting: deque[TorchSequence] = deque()
-        self._running: list[TorchSequence] = []
+        self.waiting: deque[TorchSequence] = deque()  # the next to be admitted first
+        self.running: list[TorchSequence] = []
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._running)
-
-    @property
-    def num_running(self) -> int:
-        """Calls that have been admitted."""
-        return len(self._running)
-
-    @property
-    def first_waiting(self) -> TorchSequence:
-        """The call that would be admitted next."""
-        return self._waiting[0]
+        return len(self.waiting) + len(self.running)
 
     @property
     def calls(self) -> list[TorchSequence]:
-        """All calls, running and waiting."""
-        return [*self._running, *self._waiting]
+        return [*self.running, *self.waiting]
 
     def add(self, sequence: TorchSequence) -> None:
-        """Queue a call."""
-        self._waiting.append(sequence)
+        self.waiting.append(sequence)
 
     def admit(self) -> None:
-        """Give waiting calls their entries in the KV cache while there are blocks for them."""
-        while self._waiting:
-            sequence = self._waiting[0]
+        while self.waiting:
+            sequence = self.waiting[0]
             entry = self._cache.acquire(sequence.tokens, sequence.reusable, sequence.max_length)
             if entry is None:
                 return
             sequence.entry = entry
-            self._running.append(self._waiting.popleft())
+            self.running.append(self.waiting.popleft())
 
     def in_the_way(self) -> Iterator[TorchSequence]:
         """Yield, to be ended at once, calls whose branches have blocks that others have got since.
@@ -68,17 +55,19 @@ class Scheduler:
                 yield call
 
     def schedule(self) -> list[tuple[TorchSequence, int]]:
-        """Return whose tokens go through the model now, and how many of each."""
         budget = self._max_batch_tokens
         chosen: list[tuple[TorchSequence, int]] = []
-        for sequence in self._by_urgency():
-            count = _chunk(sequence, budget)
+        others = sorted(self.running[1:], key=lambda s: s.pending > s.tail)
+        for sequence in [*self.running[:1], *others]:
+            count = sequence.pending
+            if count > budget:  # a chunk, that does not split the tail
+                count = min(budget, count - sequence.tail)
             if count:
                 chosen.append((sequence, count))
                 budget -= count
         served = {id(sequence) for sequence, _ in chosen}
-        if len(served) < len(self._running):
-            self._running.sort(key=lambda sequence: id(sequence) in served)
+        if len(served) < len(self.running):
+            self.running.sort(key=lambda sequence: id(sequence) in served)
         return chosen
 
     def remove(self, sequence: TorchSequence, *, keep: bool) -> None:
@@ -90,21 +79,10 @@ class Scheduler:
             return
         sequence.over = True
         if sequence.entry is None:
-            self._waiting.remove(sequence)
+            self.waiting.remove(sequence)
             return
-        self._running.remove(sequence)
+        self.running.remove(sequence)
         if keep:
             self._cache.release(sequence.entry)
         else:
             self._cache.drop(sequence.entry)
-
-    def _by_urgency(self) -> Iterable[TorchSequence]:
-        longest, others = self._running[:1], self._running[1:]
-        return [*longest, *sorted(others, key=lambda s: s.pending > s.tail)]
-
-
-def _chunk(sequence: TorchSequence, budget: int) -> int:
-    """How many tokens of a call fit in `budget`; its tail is never split."""
-    if sequence.pending <= budget:
-        return sequence.pending
-    return min(budget, sequence.pending - sequence.tail)

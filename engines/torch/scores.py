@@ -31,14 +31,12 @@ class StepLogits(NamedTuple):
     log_probs: list[float] | None = None
 
     def split(self, counts: list[int]) -> Iterator[StepLogits]:
-        """Yield parts of so many rows each."""
         at = 0
         for count in counts:
             yield self._rows(at, at + count)
             at += count
 
     def last(self, count: int) -> StepLogits:
-        """Return the last rows."""
         return self._rows(len(self.logits) - count, len(self.logits))
 
     def _rows(self, start: int, end: int) -> StepLogits:

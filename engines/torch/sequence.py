@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tandem.contract.errors import ErrorCode
 from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
-from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats, LikeliestTokens
+from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.drafter import LookupDrafter
 from tandem.engines.torch.kv_cache import KVEntry
@@ -97,12 +97,10 @@ class TorchSequence:
 
     @property
     def wants_all_rows(self) -> bool:
-        """Whether the logits of all tokens are wanted, not those of the last ones alone."""
         return self.request.return_context_logits or self.request.return_prompt_log_probs
 
     @property
     def computed(self) -> int:
-        """Tokens whose keys and values are there."""
         return self.entry.length if self.entry else 0
 
     @property
@@ -136,16 +134,10 @@ class TorchSequence:
             return 1
         if self.choice is None:
             return 1
-        left = request.max_new_tokens - self.num_generated
+        left = request.max_new_tokens - len(self._generated)
         return left if request.draft_stop_probability is None else min(left, UNSURE_STEPS)
 
-    @property
-    def num_generated(self) -> int:
-        """New tokens of the call so far."""
-        return len(self._generated)
-
     def next_tokens(self, count: int) -> NDArray[np.int64]:
-        """The tokens of the next forward pass: [count]."""
         return self.tokens[self.computed : self.computed + count]
 
     def segment(self, count: int) -> Packed:
@@ -158,7 +150,6 @@ class TorchSequence:
         return Segment(self.entry, count, count if self.wants_all_rows else rows)
 
     def schedule(self, count: int) -> None:
-        """Count `count` tokens as seen by the model."""
         assert self.entry is not None
         self.entry.length += count
         self._computed += count
@@ -188,7 +179,7 @@ class TorchSequence:
             step = StepLogits(step.logits)  # what was chosen beside it is not for this call
         tokens, ended = self._choose(scores, first, step.tokens)
         self._keep(tokens, step, scores, first)
-        over = ended or self.num_generated >= self.request.max_new_tokens
+        over = ended or len(self._generated) >= self.request.max_new_tokens
         over = over or self._unsure(scores, tokens, step) or len(self.request.draft_ids) > 0
         self._truncate(first)
         if over or self.request.streaming:
@@ -198,11 +189,12 @@ class TorchSequence:
         return over or self.abandoned
 
     def answer(self, *, final: bool) -> None:
-        """Send what has not been sent."""
-        start, self._answered = self._answered, self.num_generated
+        start, self._answered = self._answered, len(self._generated)
         request = self.request
         log_probs, top = self._log_probs.take() if request.return_log_probs else (None, None)
-        prompt, prompt_top = self._take_prompt_log_probs()
+        prompt, prompt_top = None, None
+        if request.return_prompt_log_probs and self._first_answer:
+            prompt, prompt_top = self._prompt_log_probs.take()
         self._send(
             EngineResponse(
                 tokens=tuple(self._generated[start:]),
@@ -213,16 +205,15 @@ class TorchSequence:
                 top_log_probs=top,
                 prompt_log_probs=prompt,
                 prompt_top_log_probs=prompt_top,
-                context_logits=self._take_context_logits() if self._first_answer else None,
-                generation_logits=self._take_generation_logits(),
-                num_output_tokens=self.num_generated,
+                context_logits=_taken(self._context_logits) if self._first_answer else None,
+                generation_logits=_taken(self._generation_logits),
+                num_output_tokens=len(self._generated),
                 usage=self._usage(),
             )
         )
         self._first_answer = False
 
     def fail(self, message: str, code: ErrorCode) -> None:
-        """Send the error as the final answer."""
         self._send(EngineResponse(error=message, code=code, usage=self._usage()))
 
     def _send(self, answer: EngineResponse) -> None:
@@ -253,11 +244,10 @@ class TorchSequence:
         return kept[:2]
 
     def _draft(self, new: list[int]) -> None:
-        """Let the drafter, if there is one, take in new tokens and propose the next."""
         if self.drafter is None:
             return
         self.drafter.note(new)
-        left = self.request.max_new_tokens - self.num_generated
+        left = self.request.max_new_tokens - len(self._generated)
         self.drafts = self.drafter.propose(left - 1)  # the model adds one of its own
         self.tokens[self.length : self.length + len(self.drafts)] = self.drafts
         self.length += len(self.drafts)
@@ -280,14 +270,12 @@ class TorchSequence:
             self._generation_logits.append(first_rows(scores, len(tokens)))
 
     def _truncate(self, first: int) -> None:
-        """Forget the keys and values of drafts that were not accepted."""
         assert self.entry is not None
         self.drafts = []
-        self.length = self.prompt_length + self.num_generated
+        self.length = self.prompt_length + len(self._generated)
         self.entry.length = max(first, min(self.entry.length, self.length - 1))
 
     def _unsure(self, scores: Rows, tokens: list[int], step: StepLogits) -> bool:
-        """Whether the model gives all its tokens so far less than `draft_stop_probability`."""
         limit = self.request.draft_stop_probability
         if limit is None or not tokens:
             return False
@@ -297,22 +285,6 @@ class TorchSequence:
         else:
             self._sureness *= math.exp(sum(step.log_probs[: len(tokens)]))
         return self._sureness < limit
-
-    def _take_prompt_log_probs(self) -> tuple[Floats | None, LikeliestTokens | None]:
-        wanted = self.request.return_prompt_log_probs and self._first_answer
-        return self._prompt_log_probs.take() if wanted else (None, None)
-
-    def _take_context_logits(self) -> Floats | None:
-        if not self.request.return_context_logits:
-            return None
-        parts, self._context_logits = self._context_logits, []
-        return _numpy(torch.cat(parts)) if parts else None
-
-    def _take_generation_logits(self) -> Floats | None:
-        if not self.request.return_generation_logits or not self._generation_logits:
-            return None
-        parts, self._generation_logits = self._generation_logits, []
-        return _numpy(torch.cat(parts))
 
     def _usage(self) -> CallUsage:
         entry = self.entry
@@ -328,6 +300,10 @@ class TorchSequence:
         )
 
 
-def _numpy(logits: torch.Tensor) -> Floats:
-    array: Floats = logits.float().cpu().numpy()
+def _taken(parts: list[torch.Tensor]) -> Floats | None:
+    """Empty the parts [n, vocab_size] into one array [rows, vocab_size]; None: there are none."""
+    if not parts:
+        return None
+    array: Floats = torch.cat(parts).float().cpu().numpy()
+    parts.clear()
     return array

@@ -85,5 +85,4 @@ class TorchSettings:
 
     @property
     def drafts_itself(self) -> bool:
-        """Whether each call drafts, verifies and goes on inside the engine."""
         return self.prompt_lookup_num_tokens > 0

@@ -12,7 +12,7 @@ from engine_harness import GREEDY, Harness, Pending, prompt
 from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.torch import kv_cache
-from tandem.engines.torch.branch_sampling import BranchSampler
+from tandem.engines.torch.branching import BranchSampler
 from tandem.engines.torch.kv_cache import BranchKV, KVCache, KVShape
 
 BLOCK = 8

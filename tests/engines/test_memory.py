@@ -9,15 +9,15 @@ from engine_harness import VOCAB
 from transformers import LlamaConfig
 
 from tandem.engines.errors import LoadError
-from tandem.engines.torch.checkpoint import device_of
-from tandem.engines.torch.kv_cache import KVCache, KVShape
-from tandem.engines.torch.memory import (
+from tandem.engines.torch.checkpoint import (
     GIB,
     cache_bytes,
     check_fit,
+    device_of,
     require_memory,
     weight_bytes,
 )
+from tandem.engines.torch.kv_cache import KVCache, KVShape
 from tandem.engines.torch.settings import UNPAGED_GROWTH, TorchSettings
 
 CONFIG = LlamaConfig(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.engines.response_memory import ResponseError
+from tandem.engines.errors import ResponseError
 from tandem.engines.shared_logits import (
     MOST_PAGES,
     SECONDS_TO_TAKE,

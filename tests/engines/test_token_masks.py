@@ -10,10 +10,10 @@ from emulated import emulated
 from engine_harness import GREEDY, VOCAB, Harness, prompt
 from masks import Grammar, masks
 
+from tandem.engines.constraints import TokenMasks
 from tandem.engines.emulated.engine import EmulatedEngine
 from tandem.engines.errors import RequestError, UnsupportedError
 from tandem.engines.request import EngineRequest, SamplingParams
-from tandem.engines.token_masks import TokenMasks
 from tandem.engines.words import Words
 
 SAMPLED = SamplingParams(temperature=1.3, seed=11)

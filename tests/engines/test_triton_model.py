@@ -16,7 +16,7 @@ from triton_python_backend_utils import Request, ResponseSender, TritonError
 
 from tandem.contract.errors import decoded
 from tandem.contract.parameters import encode
-from tandem.engines import response_memory
+from tandem.engines.errors import ResponseError
 from tandem.engines.request import EngineResponse
 from tandem.engines.shared_logits import SharedLogitsWriter
 
@@ -200,7 +200,7 @@ def test_an_answer_of_a_stream_that_cannot_be_made_is_its_last(begin, monkeypatc
     _, sender = ask(begin(engine, decoupled=True), decoupled=True, streaming=[True])
     engine.calls[0][1](answer(final=False))
     monkeypatch.setattr(triton, "encode", lambda *_: 1 / 0)
-    with pytest.raises(response_memory.ResponseError):  # so that the engine ends the call
+    with pytest.raises(ResponseError):  # so that the engine ends the call
         engine.calls[0][1](answer(final=False))
     assert [flags for _, flags in sender.sent] == [0, FINAL]
     assert sender.sent[1][0].has_error()
@@ -220,12 +220,12 @@ def test_an_answer_of_a_stream_that_cannot_be_sent_is_replaced_by_an_error(begin
 
 
 @pytest.fixture
-def free(monkeypatch):
+def free(monkeypatch, triton):
     """Say how many bytes of shared memory are free."""
 
     def say(num_bytes):
         system = SimpleNamespace(f_bavail=num_bytes, f_frsize=1)
-        monkeypatch.setattr(response_memory.os, "statvfs", lambda _: system)
+        monkeypatch.setattr(triton.os, "statvfs", lambda _: system)
 
     return say
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.engines.bans import Bans
+from tandem.engines.constraints import Bans
 from tandem.engines.ending import Cut, cut
 from tandem.engines.request import EngineRequest, SamplingParams
 from tandem.engines.words import NO_WORDS, Words

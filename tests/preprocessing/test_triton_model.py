@@ -6,7 +6,7 @@ import triton_python_backend_utils as triton
 from triton_python_backend_utils import Request, ResponseSender, TritonError
 
 from tandem.preprocessing.errors import InputError
-from tandem.preprocessing.triton_model import ArrayModel
+from tandem.preprocessing.triton import ArrayModel
 
 
 class Doubler(ArrayModel):

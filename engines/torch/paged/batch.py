@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.engines.torch.attention import Packed, Segment
-from tandem.engines.torch.branch_attention import BranchSegment
+from tandem.engines.torch.attention import BranchSegment, Packed, Segment
 from tandem.engines.torch.paged.cache import PagedBranchKV, PagedEntry
 from tandem.engines.torch.paged.pool import PADDING
 
@@ -27,7 +26,6 @@ class PagedRow(NamedTuple):
 
 
 def rows_of(segments: Sequence[Packed]) -> list[PagedRow]:
-    """Return a row for each call's text, or for each of its branches."""
     return [row for segment in segments for row in _rows(segment)]
 
 
@@ -51,7 +49,6 @@ class Bucket(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """New tokens, padding included."""
         return self.rows * self.width
 
     def holds(self, rows: Sequence[PagedRow], page_tokens: int) -> bool:
@@ -103,12 +100,10 @@ class PagedBatch:
 
     @staticmethod
     def size_of(tokens: int, rows: int, pages: int) -> int:
-        """How many numbers a step of these sizes has."""
         return 4 * tokens + 2 * rows + 1 + rows * pages
 
     @property
     def rows(self) -> int:
-        """How many texts."""
         return len(self.lengths)
 
     @cached_property

@@ -35,7 +35,6 @@ class PagedBranchKV(BranchKV):
         self.tables = tables
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all branches but these."""
         self.tables = self.tables[rows]
 
 
@@ -54,7 +53,6 @@ class PagedKVCache(KVCache):
 
     @property
     def used_blocks(self) -> int:
-        """Pages of running calls and idle entries."""
         return self.total_blocks - self._free_blocks - sum(e.lent_blocks for e in self._entries)
 
     @property
@@ -68,7 +66,6 @@ class PagedKVCache(KVCache):
         return lent and self._waiting_for > self._available(keep=None)
 
     def acquire(self, tokens: Tokens, reusable: int, max_length: int) -> PagedEntry | None:
-        """Return an entry for a call, or None while there are no pages for it; see `KVCache`."""
         source, shared = self._longest_prefix(tokens[:reusable])
         assert source is None or isinstance(source, PagedEntry)
         idle = source is not None and not source.busy
@@ -85,7 +82,6 @@ class PagedKVCache(KVCache):
         return entry
 
     def lend(self, entry: KVEntry, branches: int, tokens: int) -> int:  # noqa: ARG002
-        """Return for how many tokens of branches there is room; see `KVCache`."""
         each = self._pages_of_a_branch(tokens)
         for old in self._stale():
             if self._free_blocks >= branches * each:
@@ -94,7 +90,6 @@ class PagedKVCache(KVCache):
         return min(branches, self._free_blocks // each) * tokens
 
     def branch_kv(self, entry: KVEntry, leaves: NDArray[np.int64], tokens: int) -> PagedBranchKV:
-        """Make room for branches of so many tokens, which leave the text behind `leaves` tokens."""
         assert isinstance(entry, PagedEntry)
         each = self._pages_of_a_branch(tokens)
         entry.lent_pages = self.pool.take(each * len(leaves))
@@ -110,7 +105,6 @@ class PagedKVCache(KVCache):
         return PagedBranchKV(tables)
 
     def release(self, entry: KVEntry) -> None:
-        """End a call; what its entry holds stays for reuse."""
         assert isinstance(entry, PagedEntry)
         self._end_loan(entry)
         self._entries.remove(entry)
@@ -121,7 +115,6 @@ class PagedKVCache(KVCache):
             self._entries.append(entry)
 
     def drop(self, entry: KVEntry) -> None:
-        """End a call whose keys and values cannot be trusted."""
         self._forget(entry)
 
     def _share(self, source: PagedEntry | None, shared: int, max_length: int) -> PagedEntry | None:
@@ -180,7 +173,6 @@ class PagedKVCache(KVCache):
         entry.pages = []
 
     def _shorten(self, entry: PagedEntry, count: int) -> None:
-        """Give back all pages of an entry but the first `count`."""
         self.pool.give_back(entry.pages[count:])
         entry.pages = entry.pages[:count]
         entry.blocks = count

@@ -28,7 +28,6 @@ class TokenChoice(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows."""
         return len(self.drafts) + 1
 
 
@@ -96,7 +95,6 @@ class TokenChooser:
         return Chosen(tokens, _log_probs(logits, tokens) if self._rates else None)
 
     def _grouped(self, num_rows: int, steps: int, device: torch.device) -> list[_Draw]:
-        """Gather the rows whose distributions are warped alike."""
         groups: dict[object, list[tuple[TorchSampler, int, int]]] = {}
         for choice, start in self._placed:
             sampler = choice.sampler

@@ -35,5 +35,4 @@ def _shifted(bits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _signed(number: int) -> int:
-    """The same 64 bits as PyTorch's integers have them."""
     return number - (number >> 63 << 64)

@@ -43,44 +43,36 @@ class PagePool:
 
     @property
     def num_free(self) -> int:
-        """Pages that nobody has."""
         return len(self._free)
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values of a layer, each [pages, page_tokens, heads, size]."""
         keys, values = self.memory[index]
         return keys, values
 
     def take(self, count: int) -> list[int]:
-        """Return so many free pages, which are the caller's from now on."""
         assert count <= len(self._free)
         taken = [self._free.pop() for _ in range(count)]
         self._references[taken] = 1
         return taken
 
     def share(self, pages: Sequence[int]) -> None:
-        """Let one more have these pages; nobody may write them then."""
         self._references[list(pages)] += 1
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Let one less have these pages; those that nobody has are free."""
         for page in pages:
             self._references[page] -= 1
             if not self._references[page]:
                 self._free.append(page)
 
     def is_shared(self, page: int) -> bool:
-        """Whether several have it."""
         return bool(self._references[page] > 1)
 
     def freed_by(self, holders: Sequence[Sequence[int]]) -> int:
-        """How many pages would be free if these holders gave back all of theirs."""
         held = np.bincount([page for pages in holders for page in pages], minlength=1)
         references = self._references[: len(held)]
         return int(((held > 0) & (held == references)).sum())
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy whole pages, of all layers."""
         if sources:
             device = self.memory.device
             source, target = (torch.tensor(list(p), device=device) for p in (sources, targets))

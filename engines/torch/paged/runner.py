@@ -24,6 +24,8 @@ from tandem.engines.torch.paged.batch import (
     write,
 )
 from tandem.engines.torch.paged.cache import PagedKVCache
+from tandem.engines.torch.paged.choosing import Chosen, TokenChoice, TokenChooser
+from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,6 @@ class PreparedSteps(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many."""
         return len(self.numbers)
 
 
@@ -64,22 +65,23 @@ class PagedRunner:
     ) -> None:
         self._llama = llama
         self._pool = cache.pool
-        self._device = cache.pool.memory.device
+        self.device = cache.pool.memory.device
         self._attention = choose(cache.pool, llama.num_heads, llama.windows)
         longest = cache.blocks_for(settings.max_seq_len)
+        max_tokens = min(MAX_TOKENS, settings.max_batch_tokens)
         max_width = max(MIN_WIDTH, settings.max_draft_len + 1)
         self.buckets = [
             bucket
-            for bucket in buckets(MAX_ROWS, max_width, longest, self._max_tokens(settings))
+            for bucket in buckets(MAX_ROWS, max_width, longest, max_tokens)
             if self._attention is gathered or bucket.pages == longest  # others skip unused pages
         ]
         size = max(_size(bucket) for bucket in self.buckets)
-        self._numbers = torch.zeros(size, dtype=torch.int32, device=self._device)
+        self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._staging = torch.zeros(size, dtype=torch.int32, pin_memory=self._on_cuda)
         tokens = max(bucket.tokens for bucket in self.buckets)
         dtype = cache.shape.dtype
-        self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self._device)
-        self._best = torch.zeros(tokens, dtype=torch.int64, device=self._device)
+        self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self.device)
+        self._best = torch.zeros(tokens, dtype=torch.int64, device=self.device)
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
         sizes = [_size(bucket) for bucket in self.buckets if bucket.width == 1]
         self._prepared = torch.zeros(
@@ -87,13 +89,8 @@ class PagedRunner:
         )
 
     @property
-    def device(self) -> torch.device:
-        """Where it runs."""
-        return self._device
-
-    @property
     def _on_cuda(self) -> bool:
-        return self._device.type == "cuda"
+        return self.device.type == "cuda"
 
     def capture(self) -> None:
         """Capture a graph of each bucket, the largest first, so that all share its memory.
@@ -102,18 +99,18 @@ class PagedRunner:
         """
         if not self._on_cuda:
             return
-        torch.cuda.set_device(self._device)  # of this thread, which runs every step
-        began, before = time.monotonic(), torch.cuda.mem_get_info(self._device)[0]
+        torch.cuda.set_device(self.device)  # of this thread, which runs every step
+        began, before = time.monotonic(), torch.cuda.mem_get_info(self.device)[0]
         memory = torch.cuda.graph_pool_handle()
         for bucket in reversed(self.buckets):
             for _ in range(2):  # libraries make their handles and choose their kernels
                 self._run_padded(bucket)
-            torch.cuda.synchronize(self._device)
+            torch.cuda.synchronize(self.device)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=memory):
                 self._run_padded(bucket)
             self._graphs[bucket] = graph
-        taken = before - torch.cuda.mem_get_info(self._device)[0]
+        taken = before - torch.cuda.mem_get_info(self.device)[0]
         seconds = time.monotonic() - began
         log.info("%d CUDA graphs in %.1f s, %d MiB", len(self._graphs), seconds, taken >> 20)
 
@@ -147,7 +144,7 @@ class PagedRunner:
         for step, memory in enumerate(numbers):
             behind = [PagedRow(row.start + row.new + step, 1, row.pages) for row in rows]
             write(_batch(memory, bucket), unknown, behind, self._pool.page_tokens)
-        sent = numbers.to(self._device, non_blocking=True)
+        sent = numbers.to(self.device, non_blocking=True)
         return PreparedSteps(bucket, sent, len(rows))
 
     def step_ahead(
@@ -198,22 +195,17 @@ class PagedRunner:
     def _exact(
         self, ids: NDArray[np.int64], rows: Sequence[PagedRow], wanted: NDArray[np.int64]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run a step of any size, such as a prompt's."""
         pages = max(len(row.pages) for row in rows)
         sizes = (len(ids), len(rows), pages, max(row.new for row in rows))
         memory = torch.empty(PagedBatch.size_of(*sizes[:3]), dtype=torch.int32)
         write(PagedBatch(memory, *sizes), ids, rows, self._pool.page_tokens)
-        chosen = torch.from_numpy(wanted).to(self._device)
-        logits = self._run(PagedBatch(memory.to(self._device), *sizes), chosen)
+        chosen = torch.from_numpy(wanted).to(self.device)
+        logits = self._run(PagedBatch(memory.to(self.device), *sizes), chosen)
         return logits, logits.argmax(-1)
 
     def _run(self, batch: PagedBatch, rows: torch.Tensor | None) -> torch.Tensor:
         step = PagedStep(batch, self._pool, self._attention)
         return self._llama.forward(batch.ids, batch.positions, rows, [step])
-
-    @staticmethod
-    def _max_tokens(settings: TorchSettings) -> int:
-        return min(MAX_TOKENS, settings.max_batch_tokens)
 
 
 def _size(bucket: Bucket) -> int:
@@ -222,3 +214,43 @@ def _size(bucket: Bucket) -> int:
 
 def _batch(numbers: torch.Tensor, bucket: Bucket) -> PagedBatch:
     return PagedBatch(numbers, bucket.tokens, bucket.rows, bucket.pages, bucket.width)
+
+
+def run_steps(
+    runner: PagedRunner,
+    ids: NDArray[np.int64],
+    segments: Sequence[Packed],
+    choices: Sequence[TokenChoice | None],
+    steps: int,
+) -> list[StepLogits]:
+    """Run the segments' tokens, ids [all tokens], then up to `steps` - 1 times what each chose.
+
+    choices: of each segment, or None: the call chooses from its logits itself. Where there is more
+    than one step, each segment is one row and has a choice. What is chosen comes to the host in one
+    copy.
+    """
+    ahead = runner.prepare(rows_of(segments), steps - 1) if steps > 1 else None
+    count = 1 + ahead.steps if ahead else 1
+    counts = [segment.rows for segment in segments]
+    chooser = TokenChooser(choices, counts, count, runner.device)
+    logits, best = runner.step(ids, segments)
+    if not any(choices):
+        return [StepLogits(logits)]
+    rows, chosen = [logits], [chooser.choose(0, logits, best)]
+    for step in range(1, count):
+        assert ahead is not None
+        logits, best = runner.step_ahead(ahead, step - 1, chosen[-1].tokens)
+        rows.append(logits)
+        chosen.append(chooser.choose(step, logits, best))
+    return _on_host(rows, chosen)
+
+
+def _on_host(rows: Sequence[torch.Tensor], chosen: Sequence[Chosen]) -> list[StepLogits]:
+    """Copy the tokens of all steps, and how likely they are, at once."""
+    parts = [torch.stack([step.tokens for step in chosen]).int()]
+    rated = [step.log_probs for step in chosen if step.log_probs is not None]
+    if rated:
+        parts.append(torch.stack(rated).view(torch.int32))
+    tokens, *log_probs = torch.stack(parts).cpu().numpy()  # and waits until all of it has run
+    values = log_probs[0].view(np.float32).tolist() if log_probs else [None] * len(rows)
+    return list(map(StepLogits, rows, tokens.tolist(), values))

@@ -10,7 +10,7 @@ from distributions import WARPS, Warp, fits
 from tandem.bls.exactness.draft_logits import certain, warped
 from tandem.bls.request import Sampling
 from tandem.engines.request import SamplingParams
-from tandem.engines.torch.processors import warpers
+from tandem.engines.torch.processors import warp as warp_tensor
 
 VOCAB = 40
 DRAWS = 20_000
@@ -40,8 +40,7 @@ def test_logits_are_warped_as_transformers_and_the_torch_engine_do(temperature, 
     logits = _random.normal(0, 3, (1, 50, 1000)).astype(np.float32)
     warp = Warp(temperature, **cut)
     scores = torch.from_numpy(logits[0])
-    for warper in warpers(SamplingParams(**vars(warp)), 1000):
-        scores = warper(None, scores)
+    scores = warp_tensor(scores, SamplingParams(**vars(warp)))
     expected = scores.log_softmax(-1).numpy()
     found = warped(logits, sampling(warp), 1000)
     assert found.dtype == np.float32
