@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import Chunk, DecodedText, EngineAnswer, EngineCall, TextCall
 from tandem.bls.errors import EngineCallError
@@ -288,7 +288,7 @@ class World:
             "draft": SimulatedEngine(self.clock, pair.draft, pair),
         }
         self._statistics = [
-            DraftStatistics(
+            DraftPlanner(
                 MAX_DRAFT_LEN,
                 lambda: self._running,
                 lambda: offset + self.clock.now,

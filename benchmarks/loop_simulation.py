@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.ahead import PAIRS, PROFILES, Call, Loops, Run
 from benchmarks.simulation import engine_settings
 from tandem.bls.draft_ahead.statistics import AheadStatistics
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import Beside, BranchDraft, EngineAnswer, EngineCall, Settle
 from tandem.bls.errors import EngineCallError, EngineRefused
@@ -78,7 +78,7 @@ class RealLoops(Loops):
         self.helpers = MAX_HELPERS
         self.statistics: list[Statistics] = []
         longest = self.settings.target.max_draft_len
-        self._draft_statistics = DraftStatistics(
+        self._draft_planner = DraftPlanner(
             longest, lambda: self.running, lambda: self.timer.now_ns() / 1e9, rated=True
         )
         self._ahead_statistics = AheadStatistics(self.settings, lambda: self.running)
@@ -90,7 +90,7 @@ class RealLoops(Loops):
         for text in self._texts(number, answers):
             asked = replace(request, prompt_ids=np.array(text, np.int32))
             drafter = drafter_of(
-                asked, self.settings, Well(), self._draft_statistics, self._ahead_statistics
+                asked, self.settings, Well(), self._draft_planner, self._ahead_statistics
             )
             decoding = Decoding(
                 asked, self.settings, drafter, clock=lambda: self.timer.now_ns() / 1e9

@@ -1,24 +1,24 @@
 """``num_draft_tokens: auto`` for one request: what promises most tokens per second.
 
 Requests differ only by their level, how often their own drafts were accepted recently. All else is
-learned by all requests together (`statistics`).
+learned by all requests together (`planner`).
 """
 
 from __future__ import annotations
 
 from tandem.bls.draft_length.arms import OWN_MEMORY, Acceptance
-from tandem.bls.draft_length.costs import Mode
-from tandem.bls.draft_length.statistics import DraftStatistics, LoadPlans
+from tandem.bls.draft_length.experiments import Mode
+from tandem.bls.draft_length.planner import DraftPlanner, LoadPlans
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 
 class AutoLength:
     """Drafts of the length that promises most, and none if the target alone is faster."""
 
-    def __init__(self, statistics: DraftStatistics) -> None:
-        self._statistics = statistics
+    def __init__(self, planner: DraftPlanner) -> None:
+        self._planner = planner
         self._own = Acceptance()
-        self._level = statistics.level(self._own)
+        self._level = planner.level(self._own)
         self._caught_up = False  # the draft model has nearly all of the context in its cache
         self._awaits_draft = False
         self._load: LoadPlans | None = None  # at the end of the last step; None: the prompt is next
@@ -26,11 +26,11 @@ class AutoLength:
     @property
     def length_ahead(self) -> int:
         """Tokens per branch that are worth drafting ahead, if they are free."""
-        return self._statistics.length_ahead(self._level)
+        return self._planner.length_ahead(self._level)
 
     def plan(self, limit: int, *, ahead: bool = False) -> DraftPlan:
         """Plan a draft. Ahead of branches it doesn't stop early: they are worth more than time."""
-        plan = self._statistics.plan(self._level, limit)
+        plan = self._planner.plan(self._level, limit)
         self._awaits_draft = plan.num_tokens > 0
         if ahead and plan.num_tokens:
             return plan._replace(num_tokens=limit, stop_probability=0.0)
@@ -38,11 +38,11 @@ class AutoLength:
 
     def copy_length(self, copied: Draft) -> int:
         """Return how many tokens of a copy to verify; 0: ``plan`` has something better."""
-        return self._statistics.copy_length(self._level, copied)
+        return self._planner.copy_length(self._level, copied)
 
     def allows_drafts(self) -> bool:
         """Return whether any draft may be made now."""
-        return self._statistics.mode is not Mode.ALONE
+        return self._planner.mode is not Mode.ALONE
 
     def verified(self, draft: Draft, num_accepted: int, seconds: StepSeconds) -> None:
         """Learn from a round. A branch that was drafted ahead says nothing about other rounds."""
@@ -50,19 +50,19 @@ class AutoLength:
         timed = self._load_stayed() and (draft.answer is None or self._caught_up)
         if draft.drafted_ahead:
             return
-        self._statistics.verified(draft, num_accepted, seconds, self._level, timed=timed)
+        self._planner.verified(draft, num_accepted, seconds, self._level, timed=timed)
         if draft.answer is not None:
             self._caught_up = True
             self._own.add(num_accepted, len(draft), OWN_MEMORY)
-            self._level = self._statistics.level(self._own)
+            self._level = self._planner.level(self._own)
 
     def observe_plain_step(self, num_tokens: int, seconds: StepSeconds) -> None:
         """Learn from a target call without a draft, unless a draft failed before it."""
         failed, self._awaits_draft, self._caught_up = self._awaits_draft, False, False
         if self._load_stayed() and not failed and num_tokens:
-            self._statistics.observe_plain_step(num_tokens, seconds)
+            self._planner.observe_plain_step(num_tokens, seconds)
 
     def _load_stayed(self) -> bool:
         """Return whether a step ended under the load that it began under."""
-        before, self._load = self._load, self._statistics.load()
+        before, self._load = self._load, self._planner.load()
         return before is self._load

@@ -1,31 +1,11 @@
-"""What steps cost under one load, and the experiments that show it.
-
-What a sequence costs the others can't be seen in its own steps. So all sequences experiment at
-once, in slots of the machine's monotonic clock: in one slot of a period no sequence drafts, in
-another one all do. All processes share that clock, so several loops make the same experiments at
-the same time without exchanging anything. A slot ends whatever happens in it.
-"""
+"""What steps cost under one load, learned from the means of slots (`experiments`)."""
 
 from __future__ import annotations
 
-import math
-from enum import Enum
+from tandem.bls.draft_length.experiments import Mode, Slots
 
 SLOT_MEMORY = 0.9  # weight of older slots, per full slot: the last 10 count
 SURPRISE = 1.5  # two slots that differ by this factor from what was expected outweigh older ones
-SHORTEST_SLOT, LONGEST_SLOT = -2, 3  # a quarter of a second and 8 s, as powers of two
-SLOT_ROUNDS = 4  # rounds that a slot has time for, at least
-SHORTEST_PERIOD = 16  # slots
-EXPERIMENTS_COST = 0.01  # share of the throughput that experiments of one kind may cost
-SLOT_ALONE, SLOT_DRAFTING = 6, 2  # of each period; a longer period's are a shorter one's, too
-
-
-class Mode(Enum):
-    """What all sequences do in a slot."""
-
-    BEST = 0
-    ALONE = 1  # the target decodes without drafts
-    DRAFTING = 2
 
 
 class Line:
@@ -112,7 +92,7 @@ class Line:
 
 
 class LoadCosts:
-    """What steps cost while about so many sequences decode, and what is done in which slot.
+    """What steps cost while about so many sequences decode.
 
     near: the load that is most similar to it, and known.
     """
@@ -123,29 +103,13 @@ class LoadCosts:
         self.copying: Line = near.copying.of_neighbor() if near else Line()
         self.alone = Line()
         self.verification = 0.0  # seconds of the target's call in a round, on average
-        self.slot: float = near.slot if near else 2.0**SHORTEST_SLOT  # seconds
-        self._periods = {Mode.ALONE: SHORTEST_PERIOD, Mode.DRAFTING: SHORTEST_PERIOD}
+        self.slots = Slots(near.slots.seconds) if near else Slots()
         self._counted = 0  # the slot whose steps are being counted
         self._measured = False  # whether as many rounds as sequences were counted under this load
 
     def mode(self, now: float) -> Mode:
         """Return what is done at a time. A new load drafts first: nothing else shows the costs."""
-        return self._mode(int(now / self.slot)) if self._measured else Mode.DRAFTING
-
-    def is_settled(self, began: float, now: float) -> bool:
-        """Return whether all sequences were in one mode from a while before a step to its end."""
-        last = int(now / self.slot)
-        first = int(began / self.slot - 1 / SLOT_ROUNDS)
-        return all(self._mode(slot) is self._mode(last) for slot in range(first, last))
-
-    def seconds_to_change(self, now: float) -> float:
-        """Return how long the target may go on alone, so that its step belongs to one mode."""
-        slot = int(now / self.slot)
-        if self._mode(slot) is Mode.ALONE:
-            settled = (slot + 1 / SLOT_ROUNDS) * self.slot
-            return settled - now if now < settled else (slot + 1) * self.slot - now
-        period = self._periods[Mode.DRAFTING]
-        return (slot + 1 + (SLOT_DRAFTING - slot - 1) % period) * self.slot - now
+        return self.slots.mode(self.slots.number(now)) if self._measured else Mode.DRAFTING
 
     @property
     def seconds_alone(self) -> float:
@@ -159,7 +123,7 @@ class LoadCosts:
 
     def end_slot(self, now: float, running: int) -> bool:
         """Learn from the last slot if another one has begun; return whether it has."""
-        slot = int(now / self.slot)
+        slot = self.slots.number(now)
         if slot == self._counted:
             return False
         self._counted = slot
@@ -175,26 +139,9 @@ class LoadCosts:
 
     def _learn(self, running: int) -> None:
         """Learn the means of the steps that were counted."""
-        capacity = running * self.slot
+        capacity = running * self.slots.seconds
         self._measured |= self.drafting.steps > 0
         if running > 1 and (self.drafting.steps or self.copying.steps):
             self.alone._forget_slot()  # it wasn't alone
         for line in (self.drafting, self.copying, self.alone):
             line.end_slot(capacity)
-
-    def schedule(self, round_seconds: float, cost_alone: float, cost_drafting: float) -> None:
-        """Choose the slots.
-
-        round_seconds: of a round with a draft. cost_*: share of the throughput that is lost in an
-        experiment of that kind. Powers of two have edges in common, also among several loops.
-        """
-        exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
-        self.slot = 2.0 ** min(max(SHORTEST_SLOT, exponent), LONGEST_SLOT)
-        for mode, cost in ((Mode.ALONE, cost_alone), (Mode.DRAFTING, cost_drafting)):
-            slots = max(SHORTEST_PERIOD, cost / EXPERIMENTS_COST)
-            self._periods[mode] = 2 ** math.ceil(math.log2(slots))
-
-    def _mode(self, slot: int) -> Mode:
-        if slot % self._periods[Mode.ALONE] == SLOT_ALONE:
-            return Mode.ALONE
-        return Mode.DRAFTING if slot % self._periods[Mode.DRAFTING] == SLOT_DRAFTING else Mode.BEST

@@ -6,6 +6,9 @@ from typing import Protocol
 
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
+# Replaces `auto` if a seed has to repeat a text that lengths would change (`bls.exactness.seeds`).
+SEEDED_LENGTH = 5
+
 
 class DraftLength(Protocol):
     """Decides on the length of a draft model's next draft."""

@@ -15,7 +15,7 @@ from tandem.bls.draft_ahead.branches import (
 )
 from tandem.bls.draft_ahead.plan import AheadPlan
 from tandem.bls.draft_length.auto import AutoLength
-from tandem.bls.draft_length.fixed import DraftLength, FixedLength
+from tandem.bls.draft_length.fixed import SEEDED_LENGTH, DraftLength, FixedLength
 from tandem.bls.drafters.drafter import (
     Drafter,
     DrafterContext,
@@ -30,9 +30,6 @@ from tandem.bls.exactness.seeds import lengths_decide_text, proposal_seed
 from tandem.bls.request import Request, TokenIds
 from tandem.bls.sequence import Sequence
 from tandem.bls.settings import AUTO, EngineSettings
-
-# Instead of AUTO if a seed has to repeat a text that lengths would change (`bls.exactness.seeds`).
-SEEDED_LENGTH = 5
 
 
 class DraftModel(Drafter):
@@ -300,4 +297,4 @@ def _length_of(request: Request, context: DrafterContext) -> DraftLength:
         return FixedLength(request.draft_len)
     if lengths_decide_text(request, context.settings):
         return FixedLength(min(SEEDED_LENGTH, request.max_draft_len))
-    return AutoLength(context.draft_statistics)
+    return AutoLength(context.draft_planner)

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
 from tandem.bls.draft_ahead.statistics import AheadStatistics
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.effects import Draft, EngineAnswer, EngineCall, Settle, StepSeconds
 from tandem.bls.errors import EngineCallError, EngineRefused
 from tandem.bls.sequence import Sequence
@@ -34,13 +34,13 @@ class DrafterHealth(Protocol):
 class DrafterContext(NamedTuple):
     """What a drafter is made from, in addition to the request.
 
-    health, draft_statistics: of the draft model, shared by all requests. own: the drafter's own
+    health, draft_planner: of the draft model, shared by all requests. own: the drafter's own
     settings, those of its row with what the profile changes in them.
     """
 
     settings: LoopSettings
     health: DrafterHealth
-    draft_statistics: DraftStatistics
+    draft_planner: DraftPlanner
     own: Any = None
     ahead_statistics: AheadStatistics | None = None  # None: nothing is drafted ahead
     pools: LookupPools | None = None  # None: requests share no answers

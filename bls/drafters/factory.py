@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.bls.draft_ahead.statistics import AheadStatistics
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import Drafter, DrafterContext, DrafterHealth
 from tandem.bls.drafters.guarded import GuardedDrafter
 from tandem.bls.drafters.registry import BUILT_IN, CONTROL, DRAFTERS
@@ -16,21 +16,21 @@ def drafter_of(
     request: Request,
     settings: LoopSettings,
     health: DrafterHealth,
-    draft_statistics: DraftStatistics,
+    draft_planner: DraftPlanner,
     ahead_statistics: AheadStatistics | None = None,
     *,
     pools: LookupPools | None = None,
 ) -> Drafter:
     """Return the drafter that a request asks for.
 
-    health, draft_statistics, ahead_statistics: of the draft model, shared by all requests. Without
+    health, draft_planner, ahead_statistics: of the draft model, shared by all requests. Without
     the last one nothing is drafted ahead. pools: of earlier answers.
     """
     kind = DRAFTERS[request.drafter]
     if kind.samples_from_draft_model and settings.draft is None:
         kind = CONTROL
     context = DrafterContext(
-        settings, health, draft_statistics, kind.settings, ahead_statistics, pools
+        settings, health, draft_planner, kind.settings, ahead_statistics, pools
     )
     if kind.name in BUILT_IN:
         return kind.make(request, context)

@@ -14,7 +14,7 @@ import triton_python_backend_utils as pb_utils
 from tandem.bls.admission.admission import Admission, DraftKvAvailability, Reservation, blocks_of
 from tandem.bls.admission.concurrency_limiter import ConcurrencyLimiter, Permit
 from tandem.bls.draft_ahead.statistics import AheadStatistics
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterHealth
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.module import FOLDER, read_kind, with_settings
@@ -77,7 +77,7 @@ class StreamEntry:
             draft_kv_blocks=settings.draft_kv_blocks,
             other_loops=self._other_loops,
         )
-        self._draft_statistics = DraftStatistics(
+        self._draft_planner = DraftPlanner(
             settings.target.max_draft_len,
             self._running,
             rated=settings.draft_stops_when_unsure,
@@ -215,7 +215,7 @@ class StreamEntry:
                 request,
                 settings,
                 availability,
-                self._draft_statistics,
+                self._draft_planner,
                 self._ahead_statistics,
                 pools=self._pools,
             )

@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 
-from tandem.engines.admission import check, refuse
+from tandem.engines.call_checks import check, refuse
 from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.branching import EmulatedBranchingCall
 from tandem.engines.emulated.call import EmulatedCall

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.engines.admission import refuse
+from tandem.engines.call_checks import refuse
 from tandem.engines.llmapi.settings import LlmApiSettings
 from tandem.engines.request import EngineRequest, Floats, SamplingParams
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tandem.engines.admission import check
+from tandem.engines.call_checks import check
 from tandem.engines.capabilities import LLMAPI, LLMAPI_SPECULATIVE
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, EngineError, LoadError, first_line

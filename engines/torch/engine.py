@@ -12,7 +12,7 @@ import torch
 
 from tandem.contract.errors import ErrorCode
 from tandem.contract.heap import trim_heap
-from tandem.engines.admission import check
+from tandem.engines.call_checks import check
 from tandem.engines.capabilities import TORCH, TORCH_LOOKUP
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line

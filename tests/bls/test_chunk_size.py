@@ -5,7 +5,7 @@ from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import Text, Times, World
 
 from tandem.bls.chunk_size import FIXED_PIECE, MOST_TOKENS, WHOLE_ANSWER, ChunkSize
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request, Sampling
@@ -85,7 +85,7 @@ def play_auto(times, **changes):
         max_draft_len=16,
         **changes,
     )
-    drafter = drafter_of(request, settings, Health(), DraftStatistics(16, rated=True))
+    drafter = drafter_of(request, settings, Health(), DraftPlanner(16, rated=True))
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     return world
 
@@ -120,6 +120,6 @@ def test_a_seeded_stream_of_an_unkeyed_engine_has_pieces_of_one_size():
         seeded=True,
         streams_text=True,
     )
-    drafter = drafter_of(request, settings, Health(), DraftStatistics(16, rated=True))
+    drafter = drafter_of(request, settings, Health(), DraftPlanner(16, rated=True))
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert [tokens for tokens, _ in world.plain] == [FIXED_PIECE] * 5

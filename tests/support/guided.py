@@ -8,7 +8,7 @@ import numpy as np
 from scripted import SETTINGS, Health, ids, said, with_engines
 from small_guides import END, OTHER_END, matcher, vocab_size
 
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import EngineAnswer, EngineCall
 from tandem.bls.errors import EngineCallError
@@ -109,7 +109,7 @@ class Guesser:
 
 
 def decoding_of(request, settings):
-    statistics = DraftStatistics(settings.target.max_draft_len, rated=False)
+    statistics = DraftPlanner(settings.target.max_draft_len, rated=False)
     drafter = drafter_of(request, settings, Health(), statistics, None)
     guide = matcher(*request.guide, ends=request.end_ids)
     return Decoding(request, settings, drafter, guide)

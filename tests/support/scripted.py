@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tandem.bls.draft_ahead.statistics import AheadStatistics
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import (
     Beside,
@@ -287,7 +287,7 @@ def decoding_of(
     pools=None,
     ahead_statistics=None,
 ) -> Decoding:
-    draft_statistics = DraftStatistics(
+    draft_planner = DraftPlanner(
         settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
     )
     ahead_statistics = ahead_statistics or AheadStatistics(settings)
@@ -295,7 +295,7 @@ def decoding_of(
         request,
         settings,
         health or Health(),
-        draft_statistics,
+        draft_planner,
         ahead_statistics,
         pools=pools,
     )

@@ -10,7 +10,7 @@ from scripted import ids
 
 from tandem.bls.draft_length.auto import AutoLength
 from tandem.bls.draft_length.fixed import FixedLength
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.effects import Draft, DraftPlan, EngineAnswer, StepSeconds
 
 MAX_DRAFT_LEN = 16
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, rated):
         self.now, self.running = 0.0, 1
-        self.statistics = DraftStatistics(
+        self.statistics = DraftPlanner(
             MAX_DRAFT_LEN, lambda: self.running, lambda: self.now, rated=rated
         )
 
@@ -76,7 +76,7 @@ def test_a_plan_never_exceeds_what_fits_and_always_goes_on(steps, rated, limit, 
 
 
 def test_requests_of_many_threads_never_raise():
-    statistics = DraftStatistics(MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, rated=True)
+    statistics = DraftPlanner(MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, rated=True)
     turns, errors = iter(range(10**9)), []
 
     def decode(seed):

@@ -8,7 +8,7 @@ import pytest
 from scripted import SETTINGS, Health, ids, play, with_engines
 from timed import LENGTH, Text, Times, World, auto, best_fixed, tokens_per_second
 
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.effects import DraftPlan
@@ -94,11 +94,11 @@ def test_decisions_are_recorded():
     request = Request(
         prompt_ids=ids(1), max_tokens=60, drafter="draft_model", draft_len=AUTO, max_draft_len=16
     )
-    draft_statistics = DraftStatistics(16, clock=lambda: world.seconds, rated=True)
+    draft_planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
     decoding = Decoding(
         request,
         settings,
-        drafter_of(request, settings, Health(), draft_statistics),
+        drafter_of(request, settings, Health(), draft_planner),
         clock=lambda: world.seconds,
     )
     play(decoding, world, world)
@@ -128,8 +128,8 @@ def test_hybrid_goes_on_asking_the_model_once_the_target_alone_was_timed():
         max_draft_len=16,
         prompt_lookup_num_tokens=4,
     )
-    draft_statistics = DraftStatistics(16, clock=lambda: world.seconds, rated=True)
-    drafter = drafter_of(request, settings, Health(), draft_statistics)
+    draft_planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
+    drafter = drafter_of(request, settings, Health(), draft_planner)
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert len(world.drafted) > LENGTH / 17
 

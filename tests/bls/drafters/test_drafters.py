@@ -19,9 +19,9 @@ from scripted import (
 )
 
 from tandem.bls import effects
-from tandem.bls.draft_length.fixed import FixedLength
-from tandem.bls.draft_length.statistics import DraftStatistics
-from tandem.bls.drafters.draft_model import SEEDED_LENGTH, DraftModel
+from tandem.bls.draft_length.fixed import SEEDED_LENGTH, FixedLength
+from tandem.bls.draft_length.planner import DraftPlanner
+from tandem.bls.drafters.draft_model import DraftModel
 from tandem.bls.drafters.factory import drafter_of
 from tandem.bls.drafters.prompt_lookup import PromptLookup
 from tandem.bls.effects import EngineAnswer, StepSeconds
@@ -298,7 +298,7 @@ def drafting_in_vain():
     """Return a hybrid that has learned that drafts don't pay, and the clock."""
     time = Time()
     request = request_of("hybrid", draft_len=AUTO, max_draft_len=16)
-    statistics = DraftStatistics(16, clock=time, rated=False)
+    statistics = DraftPlanner(16, clock=time, rated=False)
     drafter = drafter_of(request, SETTINGS, Health(), statistics)
     for _ in range(40):
         time.now += 0.1
@@ -337,7 +337,7 @@ def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
         seeded=seeded,
         use_draft_logits=use_draft_logits,
     )
-    drafter = drafter_of(request, SETTINGS, Health(), DraftStatistics(16, rated=True))
+    drafter = drafter_of(request, SETTINGS, Health(), DraftPlanner(16, rated=True))
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
     is_seeded = seeded and use_draft_logits
     assert (first == SEEDED_LENGTH) == (draft_len == AUTO and is_seeded)

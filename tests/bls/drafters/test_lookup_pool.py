@@ -21,7 +21,7 @@ from scripted import (
 from strategies import languages
 
 from tandem.bls import effects
-from tandem.bls.draft_length.statistics import DraftStatistics
+from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.drafter import DrafterContext
 from tandem.bls.drafters.hybrid import make as make_hybrid
 from tandem.bls.drafters.prompt_lookup import PromptLookup, pools_of
@@ -230,7 +230,7 @@ def test_the_answer_of_a_request_that_may_not_copy_joins(pools):
 
 
 def test_a_draft_model_learns_of_a_copy_from_a_pool_what_it_learns_of_any(pools, monkeypatch):
-    context = DrafterContext(SETTINGS, None, DraftStatistics(16, rated=False), pools=pools)
+    context = DrafterContext(SETTINGS, None, DraftPlanner(16, rated=False), pools=pools)
     hybrid = make_hybrid(request_of(drafter="hybrid"), context)
     learned = []
     monkeypatch.setattr(

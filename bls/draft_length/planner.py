@@ -26,7 +26,8 @@ from tandem.bls.draft_length.arms import (
     Arms,
     Floats,
 )
-from tandem.bls.draft_length.costs import LoadCosts, Mode
+from tandem.bls.draft_length.costs import LoadCosts
+from tandem.bls.draft_length.experiments import Mode
 from tandem.bls.effects import Draft, DraftPlan, StepSeconds
 
 FIRST_TOKENS = 8  # of a draft before anything is known
@@ -62,7 +63,7 @@ class LoadPlans:
         self.copy_rates: Floats = near.copy_rates if near else np.zeros((1, 1))
 
 
-class DraftStatistics:
+class DraftPlanner:
     """What the requests of a loop have learned about drafts. Thread-safe.
 
     running: how many sequences decode now, in all loops. clock: seconds, the same for all loops.
@@ -116,7 +117,7 @@ class DraftStatistics:
             return DraftPlan(min(limit, FIRST_TOKENS), wants_log_probs=self._rated)
         choice, mode = load.choices[level], load.costs.mode(now)
         if mode is Mode.ALONE or (mode is Mode.BEST and not choice.pays):
-            fitting = load.costs.seconds_to_change(now) / load.costs.seconds_alone
+            fitting = load.costs.slots.seconds_to_change(now) / load.costs.seconds_alone
             return DraftPlan(0, plain_tokens=int(min(max(1, fitting), MOST_TOKENS)))
         has_turn = not next(self._turns) % (1 + self._running() // SEQUENCES_PER_LESSON)
         num_tokens = min(limit, choice.draft.num_tokens)
@@ -171,7 +172,7 @@ class DraftStatistics:
         with self._lock:
             load, now = self.load(), self._clock()
             self._end_slot(load)
-            if load.costs.is_settled(now - seconds.whole, now):
+            if load.costs.slots.is_settled(now - seconds.whole, now):
                 load.costs.alone.count(0, seconds.whole, steps=num_tokens)
 
     def _mode(self, load: LoadPlans) -> Mode:
@@ -180,7 +181,7 @@ class DraftStatistics:
     def _count(self, load: LoadPlans, draft: Draft, seconds: StepSeconds) -> None:
         """Count what a round took."""
         costs, now = load.costs, self._clock()
-        if costs.drafting.known and not costs.is_settled(now - seconds.whole, now):
+        if costs.drafting.known and not costs.slots.is_settled(now - seconds.whole, now):
             return
         costs.count_verification(seconds.target)
         if draft.answer is None:
@@ -218,7 +219,7 @@ class DraftStatistics:
         promised = [choice.rate for choice in choices]
         most = max(*promised, float(load.copy_rates.max()) if costs.copying.known else 0.0)
         round_seconds = fixed + each * self._arms.drafted(0, common)
-        costs.schedule(round_seconds, 1 - alone / most, 1 - min(promised) / alone)
+        costs.slots.schedule(round_seconds, 1 - alone / most, 1 - min(promised) / alone)
 
 
 def _kind_of(copied: Draft) -> int:

@@ -1,0 +1,74 @@
+"""Experiments that show what drafting costs under load.
+
+What a sequence costs the others can't be seen in its own steps. So all sequences experiment at
+once, in slots of the machine's monotonic clock: in one slot of a period no sequence drafts, in
+another one all do. All processes share that clock, so several loops make the same experiments at
+the same time without exchanging anything. A slot ends whatever happens in it.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+SHORTEST_SLOT, LONGEST_SLOT = -2, 3  # a quarter of a second and 8 s, as powers of two
+SLOT_ROUNDS = 4  # rounds that a slot has time for, at least
+SHORTEST_PERIOD = 16  # slots
+EXPERIMENTS_COST = 0.01  # share of the throughput that experiments of one kind may cost
+SLOT_ALONE, SLOT_DRAFTING = 6, 2  # of each period; a longer period's are a shorter one's, too
+
+
+class Mode(Enum):
+    """What all sequences do in a slot."""
+
+    BEST = 0
+    ALONE = 1  # the target decodes without drafts
+    DRAFTING = 2
+
+
+class Slots:
+    """The slots of one load.
+
+    seconds: how long each is. A new load starts with slots of its neighbor's length.
+    """
+
+    def __init__(self, seconds: float = 2.0**SHORTEST_SLOT) -> None:
+        self.seconds = seconds
+        self._periods = {Mode.ALONE: SHORTEST_PERIOD, Mode.DRAFTING: SHORTEST_PERIOD}
+
+    def schedule(self, round_seconds: float, cost_alone: float, cost_drafting: float) -> None:
+        """Choose the slots.
+
+        round_seconds: of a round with a draft. cost_*: share of the throughput that is lost in an
+        experiment of that kind. Powers of two have edges in common, also among several loops.
+        """
+        exponent = math.ceil(math.log2(max(1e-9, SLOT_ROUNDS * round_seconds)))
+        self.seconds = 2.0 ** min(max(SHORTEST_SLOT, exponent), LONGEST_SLOT)
+        for mode, cost in ((Mode.ALONE, cost_alone), (Mode.DRAFTING, cost_drafting)):
+            slots = max(SHORTEST_PERIOD, cost / EXPERIMENTS_COST)
+            self._periods[mode] = 2 ** math.ceil(math.log2(slots))
+
+    def number(self, now: float) -> int:
+        """Return the number of the slot at a time."""
+        return int(now / self.seconds)
+
+    def mode(self, slot: int) -> Mode:
+        """Return what all sequences do in a slot."""
+        if slot % self._periods[Mode.ALONE] == SLOT_ALONE:
+            return Mode.ALONE
+        return Mode.DRAFTING if slot % self._periods[Mode.DRAFTING] == SLOT_DRAFTING else Mode.BEST
+
+    def is_settled(self, began: float, now: float) -> bool:
+        """Return whether all sequences were in one mode from a while before a step to its end."""
+        last = self.number(now)
+        first = int(began / self.seconds - 1 / SLOT_ROUNDS)
+        return all(self.mode(slot) is self.mode(last) for slot in range(first, last))
+
+    def seconds_to_change(self, now: float) -> float:
+        """Return how long the target may go on alone, so that its step belongs to one mode."""
+        slot = self.number(now)
+        if self.mode(slot) is Mode.ALONE:
+            settled = (slot + 1 / SLOT_ROUNDS) * self.seconds
+            return settled - now if now < settled else (slot + 1) * self.seconds - now
+        period = self._periods[Mode.DRAFTING]
+        return (slot + 1 + (SLOT_DRAFTING - slot - 1) % period) * self.seconds - now
