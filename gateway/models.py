@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
 from importlib import metadata
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tandem.contract.parameters import decode
-from tandem.gateway.errors import ApiError
+from tandem.gateway.errors import ApiError, bad_request
 from tandem.gateway.protocol.fields import quoted
 
 # How OpenAI's begin: clients tell by these words what they can shorten.
@@ -112,6 +112,14 @@ class ServedModels:
                 f"at most {most} are taken",
                 param=field,
                 code="context_length_exceeded",
+            )
+
+    def check_draft_length(self, length: int | Literal["auto"] | None) -> None:
+        """Reject a draft length that entries would reject: to them "auto" is -1."""
+        most = self.loop.target.max_draft_len
+        if isinstance(length, int) and 0 < most < length:
+            raise bad_request(
+                f"num_draft_tokens: must be 0..{most} or 'auto'", param="num_draft_tokens"
             )
 
     def described(self, model: ServedModel) -> dict[str, Any]:

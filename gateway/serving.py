@@ -228,6 +228,7 @@ class Serving:
     ) -> Response:
         """Answer prompts, each as often as is asked for. echoes: what their answers begin with."""
         model = models.named(body.model)
+        models.check_draft_length(body.num_draft_tokens)
         wanted = [ids for ids in prompts for _ in range(body.n)]
         requests = [
             inputs_for(body, model, ids, models.room, number=number, guide=guide)

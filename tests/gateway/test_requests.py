@@ -182,6 +182,11 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
         ),
         ({"n": 0, "top_p": 2}, "top_p", "top_p: must be less than or equal to 1; n: must be"),
         (
+            {"num_draft_tokens": 17},
+            "num_draft_tokens",
+            "num_draft_tokens: must be 0..16 or 'auto'",
+        ),
+        (
             {"stream": True, "stream_options": {"include_usage": "yes"}},
             "stream_options.include_usage",
             "must be a valid boolean",
