@@ -189,7 +189,7 @@ def _by_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _token_id(name: str) -> int:
-    if not re.fullmatch("[0-9]{1,10}", name):
+    if not re.fullmatch("0|[1-9][0-9]{0,9}", name):  # one spelling per id
         raise PydanticCustomError("token_id", "must be a token id")
     return int(name)
 

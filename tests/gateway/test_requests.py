@@ -162,6 +162,7 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
         ({"logit_bias": {"5": 101}}, "logit_bias", "less than or equal to 100"),
         ({"logit_bias": {"five": 1}}, "logit_bias.five", "must be a token id"),
         ({"logit_bias": {"1_0": 1}}, "logit_bias.1_0", "must be a token id"),
+        ({"logit_bias": {"5": 1, "05": 3}}, "logit_bias.05", "must be a token id"),
         (
             {"logit_bias": {"5": 101, "6": 1, "x": 1, "7": True}},
             "logit_bias.5",
