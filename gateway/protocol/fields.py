@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
@@ -202,23 +202,32 @@ Texts = Annotated[list[str], FIRST_FAULT]
 TokenIds = Annotated[list[TokenId], FIRST_FAULT]
 
 
-def text_or_list(value: Any) -> str:
-    """Tell which of the two a value is; an error's path leaves such names out."""
-    return "list[]" if isinstance(value, list) else "str"
+def _text_or_list(value: Any) -> str | None:
+    """Return which of the two a value is (None: neither); an error's path omits such names."""
+    if isinstance(value, list):
+        return "list[]"
+    return "str" if isinstance(value, str) else None
 
 
-def _kind_of_prompt(value: Any) -> str:
-    """Tell by the first item what a prompt is; an error's path leaves such names out."""
+def _kind_of_prompt(value: Any) -> str | None:
+    """Return what a prompt is by its first item; an error's path omits such names."""
     if not isinstance(value, list):
-        return "str"
+        return _text_or_list(value)
     if not value or isinstance(value[0], str):
         return "list[str]"
     return "list[list[int]]" if isinstance(value[0], list) else "list[int]"
 
 
-TextOrTexts = Annotated[
-    Annotated[str, Tag("str")] | Annotated[Texts, Tag("list[]")], Discriminator(text_or_list)
-]
+def _by_kind(kind_of: Callable[[Any], str | None]) -> Discriminator:
+    return Discriminator(
+        kind_of,
+        custom_error_type="text_or_list",
+        custom_error_message="must be a string or a list",
+    )
+
+
+TEXT_OR_LIST = _by_kind(_text_or_list)
+TextOrTexts = Annotated[Annotated[str, Tag("str")] | Annotated[Texts, Tag("list[]")], TEXT_OR_LIST]
 Prompts = Annotated[
     Annotated[str, Tag("str")]
     | Annotated[list[str], Field(fail_fast=True, max_length=MOST_CHOICES), Tag("list[str]")]
@@ -226,5 +235,5 @@ Prompts = Annotated[
     | Annotated[
         list[TokenIds], Field(fail_fast=True, max_length=MOST_CHOICES), Tag("list[list[int]]")
     ],
-    Discriminator(_kind_of_prompt),
+    _by_kind(_kind_of_prompt),
 ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from tandem.gateway.errors import bad_request
 from tandem.gateway.protocol.body import Strict
-from tandem.gateway.protocol.fields import MOST_LEVELS, check_plain, text_or_list
+from tandem.gateway.protocol.fields import MOST_LEVELS, TEXT_OR_LIST, check_plain
 from tandem.gateway.protocol.tools import MOST_TOOLS
 
 MOST_MESSAGES = 10_000
@@ -83,7 +83,7 @@ class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
         Annotated[str, Tag("str")] | Annotated[Parts, Tag("list[]")],
-        Discriminator(text_or_list),
+        TEXT_OR_LIST,
     ]
     name: str | None = None
     reasoning_content: Annotated[

@@ -181,12 +181,12 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
             "num_draft_tokens",
             "num_draft_tokens: must be a valid integer or 'auto'",
         ),
-        ({"n": 0, "top_p": 2}, "top_p", "top_p: must be less than or equal to 1; n: must be"),
         (
             {"num_draft_tokens": 17},
             "num_draft_tokens",
             "num_draft_tokens: must be 0..16 or 'auto'",
         ),
+        ({"n": 0, "top_p": 2}, "top_p", "top_p: must be less than or equal to 1; n: must be"),
         (
             {"stream": True, "stream_options": {"include_usage": "yes"}},
             "stream_options.include_usage",
@@ -196,6 +196,8 @@ async def test_what_asks_for_nothing_passes(post, triton, name, value):
         ({"prompt": ["a", ""]}, "prompt", "prompt is empty"),
         ({"prompt": []}, "prompt", "prompt is empty"),
         ({"prompt": None}, "prompt", "prompt is missing"),
+        ({"prompt": {}}, "prompt", "prompt: must be a string or a list"),
+        ({"stop": 1}, "stop", "stop: must be a string or a list"),
         ({"prompt": ["a"] * 65, "n": 2}, "prompt", "65 prompts with n 2 exceed 128 answers"),
         ({"stream_options": {}}, "stream_options", "needs stream to be true"),
         (
@@ -273,6 +275,12 @@ async def test_every_faulty_message_is_named(post):
 async def test_very_many_faults_are_counted(post):
     error = await refused(post, "/v1/chat/completions", messages=[{"role": "user"}] * 15)
     assert error["message"].endswith("messages[9].content is missing; and 5 more")
+
+
+async def test_a_message_without_text_is_told_what_it_may_have(post):
+    messages = [{"role": "user", "content": None}]
+    error = await refused(post, "/v1/chat/completions", messages=messages)
+    assert error["message"] == "messages[0].content: must be a string or a list"
 
 
 @pytest.mark.parametrize(
