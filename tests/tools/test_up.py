@@ -1,14 +1,17 @@
 """What `tandem up` says once it serves."""
 
+import argparse
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from checkpoints import write_empty, write_tokenizer
 
+from tandem.gateway import server as gateway_server
 from tandem.tools import cli as command
-from tandem.tools.commands import up
+from tandem.tools.commands import front, up
 from tandem.tools.commands.options import named_profile
 from tandem.tools.profiles import deployment
 
@@ -78,6 +81,21 @@ def test_page_is_opened_where_there_is_a_browser(monkeypatch, variables, opens):
         monkeypatch.setenv(name, value)
     up.open_page("http://127.0.0.1:8080")
     assert opened == (["http://127.0.0.1:8080"] if opens else [])
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_open_objects_reaches_the_gateway(own, monkeypatch, opens):
+    made = []
+    server = SimpleNamespace(**vars(SERVER), wait=lambda **_: None)
+    monkeypatch.setattr(up, "start", lambda *_: server)
+    monkeypatch.setattr(up, "stop", lambda _: None)
+    monkeypatch.setattr(front, "application", made.append)
+    monkeypatch.setattr(gateway_server, "serving", lambda *_: nullcontext())
+    parser = argparse.ArgumentParser()
+    up.add_options(parser)
+    words = ["--gateway-port", "0", *["--open-objects"][: int(opens)]]
+    up._serve(own, Path("/tmp"), parser.parse_args(words))
+    assert [settings.open_objects for settings in made] == [opens]
 
 
 def test_page_cannot_be_opened_where_there_is_no_gateway(capsys):
