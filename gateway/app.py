@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -68,6 +69,9 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
     _add_openai(app)
     _add_tokenizer(app)
     _add_operations(app)
+    for route in app.routes:
+        if isinstance(route, APIRoute) and "GET" in route.methods:
+            route.methods.add("HEAD")  # the server leaves out the body
     endpoints = frozenset(route.path for route in app.routes)  # type: ignore[attr-defined]
     app.mount("/page", StaticFiles(directory=PAGE))
     # The last one added sees a request first.

@@ -93,6 +93,14 @@ async def test_another_method_is_not_allowed(client):
     assert response.json()["error"]["message"].startswith("GET /v1/completions: ")
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/health/ready", "/ping", "/v1/models"])
+async def test_head_is_answered_as_get_is(client, path):
+    async with client() as opened:
+        got, asked = await opened.get(path), await opened.head(path)
+    assert asked.status_code == 200
+    assert asked.headers["content-length"] == got.headers["content-length"]
+
+
 async def test_an_unknown_model_is_not_found(post):
     response = await post("/v1/completions", {**PROMPT, "model": "gpt-4"})
     assert response.status_code == 404
