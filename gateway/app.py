@@ -70,7 +70,7 @@ def create_app(settings: GatewaySettings, connect: Callable[[str], Triton] = Tri
     _add_tokenizer(app)
     _add_operations(app)
     for route in app.routes:
-        if isinstance(route, APIRoute) and "GET" in route.methods:
+        if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
             route.methods.add("HEAD")  # the server leaves out the body
     endpoints = frozenset(route.path for route in app.routes)  # type: ignore[attr-defined]
     app.mount("/page", StaticFiles(directory=PAGE))
