@@ -1,4 +1,4 @@
-"""What can be wrong with a guide."""
+"""What can be wrong with a guide, and what of it isn't enforced."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class EndsExcluded(GuideError):
 
 class TokenForbidden(GuideError):
     """A token came that the guide forbids."""
+
+
+class GuideWarning(UserWarning):
+    """A part of a guide isn't enforced; the text is one line that says which."""
 
 
 def shortened(reason: str) -> str:

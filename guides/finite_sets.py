@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import permutations
 from math import perm
 from typing import Any, Final
 
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import GuideError, GuideWarning
 from tandem.guides.references import Definitions
 from tandem.guides.schema_parts import schemas_of
 
@@ -17,6 +18,8 @@ ENUMERATED: Final = frozenset({"enum", "const", "type", "title", "description", 
 # What else says which items an array has.
 OTHER_ITEMS: Final = frozenset({"anyOf", "prefixItems", "additionalItems"})
 
+REPEATS: Final = "the schema's uniqueItems isn't enforced; items may repeat"
+
 Part = dict[str, Any]
 
 
@@ -24,7 +27,7 @@ def list_values(schema: Part, *, strict: bool) -> None:
     """Write sets with the keywords that the library has.
 
     strict: whether GuideError is raised for a set that is too large to keep its items unique;
-    otherwise they may repeat.
+    otherwise they may repeat, and GuideWarning is issued.
     """
     definitions = Definitions(schema)
     for part in list(schemas_of(schema)):
@@ -46,11 +49,14 @@ def _list_items(part: Part, definitions: Definitions, *, strict: bool) -> None:
             part["anyOf"] = [{"items": list(order), "additionalItems": False} for order in orders]
             del part["items"]
             return
-    if strict and (count is None or count > 1):
+    if count is not None and count <= 1:
+        return
+    if strict:
         raise GuideError(
             "uniqueItems cannot be enforced, except for a few constants; leave it out, or leave "
             "out 'strict' to let items repeat"
         )
+    warnings.warn(GuideWarning(REPEATS), stacklevel=2)
 
 
 def _list_names(part: Part, definitions: Definitions) -> None:

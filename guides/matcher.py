@@ -113,6 +113,11 @@ class GuideMatcher:
         self.forced(1)
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the guide isn't enforced, one line each."""
+        return self._automaton.tried.warnings
+
+    @property
     def complete(self) -> bool:
         """Whether nothing may follow any more but an end of sequence."""
         return self._matcher.is_stopped() and not self._matcher.is_error()

@@ -29,10 +29,14 @@ SILENT_SECONDS: Final = 2 * SECONDS  # after which a worker is taken for dead
 
 
 class Tried(NamedTuple):
-    """A guide that compiles. num_bytes: memory that its compiled form takes."""
+    """A guide that compiles.
+
+    num_bytes: memory that its compiled form takes. warnings: what of it isn't enforced.
+    """
 
     grammar: str
     num_bytes: int
+    warnings: tuple[str, ...] = ()
 
 
 class Worker:
@@ -95,7 +99,7 @@ class Worker:
             raise GuideError(reason_of(answer["failed"]))
         if "fault" in answer:
             raise RuntimeError(f"the process that compiles guides failed:\n{answer['fault']}")
-        return Tried(answer["grammar"], answer["num_bytes"])
+        return Tried(answer["grammar"], answer["num_bytes"], tuple(answer["warnings"]))
 
     def _answer(self) -> dict[str, Any]:
         """Return the answer to the last job. Others say how an idle copy ended."""

@@ -21,6 +21,7 @@ import resource
 import signal
 import struct
 import traceback
+import warnings
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,7 +32,7 @@ from tokenizers import Tokenizer
 
 from tandem.contract.heap import trim_heap
 from tandem.guides.automaton import MOST_STATES
-from tandem.guides.errors import GuideError
+from tandem.guides.errors import GuideError, GuideWarning
 from tandem.guides.grammar import grammar_of
 from tandem.guides.guide import Guide
 from tandem.preprocessing.tokenizer import load_tokenizer
@@ -118,11 +119,14 @@ def _bound() -> None:
 
 
 def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
-    """Return the grammar of a guide and the bytes that compiling it took, or why it is refused."""
+    """Return what `Tried` holds of a guide, or why it is refused."""
     trim_heap()
     before = _heap_bytes()
     try:
-        grammar = grammar_of(guide)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", GuideWarning)
+            grammar = grammar_of(guide)
         compiled = LLMatcher(tokenizer, grammar, log_level=SILENT, limits=LIMITS)
         answer = compiled.deep_copy()
         _begin(answer, tokenizer.eos_tokens)
@@ -136,7 +140,11 @@ def _answer(tokenizer: LLTokenizer, guide: Guide) -> dict[str, Any]:
     if failed:
         return {"failed": failed}
     trim_heap()
-    return {"grammar": grammar, "num_bytes": max(0, _heap_bytes() - before)}
+    return {
+        "grammar": grammar,
+        "num_bytes": max(0, _heap_bytes() - before),
+        "warnings": list(dict.fromkeys(str(warning.message) for warning in caught)),
+    }
 
 
 def _begin(answer: LLMatcher, end_ids: Sequence[int]) -> None:

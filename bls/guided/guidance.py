@@ -100,7 +100,7 @@ class ByGuide(Guidance):
         self._commits = commits_forced(self._request)
         self._piece = FIRST_PIECE
         self._masks_of: tuple[TokenIds, TokenMasks] | None = None  # of the draft that was cut last
-        self._guided = Guided(method=self._method)
+        self._guided = Guided(method=self._method, warnings=matcher.warnings)
         self.statistics = self._guided
         self.cuts_answers = self._method == "repair"
 

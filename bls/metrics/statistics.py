@@ -128,9 +128,11 @@ class Guided:
     method: how the target was held to it, see ``bls.guided.guidance``. num_forced_tokens: emitted
     without a call, since no others fit. num_repaired_tokens: drawn again, since the first one did
     not fit. num_illegal_draft_tokens: dropped unverified, with those behind the first illegal one.
+    warnings: what of the guide isn't enforced.
     """
 
     method: str
+    warnings: tuple[str, ...] = ()
     num_forced_tokens: int = 0
     num_repaired_tokens: int = 0
     num_illegal_draft_tokens: int = 0

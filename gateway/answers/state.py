@@ -127,6 +127,12 @@ class AnswerState:
         return None if self.statistics is None else self.statistics["num_cached_prompt_tokens"]
 
     @property
+    def warnings(self) -> list[str]:
+        """What of the guide isn't enforced; empty until the answer has ended."""
+        guide = (self.statistics or {}).get("guide") or {}
+        return list(guide.get("warnings", ()))
+
+    @property
     def speculation(self) -> Mapping[str, Any]:
         """What speculation did; of an answer that was cut short, in no more than these totals."""
         if self.statistics is not None:

@@ -180,6 +180,8 @@ class Writer:
             choice.logprobs = self._shape.log_probs(self._tokenizer, addition.rows, as_ids=as_ids)
         if body.return_token_ids:
             choice.token_ids = list(chunk.tokens)
+        if warnings := self._answers[number].warnings:
+            made.warnings = warnings
         if not addition.first:
             return
         told = choice if self._shape.prompt_in_choice else made

@@ -169,7 +169,7 @@ class Choice(Answered):
 
 
 class Completion(Answered):
-    """A whole answer, or a chunk of a stream."""
+    """A whole answer, or a chunk of a stream. warnings: what of the guide isn't enforced."""
 
     id: str
     object: str
@@ -181,3 +181,4 @@ class Completion(Answered):
     prompt_logprobs: PromptLogProbs | None = None
     usage: Usage | None = None
     metrics: RequestMetrics | None = None
+    warnings: list[str] | None = None

@@ -100,6 +100,17 @@ async def test_every_chunk_has_the_usage_where_it_is_asked_for(post):
     assert [event["usage"]["completion_tokens"] for event in told] == [2, 4, 4]
 
 
+async def test_an_answer_says_what_of_its_guide_is_not_enforced(post, triton):
+    figures = {**statistics(1, 1), "guide": {"warnings": ["items may repeat"]}}
+    triton.script = lambda _: [HELLO[0], HELLO[1]._replace(statistics=figures)]
+    body = {**CHAT, "n": 2, "guided_json": {}}
+    answer = (await post("/v1/chat/completions", body)).json()
+    assert answer["warnings"] == ["items may repeat"]
+    *others, last = events(await post("/v1/chat/completions", {**body, "n": 1, "stream": True}))
+    assert last["warnings"] == ["items may repeat"]
+    assert not any("warnings" in chunk for chunk in others)
+
+
 async def test_n_and_several_prompts_are_a_request_each(post, triton):
     body = {"prompt": [[4], [5, 6]], "n": 2, "seed": 7}
     answer = (await post("/v1/completions", body)).json()

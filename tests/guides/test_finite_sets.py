@@ -5,12 +5,13 @@ from itertools import permutations
 
 import jsonschema
 import pytest
-from small_guides import fits, refusal
+from small_guides import fits, matcher, refusal
 
 TOLD = (
     "uniqueItems cannot be enforced, except for a few constants; leave it out, or leave out "
     "'strict' to let items repeat"
 )
+REPEATS = "the schema's uniqueItems isn't enforced; items may repeat"
 ENUM = {"enum": ["a", "b", 1]}
 
 
@@ -54,6 +55,24 @@ def test_items_that_cannot_be_kept_unique_are_refused_only_if_strict():
     assert refusal("json_schema", json.dumps(strict)) == TOLD
     one = unique({"type": "string"}, maxItems=1)
     assert fits("json_schema", json.dumps({**one, "x-guidance": {"strict": True}}), '["x"]')
+
+
+@pytest.mark.parametrize(
+    ("schema", "warnings"),
+    [
+        (unique({"type": "string"}), (REPEATS,)),
+        ({"prefixItems": [unique({"type": "string"}), unique({"type": "null"})]}, (REPEATS,)),
+        (unique({"enum": list("abcdefgh")}), (REPEATS,)),
+        (unique({"type": "string"}, maxItems=1), ()),
+        (unique(ENUM), ()),
+        ({"type": "string"}, ()),
+    ],
+    ids=json.dumps,
+)
+def test_a_guide_says_that_items_may_repeat(schema, warnings):
+    text = json.dumps(schema)
+    assert matcher("json_schema", text).warnings == warnings
+    assert matcher("lark_grammar", f"start: %json {text}").warnings == warnings
 
 
 @pytest.mark.parametrize(

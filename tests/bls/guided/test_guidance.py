@@ -119,6 +119,13 @@ def test_forced_tokens_come_with_the_round_before_them():
     assert decoding.statistics.guide.num_forced_tokens == len(details.kinds) - 1
 
 
+def test_statistics_say_what_of_the_guide_is_not_enforced():
+    schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true}'
+    decoding, _, _ = played(request_for(Guide("json_schema", schema)))
+    [warning] = decoding.statistics.as_dict()["guide"]["warnings"]
+    assert "uniqueItems isn't enforced" in warning
+
+
 @pytest.mark.parametrize(
     "asks",
     [
