@@ -103,7 +103,7 @@ class LoadCosts:
         self.copying: Line = near.copying.of_neighbor() if near else Line()
         self.alone = Line()
         self.verification = 0.0  # seconds of the target's call in a round, on average
-        self.slots = Slots(near.slots.seconds) if near else Slots()
+        self.slots: Slots = Slots(near.slots.seconds) if near else Slots()
         self._counted = 0  # the slot whose steps are being counted
         self._measured = False  # whether as many rounds as sequences were counted under this load
 
