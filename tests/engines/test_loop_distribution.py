@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from distributions import WARPS, Warp, fits
+from scale import first_of
 from words import VOCAB, Draft, Target, exact, speak
 
 from tandem.bls.effects import EngineAnswer
@@ -41,7 +42,7 @@ def test_next_one_and_two_tokens_have_the_targets_distribution(warp, use_draft_l
     assert 0.3 < said.acceptance < 0.9  # drafts were both kept and corrected
 
 
-@pytest.mark.parametrize("use_draft_logits", [False, True], ids=["ids", "logits"])
+@pytest.mark.parametrize("use_draft_logits", first_of(False, True), ids=["ids", "logits"])
 @pytest.mark.parametrize("warp", [Warp(1.0), pytest.param(Warp(0.7, 20), marks=pytest.mark.heavy)])
 def test_drafts_made_ahead_change_no_distribution(warp, use_draft_logits):
     said = speak(DRAWS, Target(warp), Draft(warp), use_draft_logits=use_draft_logits, ahead=True)

@@ -7,6 +7,7 @@ from crowd import Crowd, answers_of, controls, metric, prompts_of, wrong
 from entries import OUTPUTS, stream
 from live_triton import eventually
 from metrics import Change, computed, scrape
+from scale import first_of
 
 from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS
 
@@ -28,7 +29,9 @@ ROOM_FOR_EIGHT |= {
 }
 
 
-@pytest.fixture(scope="module", params=ROOM_FOR_EIGHT)
+@pytest.fixture(
+    scope="module", params=first_of("KV tokens", *sorted(ROOM_FOR_EIGHT.keys() - {"KV tokens"}))
+)
 def small(request, fallible):
     """A server with room for 8 sequences, and for 120 that wait."""
     with fallible(**ROOM_FOR_EIGHT[request.param]) as running:
@@ -114,6 +117,7 @@ def test_a_request_that_waits_ends_at_its_time_out(small):
         assert not any(answer.error for answer in answers_of(held))
 
 
+@pytest.mark.heavy
 def test_a_small_draft_cache_keeps_nobody_waiting(fallible):
     room_for_two = {"draft": {"max_seq_len": 512, "kv_cache_tokens": 512}}  # of 4 x 8 x 32 tokens
     with fallible(engines=room_for_two) as server:

@@ -147,6 +147,7 @@ def test_a_plain_infer_ends_with_one_line_when_its_own_time_is_up(server):
     assert eventually(lambda: idle(server))
 
 
+@pytest.mark.heavy
 def test_others_go_on_when_many_clients_leave(server):
     prompts = prompts_of(4)
     expected = controls(server, prompts, max_tokens=100)
@@ -158,6 +159,7 @@ def test_others_go_on_when_many_clients_leave(server):
         assert wrong(answers_of(streams), expected) == []
 
 
+@pytest.mark.heavy
 def test_nothing_grows_when_300_clients_have_left(server):
     leave_often(server, 200)
     before = sizes(server)

@@ -9,6 +9,7 @@ from checkpoints import write_qwen2, write_tokenizer
 from entries import ask, ask_one, refusal
 from metrics import Change
 from prompts import COMPLETIONS, EDITS
+from scale import first_of
 
 from tandem.tools.profiles import deployment
 
@@ -30,8 +31,8 @@ def answers_to(server, model="bls", **values):
 
 
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "hybrid"])
-@pytest.mark.parametrize("num_tokens", [4, 10])
-@pytest.mark.parametrize("ngram", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_tokens", first_of(10, 4))
+@pytest.mark.parametrize("ngram", first_of(2, 1, 3, 4))
 def test_greedy_text_is_the_controls(server, control, drafter, num_tokens, ngram):
     answers = answers_to(
         server,

@@ -122,6 +122,7 @@ def test_answers_go_on_without_drafts_when_the_draft_is_killed(fallible):
         )  # nobody waited again
 
 
+@pytest.mark.heavy
 @again_where_triton_dies
 def test_requests_end_at_their_time_out_when_the_target_is_killed(fallible):
     with fallible(timeouts=TIMEOUTS) as server, Crowd(server, 4) as crowd:
@@ -155,6 +156,7 @@ def test_answers_go_on_when_the_draft_hangs_for_a_while(healthy, long_answers, a
             assert wrong(answers_of(streams), long_answers) == []
 
 
+@pytest.mark.heavy
 def test_drafts_that_come_late_are_not_waited_for_twice(impatient):
     [expected] = controls(impatient, ["x = 1"])
     with impatient.faults.of("draft", "late"):
@@ -168,6 +170,7 @@ def test_drafts_that_come_late_are_not_waited_for_twice(impatient):
     assert eventually(lambda: drafts(impatient))
 
 
+@pytest.mark.heavy
 def test_a_request_ends_with_one_line_when_the_profiles_time_is_up(impatient):
     with impatient.faults.of("target", "late"):
         answer = ask(impatient, "x = 1", max_tokens=LONG)
@@ -202,6 +205,7 @@ def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long
         assert answer.error or answer.said == expected
 
 
+@pytest.mark.heavy
 def test_server_serves_on_when_the_target_hung_for_a_while(healthy, long_answers):
     settle(healthy)
     lost = metric(healthy, "tandem_abandoned_calls")

@@ -259,6 +259,7 @@ def test_who_asks_only_for_what_is_not_made_gets_an_answer_without_outputs(serve
 HUGE = 20 * 2**20
 
 
+@pytest.mark.heavy
 def test_twenty_megabytes_are_refused_at_once(server, twin, wire, unharmed):
     text = b"lorem ipsum " * (HUGE // 12)
     judge = Judge(server)
@@ -308,6 +309,7 @@ def test_hostile_guides_get_an_answer_or_a_line(server, twin, wire, unharmed):
     assert good.fare.unexcused(PAUSE_BESIDE_WORK, spared.fare) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("clients", scaled(16, 64))
 def test_many_large_guides_wait_their_turn(server, twin, wire, unharmed, clients):
     """Every fourth client leaves at once; nobody is told that the server is busy."""

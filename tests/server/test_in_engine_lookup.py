@@ -97,6 +97,7 @@ def guided(seed):
     return {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": schema}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("sampling", "method"),
     [

@@ -108,6 +108,7 @@ def test_clients_that_leave_during_long_steps_are_no_lost_calls(server):
     assert eventually(lambda: idle(server))
 
 
+@pytest.mark.heavy
 def test_the_tokenizers_call_of_a_request_that_was_left_is_given_up(fallible):
     with fallible(timeouts={"target": 1.0}) as server:
         with server.faults.of("preprocessing", "hold"):
@@ -140,6 +141,7 @@ def logits_of(server, entry, prompts):
         return connection.infer(entry, inputs(prompts, **values)).as_numpy("context_logits")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("entry", scaled("bls", "ensemble"))
 def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(fallible, entry):
     # One prompt after the other: what the target sent is no room for the answer to all of them.

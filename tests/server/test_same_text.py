@@ -75,7 +75,7 @@ def test_greedy_text_is_the_controls_at_any_draft_length(server, control, draft_
     assert sum(a.number("total_accepted_draft_tokens") for a in answers) > 0
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", "hybrid"])
+@pytest.mark.parametrize("drafter", first_of("draft_model", "hybrid"))
 def test_greedy_text_is_the_controls_when_drafted_ahead(server, control, drafter):
     answers = in_batches(server, "bls", num_draft_tokens=4, drafter=drafter, draft_ahead="true")
     assert [a.ids for a in answers] == [a.ids for a in control]
@@ -120,12 +120,12 @@ def test_greedy_text_is_what_hugging_face_generates(server, control, reference, 
 
 @pytest.mark.parametrize(
     "sampling",
-    [
-        {"temperature": 0.8},
+    first_of(
         {"temperature": 1.2, "top_k": 20},
+        {"temperature": 0.8},
         {"top_p": 0.9},
         {"min_p": 0.1},
-    ],
+    ),
 )
 def test_a_seed_gives_one_text_with_any_drafter(server, sampling):
     prompts = COMPLETIONS[:8]
@@ -231,6 +231,7 @@ def test_log_probs_line_up_with_the_tokens_and_the_control(server):
     assert np.isclose(ours.outputs["cum_log_probs"].item(), log_probs.sum(), atol=1e-3)
 
 
+@pytest.mark.heavy
 def test_logits_mode_is_greedy_when_greedy(server, control):
     answers = in_batches(server, "bls", use_draft_logits=True)
     assert [a.ids for a in answers] == [a.ids for a in control]

@@ -80,10 +80,10 @@ def ask_rows(server, prompt_ids, seeds, **values):
 @pytest.mark.parametrize(
     ("use_draft_logits", "warp"),
     [
-        (True, Warp(1.3, min_p=0.1)),
         *scaled((False, Warp(0.7, top_k=20)), (True, Warp(1.0, top_p=0.9))),
+        pytest.param(True, Warp(1.3, min_p=0.1), marks=pytest.mark.heavy),
     ],
-    ids=["min_p", "ids", "logits"],
+    ids=["ids", "logits", "min_p"],
 )
 def test_next_one_and_two_tokens_have_the_targets_distribution(
     server, served, use_draft_logits, warp

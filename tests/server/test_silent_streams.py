@@ -88,6 +88,7 @@ def status(url):
         return error.code
 
 
+@pytest.mark.heavy
 def test_clients_of_the_gateway_that_leave_silence_no_stream(slow):
     server, gateway = slow
     for seconds in LEAVE_AFTER * TIMES:
@@ -99,6 +100,7 @@ def test_clients_of_the_gateway_that_leave_silence_no_stream(slow):
     assert eventually(lambda: idle(server))  # whoever left is not worked for
 
 
+@pytest.mark.heavy
 def test_commands_that_leave_silence_no_stream(slow):
     server, _ = slow
     inputs = {entry.TEXT_INPUT: "x", entry.END_ID: -1, entry.DRAFTER: "none", entry.STREAM: True}
@@ -112,6 +114,7 @@ def test_commands_that_leave_silence_no_stream(slow):
     assert eventually(lambda: idle(server))
 
 
+@pytest.mark.heavy
 def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
     server, gateway = slow
     for seconds in LEAVE_AFTER * MOST_TIMES:

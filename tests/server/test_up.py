@@ -53,6 +53,7 @@ def test_up_serves_what_it_prints_until_a_signal(sign):
         assert not shared_memory_of(process)
 
 
+@pytest.mark.heavy
 def test_up_serves_triton_alone_where_no_gateway_is_wanted():
     with up("--profile", "emulated-zero", "--no-gateway") as process:
         assert "page" not in read_greeting(process)
@@ -60,6 +61,7 @@ def test_up_serves_triton_alone_where_no_gateway_is_wanted():
         assert process.wait(30) == 0
 
 
+@pytest.mark.heavy
 def test_second_interrupt_kills_what_the_first_waits_for():
     with up("--profile", "emulated-zero") as process:
         read_greeting(process)
@@ -92,6 +94,7 @@ def test_up_ends_when_a_process_that_it_needs_has_ended(model):
         assert not shared_memory_of(process)
 
 
+@pytest.mark.heavy
 def test_gateway_tells_its_clients_when_the_target_has_ended():
     with up("--profile", "emulated-70b-1b") as process, ThreadPoolExecutor() as clients:
         asked = Asked(gateway_of(read_greeting(process)))
@@ -130,6 +133,7 @@ class Asked:
         return urllib.request.urlopen(request, timeout=60)
 
 
+@pytest.mark.heavy
 def test_up_serves_on_without_the_draft():
     with up("--profile", "emulated-zero") as process:
         grpc = re.search(r"gRPC +(\S+)", read_greeting(process))[1]
@@ -141,6 +145,7 @@ def test_up_serves_on_without_the_draft():
         assert process.wait(120) == 0
 
 
+@pytest.mark.heavy
 def test_up_reports_progress_and_its_choices_without_a_terminal():
     with up("--profile", "emulated-zero") as process:
         shown = read_greeting(process)

@@ -16,6 +16,7 @@ from guided import (
     distribution,
     masked,
 )
+from scale import first_of
 from scripted import ids, play, with_engines
 from small_guides import encoded, matcher
 
@@ -104,7 +105,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("engine", [FRESH, UNKEYED], ids=["masks", "repair"])
+@pytest.mark.parametrize("engine", first_of(FRESH, UNKEYED), ids=["masks", "repair"])
 @pytest.mark.parametrize("fields", CASES, ids=["none", "ids", "logits"])
 def test_a_guided_answer_has_the_probability_of_masked_draws(fields, engine):
     request = random_request(**fields)
