@@ -5,6 +5,7 @@ from __future__ import annotations
 from tandem.bls.draft_length.experiments import Mode, Slots
 
 SLOT_MEMORY = 0.9  # weight of older slots, per full slot: the last 10 count
+CLOCK_RESOLUTION = 1e-9  # seconds; no step takes less, and none is divided by zero
 SURPRISE = 1.5  # two slots that differ by this factor from what was expected outweigh older ones
 
 
@@ -34,13 +35,13 @@ class Line:
         """Count steps in the slot. engine: seconds of ``tokens`` by the draft engine's clock."""
         self.steps += steps
         self._tokens += tokens
-        self._seconds += seconds
+        self._seconds += max(seconds, CLOCK_RESOLUTION)
         self._engine_seconds += engine
         self._engine_tokens += tokens
 
     def end_slot(self, capacity: float) -> None:
         """Learn the mean of the steps. capacity: seconds of all sequences in the slot."""
-        if self._seconds > 0:
+        if self.steps:
             weight = min(1.0, self._seconds / capacity)
             self.add(self._tokens / self.steps, self._seconds / self.steps, weight)
         self._forget_slot()

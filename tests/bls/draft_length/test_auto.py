@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted import ids
 
@@ -61,6 +61,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.booleans(), st.integers(1, 40), st.booleans())
+@example([("draft", 1, 0, 0.0, 0, 0.0)] * 4 + [("draft", 1, 0, 3e-173, 0, 0.0)], False, 1, False)
 def test_a_plan_never_exceeds_what_fits_and_always_goes_on(steps, rated, limit, ahead):
     world = World(rated)
     lengths = [AutoLength(world.statistics) for _ in range(3)]
