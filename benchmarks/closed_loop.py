@@ -135,7 +135,7 @@ def _copy(
 
 
 class Phase(NamedTuple):
-    """What streams decode for so many seconds: a text per stream, in turn.
+    """What streams decode during a period: a text per stream, in turn.
 
     draft: the draft engine's seconds per token from now on; None: as before.
     """

@@ -305,10 +305,10 @@ def _error(model: str, message: str, code: ErrorCode) -> Any:
 
 
 def check_response_memory(num_bytes: int) -> None:
-    """Raise ResponseError where a response of so many bytes does not fit into shared memory.
+    """Raise ResponseError if a response of this size doesn't fit into shared memory.
 
     Triton's Python backend closes a response's sender before it copies the response there: one that
-    does not fit is lost, and its caller waits for ever. So ask first. What the process had before
+    does not fit is lost, and its caller waits forever. So ask first. What the process had before
     and has free now is not counted: nobody can ask for it.
     """
     if num_bytes <= SMALL_BYTES:

@@ -38,8 +38,8 @@ class Marks:
     """What stands around a special token that a client wrote, while its chat is rendered.
 
     Digits, which a template leaves as they are however it writes a value: as text, as JSON, as
-    Python shows it. Nobody can send them, because each chat has its own. end: another one, of the
-    message that an answer continues.
+    Python shows it. No client can send them, because each chat has its own. end: another one, of
+    the message that an answer continues.
     """
 
     def __init__(self) -> None:

@@ -203,7 +203,7 @@ class LowPriorityThread:
 
 
 class Attempt(NamedTuple):
-    """A process that tries guides for so many seconds of a core, and the thread that asks it."""
+    """A process that tries guides within a limit of CPU seconds, and the thread that asks it."""
 
     seconds: float
     worker: Worker

@@ -45,7 +45,7 @@ class AheadStatistics:
         # advantage.
         self._plans: dict[tuple[int, int], tuple[int, AheadPlan, float]] = {}
         self._rounds = 0
-        # Handles of branches' logits that nobody will read; see `branches.BranchLogits`.
+        # Handles of branches' logits that won't be read; see `branches.BranchLogits`.
         self.unread_logits: deque[Any] = deque(maxlen=MOST_UNREAD)
 
     def acceptance(self, drafter: str) -> float:

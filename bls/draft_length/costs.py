@@ -76,7 +76,7 @@ class Line:
         return self._y - each * self._x, each
 
     def at(self, tokens: float) -> float:
-        """Return the seconds of a step with so many tokens."""
+        """Return the seconds of a step with this number of tokens."""
         fixed, each = self.fit()
         return fixed + each * tokens
 
@@ -93,7 +93,7 @@ class Line:
 
 
 class LoadCosts:
-    """What steps cost while about so many sequences decode.
+    """What steps cost under one load, the number of sequences that decode.
 
     near: the load that is most similar to it, and known.
     """

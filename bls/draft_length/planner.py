@@ -34,7 +34,7 @@ FIRST_TOKENS = 8  # of a draft before anything is known
 LEVELS = 5  # of requests: drafts are right for about 1, 2, 4, 8 or 16 tokens
 OWN_ADVANTAGE = 1.04  # that a level must gain by another arm than all requests'; less may be chance
 FIRST_ROUNDS = 64  # of all requests, after each of which they plan; later at the end of a slot
-SEQUENCES_PER_LESSON = 16  # of so many sequences, one asks for probabilities: they cost time
+SEQUENCES_PER_LESSON = 16  # one sequence in this many asks for probabilities: they cost time
 # Acceptance rate of tokens that 1, 2, 3, and 4 or more copied tokens led to, before the first copy.
 COPY_ACCEPTANCE = (0.3, 0.6, 0.7, 0.8)
 COPY_ROUNDS = 2.0  # that this counts for

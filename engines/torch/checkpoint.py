@@ -110,7 +110,7 @@ def require_memory(
 
 
 def check_fit(weights: int, cache: int, *, free: int, total: int, fraction: float) -> None:
-    """Raise LoadError where so many bytes would take more than a fraction of a GPU's memory.
+    """Raise LoadError if this number of bytes would take more than a fraction of a GPU's memory.
 
     free, total: bytes; what others hold already counts too.
     """

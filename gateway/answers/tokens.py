@@ -12,7 +12,7 @@ from tandem.gateway.protocol.responses import TokenDetail
 from tandem.gateway.triton.backend import ResponseChunk
 
 Row = TypeVar("Row")
-# What is told of each token.
+# What is reported per token.
 ORIGINS = (tensors.OUTPUT_ROUNDS, tensors.OUTPUT_KINDS, tensors.OUTPUT_TEXT_LENGTHS)
 
 

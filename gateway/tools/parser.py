@@ -164,7 +164,7 @@ class ToolCallParser:
         return True
 
     def _begin_call(self, length: int) -> None:
-        """Expect a call's object after so many characters."""
+        """Expect a call's object after this number of characters."""
         self._held += self._take(length)
         self._object = ObjectEnd()
         self._state = self._before_arguments

@@ -292,3 +292,10 @@ def test_line_ends_of_an_expression_are_what_it_takes_them_for(line_end):
     assert not fits("regex", verbose, 'a"')
     assert fits("regex", f"a{line_end}b", f"a{line_end}b")
     assert not fits("regex", f"a{line_end}b", "ab")
+
+
+@pytest.mark.parametrize("bounds", [{"minimum": -1e9, "maximum": 1e9}, {"multipleOf": 1e-6}])
+def test_a_bound_takes_the_exponent_from_a_number(bounds):
+    """So the length of a number isn't limited: a model that means 1e-5 would have to write 1."""
+    assert fits("json_schema", '{"type": "number"}', "1e-5")
+    assert not fits("json_schema", json.dumps({"type": "number"} | bounds), "1e-5")

@@ -107,7 +107,7 @@ def test_requests_of_many_threads_never_raise():
 
 
 def alone_and_drafting(loops, seconds):
-    """Return when each of several loops lets nobody draft, in steps of 10 ms."""
+    """Return when each of several loops lets no request draft, in steps of 10 ms."""
     worlds = [World(rated=False) for _ in range(loops)]
     lengths = [AutoLength(world.statistics) for world in worlds]
     times = []
