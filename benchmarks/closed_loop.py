@@ -291,7 +291,7 @@ class World:
             DraftPlanner(
                 MAX_DRAFT_LEN,
                 lambda: self._running,
-                lambda: offset + self.clock.now,
+                clock=lambda: offset + self.clock.now,
                 rated=rated,
             )
             for _ in range(loops)

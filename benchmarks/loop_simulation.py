@@ -79,7 +79,7 @@ class RealLoops(Loops):
         self.statistics: list[Statistics] = []
         longest = self.settings.target.max_draft_len
         self._draft_planner = DraftPlanner(
-            longest, lambda: self.running, lambda: self.timer.now_ns() / 1e9, rated=True
+            longest, lambda: self.running, clock=lambda: self.timer.now_ns() / 1e9, rated=True
         )
         self._ahead_statistics = AheadStatistics(self.settings, lambda: self.running)
         self._ids = itertools.count()

@@ -11,7 +11,6 @@ import bisect
 import itertools
 import math
 import threading
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -74,8 +73,8 @@ class DraftPlanner:
         self,
         max_draft_len: int,
         running: Callable[[], int] = lambda: 1,
-        clock: Callable[[], float] = time.monotonic,
         *,
+        clock: Callable[[], float],
         rated: bool,
     ) -> None:
         self._rated, self._running, self._clock = rated, running, clock

@@ -80,6 +80,7 @@ class StreamEntry:
         self._draft_planner = DraftPlanner(
             settings.target.max_draft_len,
             self._running,
+            clock=time.monotonic,
             rated=settings.draft_stops_when_unsure,
         )
         self._ahead_statistics = AheadStatistics(settings, self._running)

@@ -85,7 +85,8 @@ def play_auto(times, **changes):
         max_draft_len=16,
         **changes,
     )
-    drafter = drafter_of(request, settings, Health(), DraftPlanner(16, rated=True))
+    planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
+    drafter = drafter_of(request, settings, Health(), planner)
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     return world
 
@@ -120,6 +121,7 @@ def test_a_seeded_stream_of_an_unkeyed_engine_has_pieces_of_one_size():
         seeded=True,
         streams_text=True,
     )
-    drafter = drafter_of(request, settings, Health(), DraftPlanner(16, rated=True))
+    planner = DraftPlanner(16, clock=lambda: world.seconds, rated=True)
+    drafter = drafter_of(request, settings, Health(), planner)
     play(Decoding(request, settings, drafter, clock=lambda: world.seconds), world, world)
     assert [tokens for tokens, _ in world.plain] == [FIXED_PIECE] * 5

@@ -109,7 +109,7 @@ class Guesser:
 
 
 def decoding_of(request, settings):
-    statistics = DraftPlanner(settings.target.max_draft_len, rated=False)
+    statistics = DraftPlanner(settings.target.max_draft_len, clock=lambda: 0.0, rated=False)
     drafter = drafter_of(request, settings, Health(), statistics, None)
     guide = matcher(*request.guide, ends=request.end_ids)
     return Decoding(request, settings, drafter, guide)

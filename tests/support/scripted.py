@@ -288,7 +288,9 @@ def decoding_of(
     ahead_statistics=None,
 ) -> Decoding:
     draft_planner = DraftPlanner(
-        settings.target.max_draft_len, rated=settings.draft_stops_when_unsure
+        settings.target.max_draft_len,
+        clock=lambda: 0.0,
+        rated=settings.draft_stops_when_unsure,
     )
     ahead_statistics = ahead_statistics or AheadStatistics(settings)
     drafter = drafter_of(

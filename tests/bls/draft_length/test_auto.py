@@ -1,6 +1,7 @@
 """What drafters and requests may rely on, whatever `auto` has learned."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ class World:
     def __init__(self, rated):
         self.now, self.running = 0.0, 1
         self.statistics = DraftPlanner(
-            MAX_DRAFT_LEN, lambda: self.running, lambda: self.now, rated=rated
+            MAX_DRAFT_LEN, lambda: self.running, clock=lambda: self.now, rated=rated
         )
 
 
@@ -77,7 +78,9 @@ def test_a_plan_never_exceeds_what_fits_and_always_goes_on(steps, rated, limit, 
 
 
 def test_requests_of_many_threads_never_raise():
-    statistics = DraftPlanner(MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, rated=True)
+    statistics = DraftPlanner(
+        MAX_DRAFT_LEN, lambda: 1 + next(turns) % 64, clock=time.monotonic, rated=True
+    )
     turns, errors = iter(range(10**9)), []
 
     def decode(seed):

@@ -337,7 +337,8 @@ def test_where_lengths_would_change_a_seeded_text_they_follow_from_nothing(
         seeded=seeded,
         use_draft_logits=use_draft_logits,
     )
-    drafter = drafter_of(request, SETTINGS, Health(), DraftPlanner(16, rated=True))
+    planner = DraftPlanner(16, clock=lambda: 0.0, rated=True)
+    drafter = drafter_of(request, SETTINGS, Health(), planner)
     first = next(drafter.propose(Sequence(request), 16)).max_new_tokens
     is_seeded = seeded and use_draft_logits
     assert (first == SEEDED_LENGTH) == (draft_len == AUTO and is_seeded)

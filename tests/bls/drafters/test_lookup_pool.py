@@ -230,7 +230,9 @@ def test_the_answer_of_a_request_that_may_not_copy_joins(pools):
 
 
 def test_a_draft_model_learns_of_a_copy_from_a_pool_what_it_learns_of_any(pools, monkeypatch):
-    context = DrafterContext(SETTINGS, None, DraftPlanner(16, rated=False), pools=pools)
+    context = DrafterContext(
+        SETTINGS, None, DraftPlanner(16, clock=lambda: 0.0, rated=False), pools=pools
+    )
     hybrid = make_hybrid(request_of(drafter="hybrid"), context)
     learned = []
     monkeypatch.setattr(
