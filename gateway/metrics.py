@@ -33,13 +33,15 @@ class GatewayMetrics:
             return Histogram(name, help_, registry=registry, buckets=SECONDS)
 
         self.requests = counter(
-            "tandem_gateway_requests_total", "Requests answered.", ("endpoint", "status")
+            "tandem_gateway_requests_total",
+            "Requests answered; status 499 if the client left first.",
+            ("endpoint", "status"),
         )
         self.running = Gauge(
             "tandem_gateway_requests_running", "Requests being answered.", registry=registry
         )
         self.prompt_tokens = counter("vllm:prompt_tokens_total", "Prompt tokens.")
-        self.generation_tokens = counter("vllm:generation_tokens_total", "Tokens of answers.")
+        self.generation_tokens = counter("vllm:generation_tokens_total", "Output tokens.")
         self.first_token = seconds(
             "vllm:time_to_first_token_seconds", "From a request to the first chunk of its stream."
         )
@@ -53,7 +55,7 @@ class GatewayMetrics:
         )
         self._per_position = counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-            "Accepted draft tokens by their place in the draft.",
+            "Accepted draft tokens, by position in the draft.",
             ("position",),
         )
 

@@ -18,94 +18,99 @@ DRAFTS = METRICS.counter("spec_decode_num_drafts_total", "Rounds with draft toke
 DRAFT_TOKENS = METRICS.counter("spec_decode_num_draft_tokens_total", "Draft tokens proposed")
 ACCEPTED_TOKENS = METRICS.counter("spec_decode_num_accepted_tokens_total", "Draft tokens accepted")
 ACCEPTED_TOKENS_PER_POS = METRICS.counter(
-    "spec_decode_num_accepted_tokens_per_pos_total", "Draft tokens accepted, by their position"
+    "spec_decode_num_accepted_tokens_per_pos_total",
+    "Draft tokens accepted, by position in the draft",
 )
 ROUNDS = METRICS.counter(
-    "tandem_rounds_total", "Rounds; a token that the target decoded alone is one"
+    "tandem_rounds_total", "Rounds; a token decoded without a draft counts as one"
 )
 OUTPUT_TOKENS = METRICS.counter("tandem_output_tokens_total", "Tokens of all answers")
 ROUND_PART_SECONDS_TOTAL = METRICS.counter(
     "tandem_round_part_seconds_total",
-    "Seconds of decoding by part: draft and target by the engines' own clocks; orchestration is "
-    "the rest, from a sequence's start to its last token",
+    "Seconds of decoding by part: draft and target as the engines report them; orchestration is "
+    "the rest",
 )
 AHEAD_CALLS = METRICS.counter(
-    "tandem_draft_ahead_calls_total", "Rounds during whose verification the next was drafted"
+    "tandem_draft_ahead_calls_total", "Verifications during which the draft engine drafted ahead"
 )
 AHEAD_BRANCHES = METRICS.counter(
-    "tandem_draft_ahead_branches_total", "Branches drafted, each behind one outcome of a round"
+    "tandem_draft_ahead_branches_total", "Branches drafted ahead, one per possible outcome"
 )
 AHEAD_WASTED_BRANCHES = METRICS.counter(
-    "tandem_draft_ahead_wasted_branches_total", "Branches that no round used"
+    "tandem_draft_ahead_wasted_branches_total", "Branches drafted ahead that no round used"
 )
 AHEAD_HITS = METRICS.counter(
     "tandem_draft_ahead_hits_total",
-    "Rounds whose draft was a branch, by the tokens that the round before accepted",
+    "Rounds whose draft was a branch, by tokens accepted in the round before",
 )
 AHEAD_SAVED_SECONDS = METRICS.counter(
-    "tandem_draft_ahead_saved_seconds_total", "Seconds that draft calls instead would have taken"
+    "tandem_draft_ahead_saved_seconds_total", "Seconds of draft calls saved by drafting ahead"
 )
 DRAFTER_FAILURES = METRICS.counter(
-    "tandem_drafter_failures_total", "Draft calls that failed or were refused"
+    "tandem_drafter_failures_total", "Draft calls that failed or were rejected"
 )
 UNVERIFIED_DRAFT_TOKENS = METRICS.counter(
     "tandem_unverified_draft_tokens_total",
-    "Draft tokens that the target dropped without verifying them; at least so many",
+    "Draft tokens that the target dropped without verifying them; a lower bound",
 )
 GUIDES_REFUSED = METRICS.counter(
-    "tandem_guides_refused_total", "Guides that could not be compiled, by the keyword that is why"
+    "tandem_guides_refused_total",
+    "Guides that could not be compiled, by keyword of the JSON schema, or other",
 )
 FORCED_TOKENS = METRICS.counter(
-    "tandem_forced_tokens_total", "Tokens of answers that a guide left no choice for"
+    "tandem_forced_tokens_total",
+    "Tokens that were the only one a guide allowed; no engine was called",
 )
 REPAIRED_TOKENS = METRICS.counter(
-    "tandem_repaired_tokens_total", "Tokens that the target drew again to fit a guide"
+    "tandem_repaired_tokens_total", "Tokens that a target without masks drew again to fit a guide"
 )
 ILLEGAL_DRAFT_TOKENS = METRICS.counter(
-    "tandem_illegal_draft_tokens_total", "Draft tokens dropped where a guide forbids one"
+    "tandem_illegal_draft_tokens_total",
+    "Draft tokens dropped unverified, from the first that a guide forbids",
 )
 RECOMPUTED_TOKENS = METRICS.counter(
     "tandem_recomputed_tokens_total", "Context tokens computed again after an eviction"
 )
 
-REQUESTS_RUNNING = METRICS.gauge("tandem_requests_running", "Sequences decoding now")
+REQUESTS_RUNNING = METRICS.gauge("tandem_requests_running", "Sequences that decode")
 REQUESTS_WAITING = METRICS.gauge(
-    "tandem_requests_waiting", "Sequences waiting, for the tokenizer or KV blocks"
+    "tandem_requests_waiting", "Sequences that wait for the tokenizer or for KV blocks"
 )
 KV_RESERVED = METRICS.gauge(
     "tandem_kv_reserved_ratio",
-    "Share of the target's KV cache that running sequences may need",
+    "Share of the target's KV cache reserved for running sequences; 1 makes others wait",
 )
 LOOKUP_POOL_TOKENS = METRICS.gauge(
-    "tandem_lookup_pool_tokens", "Tokens of earlier answers in the pools of prompt lookup"
+    "tandem_lookup_pool_tokens", "Tokens of earlier answers in lookup pools"
 )
 OLDEST_DELIVERY = METRICS.gauge(
     "tandem_oldest_untaken_response_seconds",
-    "For how long the server has not taken a response; where it exceeds 30 its streams hang",
+    "Age of the oldest response that Triton hasn't taken; above 30, its gRPC streams hang",
 )
 ABANDONED_CALLS = METRICS.gauge(
-    "tandem_abandoned_calls", "Engine calls abandoned without an answer"
+    "tandem_abandoned_calls",
+    "Unanswered engine calls past their timeout; at 32 the engine is no longer called",
 )
 
-# An observation is a trip to the server process (50 us). So a sequence makes one of its mean.
+# An observation is a trip to the server process (50 us), so a sequence makes one, of its mean.
 TIME_TO_FIRST_TOKEN = METRICS.histogram(
     "tandem_time_to_first_token_seconds",
-    "From a request's arrival to a sequence's first token, waiting included; one a sequence",
+    "From a request's arrival to a sequence's first token, queueing included",
     _decades(-3, 1, FINE),
 )
 INTER_TOKEN_LATENCY = METRICS.histogram(
     "tandem_inter_token_latency_seconds",
-    "Time per token after the first delivery, the mean of a sequence; one a sequence",
+    "Mean time per token of a sequence, after its first delivery",
     _decades(-4, 0, FINE),
 )
 ROUND_SECONDS = METRICS.histogram(
     "tandem_round_seconds",
-    "Time per round, the mean of a sequence; one a sequence",
+    "Mean time per round of a sequence",
     _decades(-4, 1, COARSE),
 )
 ROUND_PART_SECONDS = METRICS.histogram(
     "tandem_round_part_seconds",
-    "Time per round in draft, target and orchestration, the mean of a sequence; one a sequence",
+    "Mean time per round of a sequence by part: draft, target, orchestration",
     _decades(-4, 1, COARSE),
 )
 
@@ -114,5 +119,5 @@ ROUND_PART_SECONDS = METRICS.histogram(
 WATCHER = MetricList()
 HEARTBEAT = WATCHER.gauge(
     "tandem_watcher_last_look_timestamp_seconds",
-    "When the thread that watches over the model's requests was last at work, in Unix time",
+    "Unix time at which the model's watcher thread last ran; alert if 30 seconds old",
 )

@@ -207,16 +207,24 @@ class StructuredOutputs(BodyObject):
 
 
 class GuidedRequest(Body):
-    """A body that may say what an answer must be, in one field."""
+    """A body that may constrain the output, in one field."""
 
     response_format: ResponseFormat | None = None
+    """OpenAI's object: JSON, or JSON that fits a schema."""
     structured_outputs: StructuredOutputs | None = None
+    """vLLM's object."""
     guided_json: Schema | None = None
+    """JSON schema, as an object or as text."""
     guided_regex: Text | None = None
+    """Regular expression that the whole output matches."""
     guided_choice: Choices | None = None
+    """List of strings; the output is one of them."""
     guided_grammar: Text | None = None
+    """Grammar: GBNF if its rules have `::=`, else Lark."""
     json_schema: Schema | None = None  # this and the next one as llama.cpp's clients send them
+    """JSON schema, as llama.cpp's clients send it."""
     grammar: str | None = None
+    """Grammar, as llama.cpp's clients send it."""
 
     @model_validator(mode="after")
     def _one_guide(self) -> GuidedRequest:

@@ -27,62 +27,93 @@ from tandem.gateway.protocol.tools import Tool, ToolChoice, ToolNamed, Tools, To
 
 
 class StreamOptions(BodyObject):
-    """What a stream sends in addition to the text.
-
-    include_obfuscation: OpenAI pads chunks against who listens to their lengths. None is padded
-    here.
-    """
+    """Options of a stream."""
 
     place = "stream_options"
 
     include_usage: bool = False
+    """Send the `usage` in a last chunk; it is null in all others."""
     continuous_usage_stats: bool = False
+    """Send the `usage` in every chunk."""
     include_obfuscation: bool = False
+    """Accepted without effect."""
 
 
 class GenerationRequest(GuidedRequest):
     """What a chat and a completion have in common.
 
-    temperature: 0 is greedy. max_tokens: as many as fit when left out. The fields from ``top_k`` on
-    are not OpenAI's. top_k: -1 and 0 leave the distribution whole. num_draft_tokens: 0 turns drafts
-    off. return_token_details: send each token's round and kind. prompt_logprobs and what follows
-    are vLLM's.
+    Fields from ``top_k`` on are not OpenAI's; `prompt_logprobs` and what follows are vLLM's.
     """
 
     prompt_field: ClassVar = "prompt"
     default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None
+    """An entry of `/v1/models` (default: the stream entry)."""
     max_tokens: Count | None = None
+    """Maximum length of the output (default: chats: as many as fit; completions: 16)."""
     temperature: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """0 to 1000; 0 is greedy."""
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """0 to 1; 0 is greedy."""
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    """Outputs per prompt; prompts x `n` is at most 128."""
     stop: TextOrTexts = []
+    """A string or a list; the output ends before it."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    """A 64-bit integer (default: drawn per choice)."""
     presence_penalty: Penalty | None = None
+    """-2 to 2; counts prompt and output, unlike OpenAI's and vLLM's (default: 0)."""
     frequency_penalty: Penalty | None = None
+    """-2 to 2; counts prompt and output, unlike OpenAI's and vLLM's (default: 0)."""
     logit_bias: LogitBias = {}
+    """Bias by token id, -100 to 100."""
     stream: bool = False
+    """Send server-sent events."""
     stream_options: StreamOptions | None = None
+    """`include_usage`: a last chunk has the `usage`; `continuous_usage_stats`: every chunk has it;
+    `include_obfuscation`: no effect."""
 
     top_k: Annotated[int, Field(ge=-1, le=INT32)] = 0
+    """Sample from this many most likely tokens; -1 and 0: all."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """0 to 1; exclude tokens less likely than this share of the most likely one."""
     min_tokens: Annotated[int, Field(ge=0, le=INT32)] = 0
+    """Minimum length of the output."""
     repetition_penalty: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Above 0, up to 1000; counts prompt and output (default: 1)."""
     ignore_eos: bool = False
+    """Keep generating past end-of-sequence tokens."""
     bad_words: Texts = []
+    """Words to suppress, as in vLLM."""
     drafter: str | None = None
+    """A drafter of the deployment (default: the entry's)."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=INT32)] | Literal["auto"] | None = None
+    """Maximum draft tokens per round, up to `max_draft_len`; 0: none; or `auto` (default: the
+    profile's)."""
     draft_ahead: bool | Literal["auto"] | None = None
+    """Draft the next round during verification: `auto`, true or false (default: the profile's)."""
     prompt_lookup_num_tokens: Count | None = None
+    """Maximum draft tokens per round of prompt lookup (default: `num_draft_tokens`, else the
+    profile's)."""
     max_matching_ngram_size: Count | None = None
+    """Longest n-gram that prompt lookup searches for (default: the profile's)."""
     lookup_pool: str | None = None
+    """Name of a lookup pool to copy from and to join (default: none)."""
     use_draft_logits: bool | None = None
+    """Accept draft tokens by probability (default: the profile's)."""
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """0 to 1; accept every draft token with at least this probability. Lossy (default: the
+    profile's)."""
     return_token_details: bool = False
+    """Return the origin of each token."""
     prompt_logprobs: Alternatives | None = None
+    """Return log-probabilities of the prompt with 0 to 20 alternatives; not in streams (default:
+    none)."""
     return_token_ids: bool = False
+    """Return token ids."""
     return_tokens_as_token_ids: bool = False
+    """Name tokens `token_id:N` in log-probabilities."""
 
     @field_validator("response_format", mode="before")
     @classmethod
@@ -141,18 +172,18 @@ class GenerationRequest(GuidedRequest):
 
 
 class CompletionRequest(GenerationRequest):
-    """A body of /v1/completions.
-
-    logprobs: how many alternatives are told of each token, 0 for its own log-probability alone.
-    max_tokens: 0 with echo: the prompt alone.
-    """
+    """A body of /v1/completions."""
 
     default_max_tokens: ClassVar[int | None] = 16  # OpenAI's and vLLM's
 
     prompt: Prompts
+    """A string, token ids, or a list of either."""
     max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    """Maximum length of the output; 0 with `echo`: the prompt alone (default: 16)."""
     echo: bool = False
+    """Start the output with the prompt, log-probabilities included."""
     logprobs: Alternatives | None = None
+    """Return log-probabilities with 0 to 20 alternatives (default: none)."""
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -187,21 +218,24 @@ class CompletionRequest(GenerationRequest):
 
 
 class TemplateRequest(Body):
-    """What a body asks of the chat template.
-
-    add_generation_prompt: whether the prompt ends with the beginning of an answer; None leaves that
-    to ``chat_template_kwargs``, and then it does. continue_final_message: the prompt ends with the
-    last message, which the answer continues.
-    """
+    """What a body asks of the chat template."""
 
     tools: Tools = []
+    """Functions that the model may call."""
     add_generation_prompt: bool | None = None
+    """Whether the prompt ends with the start of a reply (default: true, unless
+    `continue_final_message`)."""
     continue_final_message: bool = False
+    """Continue the last message."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
+    """Variable of the chat template: `none` to `max`; also sets `enable_thinking`, to false for
+    `none` (default: none sent)."""
     verbosity: Literal["low", "medium", "high"] | None = None
+    """Variable of the chat template: `low`, `medium` or `high` (default: none sent)."""
     chat_template_kwargs: dict[str, Any] = {}
+    """More variables of the chat template."""
 
     @model_validator(mode="after")
     def _prompt_ends_in_one_way(self) -> TemplateRequest:
@@ -237,22 +271,24 @@ class TemplateRequest(Body):
 
 
 class ChatRequest(GenerationRequest, TemplateRequest):
-    """A body of /v1/chat/completions.
-
-    tool_choice: ``auto`` leaves it to the model whether it calls tools; ``none`` hides them; with
-    ``required``, or with the name of one, its answer is calls. echo: the answer begins with the
-    last message if it continues that.
-    """
+    """A body of /v1/chat/completions."""
 
     prompt_field = "messages"
 
     messages: Annotated[Messages, Field(min_length=1)]
+    """The conversation."""
     tool_choice: ToolChoice = "auto"
+    """Whether and which tools are called."""
     parallel_tool_calls: bool = True
+    """Allow more than one call."""
     max_completion_tokens: Count | None = None
+    """Like `max_tokens`, and takes precedence (default: as many as fit)."""
     logprobs: bool = False
+    """Return log-probabilities."""
     top_logprobs: Alternatives = 0
+    """Alternatives per token, 0 to 20."""
     echo: bool = False
+    """Start the output with the last message if that is the assistant's or is continued."""
 
     @property
     def echoed(self) -> str:

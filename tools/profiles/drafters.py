@@ -30,13 +30,12 @@ SECTION = "drafters"
 
 
 class DrafterSection(ConfigSection):
-    """One drafter.
-
-    module: its Python file, relative to the profile's. settings: what changes in its own settings.
-    """
+    """One drafter of the deployment."""
 
     module: Folder
+    """Python file of the drafter."""
     settings: Mapping[str, JsonValue] = {}
+    """Its settings that differ from the defaults."""
 
 
 @dataclass(frozen=True)

@@ -67,26 +67,23 @@ class EnginesSection(ConfigSection):
 
 
 class TokenizerSection(ConfigSection):
-    """The tokenizer that both engines share.
-
-    folder: holds tokenizer.json; the target's checkpoint when left out.
-    """
+    """The tokenizer that both engines share."""
 
     folder: Folder | None = None
+    """Folder of the tokenizer of both engines (default: the target's checkpoint)."""
     add_special_tokens: bool = True
+    """Add the special tokens that the tokenizer puts around a prompt."""
     skip_special_tokens: bool = True
+    """Omit special tokens from the output."""
 
 
 class PromptLookupSection(LookupSection):
-    """What the loop looks up (see `LookupSection`).
-
-    hybrid_min_ngram_size: drafter `hybrid` asks the draft model where only a shorter one matched.
-    max_pool_tokens: of earlier answers in all pools of all loops, for requests that name one; 0:
-    none may.
-    """
+    """Prompt lookup in the loop, and the pools that it also copies from."""
 
     hybrid_min_ngram_size: PositiveInt = LoopSettings.hybrid_min_ngram_size
+    """`hybrid` asks the draft model if the matching n-gram is shorter."""
     max_pool_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = LoopSettings.max_pool_tokens
+    """Tokens in all lookup pools together, up to 16777216; 0: no pools."""
 
 
 def _draft_len(value: Any) -> Any:
@@ -110,20 +107,21 @@ DraftAhead = Annotated[bool | None, BeforeValidator(_draft_ahead)]
 
 
 class DecodingSection(ConfigSection):
-    """What a request gets that does not say otherwise.
-
-    drafter: the draft model where there is one, else prompt lookup, when left out. draft_len: of
-    the draft model's drafts; `auto` follows what they cost and earn. draft_ahead: the draft model
-    drafts for the next round while the target verifies this one's; `auto`: where that pays, and
-    never where both engines compute on one device.
-    """
+    """Defaults for requests."""
 
     drafter: DrafterName | None = None
+    """Default drafter (default: `draft_model` with a draft, else `prompt_lookup`; `engine` if the
+    target drafts itself)."""
     draft_len: DraftLen = AUTO
+    """Draft tokens per round of the draft model (default: `auto`)."""
     draft_ahead: DraftAhead = None
+    """Draft the next round during verification: `true` or `false` (default: `auto`)."""
     use_draft_logits: bool = LoopSettings.use_draft_logits
+    """Default of the input of this name."""
     draft_acceptance_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Default of the input of this name."""
     exclude_input_in_output: bool = LoopSettings.exclude_input_in_output
+    """Default of the input of this name."""
     prompt_lookup: PromptLookupSection = PromptLookupSection()
 
 
@@ -131,64 +129,76 @@ class ModelsSection(ConfigSection):
     """Names of the models that the entries call."""
 
     preprocessing: ModelName = "preprocessing"
+    """Name of the tokenizing model."""
     postprocessing: ModelName = "postprocessing"
+    """Name of the detokenizing model."""
     target: ModelName = "target"
+    """Name of the target's model."""
     draft: ModelName = "draft"
+    """Name of the draft's model."""
 
 
 class EntrySection(ConfigSection):
-    """A model that clients call.
-
-    stream: the loop itself, decoupled. forward: answers once, by calling the stream entry.
-    drafter: what a request gets here that names none; `decoding.drafter` when left out.
-    """
+    """A model that clients call."""
 
     name: ModelName
+    """Name that clients call."""
     kind: Literal["stream", "forward"]
+    """`stream`: holds the loop, exactly one entry. `forward`: returns a single response by calling
+    the stream entry."""
     drafter: DrafterName | None = None
+    """Default drafter of this entry (default: `decoding.drafter`)."""
 
 
 class AdmissionSection(ConfigSection):
-    """Sequences that decode at once, and that wait for room before the next one is refused.
-
-    max_queue_bytes: of the texts that wait to be tokenized.
-    """
+    """Load that is accepted; more is rejected as overloaded."""
 
     max_requests: PositiveInt = LoopSettings.max_requests
+    """Sequences that decode at once."""
     max_queue: NonNegativeInt = LoopSettings.max_queue
+    """Sequences that wait."""
     max_queue_bytes: PositiveInt = LoopSettings.max_queue_bytes
+    """Bytes of the prompts that wait for the tokenizer, and of the guides that wait for the
+    compiler."""
 
 
 class LimitsSection(ConfigSection):
-    """What one request may ask for; more is refused in one line that names the input.
-
-    max_text_bytes: of one prompt; what cannot fit into max_seq_len tokens when left out.
-    max_words: in each list of stop, bad or bias words of a prompt. max_words_bytes: of all words of
-    a request. max_ngram_size: the longest n-gram that a request may have looked up.
-    max_logits_bytes: of the context and generation logits in an answer, which travel through
-    /dev/shm several times. max_guide_bytes: of a prompt's guide; 0 takes none, and spares the loop
-    the memory that compiling them takes.
-    """
+    """Limits of one request; more is rejected with one line that names the input."""
 
     max_text_bytes: PositiveInt | None = None
+    """Bytes of one prompt (default: what can fit: the longest token times `max_seq_len`)."""
     max_words: PositiveInt = RequestLimits.max_words
+    """Words in each list of a prompt: stop, bad and bias words."""
     max_words_bytes: PositiveInt = RequestLimits.max_words_bytes
+    """Bytes of all these words of a request."""
     max_ngram_size: PositiveInt = LoopSettings.max_ngram_size
+    """Highest `max_matching_ngram_size` of a request; each size costs memory per token of context.
+    """
     max_logits_bytes: NonNegativeInt = LoopSettings.max_logits_bytes
+    """Bytes of returned logits (prompts x rows x vocabulary x 4); size `/dev/shm` for several times
+    as much."""
     max_guide_bytes: NonNegativeInt = LoopSettings.max_guide_bytes
+    """Bytes of one guide; 0 turns guides off and saves the memory they need."""
 
 
 STARTUP_SECONDS, MOST_STARTUP_SECONDS = 600.0, 86400
 
 
 class TimeoutsSection(ConfigSection):
-    """Seconds: one call of an engine, a whole request, the rest after a drafter failed; a start."""
+    """Timeouts in seconds."""
 
     target: PositiveFloat = 60.0
+    """One call of the target or of a tokenizer."""
     draft: PositiveFloat = 5.0
+    """One call of the draft for up to 2,048 tokens of context; grows in proportion, up to `target`.
+    """
     request: PositiveFloat = LoopSettings.request_timeout
+    """A whole request, queueing included. Triton's `timeout` parameter (microseconds) can shorten
+    it."""
     drafter_pause: PositiveFloat = LoopSettings.drafter_pause
+    """Pause of drafts after a failed draft call, before a probe."""
     startup: Annotated[float, Field(ge=1, le=MOST_STARTUP_SECONDS)] = STARTUP_SECONDS
+    """Loading of all models."""
 
 
 DEFAULT_ENTRIES = (
@@ -199,12 +209,10 @@ DEFAULT_ENTRIES = (
 
 
 class Profile(ConfigSection):
-    """One deployment.
-
-    instances: processes of the stream entry, each with a loop; the engines stay one each.
-    """
+    """One deployment."""
 
     name: str
+    """Name of the deployment."""
     engines: EnginesSection
     tokenizer: TokenizerSection = TokenizerSection()
     decoding: DecodingSection = DecodingSection()
@@ -212,7 +220,9 @@ class Profile(ConfigSection):
     models: ModelsSection = ModelsSection()
     entries: Annotated[tuple[EntrySection, ...], BeforeValidator(as_tuple)] = DEFAULT_ENTRIES
     max_batch_size: PositiveInt = 32
+    """Prompts in one request."""
     instances: Annotated[int, Field(ge=1, le=MOST_INSTANCES)] = 1
+    """Loop processes, up to 32 and up to `admission.max_requests`."""
     admission: AdmissionSection = AdmissionSection()
     limits: LimitsSection = LimitsSection()
     timeouts: TimeoutsSection = TimeoutsSection()

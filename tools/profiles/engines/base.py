@@ -105,13 +105,10 @@ class EnginePlan:
 
 
 class EngineSection(ConfigSection):
-    """A profile's part for one engine.
-
-    decoupled: clients may stream from the engine themselves. The loop never does, and it gets its
-    answers sooner from one that is not decoupled.
-    """
+    """A profile's part for one engine."""
 
     decoupled: bool = False
+    """Let clients stream from the engine directly; the loop never does, and is faster without."""
 
     @property
     @abstractmethod
@@ -135,13 +132,10 @@ class EngineSection(ConfigSection):
 
 
 class OwnEngineSection(EngineSection):
-    """A profile's part for an engine of ours.
-
-    exclude_input_in_output: answers hold new tokens only, where a call does not say; the engine's
-    default in NVIDIA's backend is false, which clients that call the engines themselves may expect.
-    """
+    """A profile's part for an engine of ours."""
 
     exclude_input_in_output: bool = True
+    """Omit the input from the output, for clients that call the engine directly."""
 
     def plan_of(self, kind: str, settings: Any, **facts: Any) -> EnginePlan:
         """Return the plan of an engine with these settings; facts: what they don't say."""

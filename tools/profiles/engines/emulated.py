@@ -29,46 +29,47 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class LanguageSection(ConfigSection):
-    """The text that is emulated; draft and target must have the same one.
-
-    alpha: how probable it is that a draft's best guess is right. With hard_alpha that of the easy
-    stretches of a text that has hard ones too; stay_easy and stay_hard: how probable the next token
-    is to be of the same kind. alternatives_exponent: r; where that guess is wrong, the right token
-    is among the draft's next F with probability 1 - (F + 1)^-r. mean_answer_len: tokens until the
-    end of sequence; 0: it never comes.
-    """
+    """The synthetic text; draft and target must have the same one."""
 
     alpha: Probability
+    """Probability that a draft token is accepted; with `hard_alpha`, in easy stretches."""
     hard_alpha: Probability | None = None
+    """The same probability in hard stretches (default: no hard stretches)."""
     stay_easy: Probability = EmulatedSettings.stay_easy
+    """Probability that the token after an easy one is easy."""
     stay_hard: Probability = EmulatedSettings.stay_hard
+    """Probability that the token after a hard one is hard."""
     alternatives_exponent: NonNegativeFloat = EmulatedSettings.alternatives_exponent
+    """r: the right token is among F further guesses with probability 1 - (F + 1)^-r."""
     mean_answer_len: NonNegativeFloat = EmulatedSettings.mean_answer_len
+    """Mean tokens until the end of sequence; 0: it never comes."""
 
 
 class EmulatedDraft(OwnEngineSection):
-    """An emulated engine.
-
-    tokenizer: folder of the tokenizer whose ids it says. vocab_size: width of its logits; the
-    tokenizer's when left out. step_ms: one new token. prefill_ms_per_token: for each token of a
-    context that is not in its KV cache. batch_slope: each other call under way makes a step longer
-    by this part; branch_slope: each branch but its call's first does, by that part. same_gpu: draft
-    and target, if both say so, slow each other down.
-    kv_cache_tokens: 64 whole sequences when left out.
-    """
+    """An emulated engine."""
 
     kind: Literal["emulated"]
     tokenizer: Folder
+    """Folder of the tokenizer whose tokens it generates."""
     language: LanguageSection
     step_ms: NonNegativeFloat = EmulatedSettings.step_ms
+    """Milliseconds per step."""
     prefill_ms_per_token: NonNegativeFloat = EmulatedSettings.prefill_ms_per_token
+    """Milliseconds per context token that isn't in the KV cache."""
     batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
+    """Relative slowdown of a step per other call that runs when the step begins."""
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
+    """Relative slowdown of all steps per branch beyond the first of its call."""
     same_gpu: bool = EmulatedSettings.same_gpu
+    """In both engines: a step that begins while the other engine works takes twice as long."""
     vocab_size: PositiveInt | None = None
+    """Width of the logits (default: the tokenizer's vocabulary)."""
     max_seq_len: PositiveInt = MAX_SEQ_LEN
+    """Tokens of one sequence."""
     kv_cache_tokens: PositiveInt | None = None
+    """Tokens in the KV cache (default: 64 whole sequences)."""
     kv_block_tokens: PositiveInt = EmulatedSettings.kv_block_tokens
+    """Tokens in a block of the KV cache."""
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -124,13 +125,12 @@ class EmulatedDraft(OwnEngineSection):
 
 
 class EmulatedTarget(EmulatedDraft):
-    """One that verifies drafts, of up to max_draft_len tokens.
-
-    verify_slope: a draft of k tokens makes its step 1 + verify_slope * k times as long.
-    """
+    """One that verifies drafts."""
 
     verify_slope: NonNegativeFloat = EmulatedSettings.verify_slope
+    """Target only: verifying k draft tokens takes `step_ms` x (1 + slope x k)."""
     max_draft_len: NonNegativeInt = 16
+    """Target only: longest draft that it verifies."""
 
     @property
     def _role(self) -> Literal["draft", "target"]:

@@ -37,56 +37,64 @@ SEQUENCES_CACHED = 16  # what the KV cache holds where the profile does not say
 
 
 class InLlmLookupSection(LookupSection):
-    """`NGramDecodingConfig` (see `LookupSection`).
-
-    is_public_pool: one pool for all requests. It finds more, and what one user's text held shows
-    in another's timing.
-    """
+    """`NGramDecodingConfig` (see `LookupSection`)."""
 
     is_public_pool: bool = False
+    """One pool for all requests: finds more, and leaks text through timing."""
 
 
 class InLlmDraftSection(ConfigSection):
-    """`DraftTargetDecodingConfig`: a draft model inside the engine.
-
-    checkpoint, model: as the target's. draft_len: tokens that it drafts a step.
-    """
+    """`DraftTargetDecodingConfig`: a draft model inside the engine."""
 
     checkpoint: Folder
+    """Hugging Face folder of the draft model."""
     model: str | None = None
+    """What TensorRT-LLM loads instead of `checkpoint`."""
     draft_len: PositiveInt = 4
+    """Draft tokens per step."""
 
 
 class LlmApiTarget(OwnEngineSection):
     """A `tensorrt_llm.LLM`.
 
-    checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes. model: what the
-    LLM loads, a path where Triton runs or a name on the Hub; the checkpoint's path when left out.
-    max_seq_len: tokens of context, answer and draft together; what the checkpoint allows, at most
-    8192, when left out. kv_cache_tokens: what the KV cache holds and admission counts on; 16 whole
-    sequences when left out. It is less where free_gpu_memory_fraction holds less.
-
     At most one of prompt_lookup and draft makes it speculate. All its requests then do, in the same
-    way; its control is a second deployment with neither.
+    way; its baseline is a second deployment with neither.
     """
 
     kind: Literal["llmapi"]
     checkpoint: Folder
+    """Hugging Face folder; rendering reads its tokenizer and sizes."""
     model: str | None = None
+    """What TensorRT-LLM loads: a path on the serving machine or a Hub name (default: the
+    checkpoint's path)."""
     tensor_parallel_size: PositiveInt = LlmApiSettings.tensor_parallel_size
+    """GPUs for tensor parallelism."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = LlmApiSettings.dtype
+    """Type of the weights."""
     max_seq_len: PositiveInt | None = None
+    """Tokens of prompt, output and draft together (default: the checkpoint's maximum, up to 8192).
+    """
     max_batch_size: PositiveInt | None = None
+    """Sequences in one step (default: TensorRT-LLM's)."""
     max_num_tokens: PositiveInt = LlmApiSettings.max_num_tokens
+    """Tokens in one step."""
     kv_cache_tokens: PositiveInt | None = None
+    """Tokens in the KV cache; less if the memory fraction holds less (default: 16 whole sequences).
+    """
     kv_block_tokens: Literal[16, 32, 64, 128] = 32
+    """Tokens in a block of the KV cache."""
     free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] = (
         LlmApiSettings.free_gpu_memory_fraction
     )
+    """Share of free GPU memory for the KV cache."""
     enable_block_reuse: bool = LlmApiSettings.enable_block_reuse
+    """Reuse KV blocks between requests."""
     trust_remote_code: bool = LlmApiSettings.trust_remote_code
+    """Run code that comes with the checkpoint."""
     prompt_lookup: InLlmLookupSection | None = None
+    """Prompt lookup inside the engine (default: none)."""
     draft: InLlmDraftSection | None = None
+    """A draft model inside the engine (default: none)."""
 
     @property
     def tokenizer_folder(self) -> Folder:

@@ -11,17 +11,16 @@ from tandem.tools.profiles.engines.base import ConfigSection
 
 
 class LookupSection(ConfigSection):
-    """Drafts copied from what followed the same n-gram earlier; names are TensorRT-LLM's.
-
-    prompt_lookup_num_tokens: the longest draft. max_matching_ngram_size: the longest n-gram that is
-    looked up, then shorter ones down to 1. is_keep_all: every continuation of an n-gram is kept,
-    not only the newest. is_use_oldest: the oldest of them is drafted, not the newest.
-    """
+    """Drafts copied from what followed the same n-gram earlier; names are TensorRT-LLM's."""
 
     prompt_lookup_num_tokens: PositiveInt = LoopSettings.prompt_lookup_num_tokens
+    """Maximum draft tokens per round."""
     max_matching_ngram_size: PositiveInt = LoopSettings.max_matching_ngram_size
+    """Longest n-gram to search for; shorter ones follow, down to 1."""
     is_keep_all: bool = LoopSettings.lookup_keeps_all
+    """With `is_use_oldest: false`: copy from the newest occurrence that a whole draft follows."""
     is_use_oldest: bool = LoopSettings.lookup_uses_oldest
+    """Copy from the oldest occurrence of the n-gram; false: from the newest."""
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -35,64 +35,72 @@ Plugin = Literal["auto", "float16", "bfloat16", "float32", "disable"]
 
 
 class ConvertSection(ConfigSection):
-    """How the Hugging Face checkpoint becomes one of TensorRT-LLM.
-
-    dtype: of what is not quantized. qformat: quantized by quantize.py with calib_size samples of
-    calib_dataset; when left out, convert_checkpoint.py converts without quantizing. kv_cache_dtype:
-    of the KV cache, `dtype` when left out; needs qformat, because its scales are calibrated too.
-    """
+    """How the Hugging Face checkpoint becomes one of TensorRT-LLM."""
 
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
+    """Type of what isn't quantized."""
     qformat: Literal["fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4"] | None = None
+    """Quantize to this format with `quantize.py` (default: convert with `convert_checkpoint.py`).
+    """
     kv_cache_dtype: Literal["fp8", "int8"] | None = None
+    """Type of the KV cache; needs `qformat` (default: `dtype`)."""
     calib_size: PositiveInt = 512
+    """Calibration samples."""
     calib_dataset: str | None = None
+    """Calibration data set: a name or a local folder (default: NVIDIA's)."""
 
 
 class BuildSection(ConfigSection):
-    """Flags of trtllm-build; one that is left out is not given, and NVIDIA's default holds.
-
-    Lengths are tokens. max_seq_len: context, answer and draft together. max_num_tokens: in one
-    step of the engine. max_batch_size: sequences in one step. workers: GPUs that build at once.
-    """
+    """Flags of trtllm-build. One without a value isn't passed, so NVIDIA's default holds."""
 
     max_batch_size: PositiveInt
+    """Sequences in one step."""
     max_seq_len: PositiveInt
+    """Tokens of prompt, output and longest draft together."""
     max_input_len: PositiveInt | None = None
     max_num_tokens: PositiveInt = 8192
+    """Tokens in one step."""
     gpt_attention_plugin: Plugin | None = None
     gemm_plugin: Plugin | Literal["fp8", "nvfp4"] | None = None
     low_latency_gemm_plugin: Literal["fp8", "disable"] | None = None
     use_paged_context_fmha: bool = True
+    """Must be on: KV-block reuse needs it."""
     use_fused_mlp: bool | None = None
     multiple_profiles: bool | None = None
     reduce_fusion: bool | None = None
     tokens_per_block: Literal[16, 32, 64, 128] = 32
+    """Tokens in a block of the KV cache."""
     logits_dtype: Literal["float32", "float16"] = "float32"
+    """Type of the logits, in the engine and in the rendered model."""
     gather_context_logits: bool = False
     gather_generation_logits: bool = False
+    """Needed in the draft for `use_draft_logits`."""
     workers: PositiveInt | None = None
+    """GPUs that build at once."""
 
 
 class TargetBuildSection(BuildSection):
-    """Those of an engine that verifies drafts of up to max_draft_len tokens."""
+    """Flags for an engine that verifies drafts."""
 
     speculative_decoding_mode: Literal["draft_tokens_external"] | None = "draft_tokens_external"
+    """Target only: how it verifies drafts."""
     max_draft_len: NonNegativeInt = 10
+    """Target only: longest draft that a request may ask for."""
 
 
 class RunSection(ConfigSection):
     """Parameters of the Triton model.
 
-    kv_cache_free_gpu_mem_fraction: of the memory that is free when the engine's KV cache is made.
-    max_tokens_in_paged_kv_cache: what the KV cache holds, which admission counts on; less if the
-    fraction holds less, so pre-flight compares them. participant_ids: the MPI ranks that run the
-    engine; only where processes are not spawned, as speculative_decoding_fast_logits wants it.
+    The KV cache holds max_tokens_in_paged_kv_cache, or what kv_cache_free_gpu_mem_fraction allows
+    if that is less; `tandem build` compares the two.
     """
 
     max_tokens_in_paged_kv_cache: PositiveInt
+    """Tokens in the KV cache; admission relies on it."""
     kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Share of free GPU memory that the KV cache may take."""
     enable_kv_cache_reuse: bool = True
+    """Must be on."""
     enable_chunked_context: bool = True
     gpt_model_type: Literal["inflight_fused_batching", "inflight_batching"] = (
         "inflight_fused_batching"
@@ -101,30 +109,38 @@ class RunSection(ConfigSection):
         "guaranteed_no_evict"
     )
     exclude_input_in_output: bool = True
+    """Omit the input from the output, for clients that call the engine directly."""
     participant_ids: Ids | None = None
+    """MPI ranks that run the engine; only for fast logits."""
     speculative_decoding_fast_logits: bool = False
+    """Pass draft logits from GPU to GPU; set it in both engines."""
 
 
 class TensorRTLLMDraft(EngineSection):
     """A Hugging Face checkpoint as a TensorRT engine.
 
-    checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes, `tandem build` its
-    weights. Where only the engine is left, its own folder says the sizes. engine_dir: where the
-    built engine is, under the same path where Triton runs. device_ids: the GPUs of one node
-    (`device_list` in NVIDIA's documents); times num_nodes they are tp_size * pp_size.
-    gpu_memory_gib, compute_capability: of one of these GPUs, for the pre-flight checks; asked of
-    nvidia-smi when left out.
+    Rendering reads the checkpoint's tokenizer and sizes, `tandem build` its weights. If only the
+    engine is left, its own folder has the sizes.
+    device_ids times num_nodes must be tp_size * pp_size.
     """
 
     kind: Literal["tensorrtllm"]
     checkpoint: Folder
+    """Hugging Face folder."""
     engine_dir: Folder
+    """Folder of the built engine, the same path on the serving machine."""
     tp_size: PositiveInt = 1
+    """Tensor parallelism, over all nodes."""
     pp_size: PositiveInt = 1
+    """Pipeline parallelism."""
     num_nodes: PositiveInt = 1
+    """Nodes that the engine spans."""
     device_ids: Ids = (0,)
+    """GPUs of one node."""
     gpu_memory_gib: PositiveFloat | None = None
+    """Memory of one GPU, for the checks (default: from `nvidia-smi`)."""
     compute_capability: PositiveFloat | None = None
+    """Compute capability, for the checks (default: from `nvidia-smi`)."""
     convert: ConvertSection = ConvertSection()
     build: BuildSection
     run: RunSection

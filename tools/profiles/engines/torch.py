@@ -40,25 +40,31 @@ RECURRENT = {"mamba", "mamba2", "falcon_mamba", "rwkv"}
 
 
 class TorchDraft(OwnEngineSection):
-    """A Hugging Face checkpoint on PyTorch.
-
-    checkpoint: its folder. max_seq_len: tokens of context, answer and draft together; what the
-    checkpoint allows, at most 4096, when left out. kv_cache_tokens: cap of the KV cache; when left
-    out, 16 whole sequences or what a gigabyte holds. max_batch_tokens: tokens in one forward pass.
-    threads: of PyTorch; 0 is its own choice.
-    """
+    """A Hugging Face checkpoint on PyTorch."""
 
     kind: Literal["torch"] = "torch"
     checkpoint: Folder
+    """Folder of the Hugging Face checkpoint."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = TorchSettings.device
+    """`cpu`, `cuda` or `cuda:N`; `auto`: the first GPU, or the CPU without one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = TorchSettings.dtype
+    """`float32`, `bfloat16` or `float16`; `auto`: float32 on a CPU, the checkpoint's type on a GPU.
+    """
     threads: NonNegativeInt = TorchSettings.threads
+    """PyTorch's threads; 0: PyTorch's default."""
     max_seq_len: PositiveInt | None = None
+    """Tokens of prompt, output and longest draft together (default: the checkpoint's maximum, up to
+    4096)."""
     kv_cache_tokens: PositiveInt | None = None
+    """Tokens in the KV cache (default: 16 whole sequences or 1 GiB, at least one sequence)."""
     kv_block_tokens: PositiveInt = TorchSettings.kv_block_tokens
+    """Tokens in a block of the KV cache."""
     max_batch_tokens: PositiveInt = TorchSettings.max_batch_tokens
+    """Tokens in one forward pass."""
     paged_kv_cache: bool = TorchSettings.paged_kv_cache
+    """Share KV-cache pages between texts with a common beginning. Llama, Mistral and Qwen2 only."""
     gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = TorchSettings.gpu_memory_fraction
+    """Maximum share of a GPU's memory in use after loading, other processes included."""
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -129,13 +135,12 @@ class TorchDraft(OwnEngineSection):
 
 
 class TorchTarget(TorchDraft):
-    """One that verifies drafts, of up to max_draft_len tokens.
-
-    prompt_lookup: it makes them itself, inside one call (V2), and takes no others.
-    """
+    """One that verifies drafts, or makes them itself, inside one call."""
 
     max_draft_len: NonNegativeInt = 16
+    """Target only: longest draft that it verifies."""
     prompt_lookup: LookupSection | None = None
+    """Target only: look drafts up inside the engine, with these settings (default: none)."""
 
     def adjusted_to_draft(self, draft: EnginePlan, planned: EnginePlan) -> EnginePlan:
         """Pass on to the engine how wide the draft's logits are, where its padding differs."""

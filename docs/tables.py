@@ -1,0 +1,151 @@
+"""Write the tables of the documentation from the code that they describe: `make docs-tables`.
+
+A page marks a table by `<!-- table NAME ARGUMENTS -->` and `<!-- /table -->`; NAME is in TABLES.
+Meanings are help texts, or the string below a declaration; "(default: ...)" at their end is the
+default if the declaration has none to show.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from tandem.bls.metrics import names as loop_metrics
+from tandem.contract import entry
+from tandem.engines import metric_names as engine_metrics
+from tandem.gateway.metrics import GatewayMetrics
+from tandem.gateway.protocol import fields as body_fields
+from tandem.gateway.protocol import requests as _bodies  # noqa: F401 for its models
+from tandem.tools.commands.options import parser_of
+from tandem.tools.profiles import profile as _profile  # noqa: F401 for its models
+
+PAGES = Path(__file__).parent
+PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
+DEFAULT = re.compile(r" ?\(default: (.*)\)(?=\.?$)")
+Row = tuple[str, ...]
+
+
+def documented(owner: Any) -> dict[str, str]:
+    """Return the string below each name that a module or a class declares."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    body = tree.body[0].body if isinstance(owner, type) else tree.body
+    found = {}
+    for declared, below in pairwise(body):
+        if isinstance(declared, ast.Assign | ast.AnnAssign) and isinstance(below, ast.Expr):
+            target = declared.target if isinstance(declared, ast.AnnAssign) else declared.targets[0]
+            found[ast.unparse(target)] = " ".join(ast.literal_eval(below.value).split())
+    return found
+
+
+def tensors(which: str) -> Iterator[Row]:
+    yield "name", "type", "meaning"
+    declared = getattr(entry, which)
+    for name, meaning in documented(entry).items():
+        tensor = getattr(entry, name)
+        if tensor in declared:
+            shape = " `[b, n]`" if which == "INPUTS" and tensor.dims != (1,) else ""
+            yield f"`{tensor}`", tensor.dtype + shape, meaning
+
+
+def options(command: str) -> Iterator[Row]:
+    yield "option", "meaning"
+    parser = parser_of(command)
+    import_module(f"tandem.tools.commands.{command}").add_options(parser)
+    expand = parser._get_formatter()._expand_help
+    for action in parser._actions:
+        if action.dest != "help":
+            spelt = action.option_strings or [str(action.metavar or action.dest).upper()]
+            yield ", ".join(f"`{name}`" for name in spelt), expand(action)
+
+
+def keys(*classes: str) -> Iterator[Row]:
+    """The documented fields of pydantic models, by the models' names."""
+    yield "key", "default", "meaning"
+    known = {kind.__name__: kind for kind in _descendants(BaseModel)}
+    for kind in (known[name] for name in classes):
+        for name, meaning in documented(kind).items():
+            field = kind.model_fields[name]
+            said = DEFAULT.search(meaning)
+            default = said[1] if said else _shown(field.default)
+            yield f"`{field.alias or name}`", default, DEFAULT.sub("", meaning)
+
+
+def metrics(*programs: str) -> Iterator[Row]:
+    yield "metric", "meaning"
+    declared = {
+        "loop": [*loop_metrics.METRICS, *loop_metrics.WATCHER],
+        "engine": [*engine_metrics.METRICS],
+    }
+    for metric in (metric for program in programs for metric in declared[program]):
+        yield f"`{metric}`", f"{'Histogram: ' * (metric.kind == 'histogram')}{metric.help}"
+
+
+def gateway_metrics() -> Iterator[Row]:
+    yield "metric", "meaning"
+    shown = GatewayMetrics().text().decode()
+    for name, text in re.findall(r"^# HELP (\S+) (.*)", shown, re.MULTILINE):
+        yield f"`{name}`", text
+
+
+def refused() -> Iterator[Row]:
+    yield "field", "why"
+    for name, field in sorted(body_fields.REFUSED.items()):
+        yield f"`{name}`", field.why
+
+
+def ignored() -> Iterator[Row]:
+    yield "field", "why"
+    yield from ((f"`{name}`", why) for name, why in sorted(body_fields.IGNORED.items()))
+
+
+TABLES = {
+    made.__name__: made
+    for made in (tensors, options, keys, metrics, gateway_metrics, refused, ignored)
+}
+
+
+def filled(text: str) -> str:
+    """Return a page with its tables as the code has them."""
+
+    def table(found: re.Match[str]) -> str:
+        name, *arguments = found[2].split()
+        return found[1] + "".join(_lines(TABLES[name](*arguments))) + found[3]
+
+    return PLACE.sub(table, text)
+
+
+def _lines(rows: Iterable[Row]) -> Iterator[str]:
+    for number, row in enumerate(rows):
+        cells = [cell.rstrip(".").replace("|", "\\|") for cell in row]
+        yield f"| {' | '.join(cells)} |\n"
+        if number == 0:
+            yield f"|{'---|' * len(row)}\n"
+
+
+def _shown(default: Any) -> str:
+    if default is PydanticUndefined:
+        return "required"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "none" if default is None or default in ([], {}, ()) else str(default)
+
+
+def _descendants(kind: type) -> Iterator[type]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
+
+if __name__ == "__main__":
+    for page in sorted(PAGES.rglob("*.md")):
+        page.write_text(filled(page.read_text()))
