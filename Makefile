@@ -59,7 +59,7 @@ configs: .venv/installed
 
 # Write the tables of docs/ again after an option, setting, tensor, field or metric changed.
 docs-tables: .venv/installed
-	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/reference_tables.py
 
 # Draw README's picture anew.
 picture: .venv/installed

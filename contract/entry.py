@@ -1,7 +1,7 @@
 """Tensors of the text entries: NVIDIA's `tensorrt_llm_bls`, and what Tandem adds.
 
-`docs/tables.py` copies the text below each tensor into the reference. Inputs without one are
-rejected.
+`docs/reference_tables.py` copies the text below each tensor into the reference. Inputs without one
+are rejected.
 """
 
 from typing import Final, Literal, TypeAlias, get_args

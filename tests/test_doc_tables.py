@@ -12,7 +12,7 @@ LONGEST_CELL = 20  # words
 
 @pytest.fixture(scope="module")
 def tables():
-    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
+    spec = importlib.util.spec_from_file_location("reference_tables", DOCS / "reference_tables.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

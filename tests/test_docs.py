@@ -25,7 +25,8 @@ from tandem.tools.profiles.profile import Profile
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks" / "logbook").glob("*.md")),
     ROOT / "demo" / "README.md",
 ]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
@@ -45,7 +46,7 @@ IDENTIFIER = re.compile(r"(\w+\.)*\w+(\(.*\))?")
 METRIC = re.compile(r"(?<![\w:/-])(?:vllm:|tandem_|spec_decode_num_)[a-z_]+(?![\w*])")
 OF_A_HISTOGRAM = re.compile(r"_(bucket|count|sum)$")
 NAME_METRICS = [
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     # `dashboard.py` composes names; what it writes is tandem.json.
     *sorted(
         path
@@ -54,20 +55,21 @@ NAME_METRICS = [
     ),
     ROOT / "deploy" / "helm" / "tandem" / "files" / "health.py",
 ]
-REFERENCE = (ROOT / "docs" / "reference.md").read_text()
-GATEWAY = (ROOT / "docs" / "gateway.md").read_text()
+PAGES = {
+    path.stem: path.read_text()
+    for folder in ("reference", "deploy")
+    for path in (ROOT / "docs" / folder).glob("*.md")
+}
 # The keys of a kind of engine are on its own page.
 ENGINE_PAGES = {"emulated": "emulated", "tensorrtllm": "tensorrt-llm", "llmapi": "llmapi"}
-# Commands whose sections say that they have the options of another.
-LIKE = {"tune": "bench", "summarize": "run"}
 VARIABLE = re.compile(r"""environ(?:\.get\(|\.setdefault\(|\[)['"](\w+)""")
 OF_EVERY_PROCESS = {"PATH", "LD_LIBRARY_PATH"}
 
 
-def section(title):
-    """A chapter of the reference, with the sections in it."""
+def section(page, title):
+    """A section of a page of the reference, with what it contains."""
     found = re.search(
-        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", REFERENCE, re.DOTALL | re.MULTILINE
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGES[page], re.DOTALL | re.MULTILINE
     )
     assert found, title
     return found[1]
@@ -79,17 +81,11 @@ def named(text, name=r"[\w.]+"):
     return {found for cell in cells for found in re.findall(rf"`({name})`", cell)}
 
 
-@pytest.mark.parametrize("tensor", [*entry.INPUTS, *entry.OUTPUTS], ids=str)
-def test_reference_knows_every_tensor_of_the_entries(tensor):
-    assert f"`{tensor}`" in REFERENCE
-
-
 @pytest.mark.parametrize(
-    ("title", "tensors"), [("Inputs", entry.INPUTS), ("Outputs", entry.OUTPUTS)], ids=str
+    ("page", "tensors"), [("inputs", entry.INPUTS), ("outputs", entry.OUTPUTS)], ids=str
 )
-def test_reference_knows_no_other_tensor(title, tensors):
-    text = section(title).partition("\n### ")[0]
-    assert named(text) <= {str(tensor) for tensor in tensors}
+def test_every_tensor_of_the_entries_is_documented(page, tensors):
+    assert [name for name in tensors if f"`{name}`" not in PAGES[page]] == []
 
 
 def options(name):
@@ -99,19 +95,18 @@ def options(name):
     return {option for action in actions for option in action.option_strings}
 
 
-def chapter(name):
-    return GATEWAY if name == "gateway" else section(f"`tandem {name}`")
-
-
 @pytest.mark.parametrize("name", [name for name in VERBS if name != "demo"])
 def test_every_option_is_documented_and_no_other(name):
-    told = chapter(name) + (chapter(LIKE[name]) if name in LIKE else "")
-    assert not [option for option in options(name) if f"`{option}`" not in told]
-    assert named(chapter(name), r"--[\w-]+") <= options(name)
+    own = section("command-line", f"`tandem {name}`")
+    # A section names the commands whose options it doesn't describe again.
+    others = re.findall(r"\(#tandem-(\w+)\)", own)
+    described = own + "".join(section("command-line", f"`tandem {other}`") for other in others)
+    assert not [option for option in options(name) if f"`{option}`" not in described]
+    assert named(own, r"--[\w-]+") <= options(name)
 
 
-def keys_of_profile(part=Profile, path=(), page="reference"):
-    """Every key of a profile: its path, and the page that tells of it."""
+def keys_of_profile(part=Profile, path=(), page="profile"):
+    """Every key of a profile: its path, and the page that describes it."""
     if "kind" in part.model_fields:
         (kind, *_) = typing.get_args(part.model_fields["kind"].annotation)
         page = ENGINE_PAGES.get(kind, page)
@@ -129,18 +124,17 @@ def parts_of(annotation):
 
 
 def test_every_key_of_a_profile_is_documented():
-    pages = {path.stem: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    shared = PAGES["profile"] + PAGES["limits"]
     undocumented = {
         (page, ".".join(path))
         for path, page in keys_of_profile()
-        if not re.search(rf"`[^`\n]*\b{path[-1]}\b[^`\n]*`", pages[page] + REFERENCE)
+        if not re.search(rf"`[^`\n]*\b{path[-1]}\b[^`\n]*`", PAGES[page] + shared)
     }
     assert undocumented == set()
 
 
-def test_reference_knows_no_other_key_of_a_profile():
-    keys, engines = section("Profile").split("### Engines")
-    assert named(keys) <= {".".join(path) for path, _ in keys_of_profile()}
+def test_every_key_of_a_torch_engine_is_documented():
+    engines = section("profile", "Engines")
     assert named(engines) == {*TorchTarget.model_fields} - {"kind"}
 
 
@@ -149,27 +143,30 @@ def test_every_environment_variable_is_documented():
     sources = [path.read_text() for name in folders for path in (ROOT / name).rglob("*.py")]
     read = {name for source in sources for name in VARIABLE.findall(source)}
     assert "XDG_CACHE_HOME" in read
-    assert not (read | {KEY_VARIABLE}) - OF_EVERY_PROCESS - named(section("Environment"))
+    assert (
+        not (read | {KEY_VARIABLE})
+        - OF_EVERY_PROCESS
+        - named(section("command-line", "Environment"))
+    )
 
 
 @pytest.mark.parametrize("body", [TokenizeRequest, DetokenizeRequest], ids=lambda b: b.__name__)
 def test_every_field_of_the_gateways_other_endpoints_is_documented(body):
-    assert not [field for field in body.model_fields if f"`{field}`" not in GATEWAY]
+    assert not [field for field in body.model_fields if f"`{field}`" not in PAGES["openai-api"]]
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=str)
-def test_reference_knows_every_metric(metric):
-    assert f"`{metric}`" in REFERENCE
+def test_every_metric_is_documented():
+    assert [metric for metric in METRICS if f"`{metric}`" not in PAGES["metrics"]] == []
 
 
-def test_reference_knows_every_kind_of_guide_and_no_other():
-    rows = section("Semantics").partition("### Guides")[2].partition("```")[0]
+def test_every_kind_of_guide_is_documented_and_no_other():
+    rows = section("structured-output", "Guides").partition("```")[0]
     assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == [*KINDS]
 
 
 def test_every_format_of_tool_calls_is_documented():
     for known in FORMATS:
-        assert f"\n| `{known.name}` | " in GATEWAY
+        assert f"\n| `{known.name}` | " in PAGES["openai-api"]
 
 
 def test_no_metric_is_declared_twice():

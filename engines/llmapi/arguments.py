@@ -127,7 +127,7 @@ def _choice(sampling: SamplingParams) -> dict[str, Any]:
     if sampling.top_p < 1:
         arguments["top_p"] = sampling.top_p
     if sampling.seed is not None:
-        arguments["seed"] = sampling.seed  # 1.2.1's sampler does not read it: see docs/llmapi.md
+        arguments["seed"] = sampling.seed  # 1.2.1 ignores it: docs/deploy/llmapi.md
     return arguments
 
 

@@ -1,7 +1,7 @@
 """One request on a stream of its own, and how to leave it before its end.
 
 Triton serves all streams with one thread. A stream that is cancelled while a response goes out can
-make this thread wait for ever (docs/deployment.md tells why), and no stream is answered any more.
+make this thread hang (docs/deploy/security.md says why), and no stream gets a response any more.
 So whoever leaves an answer that has begun asks the loop to stop, and drops what still comes. The
 ``stop`` goes the same way as its request: another stream may lead to another server of the same
 name. Where no response has come, none is likely to go out just then, and the stream is cancelled:

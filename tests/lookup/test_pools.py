@@ -294,7 +294,7 @@ def test_an_answer_over_the_bound_is_left_out_and_costs_nobody_anything():
     assert pools.lookup("ours", ANSWER[:3], 1) is None
 
 
-BYTES_A_TOKEN = 45  # as reference.md says
+BYTES_A_TOKEN = 45  # as docs/reference/drafters.md says
 
 
 @pytest.mark.parametrize(

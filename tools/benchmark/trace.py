@@ -82,7 +82,7 @@ class Repetition(Answers):
     def efficiency(self) -> float | None:
         """Return the share of the answers' time in which an engine worked; None if none says so.
 
-        It is the measured speedup over the ideal one; see `docs/benchmarks.md`.
+        It is the measured speedup over the ideal one; see `docs/project/benchmarks.md`.
         """
         return self.engine_seconds / self.seconds if self.engine_seconds else None
 

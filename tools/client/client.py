@@ -230,7 +230,7 @@ class Client(AbstractContextManager["Client"]):
         """Have a request stopped, and drop what still comes of it; return whether it ended.
 
         A stream that is cancelled while a response goes out can silence Triton
-        (docs/deployment.md).
+        (docs/deploy/security.md).
         """
         self._send(model, request_id, {tensors.STOP: True}, ())
         until = time.monotonic() + SECONDS_TO_END

@@ -37,7 +37,7 @@ GGUF = f"GGUF files need it: {extras.install('gguf')}"
 FIXES = {
     "gguf": GGUF,
     "accelerate": GGUF,
-    "tensorrt-llm": "use NVIDIA's image: docs/tensorrt-llm.md",
+    "tensorrt-llm": "use NVIDIA's image: docs/deploy/tensorrt-llm.md",
 }
 MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional[/]"}
 

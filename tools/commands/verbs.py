@@ -113,9 +113,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             ),
         ),
         "render": Verb(
-            "Write a model repository that any Triton serves.",
+            "Write a model repository for another Triton server.",
             "Write the model repository of a profile, or of checkpoints. A Triton server with the "
-            "engines' packages serves it; Tandem need not be installed there.",
+            "engines' packages serves it; Tandem doesn't have to be installed there.",
             (
                 "tandem render --output my-repository",
                 "tandem render --target path/to/target --output my-repository",

@@ -1,7 +1,7 @@
 """Which responses Triton is taking now, and since when.
 
 It takes one within milliseconds, however slowly its client reads. One that it does not take is the
-sign that its streams hang (docs/deployment.md), which nothing else in a server's health shows.
+sign that its streams hang (docs/deploy/security.md), which nothing else in a server's health shows.
 """
 
 from __future__ import annotations

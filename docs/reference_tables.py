@@ -1,6 +1,6 @@
 """Write the tables of the documentation from the code that they describe: `make docs-tables`.
 
-A page marks a table by `<!-- table NAME ARGUMENTS -->` and `<!-- /table -->`; NAME is in TABLES.
+A page marks a table by `<!-- code NAME ARGUMENTS -->` and `<!-- /code -->`; NAME is in TABLES.
 Meanings are help texts, or the string below a declaration; "(default: ...)" at their end is the
 default if the declaration has none to show.
 """
@@ -30,7 +30,7 @@ from tandem.tools.commands.options import parser_of
 from tandem.tools.profiles import profile as _profile  # noqa: F401 for its models
 
 PAGES = Path(__file__).parent
-PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- code (.+?) -->\n).*?(<!-- /code -->)", re.DOTALL)
 DEFAULT = re.compile(r" ?\(default: (.*)\)(?=\.?$)")
 Row = tuple[str, ...]
 
@@ -57,7 +57,9 @@ def tensors(which: str) -> Iterator[Row]:
             yield f"`{tensor}`", tensor.dtype + shape, meaning
 
 
-def options(command: str) -> Iterator[Row]:
+def options(command: str, *shown: str) -> Iterator[Row]:
+    """The options of a command, without those that other commands have and show."""
+    known = {row for other in shown for row in options(other)}
     yield "option", "meaning"
     parser = parser_of(command)
     import_module(f"tandem.tools.commands.{command}").add_options(parser)
@@ -65,7 +67,9 @@ def options(command: str) -> Iterator[Row]:
     for action in parser._actions:
         if action.dest != "help":
             spelt = action.option_strings or [str(action.metavar or action.dest).upper()]
-            yield ", ".join(f"`{name}`" for name in spelt), expand(action)
+            row = ", ".join(f"`{name}`" for name in spelt), expand(action)
+            if row not in known:
+                yield row
 
 
 def keys(*classes: str) -> Iterator[Row]:
