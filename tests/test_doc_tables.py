@@ -1,13 +1,14 @@
 """The tables of the documentation are those of the code."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-LONGEST_CELL = 20  # words
+MOST_WORDS = 20  # of a table's cell
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +22,13 @@ def tables():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_tables_are_up_to_date(tables, page):
     assert page.read_text() == tables.filled(page.read_text()), "run: make docs-tables"
+
+
+@pytest.mark.parametrize(
+    "page", [*DOCS.glob("reference/*.md"), *DOCS.glob("deploy/*.md")], ids=lambda page: page.stem
+)
+def test_no_table_cell_needs_a_paragraph(page):
+    text = re.sub(r"\]\(.*?\)|\(default: .*?\)", "", page.read_text())
+    rows = re.findall(r"^\|.*", text, re.MULTILINE)
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert [cell for cell in cells if len(cell.split()) > MOST_WORDS] == []

@@ -140,7 +140,7 @@ def examine_tools(
     tools = {step.argv[step.argv[0] == "python3"] for step in steps}
     for tool in sorted(tools):
         there = Path(tool).is_file() or shutil.which(tool) is not None
-        fix = "run in NVIDIA's image (docs/deploy/tensorrt-llm.md), or say --examples DIR"
+        fix = "run in NVIDIA's image (docs/tensorrt-llm.md), or say --examples DIR"
         yield Finding("tool", tool, there, fix)
 
 
