@@ -26,8 +26,8 @@ def add_models(group: Options) -> None:
     group.add_argument(
         "--target",
         metavar="MODEL",
-        help="The model to deploy instead of a profile: a checkpoint's folder, "
-        "OWNER/NAME[@REVISION] on the Hugging Face Hub, or a GGUF file.",
+        help="The model to deploy instead of a profile: a folder, OWNER/NAME[@REVISION] on the "
+        "Hugging Face Hub, or a GGUF file.",
     )
     group.add_argument(
         "--draft",
