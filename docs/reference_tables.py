@@ -25,7 +25,7 @@ from tandem.contract import entry
 from tandem.engines import metric_names as engine_metrics
 from tandem.gateway.metrics import GatewayMetrics
 from tandem.gateway.protocol import fields as body_fields
-from tandem.gateway.protocol import requests as _bodies  # noqa: F401 for its models
+from tandem.gateway.protocol import requests
 from tandem.tools.commands.options import parser_of
 from tandem.tools.profiles import profile as _profile  # noqa: F401 for its models
 
@@ -104,7 +104,8 @@ def gateway_metrics() -> Iterator[Row]:
 def refused() -> Iterator[Row]:
     yield "field", "why"
     for name, field in sorted(body_fields.REFUSED.items()):
-        yield f"`{name}`", field.why
+        if name not in requests.ChatRequest.model_fields:
+            yield f"`{name}`", field.why
 
 
 def ignored() -> Iterator[Row]:
