@@ -21,7 +21,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class GatewayMetrics:
-    """The metrics of one gateway. Those of speculation have vLLM's names, one series each."""
+    """The metrics of one gateway. Metrics of speculation have vLLM's names, one series each."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

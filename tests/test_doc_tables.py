@@ -1,4 +1,4 @@
-"""The tables of the documentation are those of the code."""
+"""The reference's tables are up to date and short."""
 
 import importlib.util
 import re

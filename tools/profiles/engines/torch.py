@@ -30,7 +30,7 @@ from tandem.tools.profiles.engines.base import (
 )
 from tandem.tools.profiles.engines.lookup import LookupSection
 
-CHECKPOINT = "checkpoint"  # folder beside model.py
+CHECKPOINT = "checkpoint"  # folder next to model.py
 SEQUENCES_CACHED = 16  # what a KV cache holds where the profile does not say, if memory allows
 KV_BYTES = 2**30
 MAX_SEQ_LEN = 4096
@@ -161,7 +161,7 @@ class TorchTarget(TorchDraft):
 def _why_unsupported(config: Mapping[str, Any]) -> str | None:
     """Return why the engine cannot serve a checkpoint, as far as its config.json says.
 
-    The engine compares its logits with those of transformers after it has loaded the weights. This
+    The engine compares its logits with transformers' after it has loaded the weights. This
     check saves the load, or the download, of an architecture that is known not to work.
     """
     names = [str(name) for name in config.get("architectures") or ()]
