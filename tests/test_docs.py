@@ -25,7 +25,8 @@ from tandem.tools.profiles.profile import Profile
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks" / "logbook").glob("*.md")),
     ROOT / "demo" / "README.md",
 ]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
@@ -38,14 +39,14 @@ METRICS = [
     *re.findall(r"^# TYPE (\S+)", GatewayMetrics().text().decode(), re.MULTILINE),
 ]
 # What they say of the code in backquotes must be there: NAME stands for whatever is added.
-FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
+FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "project" / "architecture.md"]
 QUOTED = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./*-]+\.(py|md|yaml|json|pbtxt)|[\w*-]+(/[\w.*-]+)+/?")
 IDENTIFIER = re.compile(r"(\w+\.)*\w+(\(.*\))?")
 METRIC = re.compile(r"(?<![\w:/-])(?:vllm:|tandem_|spec_decode_num_)[a-z_]+(?![\w*])")
 OF_A_HISTOGRAM = re.compile(r"_(bucket|count|sum)$")
 NAME_METRICS = [
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     # `dashboard.py` composes names; what it writes is tandem.json.
     *sorted(
         path
