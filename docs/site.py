@@ -1,0 +1,57 @@
+"""Hooks of mkdocs: pages from outside of docs/, and links to files of the repository.
+
+The pages link to files as a code host shows them, such as `../CONTRIBUTING.md`. The site has the
+Markdown files of `OUTSIDE`. A link to any other file leads to `repo_url` if mkdocs.yml sets it, and
+becomes plain text otherwise.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parents[1]
+# File of the repository: page of the site
+OUTSIDE = {
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
+    "demo/README.md": "project/demo-models.md",
+}
+LINK = re.compile(
+    r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?\)"
+)
+CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages from outside of docs/."""
+    for path, page in OUTSIDE.items():
+        files.append(File.generated(config, page, content=(ROOT / path).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
+    """Rewrite a page's links to files outside of docs/."""
+    at = page.file.src_uri
+    source = next((path for path, uri in OUTSIDE.items() if uri == at), f"docs/{at}")
+
+    def rewritten(found: re.Match[str]) -> str:
+        text, target, anchor = found[1], found[2], found[3] or ""
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if not (ROOT / path).exists():
+            return found[0]  # mkdocs reports it
+        if path in OUTSIDE or path.startswith("docs/"):
+            uri = OUTSIDE.get(path, path.removeprefix("docs/"))
+            return f"[{text}]({posixpath.relpath(uri, posixpath.dirname(at) or '.')}{anchor})"
+        if config.repo_url:
+            return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{path}{anchor})"
+        return text
+
+    # Odd parts are blocks of code.
+    parts = CODE.split(markdown)
+    return "".join(part if i % 2 else LINK.sub(rewritten, part) for i, part in enumerate(parts))
