@@ -59,7 +59,7 @@ GATEWAY = (ROOT / "docs" / "gateway.md").read_text()
 # The keys of a kind of engine are on its own page.
 ENGINE_PAGES = {"emulated": "emulated", "tensorrtllm": "tensorrt-llm", "llmapi": "llmapi"}
 # Commands whose sections say that they have the options of another.
-LIKE = {"tune": "bench", "summarize": "run"}
+LIKE = {"summarize": "run"}
 VARIABLE = re.compile(r"""environ(?:\.get\(|\.setdefault\(|\[)['"](\w+)""")
 OF_EVERY_PROCESS = {"PATH", "LD_LIBRARY_PATH"}
 

@@ -349,7 +349,7 @@ def engine_config(folder, **settings):
 
 def test_engine_that_is_not_built_is_named(shipped):
     engines = trt_engines(deployment.load(shipped("llama-2-13b-prompt-lookup")).profile)
-    with pytest.raises(TandemError, match=r"target: no engine in .*/target; run tandem build"):
+    with pytest.raises(TandemError, match=r"target: no engine in .*/target; build it"):
         check_built(engines)
 
 
@@ -372,6 +372,6 @@ def test_engine_that_was_built_otherwise_is_refused(shipped, setting, value, wan
     with pytest.raises(TandemError) as refused:
         check_built(engines)
     assert str(refused.value) == (
-        f"target: {folder} was built with {setting} {value}, the profile says {wanted}; run tandem "
-        "build, or change the profile"
+        f"target: {folder} was built with {setting} {value}, the profile says {wanted}; build it "
+        "again (tandem build), or change the profile"
     )

@@ -18,7 +18,6 @@ from tandem.tools.client.client import MODEL, Answer, Client, Inputs, Value, inp
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.commands import run_options
-from tandem.tools.commands.measuring import check_drafter
 from tandem.tools.commands.options import (
     DEMO,
     add_count,
@@ -163,7 +162,7 @@ def speculation_of(
             "target that does not, and compare them by --url"
         )
     if planned and drafter is not None:
-        check_drafter(served_drafters(planned), drafter)
+        served_drafters(planned).check(drafter)
     if inputs.get(tensors.DRAFTER) == CONTROL:
         raise TandemError(
             f"nothing to compare with drafter '{CONTROL}'; say --drafter {drafter_names()}"

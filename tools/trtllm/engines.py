@@ -43,17 +43,12 @@ def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     return profile, engines
 
 
-def with_checkpoints(engines: Mapping[str, TensorRTLLMDraft]) -> dict[str, TensorRTLLMDraft]:
-    """Return those whose checkpoints are on this machine."""
-    return {name: engine for name, engine in engines.items() if engine.checkpoint.is_dir()}
-
-
 def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
     """Raise TandemError where an engine is not there, or was built otherwise."""
     for name, engine in engines.items():
         path = engine.engine_dir / "config.json"
         if not path.is_file():
-            raise TandemError(f"{name}: no engine in {engine.engine_dir}; run tandem build")
+            raise TandemError(f"{name}: no engine in {engine.engine_dir}; build it (tandem build)")
         try:
             config = json.loads(path.read_text())
         except ValueError as error:
@@ -62,7 +57,7 @@ def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
             if found is not None and found != wanted:
                 raise TandemError(
                     f"{name}: {engine.engine_dir} was built with {setting} {found}, the profile "
-                    f"says {wanted}; run tandem build, or change the profile"
+                    f"says {wanted}; build it again (tandem build), or change the profile"
                 )
 
 

@@ -39,19 +39,13 @@ class ModelShape:
     embedding_parameters: int
     is_tied: bool
 
-    @property
-    def parameters(self) -> tuple[int, int]:
-        """Number of parameters: of all layers, and of embedding and output layer."""
-        tables = 1 if self.is_tied else 2
-        return self.layers * self.layer_parameters, tables * self.embedding_parameters
-
 
 def read_model_type(folder: Path) -> str:
     return str(_config(folder).get("model_type", "?"))
 
 
 def read_shape(folder: Path) -> ModelShape | None:
-    """Read config.json; None if it isn't known how many parameters such a model has."""
+    """Read config.json; return None if the number of parameters of such a model is unknown."""
     try:
         return _shape(_config(folder))
     except (KeyError, TypeError, ZeroDivisionError):  # absent, or not one number for all layers

@@ -108,12 +108,11 @@ class RunSection(ConfigSection):
 class TensorRTLLMDraft(EngineSection):
     """A Hugging Face checkpoint as a TensorRT engine.
 
-    checkpoint: the Hugging Face folder; rendering reads its tokenizer and sizes, `tandem build` its
-    weights. Where only the engine is left, its own folder says the sizes. engine_dir: where the
-    built engine is, under the same path where Triton runs. device_ids: the GPUs of one node
-    (`device_list` in NVIDIA's documents); times num_nodes they are tp_size * pp_size.
-    gpu_memory_gib, compute_capability: of one of these GPUs, for the pre-flight checks; asked of
-    nvidia-smi when left out.
+    checkpoint: the Hugging Face folder, whose tokenizer and sizes are read; the folder of a built
+    engine has the sizes too. engine_dir: the folder of the built engine, under the same path as on
+    the machine that runs Triton. device_ids: the GPUs of one node (`device_list` in NVIDIA's
+    documents); their number times num_nodes is tp_size * pp_size. gpu_memory_gib: of one of these
+    GPUs; with it `tandem build` checks that weights and KV caches fit.
     """
 
     kind: Literal["tensorrtllm"]
@@ -124,7 +123,6 @@ class TensorRTLLMDraft(EngineSection):
     num_nodes: PositiveInt = 1
     device_ids: Ids = (0,)
     gpu_memory_gib: PositiveFloat | None = None
-    compute_capability: PositiveFloat | None = None
     convert: ConvertSection = ConvertSection()
     build: BuildSection
     run: RunSection
