@@ -37,11 +37,11 @@ class Parser(argparse.ArgumentParser):
         Options may have underscores, as in NVIDIA's documents: ``--max_output_len``.
         """
         options, unknown = self.parse_known_args(dashed(arguments))
+        known = [name.removeprefix("--") for name in self._option_string_actions]
         for word in unknown:
-            name = word.partition("=")[0]
-            near = difflib.get_close_matches(name, self._option_string_actions, n=1)
-            if near:
-                raise TandemError(f"no option '{name}'; did you mean '{near[0]}'?")
+            name = word.partition("=")[0].removeprefix("--")
+            if near := difflib.get_close_matches(name, known, n=1):
+                raise TandemError(f"no option '--{name}'; did you mean '--{near[0]}'?")
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return options

@@ -93,15 +93,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "deploy": {
         "doctor": Verb(
             "Check what this machine needs to serve.",
-            "Check what this machine needs to serve, and say how to get what is missing. With "
-            "--target, check also whether these models fit together and into memory, before their "
-            "weights are fetched. With --profile, check also whether it can be served. The exit "
+            "Check what this machine needs to serve, and say how to get what is missing. The exit "
             "status is 1 if something required is missing.",
-            (
-                "tandem doctor",
-                "tandem doctor --target Qwen/Qwen2.5-1.5B-Instruct",
-                "tandem doctor --profile profiles/embedded.yaml",
-            ),
+            ("tandem doctor",),
         ),
         "render": Verb(
             "Write a model repository that any Triton serves.",
@@ -115,7 +109,7 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
         "build": Verb(
             "Print the script that builds the TensorRT engines of a profile.",
             "Print the script that builds the TensorRT engines of a profile. The command fails if "
-            "the settings of the profile don't fit together or the engines don't fit into the GPUs.",
+            "its settings don't fit together or the engines don't fit into the GPUs.",
             (
                 "tandem build --profile llama-3.1-70b",
                 "tandem build --profile llama-3.1-70b | sh",

@@ -28,8 +28,8 @@ UNBOUND = ("--bind-to", "none")  # the threads of a rank need more than one core
 class Launch:
     """The processes to start.
 
-    world_size: MPI ranks, over all nodes. engines: names of the models that ranks above 0 load; they
-    load no other. devices: the GPUs of one node.
+    world_size: MPI ranks, over all nodes. engines: models that ranks above 0 load, and no other.
+    devices: the GPUs of one node.
     """
 
     mode: Mode = "single"
@@ -49,8 +49,8 @@ class Launch:
     ) -> list[str]:
         """Return the one command that starts everything.
 
-        server: tritonserver and the options of every rank. endpoints: the options of rank 0 that say
-        what it listens on. prefix: of the names of all shared-memory regions.
+        server: tritonserver and the options of every rank. endpoints: the listening options, of
+        rank 0 only. prefix: of the names of all shared-memory regions.
         """
         if self.mode == "single":
             return [*server, *endpoints, _region(prefix)]

@@ -39,12 +39,8 @@ def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
         return
     for number in sorted({number for engine in engines.values() for number in engine.device_ids}):
         here = {name: engine for name, engine in engines.items() if number in engine.device_ids}
-        shares = [
-            share_of(name, engine, shape)
-            for name, engine in here.items()
-            if (shape := shapes[name])
-        ]
-        memory = max((engine.gpu_memory_gib or 0.0 for engine in here.values()), default=0.0)
+        shares = [share_of(name, engine, shapes[name]) for name, engine in here.items()]
+        memory = next((e.gpu_memory_gib for e in reversed(here.values()) if e.gpu_memory_gib), None)
         used = sum(share.total for share in shares)
         parts = "; ".join(
             f"{share.engine}: {share.weights:.1f} of weights, {share.kv_cache:.1f} of KV cache"
