@@ -63,17 +63,16 @@ def test_command_of_the_documents_is_understood():
     assert (given.test_hf, given.check_accuracy, str(given.hf_model_dir)) == (True, True, "hf")
     assert given.rouge1_threshold == 15
     drafting = summarize.run_options.read_drafting(given)
-    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
+    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--batch-size 2", "--batch-size 2: prompts are asked one by one; say --batch-size 1"),
+        ("--batch-size 2", "argument --batch-size: invalid choice: 2 (choose from 1)"),
         ("--url h:1 --profile p", "--url and --profile exclude each other"),
         ("--engine-dir e --profile p", "--profile and --engine-dir exclude each other"),
         ("--draft-engine-dir d", "--draft-engine-dir needs --engine-dir, the model that it drafts"),
-        ("--num-beams 4", "--num-beams 4: beam search cannot verify drafts"),
         ("--dataset absent.jsonl", "absent.jsonl: No such file or directory"),
         ("--drafter none", "nothing to compare with drafter 'none'; say --drafter draft_model"),
         ("--url h:1 --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),
@@ -104,7 +103,7 @@ def test_missing_rouge_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
 
 
 def test_strings_decide_what_is_compared_then_the_option():
-    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
+    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
     assert speculation_of(None, lookup, None) == lookup.inputs
     assert speculation_of("hybrid", lookup, None) == {**lookup.inputs, entry.DRAFTER: "hybrid"}
     only = {entry.DRAFTER: "draft_model"}

@@ -86,7 +86,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Accepted without effect: what is served is always tested.",
     )
-    columns.add_argument("--batch-size", type=int, default=1, metavar="N", help="Must be 1.")
+    columns.add_argument(
+        "--batch-size", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
+    )
     accuracy = parser.add_argument_group("accuracy")
     accuracy.add_argument(
         "--check-accuracy", action="store_true", help="Fail if ROUGE-1 is below a threshold."
@@ -207,11 +209,6 @@ def _read_drafting(options: argparse.Namespace) -> DraftingOptions:
         raise TandemError(f"{named} exclude each other")
     if options.draft_engine_dir and not options.engine_dir:
         raise TandemError("--draft-engine-dir needs --engine-dir, the model that it drafts for")
-    if options.batch_size != 1:
-        raise TandemError(
-            f"--batch-size {options.batch_size}: prompts are asked one by one; say --batch-size 1"
-        )
-    run_options.refuse_unsupported(options)
     return run_options.read_drafting(options)
 
 
