@@ -314,16 +314,16 @@ def test_prompts_are_repeated_options_or_several_values():
 )
 def test_prompts_come_from_a_file(here, name, text, expected):
     (here / name).write_text(text)
-    assert read_prompts(here / name) == expected
+    assert [prompt.text for prompt in read_prompts(here / name)] == expected
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"prompt": "a"}\nx\n', ":2: no JSON: "),
-        ("[1]", ":1: no JSON object"),
-        ('{"prompt": 1}', ":1: no string under prompt or text_input or text"),
-        ("\n", "p.jsonl: nothing in it"),
+        ('{"prompt": "a"}\nx\n', ":2: Invalid JSON: "),
+        ("[1]", ":1: must be an object, not "),
+        ('{"prompt": 1}', ":1: prompt: must be a valid string, not 1"),
+        ("\n", "p.jsonl: is empty"),
     ],
 )
 def test_line_of_a_file_that_is_no_prompt_is_named(here, text, message):

@@ -143,9 +143,7 @@ def test_shipped_profile_names_its_missing_checkpoint_and_what_is_read_of_it():
     with pytest.raises(TandemError) as refused:
         deployment.load(path)
     place = "engines.target.checkpoint: no folder /models/Llama-3.1-70B-Instruct"
-    needed = (
-        "; its config.json, generation_config.json and tokenizer*.json are read: copy them there"
-    )
+    needed = "; copy its config.json, generation_config.json and tokenizer*.json there"
     assert str(refused.value).endswith(place + needed)
     assert "\n" not in str(refused.value)
 

@@ -93,7 +93,7 @@ def concurrency(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run perf_analyzer against each entry; return its last bad exit status, or 0."""
     planned = planned_of(options)
-    prompts = read_prompts(prompts_file(options.prompts))[: options.limit]
+    prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
     entries = chosen_entries(options.entry, planned)
     check(options, planned, entries)
     drafts: dict[Tensor, Value | None] = {

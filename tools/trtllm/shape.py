@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tandem.tools.profiles.checkpoint import read_config
 
 # model_type of config.json -> the keys of how many experts a layer has and how wide each is. The
 # other layers of all of them are an embedding, attention of grouped heads, and gated MLPs.
@@ -41,20 +42,15 @@ class ModelShape:
 
 
 def read_model_type(folder: Path) -> str:
-    return str(_config(folder).get("model_type", "?"))
+    return str(read_config(folder).get("model_type", "?"))
 
 
 def read_shape(folder: Path) -> ModelShape | None:
     """Read config.json; return None if the number of parameters of such a model is unknown."""
     try:
-        return _shape(_config(folder))
+        return _shape(read_config(folder))
     except (KeyError, TypeError, ZeroDivisionError):  # absent, or not one number for all layers
         return None
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    return config
 
 
 def _shape(config: Mapping[str, Any]) -> ModelShape | None:
