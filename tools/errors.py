@@ -1,5 +1,17 @@
-"""The one exception of the `tandem` command."""
+"""The one exception of the `tandem` command, and the hint for a name that doesn't exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class TandemError(Exception):
-    """Something the user can fix; the text is one line that says what, where and how."""
+    """An error that the user can fix: one line that says what, where and how to fix it."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names)}"

@@ -53,12 +53,6 @@ def test_bench_measures_the_drafter_that_the_server_has(server, capsys):
     assert "draft_model" not in shown
 
 
-def test_tune_tries_the_drafters_that_the_server_has(server, capsys):
-    lengths = ("--num-draft-tokens", "2,4", "--max-matching-ngram-size", "2")
-    assert command.main(["tune", "--url", server.grpc_url, *FEW, *lengths]) == 0
-    assert "draft_model" not in capsys.readouterr().out
-
-
 def test_bench_refuses_a_drafter_that_the_server_does_not_have(server, capsys):
     arguments = ("bench", "--url", server.grpc_url, *FEW, "--drafter", "draft_model")
     assert refused(capsys, *arguments) == (
@@ -66,7 +60,7 @@ def test_bench_refuses_a_drafter_that_the_server_does_not_have(server, capsys):
     )
 
 
-@pytest.mark.parametrize("verb", ["bench", "tune", "summarize", "perf"])
+@pytest.mark.parametrize("verb", ["bench", "summarize", "perf"])
 def test_entry_that_is_not_there_is_answered_with_those_that_are(server, capsys, verb):
     option = "--entry" if verb == "perf" else "--model"
     assert refused(capsys, verb, "--url", server.grpc_url, option, "blss") == (

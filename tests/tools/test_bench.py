@@ -1,6 +1,5 @@
-"""What `tandem bench` and `tandem tune` make of the answers: literal answers in, statistics out."""
+"""`tandem bench`: literal answers in, statistics out."""
 
-import argparse
 import io
 import json
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tandem.bls.drafters import registry as drafter_registry
-from tandem.bls.drafters.registry import DRAFT_MODEL, DRAFTERS, HYBRID, PROMPT_LOOKUP
+from tandem.bls.drafters.registry import DRAFT_MODEL, HYBRID, PROMPT_LOOKUP
 from tandem.bls.settings import AUTO
 from tandem.contract import entry
 from tandem.tools import cli as command
@@ -20,13 +19,19 @@ from tandem.tools.benchmark.target_server import ServedDrafters, served_drafters
 from tandem.tools.benchmark.trace import Arrival, Repetition, Trace
 from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
 from tandem.tools.client.client import AnswerTotals
-from tandem.tools.commands import bench, tune
-from tandem.tools.commands.measuring import drafters_of, lengths_of
-from tandem.tools.commands.options import named_profile, write_json
+from tandem.tools.commands import bench
+from tandem.tools.commands.bench import chosen_variants
+from tandem.tools.commands.options import named_profile, parser_of, write_json
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 
 DRAFTS = Variant("draft_model", 4)
+
+
+def options(*arguments):
+    parser = parser_of("bench")
+    bench.add_options(parser)
+    return parser.read(arguments)
 
 
 def trace(seconds, engine_seconds, **more):
@@ -70,7 +75,7 @@ def test_efficiency_is_what_orchestration_leaves_of_the_ideal_speedup():
     assert row.orchestration_seconds.median == pytest.approx(0.02)
 
 
-def test_slow_control_makes_no_loop_efficient():
+def test_slow_baseline_does_not_raise_the_efficiency():
     slow, fast = (figures([(1.0, 0.8)], [(seconds, 2.0)]) for seconds in (4.0, 2.0))
     assert slow.speedup.median == 2 * fast.speedup.median
     assert slow.efficiency == fast.efficiency
@@ -83,13 +88,13 @@ def test_speedup_is_taken_within_a_repetition():
     assert row.tokens_per_second == pytest.approx((15.0, 11.0, 19.0))
 
 
-def test_spread_is_of_what_was_measured():
+def test_spread_ignores_what_was_not_measured():
     assert Spread.of(range(11)) == (5.0, 1.0, 9.0)
     assert Spread.of([None, 2.0]) == (2.0, 2.0, 2.0)
     assert Spread.of([None]) is None
 
 
-def test_engines_that_report_no_time_leave_efficiency_open():
+def test_efficiency_is_unknown_if_engines_report_no_times():
     row = figures(ours=[(1.0, 0.0)], control=[(2.0, 0.0)])
     assert row.speedup.median == 2.0
     assert (row.efficiency, row.ideal_speedup, row.orchestration_seconds) == (None, None, None)
@@ -122,7 +127,7 @@ def test_tokens_that_arrive_together_share_the_wait():
     assert streamed.gap_seconds == pytest.approx([0.3, 0.1])
 
 
-def test_texts_that_differ_from_the_controls_are_counted():
+def test_texts_that_differ_from_the_baseline_are_counted():
     control = cell(CONTROL, repetition(2.0, 2.0, text="same"))
     ours = cell(
         DRAFTS,
@@ -132,7 +137,7 @@ def test_texts_that_differ_from_the_controls_are_counted():
     assert VariantStatistics(ours, control).num_different == 2
 
 
-def test_ways_are_what_means_something():
+def test_only_meaningful_combinations_are_measured():
     variants = variants_of([DRAFT_MODEL, PROMPT_LOOKUP, HYBRID], [4, AUTO], [2])
     assert list(map(str, variants)) == [
         "none",
@@ -146,7 +151,7 @@ def test_ways_are_what_means_something():
         variants_of([PROMPT_LOOKUP], [AUTO], [2])
 
 
-def test_drafting_ahead_is_a_matter_of_a_draft_model():
+def test_drafting_ahead_is_measured_for_draft_models_only():
     variants = variants_of(
         [DRAFT_MODEL, PROMPT_LOOKUP], [4], [None], draft_aheads=["true", "false"]
     )
@@ -159,7 +164,7 @@ def test_drafting_ahead_is_a_matter_of_a_draft_model():
     assert variants[1].inputs["draft_ahead"] == "true"
 
 
-def test_way_sends_what_it_says():
+def test_variant_sends_its_settings():
     assert Variant("hybrid", AUTO, 3, use_draft_logits=True).inputs == {
         entry.DRAFTER: "hybrid",
         entry.NUM_DRAFT_TOKENS: -1,
@@ -169,7 +174,7 @@ def test_way_sends_what_it_says():
     assert CONTROL.inputs == {entry.DRAFTER: "none"}
 
 
-def test_kinds_of_prompts_are_scenarios(tmp_path):
+def test_each_kind_of_prompt_is_a_scenario(tmp_path):
     path = tmp_path / "prompts.jsonl"
     lines = [{"kind": "edit", "prompt": "a"}, {"prompt": "b"}, {"kind": "edit", "prompt": "c"}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -230,7 +235,7 @@ def test_json_has_the_medians_and_every_repetition(tmp_path):
         (["--model", "bls"], "--model needs --url"),
         (
             ["--profile", "emulated-zero", "--num-draft-tokens", "99"],
-            "--num-draft-tokens 99: emulated-zero verifies 32 draft tokens per round; say 32",
+            "--num-draft-tokens 99: emulated-zero verifies 32 draft tokens per round; give 32",
         ),
         (["--url", "127.0.0.1:1"], "no server answers at 127.0.0.1:1"),
         (["--url", "h:1", "--target", "folder"], "--url and --target exclude each other"),
@@ -246,76 +251,20 @@ def test_bench_says_in_one_line_what_is_wrong(arguments, message, capsys):
     assert message in error
 
 
-def test_drafters_and_lengths_follow_the_deployment():
-    planned = deployment.load(named_profile(Path("emulated-zero")))
-    served = served_drafters(planned)
-    assert drafters_of(served, ()) == [DRAFT_MODEL, PROMPT_LOOKUP, HYBRID]
-    assert lengths_of(served, None, (2, 64, AUTO)) == [2, AUTO]
+def test_profiles_own_drafter_is_measured_by_default():
+    served = served_drafters(deployment.load(named_profile(Path("emulated-zero"))))
+    assert list(map(str, chosen_variants(served, options()))) == ["none", "draft_model served"]
 
 
 def test_drafter_that_is_not_served_is_refused_with_those_that_are():
     kinds = {kind.name: kind for kind in (PROMPT_LOOKUP, drafter_registry.CONTROL)}
     served = ServedDrafters("here:1", kinds, "prompt_lookup", 16)
-    assert drafters_of(served, ()) == [PROMPT_LOOKUP]
+    assert list(map(str, chosen_variants(served, options()))) == ["none", "prompt_lookup served"]
     with pytest.raises(TandemError, match="draft_model: here:1 does not have it; it has prompt_l"):
-        drafters_of(served, ["draft_model"])
+        chosen_variants(served, options("--drafter", "draft_model"))
 
 
-def test_tune_names_the_fastest_and_what_comes_near():
-    slow, near, best = (
-        cell(variant, *(repetition(seconds, 0.5) for seconds in times))
-        for variant, times in (
-            (Variant("draft_model", 2), [1.5, 1.5]),
-            (Variant("draft_model", 8), [1.01, 1.01]),
-            (Variant("prompt_lookup", 4, 3), [0.9, 1.1]),
-        )
-    )
-    control = cell(CONTROL, repetition(2.0, 2.0), repetition(2.0, 2.0))
-    lines = tune.advice(statistics_of([control, slow, near, best]), DRAFTERS)
-    assert lines[0].startswith("fastest: prompt_lookup 4 n-gram 3 2.02x (10-90%: 1.86-2.18)")
-    assert (
-        lines[1]
-        == "within its spread: draft_model 8 1.98x (no spread: more --repetitions show one)"
-    )
-    assert lines[-1] == (
-        "decoding:\n"
-        "  drafter: prompt_lookup\n"
-        "  prompt_lookup:\n"
-        "    prompt_lookup_num_tokens: 4\n"
-        "    max_matching_ngram_size: 3"
-    )
-
-
-@pytest.mark.parametrize(
-    ("variant", "lines"),
-    [
-        (CONTROL, ["drafter: none"]),
-        (Variant("draft_model", AUTO), ["drafter: draft_model", "draft_len: auto"]),
-        (
-            Variant("draft_model", 6, use_draft_logits=True),
-            ["drafter: draft_model", "draft_len: 6", "use_draft_logits: true"],
-        ),
-    ],
-)
-def test_lines_to_paste(variant, lines):
-    assert tune.profile_lines(variant, DRAFTERS[variant.drafter]).splitlines() == [
-        "decoding:",
-        *(f"  {line}" for line in lines),
-    ]
-
-
-def test_tune_says_none_when_nothing_pays():
-    control, ours = cell(CONTROL, repetition(1.0, 1.0)), cell(DRAFTS, repetition(2.0, 1.0))
-    lines = tune.advice(statistics_of([control, ours]), DRAFTERS)
-    assert lines[0] == "fastest: none: no drafts"
-    assert lines[-1] == "decoding:\n  drafter: none"
-
-
-def test_options_of_both_verbs_are_read():
-    ours, theirs = argparse.ArgumentParser(), argparse.ArgumentParser()
-    bench.add_options(ours)
-    tune.add_options(theirs)
-    read = ours.parse_args(["--concurrency", "1,16", "--num-draft-tokens", "4, auto"])
+def test_lists_of_options_are_separated_by_commas():
+    read = options("--concurrency", "1,16", "--num_draft_tokens", "4, auto")
     assert read.concurrency == (1, 16)
     assert read.num_draft_tokens == (4, AUTO)
-    assert theirs.parse_args(["--concurrency", "4"]).concurrency == 4

@@ -1,8 +1,7 @@
-"""`tandem build`: the commands of NVIDIA's documents, checks before them, and what is skipped."""
+"""`tandem build`: the commands of NVIDIA's documents, and the checks before them."""
 
 import json
 import re
-import stat
 from pathlib import Path
 
 import pytest
@@ -11,19 +10,17 @@ from golden import check_golden
 from llamas import SIZES, TENSORRT_PROFILES
 
 from tandem.tools.cli import main
-from tandem.tools.commands import build
+from tandem.tools.commands.build import check_steps
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
-from tandem.tools.trtllm import preflight
 from tandem.tools.trtllm.engines import trt_engines
-from tandem.tools.trtllm.memory import rows
-from tandem.tools.trtllm.preflight import SeenGpu
+from tandem.tools.trtllm.memory import check_memory, share_of
+from tandem.tools.trtllm.shape import read_shape
 from tandem.tools.trtllm.steps import engine_steps
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "trtllm-1.2.1-flags.json").read_text())[
     "flags"
 ]
-H200 = SeenGpu(140.4, 9.0)
 FP8 = {"--dtype": "float16", "--qformat": "fp8", "--kv_cache_dtype": "fp8", "--calib_size": "512"}
 LARGE = {
     "--gpt_attention_plugin": "float16",
@@ -103,33 +100,26 @@ def flags(step):
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_dry_run_prints_the_plan(name, shipped, models, tmp_path, capsys):
-    assert main(["build", "--dry-run", "--profile", str(shipped(name))]) == 0
+def test_commands_are_as_checked_in(name, shipped, models, tmp_path, capsys):
+    assert main(["build", "--profile", str(shipped(name))]) == 0
     printed = capsys.readouterr().out
     plan = printed.replace(str(models), "/models").replace(str(tmp_path), "")
     check_golden(f"{name}/build.sh", plan)
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
-def test_dry_run_prints_the_same_plan_where_no_checkpoint_is(name, capsys):
-    assert main(["build", "--dry-run", "--profile", name]) == 0
+def test_commands_are_the_same_without_the_checkpoints(name, capsys):
+    assert main(["build", "--profile", name]) == 0
     printed = capsys.readouterr()
     check_golden(f"{name}/build.sh", printed.out)
-    for line in printed.err.splitlines():
-        assert "missing" not in line
     assert "no folder /models/Llama-" in printed.err
 
 
-def test_dry_run_without_checkpoints_still_checks_the_profile(changed, models, capsys):
+def test_profile_is_checked_without_the_checkpoints(changed, models, capsys):
     path = changed("llama-3.1-405b", {"engines.target.device_ids": [0, 1]})
     path.write_text(path.read_text().replace(str(models), "/absent"))
-    assert main(["build", "--dry-run", "--profile", str(path)]) == 1
+    assert main(["build", "--profile", str(path)]) == 1
     assert "engines.target.device_ids: 2 GPUs on 1 node(s)" in capsys.readouterr().err
-
-
-def test_build_itself_needs_the_checkpoints(capsys):
-    assert main(["build", "--profile", "llama-3.1-70b"]) == 1
-    assert "engines.target.checkpoint: no folder /models/Llama-3.1-70B" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
@@ -179,26 +169,23 @@ def test_another_draft_changes_only_folders(draft, shipped):
             assert {k for k in one if one[k] != other[k]} <= folders
 
 
-def test_the_larger_draft_fits_where_the_profile_says_so(shipped, changed):
+def test_the_larger_draft_fits_with_a_larger_fraction(shipped):
     path = shipped("llama-3.1-70b", {"Llama-3.2-1B": "Llama-3.1-8B"})
-    [bad] = [f for f in preflight.examine(engines_of(path), {}) if f.good is False]
-    assert bad.subject == "GPU 0 target KV cache"
+    with pytest.raises(TandemError, match="GPU 0: the KV cache of target needs"):
+        memory_of(path)
     text = path.read_text().replace("gpu_mem_fraction: 0.35", "gpu_mem_fraction: 0.45")
     path.write_text(text)
-    assert all(finding.good for finding in preflight.examine(engines_of(path), {}))
+    assert len(memory_of(path)) == 1
 
 
-def failing(path, seen):
-    return {
-        f.subject: f"{f.found}; {f.fix}"
-        for f in preflight.examine(engines_of(path), seen)
-        if f.good is False
-    }
+def memory_of(path):
+    return [*check_memory(engines_of(path))]
 
 
 @pytest.mark.parametrize("name", TENSORRT_PROFILES)
 def test_shipped_profiles_fit_their_gpus(name, shipped):
-    assert failing(shipped(name), dict.fromkeys(range(4), H200)) == {}
+    for line in memory_of(shipped(name)):
+        assert re.match(r"GPU \d: (needs )?\d+\.\d (of 140\.4 )?GiB", line)
 
 
 def of_the_target(settings):
@@ -261,12 +248,16 @@ PUBLISHED |= {
 }
 
 
+def share_of_target(path):
+    target = engines_of(path)["target"]
+    return share_of("target", target, read_shape(target.checkpoint))
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_weights_are_those_of_the_published_model(name, changed, models):
     billions, config = PUBLISHED[name]
     path = as_target(models, changed("llama-2-13b-prompt-lookup", {}), config)
-    [[target]] = [gpu.shares for gpu in preflight.memory_of(engines_of(path), {})]
-    assert target.weights * 2**30 == pytest.approx(2e9 * billions, rel=1e-3)
+    assert share_of_target(path).weights * 2**30 == pytest.approx(2e9 * billions, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -288,8 +279,7 @@ def test_each_gpu_holds_whole_heads_and_whole_layers_of_the_kv_cache(
     as_target(models, path, PUBLISHED["Qwen2.5-7B"][1])
     tokens = engines_of(path)["target"].run.max_tokens_in_paged_kv_cache
     of_one_token = 2 * 2 * heads_and_layers * 128  # keys and values, bytes, both, width of a head
-    for gpu in preflight.memory_of(engines_of(path), {}):
-        assert gpu.shares[0].kv_cache * 2**30 == pytest.approx(tokens * of_one_token)
+    assert share_of_target(path).kv_cache * 2**30 == pytest.approx(tokens * of_one_token)
 
 
 @pytest.mark.parametrize(
@@ -306,9 +296,9 @@ def test_each_gpu_holds_the_whole_embedding(changed, models, name, split, tables
     config = PUBLISHED[name][1]
     path = changed("llama-2-13b-prompt-lookup", over(*split))
     as_target(models, path, config)
-    once = preflight.memory_of(engines_of(path), {})[0].shares[0].weights
+    once = share_of_target(path).weights
     as_target(models, path, config | {"vocab_size": 2 * config["vocab_size"]})
-    twice = preflight.memory_of(engines_of(path), {})[0].shares[0].weights
+    twice = share_of_target(path).weights
     table = 2 * config["vocab_size"] * config["hidden_size"] / 2**30
     assert twice - once == pytest.approx(tables * table)
 
@@ -325,127 +315,55 @@ def test_each_gpu_holds_the_whole_embedding(changed, models, name, split, tables
         PUBLISHED["Qwen3-30B-A3B"][1] | {"num_attention_heads": 0, "head_dim": None},
     ],
 )
-def test_size_of_an_unknown_architecture_is_a_note_and_never_fits(changed, models, config):
-    settings = {"convert.qformat": "fp8", "gpu_memory_gib": 80, "compute_capability": 9.0}
-    path = changed("llama-2-13b-prompt-lookup", of_the_target(settings))
+def test_unknown_architectures_are_not_checked(changed, models, config):
+    path = changed("llama-2-13b-prompt-lookup", of_the_target({"convert.qformat": "fp8"}))
     as_target(models, path, config | {"max_position_embeddings": 4096, "vocab_size": 32000})
-    engines = engines_of(path)
-    findings = [*preflight.examine(engines, {}), *preflight.examine_quantizing(engines, {}, 1.0)]
-    assert {f.subject for f in findings if f.good is None} == {
-        "target: size",
-        "GPU 0 memory",
-        "target: quantizing",
-    }
-    assert config["model_type"] in next(f.found for f in findings if f.subject == "target: size")
-    assert rows(preflight.memory_of(engines, {}))[0][1:3] == ("target", "unknown")
-
-
-def test_engines_that_do_not_fit_are_refused(changed):
-    path = changed("llama-3.1-70b", {"engines.target.gpu_memory_gib": 80})
-    assert failing(path, {})["GPU 0 memory"] == (
-        "95.1 of 80.0 GiB; lower max_tokens_in_paged_kv_cache, quantize, or raise tp_size"
-    )
-
-
-def test_kv_cache_over_its_fraction_is_refused(changed):
-    path = changed("llama-3.1-70b", {"engines.target.run.kv_cache_free_gpu_mem_fraction": 0.1})
-    assert failing(path, {})["GPU 0 target KV cache"] == (
-        "20.0 GiB wanted, its fraction 0.1 gives 6.5; raise kv_cache_free_gpu_mem_fraction or "
-        "lower max_tokens_in_paged_kv_cache"
-    )
-
-
-def test_old_gpu_is_refused(shipped):
-    path = shipped("llama-2-13b-prompt-lookup")
-    assert failing(path, {0: SeenGpu(48, 7.5)})["target: GPU 0"] == (
-        "compute capability 7.5; TensorRT-LLM needs 8.0 or more; use a newer GPU"
-    )
-
-
-def test_gpu_without_fp8_is_refused(changed):
-    path = changed("llama-3.1-70b", {"engines.draft.compute_capability": 8.0})
-    assert failing(path, {})["draft: GPU 0"] == (
-        "compute capability 8.0; FP8 needs 8.9 or more; use a newer GPU, or leave fp8 out"
-    )
-
-
-def test_unknown_gpu_is_no_failure(shipped):
-    path = shipped("llama-2-7b-13b")
-    assert failing(path, {}) == {}
-    unknown = [f.subject for f in preflight.examine(engines_of(path), {}) if f.good is None]
-    assert unknown == ["draft: GPU 0", "target: GPU 1", "GPU 0 memory", "GPU 1 memory"]
+    assert memory_of(path) == ["memory is not checked: the size of target is unknown"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "requests", "good"),
+    ("setting", "value", "message"),
     [
-        ({}, 1, None),
-        ({"engines.target.build.max_num_tokens": 131072}, 1, True),
-        ({"engines.target.build.max_num_tokens": 131072}, 2, None),
-        ({"engines.target.build.max_num_tokens": 352}, 32, None),  # 11 each: a token and a draft
-        ({"engines.target.build.max_num_tokens": 351}, 32, False),
+        ("gpu_memory_gib", 80, r"GPU 0: needs 95\.1 of 80\.0 GiB \(draft: .*; lower max_tokens_in"),
+        (
+            "run.kv_cache_free_gpu_mem_fraction",
+            0.1,
+            r"GPU 0: the KV cache of target needs 20\.0 GiB, its fraction 0\.1 gives 6\.5; raise",
+        ),
     ],
 )
-def test_step_that_drops_drafts_in_silence_is_reported(changed, settings, requests, good):
-    engines = engines_of(changed("llama-3.1-70b", settings))
-    [finding] = preflight.examine_steps(engines, requests)
-    assert finding.subject == "target: one step"
-    assert finding.good is good
-
-
-def test_step_drops_no_drafts_without_chunked_context(changed):
-    settings = {"run.enable_chunked_context": False, "build.max_num_tokens": 131072}
-    path = changed("llama-3.1-70b", {f"engines.target.{key}": v for key, v in settings.items()})
-    assert not [*preflight.examine_steps(engines_of(path), 32)]
-
-
-@pytest.mark.parametrize(
-    ("name", "gpus", "host", "good"),
-    [
-        ("llama-3.1-405b", 4, None, None),  # 1138 GiB, and the GPUs hold 562
-        ("llama-3.1-405b", 4, 500, False),
-        ("llama-3.1-405b", 4, 600, True),
-        ("llama-3.1-405b", 9, 0, True),
-        ("llama-3.1-70b", 1, 30, False),  # 199 GiB, and the GPU holds 140
-        ("llama-3.1-70b", 2, 30, True),
-    ],
-)
-def test_memory_for_quantizing_is_checked(shipped, name, gpus, host, good):
-    seen = dict.fromkeys(range(gpus), H200)
-    findings = [*preflight.examine_quantizing(engines_of(shipped(name)), seen, host)]
-    assert {f.subject: f.good for f in findings} == {
-        "draft: quantizing": True,
-        "target: quantizing": good,
-    }
-
-
-def test_what_quantizing_needs_is_said_in_one_line(shipped):
-    *_, target = preflight.examine_quantizing(engines_of(shipped("llama-3.1-405b")), {}, 500.0)
-    assert target.found == (
-        "756 GiB unquantized and 382 GiB fp8 weights; GPUs hold 562, host memory must hold 576 "
-        "(500 free)"
-    )
-
-
-def test_engine_that_is_not_quantized_needs_no_calibration(shipped):
-    assert not [*preflight.examine_quantizing(engines_of(shipped("llama-2-7b-13b")), {}, 1.0)]
-
-
-def test_nvidia_smi_is_understood(tmp_path, monkeypatch):
-    write_tool(tmp_path / "nvidia-smi", "echo '0, 143771, 9.0'; echo '1, 24564, 8.9'")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    seen = preflight.seen_gpus()
-    assert seen[0].memory_gib == pytest.approx(140.4, abs=0.01)
-    assert seen[1].compute_capability == 8.9
-
-
-def test_missing_weights_and_tools_are_named(shipped, capsys):
-    path = shipped("llama-2-13b-prompt-lookup")
+def test_engines_that_do_not_fit_are_refused(changed, capsys, setting, value, message):
+    path = changed("llama-3.1-70b", of_the_target({setting: value}))
     assert main(["build", "--profile", str(path)]) == 1
-    shown = capsys.readouterr().err
-    for text in ("target: weights", "target: GPUs", "convert_checkpoint.py", "trtllm-build"):
-        assert text in shown
-    assert "checks failed; nothing was built" in shown
+    shown = capsys.readouterr()
+    assert re.search(message, shown.err)
+    assert shown.out == ""
+
+
+def test_size_of_the_gpu_may_be_unknown(shipped):
+    lines = memory_of(shipped("llama-2-7b-13b"))
+    assert [line.endswith("set gpu_memory_gib to check it") for line in lines] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "requests", "reported"),
+    [
+        ({}, 1, True),
+        ({"build.max_num_tokens": 131072}, 1, False),
+        ({"build.max_num_tokens": 131072}, 2, True),
+        ({"build.max_num_tokens": 131072, "run.enable_chunked_context": False}, 32, False),
+        ({"build.max_num_tokens": 352}, 32, True),  # 11 each: a token and a draft
+    ],
+)
+def test_step_that_may_drop_draft_tokens_is_reported(changed, settings, requests, reported):
+    engines = engines_of(changed("llama-3.1-70b", of_the_target(settings)))
+    assert len([*check_steps(engines, requests)]) == reported
+
+
+def test_step_without_room_for_a_draft_is_refused(changed):
+    engines = engines_of(changed("llama-3.1-70b", of_the_target({"build.max_num_tokens": 351})))
+    with pytest.raises(TandemError, match="351 leaves 10 tokens for each of 32 requests"):
+        [*check_steps(engines, 32)]
 
 
 def test_profile_without_tensorrt_engines_has_nothing_to_build(embedded_profile, capsys):
@@ -462,72 +380,5 @@ def test_checkpoint_that_nothing_converts_is_refused(shipped, models, tmp_path):
     (other / "tokenizer.json").write_bytes(
         (models / "Llama-2-13b-hf" / "tokenizer.json").read_bytes()
     )
-    with pytest.raises(TandemError, match="no converter known for model_type 'mamba', only for"):
+    with pytest.raises(TandemError, match="no converter for model_type 'mamba', only for"):
         steps_of(path)
-
-
-def write_tool(path, script):
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
-@pytest.fixture
-def tools(tmp_path, monkeypatch):
-    """NVIDIA's tools, as far as files go: each writes one and counts its calls."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    write = 'for w in "$@"; do case $w in --output_dir=*) out=${w#*=};; esac; done\n'
-    for name in ("python3", "trtllm-build"):
-        write_tool(
-            folder / name, f"{write}echo {name} >> {tmp_path}/calls; echo made > $out/config.json"
-        )
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder
-
-
-def calls(tmp_path):
-    return (tmp_path / "calls").read_text().split()
-
-
-def test_what_is_up_to_date_is_not_built_again(shipped, tools, tmp_path, capsys):
-    steps = steps_of(shipped("llama-2-13b-prompt-lookup"))
-    build.build(steps)
-    assert calls(tmp_path) == ["python3", "trtllm-build"]
-    build.build(steps)
-    assert calls(tmp_path) == ["python3", "trtllm-build"]
-    assert "2 of 2, target: trtllm-build: up to date" in capsys.readouterr().err
-    assert steps[1].log == tmp_path / "engines" / "llama-2-13b" / "target.log"
-
-
-def test_only_what_a_change_concerns_is_built_again(changed, shipped, tools, tmp_path):
-    build.build(steps_of(shipped("llama-2-13b-prompt-lookup")))
-    name = "engines.target.build.max_batch_size"
-    build.build(steps_of(changed("llama-2-13b-prompt-lookup", {name: 2})))
-    assert calls(tmp_path) == ["python3", "trtllm-build", "trtllm-build"]
-
-
-def test_engine_is_built_again_when_its_checkpoint_was_converted_anew(shipped, tools, tmp_path):
-    steps = steps_of(shipped("llama-2-13b-prompt-lookup"))
-    build.build(steps)
-    (steps[0].output / "config.json").write_text("another")
-    build.build(steps)
-    assert calls(tmp_path)[2:] == ["trtllm-build"]
-
-
-def test_failing_tool_ends_the_build_with_its_last_lines(shipped, tools, tmp_path, capsys):
-    write_tool(tools / "trtllm-build", "seq 100; echo out of memory; exit 3")
-    steps = steps_of(shipped("llama-2-13b-prompt-lookup"))
-    with pytest.raises(TandemError) as failed:
-        build.build(steps)
-    assert str(failed.value) == f"target: trtllm-build failed with status 3; log: {steps[1].log}"
-    shown = capsys.readouterr().err
-    assert shown.rstrip().endswith("99\n100\nout of memory")
-    assert "\n80\n" not in shown
-    with pytest.raises(TandemError):
-        build.build(steps)  # nothing was remembered
-
-
-def test_missing_tool_is_named(shipped, tools):
-    (tools / "trtllm-build").unlink()
-    with pytest.raises(TandemError, match="target: trtllm-build: trtllm-build: No such file"):
-        build.build(steps_of(shipped("llama-2-13b-prompt-lookup")))

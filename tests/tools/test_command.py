@@ -7,18 +7,16 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import yaml
 from checkpoints import write_empty, write_tokenizer
 
 from tandem.tools import cli as command
 from tandem.tools.commands import doctor
+from tandem.tools.commands.doctor import Finding
 from tandem.tools.commands.options import PROFILES, grpc_url, named_profile
 from tandem.tools.commands.verbs import VERBS
 from tandem.tools.errors import TandemError
-from tandem.tools.findings import Finding
 from tandem.tools.triton import install
 from tandem.tools.triton.perf_analyzer import find_perf_analyzer
 
@@ -47,11 +45,15 @@ def run(*arguments):
     [
         (["upp"], "no command 'upp'; did you mean 'up'?"),
         (["serve-it"], "no command 'serve-it'; known are up, generate, gateway, run"),
-        (["--profile", "p", "up"], "'--profile' stands before the command; say tandem COMMAND"),
+        (
+            ["--profile", "p", "up"],
+            "'--profile' must come after the command: tandem COMMAND",
+        ),
         (
             ["generate", "x", "--stream"],
             "unrecognized arguments: --stream; see tandem generate --help",
         ),
+        (["up", "--targt", "x"], "no option '--targt'; did you mean '--target'?"),
         (["render"], "the following arguments are required: --output; see tandem render --help"),
         (["up", "--http-port", "x"], "argument --http-port: x is not a port (0 picks a free one)"),
         (["up", "--http-port", "70000"], "70000 is not a port"),
@@ -245,52 +247,6 @@ def test_doctor_only_notes_a_port_that_is_taken(name):
 def test_doctor_looks_at_every_port_of_up():
     ports = {finding.subject for finding in doctor.examine() if finding.subject.endswith(" port")}
     assert ports == {"http port", "grpc port", "metrics port", "gateway port"}
-
-
-@pytest.fixture
-def examined(tmp_path, monkeypatch):
-    """What doctor says, on so many cores, of an emulated profile with so many loops."""
-    profile = yaml.safe_load((PROFILES / "emulated-zero.yaml").read_text())
-    for section in profile["engines"].values():
-        section["tokenizer"] = str(PROFILES / section["tokenizer"])
-    file = tmp_path / "profile.yaml"
-
-    def examine(*, instances, cores):
-        monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _: range(cores))
-        file.write_text(yaml.safe_dump(profile | {"instances": instances}))
-        findings = doctor.examine_profile(SimpleNamespace(profile=file))
-        return {finding.subject: finding for finding in findings}
-
-    return examine
-
-
-def test_doctor_looks_at_a_profile(examined):
-    found = examined(instances=1, cores=1)
-    assert found["profile"] == Finding("profile", "emulated-zero", good=True)
-    assert found["drafters"].found == "draft_model, prompt_lookup, hybrid, none"
-    assert "loops" not in found
-
-
-def test_doctor_says_what_is_wrong_with_a_profile(examined):
-    [(subject, finding)] = examined(instances=65, cores=128).items()
-    assert (subject, finding.found, finding.good) == ("profile", "cannot be served", False)
-    assert "instances: must be less than or equal to 32, not 65" in finding.fix
-
-
-@pytest.mark.parametrize(("instances", "cores", "good"), [(2, 3, True), (2, 2, None), (3, 2, None)])
-def test_doctor_notes_loops_without_a_core_of_their_own(examined, instances, cores, good):
-    loops = examined(instances=instances, cores=cores)["loops"]
-    assert (loops.found, loops.good) == (f"{instances} on {cores} cores", good)
-    assert loops.fix.endswith(f"where no core is idle: instances: {cores - 1}")
-
-
-def test_doctor_looks_at_no_profile_unless_it_is_named():
-    assert list(doctor.examine_profile(SimpleNamespace(profile=None))) == []
-
-
-def test_doctor_looks_at_a_profile_or_at_models(capsys):
-    assert run("doctor", "--profile", "embedded", "--target", "a/b") == 1
-    assert "--profile and --target exclude each other" in capsys.readouterr().err
 
 
 def test_doctor_says_which_python_has_no_shared_library(monkeypatch):

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -49,6 +50,16 @@ def test_options_become_inputs_and_what_is_left_out_is_not_sent():
 def test_wrong_option_is_named_in_one_line(arguments, message, capsys):
     assert command.main(["generate", "x", *arguments]) == 1
     assert capsys.readouterr().err.startswith(f"tandem: {message}")
+
+
+def test_warnings_of_an_answer_are_printed(monkeypatch, capsys):
+    def answered(_client, _model, _inputs, answer, _console):
+        answer.statistics = {"guide": {"warnings": ["uniqueItems is not enforced"]}}
+
+    monkeypatch.setattr(generate, "Client", MagicMock())
+    monkeypatch.setattr(generate, "show", answered)
+    assert command.main(["generate", "x"]) == 0
+    assert "\nwarning: uniqueItems is not enforced\n" in capsys.readouterr().err
 
 
 def test_missing_server_is_one_line_that_says_how_to_start_one(capsys):

@@ -8,7 +8,6 @@ import yaml
 
 from tandem.tools import cli as command
 from tandem.tools.benchmark.target_server import served_drafters
-from tandem.tools.commands.measuring import drafters_of
 from tandem.tools.commands.up import greeting
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
@@ -84,8 +83,8 @@ def test_its_file_travels_into_the_model_that_holds_the_loop(profile, tmp_path, 
 def test_commands_know_it(profile, monkeypatch, capsys):
     path = str(profile())
     served = served_drafters(deployment.load(Path(path)))
-    assert [kind.name for kind in drafters_of(served, ["repeat"])] == ["repeat"]
-    for verb in ("bench", "tune", "perf", "summarize"):
+    served.check("repeat")
+    for verb in ("bench", "perf", "summarize"):
         assert command.main([verb, "--profile", path, "--drafter", "oracle"]) == 1
         line = capsys.readouterr().err
         assert "--drafter oracle: own does not have it; it has draft_model, prompt_loo" in line

@@ -1,7 +1,6 @@
-"""`tandem perf`: the commands of the load generators, and where perf_analyzer comes from."""
+"""`tandem perf`: the requests and commands, and where perf_analyzer comes from."""
 
 import json
-import shlex
 import zipfile
 
 import pytest
@@ -13,55 +12,64 @@ from tandem.tools.triton import perf_analyzer
 from tandem.tools.triton.perf_analyzer import MEMBER, PerfAnalyzer, find_perf_analyzer
 
 RUNS = "#!/bin/sh\nexit 0\n"
+PRINTS = '#!/bin/sh\n[ "$1" = --version ] || { echo "$@, past $no_grpc_proxy"; exit 3; }\n'
 
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path, monkeypatch):
-    """No load generator on this machine, and an empty cache."""
+    """No perf_analyzer on this machine, and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(perf_analyzer.shutil, "which", lambda _: None)
 
 
 @pytest.fixture
-def wheel(tmp_path):
-    """A wheel whose program is a script."""
+def wheel(tmp_path, monkeypatch):
+    """Replace the downloaded program by a script; return a function that does so."""
     path = tmp_path / "tritonclient-2.51.0.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(MEMBER, RUNS)
-    return path
+
+    def write(program):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(MEMBER, program)
+
+    write(RUNS)
+    monkeypatch.setattr(perf_analyzer, "_download", lambda _: path)
+    return write
 
 
-def dry_run(capsys, *arguments):
-    """Return the lines that it prints, split as a shell would."""
-    assert command.main(["perf", "--dry-run", *arguments]) == 0
-    return [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+@pytest.fixture
+def printed(wheel, monkeypatch, capfd):
+    """Run `tandem perf` with a perf_analyzer that prints its arguments; return these."""
+    wheel(PRINTS)
+    monkeypatch.setattr(perf, "check", lambda *_: None)
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+
+    def run(*arguments):
+        assert command.main(["perf", *arguments]) == 3
+        lines = capfd.readouterr().out.splitlines()
+        return [line for line in lines if not line.startswith("$ ")]
+
+    return run
 
 
-def test_commands_ask_both_entries_of_the_profile(capsys, tmp_path):
-    whole, stream = dry_run(
-        capsys,
-        *("--profile", "emulated-zero", "--folder", str(tmp_path), "--concurrency", "1:4:2"),
+def test_both_entries_are_asked_with_the_given_load(printed, tmp_path):
+    whole, stream = printed(
+        *("--url", "h:1", "--folder", str(tmp_path), "--concurrency", "1:4:2"),
         *("--requests", "9", "--", "--percentile=99"),
     )
-    at = whole.index("-m")
-    assert whole[at:] == [
-        *("-m", "bls", "-u", "127.0.0.1:8001", "-i", "grpc"),
-        *("--input-data", str(tmp_path / "bls.json"), "--concurrency-range", "1:4:2"),
-        *("--request-count", "9", "-f", str(tmp_path / "bls.csv"), "--percentile=99"),
-    ]
-    assert stream[at : at + 8] == [
-        *("-m", "bls_stream", "-u", "127.0.0.1:8001", "-i", "grpc"),
-        *("--async", "--streaming"),
-    ]
+    assert whole == (
+        f"-m bls -u h:1 -i grpc --input-data {tmp_path}/bls.json --concurrency-range 1:4:2 "
+        f"--request-count 9 -f {tmp_path}/bls.csv --percentile=99, past "
+    )
+    assert stream.startswith("-m bls_stream -u h:1 -i grpc --async --streaming ")
 
 
-def test_requests_are_flat_lists_of_what_was_asked_for(capsys, tmp_path):
+def test_requests_are_flat_lists_of_what_was_asked_for(printed, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\ntwo\nthree\n")
-    dry_run(
-        capsys,
+    printed(
         *("--url", "h:1", "--prompts", str(prompts), "--limit", "2", "--max-tokens", "5"),
-        *("--drafter", "none", "--entry", "bls_stream", "--folder", str(tmp_path)),
+        *("--drafter", "none", "--num-draft-tokens", "auto", "--entry", "bls_stream"),
+        *("--folder", str(tmp_path)),
     )
     assert json.loads((tmp_path / "bls_stream.json").read_text())["data"] == [
         {
@@ -70,23 +78,17 @@ def test_requests_are_flat_lists_of_what_was_asked_for(capsys, tmp_path):
             "stream": [True],
             "exclude_input_in_output": [True],
             "drafter": ["none"],
+            "num_draft_tokens": [-1],
         }
         for text in ("one", "two")
     ]
     assert not (tmp_path / "bls.json").exists()
 
 
-def test_draft_length_may_be_auto(capsys, tmp_path):
-    dry_run(capsys, "--url", "h:1", "--num-draft-tokens", "auto", "--folder", str(tmp_path))
-    assert json.loads((tmp_path / "bls.json").read_text())["data"][0]["num_draft_tokens"] == [-1]
-
-
-def test_dry_run_names_no_program_that_is_not_there(capsys, tmp_path):
-    assert command.main(["perf", "--dry-run", "--url", "h:1", "--folder", str(tmp_path / "f")]) == 0
-    shown = capsys.readouterr()
-    assert {line.split()[0] for line in shown.out.splitlines()} == {"perf_analyzer"}
-    assert shown.err == "tandem: perf_analyzer is not here yet; tandem perf fetches it\n"
-    assert not (tmp_path / "cache").exists()
+def test_no_proxy_is_used_for_a_server_on_this_machine(printed):
+    assert [line.rpartition(" past ")[2] for line in printed("--url", "127.0.0.1:1")] == [
+        *["127.0.0.1"] * 2
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,6 @@ def test_dry_run_names_no_program_that_is_not_there(capsys, tmp_path):
         (["--concurrency", "1:x"], "argument --concurrency: '1:x' is neither a number nor begin"),
         (["--drafter", "magic"], "--drafter magic: embedded does not have it; it has draft_model"),
         (["--prompts", "absent.jsonl"], "--prompts absent.jsonl: no such file"),
-        (["--dry-run"], "--dry-run needs --folder DIR: the printed commands read the requests"),
         (["--url", "127.0.0.1:1"], "no server answers at 127.0.0.1:1"),
         (["--profile", "embedded", "--entry", "x"], "no entry 'x'; the profile has bls, bls_str"),
     ],
@@ -105,8 +106,8 @@ def test_perf_says_in_one_line_what_is_wrong(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_program_is_unpacked_once_with_its_libraries(wheel, tmp_path, monkeypatch):
-    monkeypatch.setattr(perf_analyzer, "_download", lambda folder: wheel)
+@pytest.mark.usefixtures("wheel")
+def test_program_is_unpacked_once_with_its_libraries(tmp_path, monkeypatch):
     ours = find_perf_analyzer()
     assert ours.binary.is_relative_to(tmp_path / "cache" / "tandem")
     assert {path.name for path in ours.libraries.iterdir()} == {"libb64.so.0d", "libcudart.so.12"}
@@ -116,6 +117,7 @@ def test_program_is_unpacked_once_with_its_libraries(wheel, tmp_path, monkeypatc
     assert find_perf_analyzer() == ours
 
 
+@pytest.mark.usefixtures("wheel")
 def test_program_on_the_path_is_preferred_if_it_runs(tmp_path, monkeypatch):
     program = tmp_path / "perf_analyzer"
     program.write_text(RUNS)
@@ -123,30 +125,10 @@ def test_program_on_the_path_is_preferred_if_it_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(perf_analyzer.shutil, "which", lambda _: str(program))
     assert find_perf_analyzer() == PerfAnalyzer(program)
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert perf_analyzer.expected_perf_analyzer().binary != program
+    assert find_perf_analyzer().binary != program
 
 
 def test_failed_download_is_one_line(monkeypatch):
     monkeypatch.setattr(perf_analyzer, "PACKAGE", "no such package")
     with pytest.raises(TandemError, match=r"pip cannot download no such package: .*; put a perf"):
         find_perf_analyzer()
-
-
-@pytest.fixture
-def load_generator(wheel, monkeypatch):
-    """One that says which entry it asks, and past which proxy, and ends with 3."""
-    program = '#!/bin/sh\n[ "$1" = --version ] || { echo "$2 by $no_grpc_proxy"; exit 3; }\n'
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(MEMBER, program)
-    monkeypatch.setattr(perf_analyzer, "_download", lambda folder: wheel)
-    monkeypatch.setattr(perf, "_check_entries", lambda *_: None)
-    monkeypatch.delenv("no_grpc_proxy", raising=False)
-
-
-@pytest.mark.usefixtures("load_generator")
-@pytest.mark.parametrize(("url", "direct"), [("h:1", ""), ("127.0.0.1:1", "127.0.0.1")])
-def test_exit_status_is_the_load_generators_and_no_proxy_is_near(capfd, url, direct):
-    assert command.main(["perf", "--url", url]) == 3
-    shown = capfd.readouterr().out.splitlines()
-    asked = [line for line in shown if not line.startswith("$ ")]
-    assert asked == [f"bls by {direct}", f"bls_stream by {direct}"]

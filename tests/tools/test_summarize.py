@@ -27,7 +27,7 @@ from tandem.tools.profiles.config_strings import PromptLookupConfig
 
 DOCUMENTS = """--test_hf --test_trt_llm --check_accuracy --hf_model_dir hf --engine_dir ./target \
 --batch_size=1 --prompt_lookup_config="[10,2,[0]]" --kv_cache_enable_block_reuse"""
-ITEMS = [Item("one", "a", "the cat sat"), Item("two", "b", "the dog")]
+ITEMS = [Item("a", "the cat sat", "one"), Item("b", "the dog", "two")]
 
 
 def options(line):
@@ -63,17 +63,16 @@ def test_command_of_the_documents_is_understood():
     assert (given.test_hf, given.check_accuracy, str(given.hf_model_dir)) == (True, True, "hf")
     assert given.rouge1_threshold == 15
     drafting = summarize.run_options.read_drafting(given)
-    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
+    assert drafting == DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--batch-size 2", "--batch-size 2: prompts are asked one by one; say --batch-size 1"),
+        ("--batch-size 2", "argument --batch-size: invalid choice: 2 (choose from 1)"),
         ("--url h:1 --profile p", "--url and --profile exclude each other"),
         ("--engine-dir e --profile p", "--profile and --engine-dir exclude each other"),
         ("--draft-engine-dir d", "--draft-engine-dir needs --engine-dir, the model that it drafts"),
-        ("--num-beams 4", "--num-beams 4: beam search cannot verify drafts"),
         ("--dataset absent.jsonl", "absent.jsonl: No such file or directory"),
         ("--drafter none", "nothing to compare with drafter 'none'; say --drafter draft_model"),
         ("--url h:1 --test-hf", "--test-hf needs --hf-model-dir, the target's checkpoint"),
@@ -104,7 +103,7 @@ def test_missing_rouge_is_one_line_that_says_how_to_get_it(monkeypatch, capsys):
 
 
 def test_strings_decide_what_is_compared_then_the_option():
-    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig(10, 2, (0,)))
+    lookup = DraftingOptions(prompt_lookup=PromptLookupConfig.parse("[10,2,[0]]"))
     assert speculation_of(None, lookup, None) == lookup.inputs
     assert speculation_of("hybrid", lookup, None) == {**lookup.inputs, entry.DRAFTER: "hybrid"}
     only = {entry.DRAFTER: "draft_model"}
@@ -131,7 +130,7 @@ def test_control_is_not_compared_with_itself(tmp_path):
 
 def test_items_are_primed_and_then_asked_in_turns():
     client = ScriptedClient()
-    items = [ITEMS[0]._replace(stop=("!",)), ITEMS[1]]
+    items = [replace(ITEMS[0], stop=("!",)), ITEMS[1]]
     asked = options("--max-output-len 30")
     control, speculative = answer_in_turns(client, "m", items, {entry.DRAFTER: "hybrid"}, asked)
     assert client.asked == [
@@ -220,22 +219,25 @@ def test_shipped_items_are_functions_without_their_docstrings():
         compile(f'{item.text}{item.summary}"""\n', item.id, "exec")
 
 
-def test_items_may_have_no_name_and_several_stop_strings(tmp_path):
+def test_items_may_have_no_id_and_several_stop_strings(tmp_path):
     path = tmp_path / "items.jsonl"
     rows = [{"text": "a", "summary": "b", "stop": stop} for stop in (".", ["x", "y"])]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert read_items(path) == [Item("1", "a", "b", (".",)), Item("2", "a", "b", ("x", "y"))]
+    assert read_items(path) == [Item("a", "b", "1", (".",)), Item("a", "b", "2", ("x", "y"))]
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": "a"}, "items.jsonl:1: no string under summary"),
-        ({"text": 1, "summary": "b"}, "items.jsonl:1: no string under text"),
-        ({"text": "a", "summary": "b", "stop": [""]}, "items.jsonl:1: stop is neither a string"),
+        ({"text": "a"}, "items.jsonl:1: summary: is missing"),
+        ({"text": 1, "summary": "b"}, "items.jsonl:1: text: must be a valid string, not 1"),
+        (
+            {"text": "a", "summary": "b", "stop": [""]},
+            "stop: String should have at least 1",
+        ),
     ],
 )
-def test_item_that_is_none_is_named(tmp_path, row, message):
+def test_line_of_a_wrong_item_is_named(tmp_path, row, message):
     (tmp_path / "items.jsonl").write_text(json.dumps(row))
     with pytest.raises(TandemError, match=message):
         read_items(tmp_path / "items.jsonl")

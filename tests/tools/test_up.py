@@ -11,7 +11,7 @@ from checkpoints import write_empty, write_tokenizer
 
 from tandem.gateway import server as gateway_server
 from tandem.tools import cli as command
-from tandem.tools.commands import front, up
+from tandem.tools.commands import up
 from tandem.tools.commands.options import named_profile
 from tandem.tools.profiles import deployment
 
@@ -60,7 +60,7 @@ def test_greeting_asks_the_server_by_its_port_and_a_prompt_for_any_model(own):
     assert curl[2] == "http://127.0.0.1:1/v2/models/bls_stream/generate_stream"
 
 
-def test_models_that_know_nothing_but_python_are_asked_for_python():
+def test_greeting_of_the_demo_asks_for_python():
     planned = deployment.load(named_profile(Path("emulated-zero")))
     told, generate, curl = rows(planned)
     assert generate[-1] == "def main():"
@@ -72,7 +72,7 @@ def test_models_that_know_nothing_but_python_are_asked_for_python():
 @pytest.mark.parametrize(
     ("variables", "opens"), [({}, False), ({"DISPLAY": ":0"}, True), ({"BROWSER": "b"}, True)]
 )
-def test_page_is_opened_where_there_is_a_browser(monkeypatch, variables, opens):
+def test_page_is_opened_if_there_is_a_browser(monkeypatch, variables, opens):
     opened = []
     monkeypatch.setattr(up.webbrowser, "open", opened.append)
     for name in up.SCREENS:
@@ -83,21 +83,27 @@ def test_page_is_opened_where_there_is_a_browser(monkeypatch, variables, opens):
     assert opened == (["http://127.0.0.1:8080"] if opens else [])
 
 
-@pytest.mark.parametrize("opens", [False, True])
-def test_open_objects_reaches_the_gateway(own, monkeypatch, opens):
+def test_options_reach_the_gateway(own, monkeypatch):
     made = []
     server = SimpleNamespace(**vars(SERVER), wait=lambda **_: None)
     monkeypatch.setattr(up, "start", lambda *_: server)
     monkeypatch.setattr(up, "stop", lambda _: None)
-    monkeypatch.setattr(front, "application", made.append)
+    monkeypatch.setattr(up, "application", made.append)
     monkeypatch.setattr(gateway_server, "serving", lambda *_: nullcontext())
-    parser = argparse.ArgumentParser()
-    up.add_options(parser)
-    words = ["--gateway-port", "0", *["--open-objects"][: int(opens)]]
-    up._serve(own, Path("/tmp"), parser.parse_args(words))
-    assert [settings.open_objects for settings in made] == [opens]
+
+    def settings(*words):
+        parser = argparse.ArgumentParser()
+        up.add_options(parser)
+        up._serve(own, Path("/tmp"), parser.parse_args(["--gateway-port", "0", *words]))
+        return made[-1].api_key, made[-1].open_objects
+
+    monkeypatch.delenv("TANDEM_API_KEY", raising=False)
+    assert settings() == (None, False)
+    monkeypatch.setenv("TANDEM_API_KEY", "variable")
+    assert settings("--open-objects") == ("variable", True)
+    assert settings("--api-key", "option") == ("option", False)
 
 
-def test_page_cannot_be_opened_where_there_is_no_gateway(capsys):
+def test_page_cannot_be_opened_without_a_gateway(capsys):
     assert command.main(["up", "--open", "--no-gateway"]) == 1
-    assert "--open shows the gateway's page; leave out --no-gateway" in capsys.readouterr().err
+    assert "--open needs the gateway; leave out --no-gateway" in capsys.readouterr().err

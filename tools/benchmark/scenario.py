@@ -1,4 +1,4 @@
-"""What is asked: prompts of one kind."""
+"""Prompts that are measured together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Inputs
-from tandem.tools.client.dataset import read_prompts_by_kind
+from tandem.tools.client.dataset import read_prompts
 
 # Ids that every vocabulary has, and that are not special tokens in those that number these first.
 LOWEST_ID, HIGHEST_ID = 300, 1000
@@ -24,11 +24,14 @@ class Scenario(NamedTuple):
 
 
 def scenarios_of_file(path: Path, limit: int) -> list[Scenario]:
-    """Return one scenario for each kind of prompt in a file, ``limit`` prompts each."""
-    return [
-        Scenario(kind, [{tensors.TEXT_INPUT: text} for text in texts[:limit]])
-        for kind, texts in read_prompts_by_kind(path).items()
-    ]
+    """Return a scenario for each kind of prompt in a file, with ``limit`` prompts.
+
+    Prompts without a kind have the file's name.
+    """
+    kinds: dict[str, list[Inputs]] = {}
+    for prompt in read_prompts(path):
+        kinds.setdefault(prompt.kind or path.stem, []).append({tensors.TEXT_INPUT: prompt.text})
+    return [Scenario(kind, prompts[:limit]) for kind, prompts in kinds.items()]
 
 
 def scenarios_of_lengths(lengths: Sequence[int], limit: int) -> list[Scenario]:

@@ -30,12 +30,19 @@ class TargetServer:
 
 @dataclass(frozen=True)
 class ServedDrafters:
-    """What requests to a server may choose. server: what it is called. kinds: their rows."""
+    """What requests to a server may choose. server: its name. kinds: of the drafters."""
 
     server: str
     kinds: Mapping[DrafterName, DrafterKind]
     default: DrafterName
     max_draft_len: int
+
+    def check(self, name: DrafterName) -> None:
+        """Raise TandemError if requests can't choose this drafter."""
+        if name not in self.kinds:
+            raise TandemError(
+                f"--drafter {name}: {self.server} does not have it; it has {', '.join(self.kinds)}"
+            )
 
 
 def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
@@ -50,7 +57,7 @@ def served_drafters(target: Deployment | TargetServer) -> ServedDrafters:
         return ServedDrafters(
             server=target.url,
             kinds={
-                # Of a drafter that the deployment brings, the server knows only the name.
+                # The server knows only the name of a drafter that the deployment brings.
                 name: DRAFTERS.get(name)
                 or DrafterKind(name=name, description="the deployment's", module="")
                 for name in json.loads(entry.parameters["drafters"])

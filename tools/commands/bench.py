@@ -1,61 +1,241 @@
-"""`tandem bench`: the speedup of speculation on a live server, over the control."""
+"""`tandem bench`: the speedup of speculation on a live server, compared with the baseline."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
-from tandem.tools.benchmark.scenario import scenarios_of_lengths
-from tandem.tools.benchmark.target_server import served_drafters
-from tandem.tools.benchmark.variant import variants_of
-from tandem.tools.commands import measuring
-from tandem.tools.commands.options import at_least
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tandem.bls.settings import DRAFT_AHEAD
+from tandem.contract import entry as tensors
+from tandem.contract.tensor import Tensor
+from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
+from tandem.tools.benchmark.report import Report
+from tandem.tools.benchmark.scenario import scenarios_of_file, scenarios_of_lengths
+from tandem.tools.benchmark.statistics import statistics_of
+from tandem.tools.benchmark.target_server import (
+    ServedDrafters,
+    TargetServer,
+    name_of,
+    served_drafters,
+    target_server,
+)
+from tandem.tools.benchmark.variant import CONTROL, Variant, variants_of
+from tandem.tools.client.client import MODEL, Value
+from tandem.tools.client.terminal import console_of_width
+from tandem.tools.commands.chosen import add_deployment, planned_of
+from tandem.tools.commands.options import (
+    add_count,
+    add_prompts,
+    add_url,
+    at_least,
+    draft_length,
+    drafter_names,
+    prompts_file,
+    write_json,
+)
+from tandem.tools.errors import TandemError
+from tandem.tools.profiles.deployment import Deployment
+
+WIDTH = 132  # if the output is not a terminal
+Item = TypeVar("Item")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    prompts = measuring.add_measuring(parser, max_tokens=128, repetitions=5, streamed=1)
+    server = parser.add_argument_group("server")
+    add_deployment(server)
+    add_url(server)
+    server.add_argument(
+        "--model",
+        metavar="NAME",
+        help=f"The entry of that server to ask; needs --url (default: {MODEL}).",
+    )
+    prompts = parser.add_argument_group("prompts")
+    add_prompts(prompts, "one per line, or JSONL, in which each `kind` is a scenario")
+    add_count(prompts, "--limit", "The number of prompts per scenario", 8)
+    add_count(prompts, "--max-tokens", "The maximum number of tokens per answer", 128)
     prompts.add_argument(
         "--input-tokens",
-        type=measuring.several(at_least(1)),
+        type=several(at_least(1)),
         default=(),
         metavar="N,N",
         help="Lengths of random prompts, a scenario for each, instead of the demo's prompts.",
     )
-    variants = measuring.add_variants(
-        parser, drafters="the profile's own", lengths="as served", ngrams=(None,)
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument(
+        "--temperature", type=float, metavar="X", help="The temperature (default: greedy)."
+    )
+    add_count(
+        sampling,
+        "--seed",
+        "The seed of sampled answers (default: 1; with --use-draft-logits none, because a seed "
+        "turns drafting ahead off there).",
+        least=0,
+    )
+    sampling.add_argument(
+        "--use-draft-logits",
+        action="store_true",
+        help="Accept draft tokens by probability instead of comparing ids.",
+    )
+    measurement = parser.add_argument_group("measurement")
+    add_count(measurement, "--repetitions", "The number of answers to each prompt", 5)
+    add_count(
+        measurement,
+        "--streamed",
+        "The number of further answers to each prompt that are streamed, to measure latencies",
+        1,
+        least=0,
+    )
+    parser.add_argument_group("output").add_argument(
+        "--json", type=Path, metavar="FILE", help="The file to write all statistics to."
+    )
+    variants = parser.add_argument_group("what to compare")
+    variants.add_argument(
+        "--drafter",
+        type=several(str),
+        default=(),
+        metavar="NAME,NAME",
+        help=f"The drafters: {drafter_names()} (default: the profile's own).",
+    )
+    variants.add_argument(
+        "--num-draft-tokens",
+        type=several(draft_length),
+        default=(None,),
+        metavar="N,N",
+        help="The draft lengths, in tokens or auto (default: as served).",
+    )
+    variants.add_argument(
+        "--max-matching-ngram-size",
+        type=several(at_least(1)),
+        default=(None,),
+        metavar="N,N",
+        help="The longest n-grams that prompt lookup searches for (default: as served).",
     )
     variants.add_argument(
         "--draft-ahead",
-        type=measuring.several(measuring.draft_ahead),
+        type=several(draft_ahead),
         default=(None,),
         metavar="NAME,NAME",
-        help="Whether a draft model drafts for the next round while the target verifies: auto, "
-        "true, false (default: as served).",
+        help="Whether a draft model drafts for the next round while the target verifies: "
+        f"{', '.join(DRAFT_AHEAD)} (default: as served).",
     )
     parser.add_argument_group("load").add_argument(
         "--concurrency",
-        type=measuring.several(at_least(1)),
+        type=several(at_least(1)),
         default=(1,),
         metavar="N,N",
-        help="The numbers of requests at once (default: 1).",
+        help="The numbers of concurrent requests (default: 1).",
     )
 
 
+def several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+    """Return a reader of values separated by commas."""
+    return lambda text: tuple(read(part.strip()) for part in text.split(","))
+
+
+def draft_ahead(text: str) -> str:
+    if text not in DRAFT_AHEAD:
+        raise argparse.ArgumentTypeError(f"'{text}' given, must be {', '.join(DRAFT_AHEAD)}")
+    return text
+
+
 def run(options: argparse.Namespace) -> int:
-    target = measuring.chosen_target(options)
+    folder = options.json.absolute().parent if options.json else None
+    if folder is not None and not folder.is_dir():
+        raise TandemError(f"cannot write {options.json}: no folder {folder}")
+    target = planned_of(options) or TargetServer(options.url, options.model or MODEL)
     scenarios = scenarios_of_lengths(options.input_tokens, options.limit)
     if options.prompts or not scenarios:
-        scenarios += measuring.prompts_of(options)
-    served = served_drafters(target)
-    # Without a choice it is the profile's default alone: each further one takes its time.
-    drafters = measuring.drafters_of(served, options.drafter)
-    variants = variants_of(
-        drafters if options.drafter else drafters[:1],
-        measuring.lengths_of(served, options.num_draft_tokens, (None,)),
+        scenarios += scenarios_of_file(prompts_file(options.prompts), options.limit)
+    variants = chosen_variants(served_drafters(target), options)
+    more: dict[Tensor, Value] = {}
+    if options.temperature is not None:
+        # A temperature of 1 alone doesn't ask for sampling: NVIDIA's clients always send it.
+        more = {tensors.TEMPERATURE: options.temperature, tensors.TOP_P: 1.0}
+        if options.seed is not None or not options.use_draft_logits:
+            more[tensors.SEED] = 1 if options.seed is None else options.seed
+    plan = LoadPlan(
+        scenarios=scenarios,
+        variants=variants,
+        nums_streams=sorted(set(options.concurrency)),
+        max_tokens=options.max_tokens,
+        repetitions=options.repetitions,
+        streamed=options.streamed,
+        more=more,
+    )
+    report = measure(target, plan)
+    console = console_of_width(WIDTH)
+    for table in report.tables():
+        console.print(table, highlight=False)
+        console.print()
+    if options.temperature is None or not options.use_draft_logits:
+        for line in report.differences():
+            console.print(f"different: {line}", style="red", markup=False, highlight=False)
+    if options.json:
+        write_json(options.json, report.as_json())
+    return 0
+
+
+def chosen_variants(served: ServedDrafters, options: argparse.Namespace) -> list[Variant]:
+    """Return the baseline and the variants that the options ask for.
+
+    Raises TandemError if the server can't run one of them.
+    """
+    if CONTROL.drafter not in served.kinds:
+        raise TandemError("the target drafts by itself, so no request can be the baseline")
+    for name in options.drafter:
+        served.check(name)
+    own = [served.default, *(name for name in served.kinds if name != served.default)]
+    drafting = [name for name in own if served.kinds[name].drafts_in_loop]
+    if not drafting:
+        raise TandemError(f"{served.server} has no drafter to measure")
+    most = served.max_draft_len
+    for length in options.num_draft_tokens:
+        if length and length > most:
+            raise TandemError(
+                f"--num-draft-tokens {length}: {served.server} verifies {most} draft tokens per "
+                f"round; give {most} or less"
+            )
+    return variants_of(
+        [served.kinds[name] for name in options.drafter or drafting[:1]],
+        options.num_draft_tokens,
         options.max_matching_ngram_size,
         use_draft_logits=options.use_draft_logits,
         draft_aheads=options.draft_ahead,
     )
-    nums_streams = sorted(set(options.concurrency))
-    report = measuring.measure(options, target, scenarios, variants, nums_streams)
-    measuring.show(options, report)
-    return 0
+
+
+def measure(target: Deployment | TargetServer, plan: LoadPlan) -> Report:
+    with target_server(target) as server:
+        if plan.streamed and not server.streams:
+            print(f"tandem: '{server.entry}' doesn't stream: no latencies", file=sys.stderr)
+            plan = replace(plan, streamed=0)
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ) as progress:
+            task = progress.add_task("", total=plan.num_answers)
+
+            def answered(variant: Variant) -> None:
+                progress.update(task, advance=1, description=str(variant))
+
+            with LoadGenerator(server.url, server.entry, plan, answered) as generator:
+                cells = generator.cells()
+    settings = {
+        "prompts": {scenario.name: len(scenario.prompts) for scenario in plan.scenarios},
+        "max_tokens": plan.max_tokens,
+        "repetitions": plan.repetitions,
+        "streamed": plan.streamed,
+        "inputs": {str(tensor): value for tensor, value in plan.more.items()},
+    }
+    return Report(name_of(target), settings, statistics_of(cells))

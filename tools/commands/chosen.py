@@ -1,9 +1,9 @@
-"""The options that say what to deploy, or which running server to ask."""
+"""The options that choose a deployment to serve, or a running server to ask."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tandem.tools.commands.options import Options, add_profile, chosen_profile
@@ -14,15 +14,9 @@ from tandem.tools.models.weights import Description
 from tandem.tools.profiles import deployment
 from tandem.tools.profiles.deployment import Deployment
 
-DRAFT_ALONE = "--draft needs --target, the model that it drafts for"
-
 
 def add_deployment(group: Options) -> None:
     add_profile(group)
-    add_models(group)
-
-
-def add_models(group: Options) -> None:
     group.add_argument(
         "--target",
         metavar="MODEL",
@@ -37,28 +31,33 @@ def add_models(group: Options) -> None:
 
 
 def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Deployment:
-    """Return what the options say, its models fetched; raise TandemError.
+    """Return the deployment that the options describe, its models fetched; raise TandemError.
 
-    here: it is to be served on this machine, whose memory must hold it.
+    here: it is served on this machine, so it must fit into memory.
     """
     if options.target is None:
         if options.draft is not None:
-            raise TandemError(DRAFT_ALONE)
+            raise TandemError("--draft needs --target, the model that it drafts for")
         return deployment.load(chosen_profile(options))
     if options.profile is not None:
         raise TandemError("--profile and --target exclude each other")
-    sources = chosen_models(options)
-    described = {}
-    for job, source in sources.items():
-        with about(job):
-            described[job] = source.describe()
-    planned = planned_models(sources, described)
+    sources: dict[Job, ModelSource] = {}
+    described: dict[Job, Description] = {}
+    for job in JOBS:
+        if (name := getattr(options, job)) is not None:
+            with about(job):
+                sources[job] = model_named(name)
+                described[job] = sources[job].describe()
+    # The small files are checked before the weights are fetched.
+    folders = {job: found.folder for job, found in described.items()}
+    planned = deployment.for_checkpoints(
+        folders["target"], folders.get("draft"), name=sources["target"].name, with_weights=False
+    )
     kv_cache_tokens: dict[str, int] = {}
     if here:
         fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
         fit.check()
         kv_cache_tokens = fit.kv_cache_tokens()
-    folders = {}
     for job, source in sources.items():
         with about(job):
             folders[job] = source.checkpoint()
@@ -70,33 +69,9 @@ def chosen_deployment(options: argparse.Namespace, *, here: bool = True) -> Depl
     )
 
 
-def chosen_models(options: argparse.Namespace) -> dict[Job, ModelSource]:
-    if options.target is None:
-        raise TandemError(DRAFT_ALONE)
-    sources: dict[Job, ModelSource] = {}
-    for job in JOBS:
-        if getattr(options, job) is not None:
-            with about(job):
-                sources[job] = model_named(getattr(options, job))
-    return sources
-
-
-def planned_models(
-    sources: Mapping[Job, ModelSource], described: Mapping[Job, Description]
-) -> Deployment:
-    """Check whether models fit together, by their small files; raise TandemError."""
-    draft = described.get("draft")
-    return deployment.for_checkpoints(
-        described["target"].folder,
-        draft.folder if draft else None,
-        name=sources["target"].name,
-        with_weights=False,
-    )
-
-
 @contextmanager
 def about(job: Job) -> Iterator[None]:
-    """Put the option that names a model before the text of an error."""
+    """Begin errors with the option that names the model."""
     try:
         yield
     except TandemError as error:
@@ -104,10 +79,10 @@ def about(job: Job) -> Iterator[None]:
 
 
 def planned_of(options: argparse.Namespace) -> Deployment | None:
-    """Return what is to be served; None where a server runs already."""
+    """Return the deployment to serve, or None if --url names a running server."""
     for name in ("profile", "target"):
         if options.url and getattr(options, name):
             raise TandemError(f"--url and --{name} exclude each other")
     if getattr(options, "model", None) and not options.url:
-        raise TandemError("--model needs --url: a profile says what its entries are called")
+        raise TandemError("--model needs --url: without it, the entry is the one that streams")
     return None if options.url else chosen_deployment(options)

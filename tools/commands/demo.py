@@ -1,16 +1,14 @@
-"""`tandem demo`: the same prompts with and without speculation, side by side."""
+"""`tandem demo`: the same prompts with and without speculation."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -18,10 +16,11 @@ from rich.text import Text
 
 from tandem.bls.drafters import registry as drafter_registry
 from tandem.contract import entry as tensors
-from tandem.tools.client.client import Answer, Client, inputs_for
+from tandem.tools.client import dataset
+from tandem.tools.client.client import Answer, Answers, Client, inputs_for
+from tandem.tools.client.dataset import Prompt
 from tandem.tools.client.terminal import STYLES, coloured, console_of_width, show
 from tandem.tools.commands.options import EMBEDDED, PROMPTS
-from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving
 
@@ -30,28 +29,20 @@ MAX_TOKENS = 96
 REPEATS = 3
 CONTROL = drafter_registry.CONTROL.name
 PROMPT_LINES = 8  # of a prompt, the last ones are shown
-WIDTH = 100  # where the output is not a terminal
-
-
-class DemoPrompt(NamedTuple):
-    """A text to go on from, its name, and its kind: a completion, or an edit of what it holds."""
-
-    id: str
-    kind: str
-    text: str
+WIDTH = 100  # if the output is not a terminal
 
 
 @dataclass(frozen=True)
 class PromptComparison:
-    """One prompt, answered several times with each drafter. Greedy, so each says one text."""
+    """One prompt, answered several times without and with a drafter, greedily."""
 
-    prompt: DemoPrompt
+    prompt: Prompt
     control: Sequence[Answer]
     speculative: Sequence[Answer]
 
     @property
     def difference(self) -> str | None:
-        """Where a text differs from the control's first; None where all are the same."""
+        """Say where a text differs from the first one; None if all are the same."""
         wanted = self.control[0].text
         for answer in (*self.control, *self.speculative):
             if answer.text != wanted:
@@ -64,47 +55,27 @@ class PromptComparison:
         return None
 
 
-@dataclass(frozen=True)
-class ComparisonRow:
-    """What one row of the table says. Seconds are medians over the repeats."""
-
-    num_tokens: int
-    control_seconds: float
-    seconds: float
-    num_rounds: int
-    num_draft_tokens: int
-    num_accepted_tokens: int
-    identical: bool
-
-    @classmethod
-    def of(cls, comparison: PromptComparison) -> ComparisonRow:
-        answer = comparison.speculative[0]
-        return cls(
-            num_tokens=answer.num_tokens,
-            control_seconds=median(answer.seconds for answer in comparison.control),
-            seconds=median(answer.seconds for answer in comparison.speculative),
-            **answer.totals._asdict(),
-            identical=comparison.difference is None,
+def cells(comparisons: Sequence[PromptComparison]) -> list[str]:
+    """Return a row of the table: of one prompt, or of several together."""
+    answers = Answers([comparison.speculative[0] for comparison in comparisons])
+    control_seconds, seconds = (
+        sum(median(answer.seconds for answer in repeats) for repeats in column)
+        for column in (
+            [comparison.control for comparison in comparisons],
+            [comparison.speculative for comparison in comparisons],
         )
-
-    @classmethod
-    def total(cls, rows: Sequence[ComparisonRow]) -> ComparisonRow:
-        names = [field.name for field in fields(cls) if field.name != "identical"]
-        sums: dict[str, Any] = {n: sum(getattr(row, n) for row in rows) for n in names}
-        return cls(**sums, identical=all(row.identical for row in rows))
-
-    @property
-    def cells(self) -> list[str]:
-        drafted = self.num_draft_tokens
-        return [
-            str(self.num_tokens),
-            f"{self.num_tokens / self.control_seconds:.1f}",
-            f"{self.num_tokens / self.seconds:.1f}",
-            f"{self.control_seconds / self.seconds:.2f}x",
-            f"{self.num_accepted_tokens / drafted:.0%}" if drafted else "-",
-            f"{self.num_tokens / self.num_rounds:.2f}" if self.num_rounds else "-",
-            "yes" if self.identical else "NO",
-        ]
+    )
+    acceptance, per_round = answers.acceptance_rate, answers.tokens_per_round
+    identical = all(comparison.difference is None for comparison in comparisons)
+    return [
+        str(answers.num_tokens),
+        f"{answers.num_tokens / control_seconds:.1f}",
+        f"{answers.num_tokens / seconds:.1f}",
+        f"{control_seconds / seconds:.2f}x",
+        "-" if acceptance is None else f"{acceptance:.0%}",
+        "-" if per_round is None else f"{per_round:.2f}",
+        "yes" if identical else "NO",
+    ]
 
 
 def add_options(_: argparse.ArgumentParser) -> None:
@@ -125,36 +96,32 @@ def run(_: argparse.Namespace) -> int:
     return report(comparisons, planned.loop_settings().drafter, console)
 
 
-def read_prompts(path: Path) -> list[DemoPrompt]:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise TandemError(f"{path}: {error.strerror}; the demo wants a checkout") from error
-    read = [json.loads(line) for line in lines]
-    prompts = [DemoPrompt(entry["id"], entry["kind"], entry["prompt"]) for entry in read]
+def read_prompts(path: Path) -> list[Prompt]:
+    """Return the first prompts of each kind."""
+    prompts = dataset.read_prompts(path)
     kinds = dict.fromkeys(prompt.kind for prompt in prompts)
     of_kinds = ([p for p in prompts if p.kind == kind][:PROMPTS_OF_A_KIND] for kind in kinds)
     return [*chain.from_iterable(of_kinds)]
 
 
 class DemoRunner:
-    """Puts prompts to a server, as it is deployed and without drafts."""
+    """Asks a server with the deployment's own drafter and without drafts."""
 
     def __init__(self, client: Client, model: str, console: Console) -> None:
         self._client = client
         self._model = model
         self._console = console
 
-    def warm_up(self, prompts: Sequence[DemoPrompt]) -> None:
-        """Let both engines allocate what they need, and `auto` learn what their calls take."""
+    def warm_up(self, prompts: Sequence[Prompt]) -> None:
+        """Let both engines allocate memory, and `auto` learn the times of their calls."""
         for prompt in prompts:
             for drafter in (CONTROL, None):
                 self._answer(prompt, drafter)
 
-    def compare(self, prompt: DemoPrompt, heading: str) -> PromptComparison:
-        """Show an answer as it streams, then time it: in turns, so that both meet the same noise.
+    def compare(self, prompt: Prompt, heading: str) -> PromptComparison:
+        """Show an answer as it streams, then time answers in turns, with the same noise for both.
 
-        The timed answers come whole: a stream would make the control pay for a chunk a token.
+        The timed answers are not streamed, because the baseline would pay for a chunk per token.
         """
         self._console.print()
         self._console.rule(Text(heading), align="left", style="dim")
@@ -169,8 +136,8 @@ class DemoRunner:
                 speculative.append(self._answer(prompt, None))
         return PromptComparison(prompt, control, speculative)
 
-    def _answer(self, prompt: DemoPrompt, drafter: str | None) -> Answer:
-        """Ask with a drafter; None: with the deployment's own."""
+    def _answer(self, prompt: Prompt, drafter: str | None) -> Answer:
+        """Ask with a drafter, or with the deployment's own (None)."""
         more = {} if drafter is None else {tensors.DRAFTER: drafter}
         inputs = inputs_for(prompt.text, MAX_TOKENS, more, stream=False)
         return self._client.answer(self._model, inputs)
@@ -195,9 +162,9 @@ def report(comparisons: Sequence[PromptComparison], drafter: str, console: Conso
 
 
 def where_the_time_went(comparisons: Sequence[PromptComparison], drafter: str) -> str:
-    """Say what a round takes, by the engines' own clocks, and what the engines do not take of it.
+    """Say how long a round takes, and how much of that the engines, by their own clocks.
 
-    The rest weighs more the faster the engines are: it is why a fast machine gains less here.
+    The rest counts for more if the engines are fast, so a fast machine gains less here.
     """
     # The first was streamed.
     answers = [a for c in comparisons for a in c.speculative[1:] if a.statistics]
@@ -217,7 +184,7 @@ def where_the_time_went(comparisons: Sequence[PromptComparison], drafter: str) -
 
 
 def last_lines(text: str, count: int) -> str:
-    """Return the end of a text, marked where lines before it were left out."""
+    """Return the last lines of a text, after a mark if there are others."""
     lines = text.split("\n")
     return text if len(lines) <= count else "\n".join(["...", *lines[-count:]])
 
@@ -235,14 +202,12 @@ def _table(comparisons: Sequence[PromptComparison], drafter: str) -> Table:
         "identical\ntext",
     ):
         table.add_column(heading, justify="right", vertical="bottom")
-    rows = [(c.prompt, ComparisonRow.of(c)) for c in comparisons]
-    for kind in dict.fromkeys(prompt.kind for prompt, _ in rows):
-        of_kind = [(prompt.id, row) for prompt, row in rows if prompt.kind == kind]
-        for name, row in of_kind:
-            table.add_row(name, *row.cells)
+    for kind in dict.fromkeys(comparison.prompt.kind for comparison in comparisons):
+        of_kind = [c for c in comparisons if c.prompt.kind == kind]
+        for comparison in of_kind:
+            table.add_row(comparison.prompt.id, *cells([comparison]))
         table.add_section()
-        total = ComparisonRow.total([row for _, row in of_kind])
-        table.add_row(f"all {kind}s", *total.cells, style="bold")
+        table.add_row(f"all {kind}s", *cells(of_kind), style="bold")
         table.add_section()
-    table.add_row("all", *ComparisonRow.total([row for _, row in rows]).cells, style="bold")
+    table.add_row("all", *cells(comparisons), style="bold")
     return table

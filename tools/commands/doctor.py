@@ -1,14 +1,14 @@
-"""`tandem doctor`: what this machine has, what serving misses, and how to fix that."""
+"""`tandem doctor`: what this machine has and lacks for serving, and how to fix that."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 
 from rich.console import Console
@@ -16,14 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from tandem.tools import extras
-from tandem.tools.commands.chosen import about, add_models, chosen_models, planned_models
 from tandem.tools.commands.front import PORT
-from tandem.tools.commands.options import add_profile, chosen_profile
 from tandem.tools.errors import TandemError
-from tandem.tools.findings import Finding
-from tandem.tools.models.fit import Job, fit_of
-from tandem.tools.models.weights import Description, gigabytes
-from tandem.tools.profiles import deployment
 from tandem.tools.profiles.machine import count_gpus, free_memory
 from tandem.tools.triton.install import PYTHON, WHEEL, find_libpython, find_triton
 from tandem.tools.triton.server import LOOPBACK, Ports, claim_ports
@@ -31,7 +25,7 @@ from tandem.tools.triton.supervisor import SHARED_MEMORY
 
 GLIBC = (2, 35)
 MEMORY_MB = 1536  # the embedded profile's bound
-SHARED_MEMORY_MB = 64  # a megabyte a model, and room for tensors
+SHARED_MEMORY_MB = 64  # a megabyte per model, and space for tensors
 INSTALL = extras.install("embedded")
 GGUF = f"GGUF files need it: {extras.install('gguf')}"
 FIXES = {
@@ -42,16 +36,22 @@ FIXES = {
 MARKS = {True: "[green]ok[/]", False: "[red]missing[/]", None: "[yellow]optional[/]"}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what to check besides")
-    add_profile(group, "The profile to check: a file, or a name in profiles/.")
-    add_models(group)
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. good: None if it is absent but optional."""
+
+    subject: str
+    found: str
+    good: bool | None
+    fix: str = ""
 
 
-def run(options: argparse.Namespace) -> int:
-    if options.profile is not None and options.target is not None:
-        raise TandemError("--profile and --target exclude each other")
-    findings = [*examine(), *examine_profile(options), *examine_models(options)]
+def add_options(_: argparse.ArgumentParser) -> None:
+    """The command has no options."""
+
+
+def run(_: argparse.Namespace) -> int:
+    findings = list(examine())
     table = Table("", "what", "found", "fix", box=None, pad_edge=False)
     for finding in findings:
         fix = "" if finding.good else finding.fix
@@ -62,12 +62,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything that serving needs, in the order in which to fix it."""
+    """Check everything that serving needs, in the order in which to fix it."""
     system = f"{platform.system()} {platform.machine()}"
     good = system == "Linux x86_64"
     yield Finding("system", system, good, "use a Linux x86-64 machine or VM")
     if not good:
-        return  # the rest asks Linux
+        return  # the other checks need Linux
     yield _glibc()
     yield _libpython()
     yield _triton()
@@ -82,48 +82,6 @@ def examine() -> Iterator[Finding]:
     for package in ("gguf", "accelerate"):
         yield _package(package, optional=True)
     yield _package("tensorrt-llm", optional=True)
-
-
-def examine_profile(options: argparse.Namespace) -> Iterator[Finding]:
-    if options.profile is None:
-        return
-    try:
-        planned = deployment.load(chosen_profile(options))
-    except TandemError as error:
-        yield Finding("profile", "cannot be served", good=False, fix=str(error))
-        return
-    yield Finding("profile", planned.profile.name, good=True)
-    yield Finding("drafters", ", ".join(planned.drafters), good=True)
-    instances = planned.profile.instances
-    if instances > 1:  # a core each, and one for Triton and the engines
-        cores = len(os.sched_getaffinity(0))
-        fix = f"more loops gain nothing where no core is idle: instances: {max(1, cores - 1)}"
-        found = f"{instances} on {cores} cores"
-        yield Finding("loops", found, good=True if cores > instances else None, fix=fix)
-
-
-def examine_models(options: argparse.Namespace) -> Iterator[Finding]:
-    if options.target is None and options.draft is None:
-        return
-    described: dict[Job, Description] = {}
-    try:
-        sources = chosen_models(options)
-        for job, source in sources.items():
-            with about(job):
-                described[job] = found = source.describe()
-            size = f"{source.name}, {found.num_parameters / 1e6:,.0f} million weights"
-            if found.missing_bytes:
-                size += f", {gigabytes(found.missing_bytes)} to fetch"
-            yield Finding(job, size, good=True)
-        planned = planned_models(sources, described)
-    except TandemError as error:
-        yield Finding("models", "cannot be served", good=False, fix=str(error))
-        return
-    yield Finding("drafters", ", ".join(planned.drafters), good=True)
-    fit = fit_of(planned, {job: found.num_parameters for job, found in described.items()})
-    memory = f"{gigabytes(fit.needed)} needed, {gigabytes(fit.free)} free"
-    subject = "memory of the GPU" if fit.on_gpu else "memory for models"
-    yield Finding(subject, memory, fit.fits, "take a smaller model")
 
 
 def _glibc() -> Finding:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 from contextlib import suppress
 from pathlib import Path
 
 from tandem.gateway.settings import MEGABYTE, GatewaySettings
-from tandem.tools.commands.front import (
-    KEY_VARIABLE,
-    PORT,
-    add_open_objects,
-    application,
-    listening,
-    url_of,
-)
+from tandem.tools.commands.front import PORT, add_access, application, listening, url_of
 from tandem.tools.commands.options import add_url, at_least, port
-from tandem.tools.errors import TandemError
 from tandem.tools.triton.server import LOOPBACK
 
 
@@ -38,7 +29,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="A chat template to use instead of the tokenizer's own.",
     )
-    add_open_objects(serves)
     listens = parser.add_argument_group("where to listen")
     listens.add_argument(
         "--address", default=LOOPBACK, help="The address to listen on (default: %(default)s)."
@@ -50,41 +40,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=PORT,
         help="The port; 0 picks a free one (default: %(default)s).",
     )
-    admits = parser.add_argument_group("whom to let in")
-    admits.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help=f"Accept only requests that bring it as a bearer token (default: ${KEY_VARIABLE}).",
-    )
+    admits = parser.add_argument_group("requests")
+    add_access(admits)
     admits.add_argument(
         "--allow-origin",
         action="append",
         default=[],
         metavar="URL",
-        help="Let in a browser's pages from there; may be given more than once.",
+        help="An origin whose pages may call the gateway; can be repeated.",
     )
     admits.add_argument(
         "--max-body-mb",
         type=at_least(1),
         default=GatewaySettings.max_body_bytes // MEGABYTE,
         metavar="MB",
-        help="Refuse larger requests (default: %(default)s).",
+        help="The largest request (default: %(default)s).",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    template = options.chat_template
-    try:
-        if template is not None:
-            template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise TandemError(f"--chat-template: cannot read {template}: {reason}") from error
     settings = GatewaySettings(
         url=options.url,
         tokenizer=options.tokenizer,
-        chat_template=template,
-        api_key=options.api_key or os.environ.get(KEY_VARIABLE) or None,
+        chat_template=options.chat_template,
+        api_key=options.api_key,
         max_body_bytes=options.max_body_mb * MEGABYTE,
         allowed_origins=tuple(options.allow_origin),
         open_objects=options.open_objects,
@@ -93,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     with (
         listening(options.address, options.port, "--port") as bound,
-        suppress(KeyboardInterrupt),  # uvicorn raises what has ended it
+        suppress(KeyboardInterrupt),  # uvicorn raises the signal again
     ):
         from tandem.gateway.server import serve  # noqa: PLC0415  an extra
 

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from tandem.bls.drafters.registry import ENGINE
-from tandem.bls.settings import AUTO
+from tandem.bls.settings import AUTO, DRAFT_AHEAD
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import MODEL, URL, Answer, Client, Inputs, inputs_for
@@ -22,13 +22,13 @@ from tandem.tools.client.terminal import closing_line, show
 from tandem.tools.commands.options import add_url, drafter_names
 from tandem.tools.errors import TandemError
 
-# The inputs that an option sets, under the group of their options: input -> help.
+# group of options -> input -> help of the option that sets it
 GROUPS: Mapping[str, Mapping[Tensor, str]] = {
     "drafts": {
-        tensors.DRAFTER: f"Who drafts: {drafter_names(control=True)}.",
+        tensors.DRAFTER: f"The drafter: {drafter_names(control=True)}.",
         tensors.NUM_DRAFT_TOKENS: "The number of draft tokens per round, or auto.",
-        tensors.DRAFT_AHEAD: "Draft for the next round while the target verifies: auto, true or "
-        "false.",
+        tensors.DRAFT_AHEAD: "Draft for the next round while the target verifies: "
+        f"{', '.join(DRAFT_AHEAD)}.",
         tensors.PROMPT_LOOKUP_NUM_TOKENS: "The number of draft tokens per round if prompt lookup "
         "finds them.",
         tensors.MAX_MATCHING_NGRAM_SIZE: "The longest n-gram that prompt lookup searches for.",
@@ -106,11 +106,14 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             status = 130
     print(closing_line(answer), file=sys.stderr)
-    if options.explain and answer.statistics is not None:
-        if ENGINE.name in answer.statistics["by_drafter"]:
-            print("the target drafts by itself, and does not tell its rounds", file=sys.stderr)
+    statistics = answer.statistics or {}
+    for warning in (statistics.get("guide") or {}).get("warnings", ()):
+        print(f"warning: {warning}", file=sys.stderr)
+    if options.explain and statistics:
+        if ENGINE.name in statistics["by_drafter"]:
+            print("the target drafts by itself and doesn't report its rounds", file=sys.stderr)
         else:
-            Console(stderr=True).print(explanation(answer.statistics))
+            Console(stderr=True).print(explanation(statistics))
     return status
 
 
@@ -144,7 +147,7 @@ def _schema(path: str) -> str:
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    """Return the prompt as Python spells an argument: bytes that are not UTF-8 as surrogates."""
+    """Return the prompt, with surrogates for bytes that are not UTF-8, as in arguments."""
     if options.prompt != STANDARD_INPUT:
         return str(options.prompt)
     if options.json_schema == STANDARD_INPUT:

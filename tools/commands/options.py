@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how a wrong one is reported."""
+"""Options that several commands share, and how a wrong one is reported."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import NoReturn, TypeAlias
 
 import tandem
 from tandem.bls.drafters.registry import CONTROL, DRAFTERS
+from tandem.bls.settings import AUTO
 from tandem.tools.commands.verbs import VERBS
-from tandem.tools.errors import TandemError
+from tandem.tools.errors import TandemError, suggestion
 
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
 PROFILES = (Path(tandem.__file__).parent / "profiles").resolve()  # in a checkout, a link
 EMBEDDED = PROFILES / "embedded.yaml"
 DEMO = PROFILES.parent / "demo"
 PROMPTS = DEMO / "prompts.jsonl"
-ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may hold dots too: llama-3.1-70b
+ENDINGS = (".yaml", ".yml")  # of a profile's file; a name may have dots too: llama-3.1-70b
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,6 +30,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise TandemError(f"{message}; see {self.prog} --help")
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options; raise TandemError, with the nearest option for an unknown one.
+
+        Options may have underscores, as in NVIDIA's documents: ``--max_output_len``.
+        """
+        options, unknown = self.parse_known_args(dashed(arguments))
+        known = [name.removeprefix("--") for name in self._option_string_actions]
+        for word in unknown:
+            name = word.partition("=")[0].removeprefix("--")
+            if near := difflib.get_close_matches(name, known, n=1):
+                raise TandemError(f"no option '--{name}'; did you mean '--{near[0]}'?")
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options
 
 
 def parser_of(name: str) -> Parser:
@@ -38,12 +54,12 @@ def parser_of(name: str) -> Parser:
         description=verb.description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in verb.examples)]),
         formatter_class=_Help,
-        allow_abbrev=False,  # an abbreviation would mean another option once there are more
+        allow_abbrev=False,  # a new option could change what an abbreviation means
     )
 
 
 class _Help(argparse.HelpFormatter):
-    """Wraps the description, leaves the lines of the examples as they are."""
+    """Wraps the description, but not the lines of the examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -61,10 +77,7 @@ def grpc_url(text: str) -> str:
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:
-    """Spell options with dashes: NVIDIA's documents have ``--max_output_len``.
-
-    Values, and what follows a lone ``--``, stay as they are.
-    """
+    """Replace underscores in the names of options; values, and what follows ``--``, stay."""
     options = [*takewhile(lambda argument: argument != "--", arguments)]
     spelt = [re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), word) for word in options]
     return [*spelt, *arguments[len(options) :]]
@@ -78,7 +91,7 @@ def write_json(path: Path, content: object, *, indent: int = 2) -> None:
 
 
 def drafter_names(*, control: bool = False) -> str:
-    """Name the drafters for a help text; control: the target alone is one of them."""
+    """List the drafters for a help text; control: include the target alone."""
     drafting = [kind.name for kind in DRAFTERS.values() if kind.drafts_in_loop]
     also = [CONTROL.name] if control else []
     return ", ".join((*drafting, *also, "or one that the deployment brings"))
@@ -101,12 +114,33 @@ def port(text: str) -> int:
     return int(text)
 
 
+def draft_length(text: str) -> int:
+    return AUTO if text == "auto" else at_least(1)(text)
+
+
 def add_count(
     group: Options, name: str, text: str, default: int | None = None, *, least: int = 1
 ) -> None:
     """Add an option for a whole number; text: its help, to which a default is appended."""
     text = text if default is None else f"{text} (default: %(default)s)."
     group.add_argument(name, type=at_least(least), default=default, metavar="N", help=text)
+
+
+def add_prompts(group: Options, text: str = "one per line, or JSONL") -> None:
+    group.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help=f"The prompts: {text} (default: the demo's).",
+    )
+
+
+def prompts_file(given: Path | None) -> Path:
+    if given is not None and not given.is_file():
+        raise TandemError(f"--prompts {given}: no such file")
+    if not (given or PROMPTS).is_file():
+        raise TandemError(f"no prompts in {PROMPTS}; add --prompts FILE")
+    return given or PROMPTS
 
 
 PROFILE_HELP = "The profile to deploy: a file, or a name in profiles/ (default: embedded)."
@@ -125,17 +159,15 @@ def add_url(parser: Options, text: str = ASKS, default: str | None = None) -> No
 
 def chosen_profile(options: argparse.Namespace) -> Path:
     if options.profile is None and not EMBEDDED.is_file():
-        raise TandemError(f"no {EMBEDDED}; say which profile to take with --profile FILE")
+        raise TandemError(f"no {EMBEDDED}; name a profile with --profile FILE")
     return named_profile(options.profile) if options.profile else EMBEDDED
 
 
 def named_profile(given: Path) -> Path:
-    """Return a file, or that of a name without path and ending; raise TandemError for no name."""
+    """Return the file of a profile that is given as a file or as a name in `profiles/`."""
     if len(given.parts) > 1 or given.suffix in ENDINGS or given.is_file():
         return given
     shipped = sorted(path.stem for path in PROFILES.glob("*.yaml"))
     if given.name in shipped:
         return PROFILES / f"{given.name}.yaml"
-    near = difflib.get_close_matches(given.name, shipped, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(shipped)}"
-    raise TandemError(f"no profile '{given.name}'; {hint}")
+    raise TandemError(f"no profile '{given.name}'; {suggestion(given.name, shipped)}")

@@ -1,4 +1,4 @@
-"""`tandem perf`: load from Triton's own `perf_analyzer`, with requests made from the profile."""
+"""`tandem perf`: load from Triton's own `perf_analyzer`, with requests made from prompts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +17,6 @@ from tandem.contract.tensor import Tensor
 from tandem.tools.benchmark.target_server import TargetServer, served_drafters
 from tandem.tools.client.client import (
     MODEL,
-    URL,
     Client,
     Inputs,
     Value,
@@ -27,17 +25,17 @@ from tandem.tools.client.client import (
 )
 from tandem.tools.client.dataset import read_prompts
 from tandem.tools.commands.chosen import add_deployment, planned_of
-from tandem.tools.commands.measuring import check_drafter, draft_length, prompts_file
-from tandem.tools.commands.options import add_count, add_url, write_json
+from tandem.tools.commands.options import (
+    add_count,
+    add_prompts,
+    add_url,
+    draft_length,
+    prompts_file,
+    write_json,
+)
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
-from tandem.tools.triton.perf_analyzer import (
-    PROGRAM,
-    PerfAnalyzer,
-    expected_perf_analyzer,
-    find_perf_analyzer,
-    is_unpacked,
-)
+from tandem.tools.triton.perf_analyzer import PerfAnalyzer, find_perf_analyzer
 from tandem.tools.triton.serving import serving
 
 FORWARDER = "bls"
@@ -55,14 +53,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="The entry to ask; can be repeated (default: bls, then bls_stream).",
     )
     requests = parser.add_argument_group("requests")
-    requests.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help="The prompts: one per line, or JSONL (default: the demo's).",
-    )
+    add_prompts(requests)
     add_count(requests, "--limit", "The number of prompts", 8)
-    add_count(requests, "--max-tokens", "The longest answer, in tokens", 128)
+    add_count(requests, "--max-tokens", "The maximum number of tokens per answer", 128)
     requests.add_argument(
         "--drafter",
         metavar="NAME",
@@ -80,41 +73,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=concurrency,
         default="1",
         metavar="N[:N[:N]]",
-        help="The number of requests at once, or begin:end:step (default: %(default)s).",
+        help="The number of concurrent requests, or begin:end:step (default: %(default)s).",
     )
     add_count(load, "--requests", "The number of requests to measure at each concurrency", 32)
-    output = parser.add_argument_group("output")
-    output.add_argument(
+    parser.add_argument_group("output").add_argument(
         "--folder", type=Path, metavar="DIR", help="The folder to keep requests and results in."
-    )
-    output.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="Write the requests into --folder and print the commands; start nothing.",
     )
     parser.add_argument(
         "more", nargs="*", metavar="-- OPTION", help="Options for perf_analyzer itself."
     )
 
 
+def concurrency(text: str) -> str:
+    if not RANGE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor begin:end:step")
+    return text
+
+
 def run(options: argparse.Namespace) -> int:
-    """Run the load generator against each entry; return its last bad exit status, or 0."""
-    if options.dry_run and options.folder is None:
-        raise TandemError(
-            "--dry-run needs --folder DIR: the printed commands read the requests there"
-        )
+    """Run perf_analyzer against each entry; return its last bad exit status, or 0."""
     planned = planned_of(options)
-    prompts = read_prompts(prompts_file(options.prompts))[: options.limit]
+    prompts = [p.text for p in read_prompts(prompts_file(options.prompts))[: options.limit]]
     entries = chosen_entries(options.entry, planned)
-    if planned and options.drafter is not None:
-        check_drafter(served_drafters(planned), options.drafter)
-    if not (planned or options.dry_run):
-        _check_entries(options, entries)
+    check(options, planned, entries)
     drafts: dict[Tensor, Value | None] = {
         tensors.DRAFTER: options.drafter,
         tensors.NUM_DRAFT_TOKENS: options.num_draft_tokens,
     }
     more = {tensor: value for tensor, value in drafts.items() if value is not None}
+    status = 0
     with ExitStack() as stack:
         folder = options.folder
         if folder is None:
@@ -122,28 +109,15 @@ def run(options: argparse.Namespace) -> int:
         for name, stream in entries.items():
             requests = [inputs_for(p, options.max_tokens, more, stream=stream) for p in prompts]
             write_requests(requests, folder / f"{name}.json")
-        if options.dry_run:
-            program, url = _expected_program(), options.url or URL
-        else:
-            program = find_perf_analyzer()
-            url = stack.enter_context(serving(planned)).grpc_url if planned else options.url
-        status = 0
+        program = find_perf_analyzer()
+        url = stack.enter_context(serving(planned)).grpc_url if planned else options.url
+        near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
         for name, stream in entries.items():
             command = perf_command(program, name, url, folder, options, stream=stream)
-            if options.dry_run:
-                print(shlex.join(command))
-                continue
             print(f"$ {shlex.join(command)}", flush=True)
-            near = {"no_grpc_proxy": url.rpartition(":")[0]} if is_on_this_machine(url) else {}
             ended = subprocess.run(command, check=False, env=os.environ | near)
             status = ended.returncode or status
     return status
-
-
-def concurrency(text: str) -> str:
-    if not RANGE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor begin:end:step")
-    return text
 
 
 def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> dict[str, bool]:
@@ -162,6 +136,19 @@ def chosen_entries(wanted: Sequence[str] | None, planned: Deployment | None) -> 
     return {name: streams.get(name, False) for name in wanted or streams}
 
 
+def check(
+    options: argparse.Namespace, planned: Deployment | None, entries: dict[str, bool]
+) -> None:
+    """Raise TandemError if no server answers, or it doesn't have an entry or the drafter."""
+    targets: list[Deployment | TargetServer] = [planned] if planned else []
+    if not planned:
+        with Client(options.url) as client:
+            streams = [name for name in entries if client.entry(name).streams]
+        targets += [TargetServer(options.url, name) for name in streams]
+    for target in targets if options.drafter is not None else ():
+        served_drafters(target).check(options.drafter)
+
+
 def perf_command(
     program: PerfAnalyzer,
     entry: str,
@@ -173,8 +160,8 @@ def perf_command(
 ) -> list[str]:
     """Return the command line of perf_analyzer for an entry.
 
-    It gets a number of requests instead of a time: an answer takes seconds, and a window that must
-    settle would take minutes.
+    It measures a number of requests and not a time window, because an answer takes seconds and a
+    window would take minutes to become stable.
     """
     return [
         *program.command,
@@ -191,7 +178,7 @@ def perf_command(
 
 
 def write_requests(requests: Sequence[Inputs], path: Path) -> None:
-    """Write requests as perf_analyzer reads them: a row each, with every input as a flat list."""
+    """Write requests in perf_analyzer's format: a row each, with every input as a flat list."""
     rows = [
         {name: list(v) if isinstance(v, list | tuple) else [v] for name, v in inputs.items()}
         for inputs in requests
@@ -199,23 +186,5 @@ def write_requests(requests: Sequence[Inputs], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TandemError(f"cannot make {path.parent}: {error.strerror}") from error
+        raise TandemError(f"cannot create {path.parent}: {error.strerror}") from error
     write_json(path, {"data": rows}, indent=1)
-
-
-def _expected_program() -> PerfAnalyzer:
-    """Return the program to print: where it is, or its bare name if it must be fetched first."""
-    program = expected_perf_analyzer()
-    if is_unpacked(program):
-        return program
-    print(f"tandem: {PROGRAM} is not here yet; tandem perf fetches it", file=sys.stderr)
-    return PerfAnalyzer(Path(PROGRAM))
-
-
-def _check_entries(options: argparse.Namespace, entries: Collection[str]) -> None:
-    """Raise TandemError if no server answers, or it lacks one of the entries or the drafter."""
-    with Client(options.url) as client:
-        streams = [name for name in entries if client.entry(name).streams]
-    if options.drafter is not None:
-        for name in streams:
-            check_drafter(served_drafters(TargetServer(options.url, name)), options.drafter)

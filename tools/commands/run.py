@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    prompts = options.input_text or read_prompts(options.input_file)
+    prompts = options.input_text or [p.text for p in read_prompts(options.input_file)]
     drafting = run_options.read_drafting(options)
     planned = run_options.plan(options, drafting)
     sampling = {tensor: getattr(options, tensor) for tensor, *_ in SAMPLING}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,14 +18,7 @@ from tandem.tools.client.client import Inputs, Value
 from tandem.tools.commands.options import Options
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles import deployment
-from tandem.tools.profiles.config_strings import (
-    ConfigStringError,
-    Devices,
-    DraftTargetConfig,
-    PromptLookupConfig,
-    fitted,
-    spell_devices,
-)
+from tandem.tools.profiles.config_strings import Devices, DraftTargetConfig, PromptLookupConfig
 from tandem.tools.profiles.deployment import Deployment
 from tandem.tools.profiles.engine_dir import EngineDir, read_engine_dir
 from tandem.tools.profiles.engines.base import KeyPath, ProfileError
@@ -34,7 +27,7 @@ from tandem.tools.profiles.profile import DecodingSection, Profile, explain
 
 DRAFT_TARGET = "--draft-target-model-config"
 PROMPT_LOOKUP = "--prompt-lookup-config"
-OPTIONS: dict[KeyPath, str] = {  # part of a profile -> the option that it was made of
+OPTIONS: dict[KeyPath, str] = {  # part of a profile -> the option that sets it
     ("engines", "target"): "--engine-dir",
     ("engines", "draft"): "--draft-engine-dir",
     ("tokenizer", "folder"): "--tokenizer-dir",
@@ -44,7 +37,7 @@ Config = TypeVar("Config", DraftTargetConfig, PromptLookupConfig)
 
 @dataclass(frozen=True)
 class DraftingOptions:
-    """What the two strings say; None for one that is not given."""
+    """The two configuration strings; None for one that is not given."""
 
     draft_target: DraftTargetConfig | None = None
     prompt_lookup: PromptLookupConfig | None = None
@@ -72,7 +65,7 @@ class DraftingOptions:
 
     @property
     def devices(self) -> dict[str, Devices]:
-        """Return the devices of `target` and `draft`, as far as the strings name them."""
+        """Return the devices of `target` and `draft` that the strings name."""
         if self.draft_target:
             given = self.draft_target
             return {"target": given.target_devices, "draft": given.draft_devices}
@@ -80,9 +73,9 @@ class DraftingOptions:
 
 
 def add_drafting(parser: argparse.ArgumentParser) -> Options:
-    """Add the options that take the strings, in a group that is returned.
+    """Add the options that take the strings, and return their group.
 
-    Several values make one string: the documents have commands with a lone ``=`` before it.
+    Several values make one string, because NVIDIA's documents have commands with `` = `` before it.
     """
     group = parser.add_argument_group("drafts")
     group.add_argument(
@@ -129,11 +122,12 @@ def add_engines(parser: argparse.ArgumentParser, *, required: bool) -> None:
     fixed = parser.add_argument_group("options of NVIDIA's scripts with one valid value")
     fixed.add_argument(
         "--kv-cache-enable-block-reuse",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="Must be on: without it each round would compute the whole context again.",
+        action="store_true",
+        help="Accepted without effect: block reuse is always on.",
     )
-    fixed.add_argument("--num-beams", type=int, default=1, metavar="N", help="Must be 1.")
+    fixed.add_argument(
+        "--num-beams", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
+    )
     fixed.add_argument(
         "--output-generation-logits",
         action="store_true",
@@ -148,54 +142,45 @@ def read_drafting(options: argparse.Namespace) -> DraftingOptions:
     )
 
 
-def refuse_unsupported(options: argparse.Namespace) -> None:
-    if options.num_beams != 1:
-        raise TandemError(
-            f"--num-beams {options.num_beams}: beam search cannot verify drafts; say --num-beams 1"
-        )
-    if not options.kv_cache_enable_block_reuse:
-        raise TandemError(
-            "--no-kv-cache-enable-block-reuse: without block reuse each round would compute the "
-            "whole context again; say --kv-cache-enable-block-reuse"
-        )
-
-
 def plan(options: argparse.Namespace, drafting: DraftingOptions) -> Deployment:
-    """Check engines and strings against each other; raise TandemError with the corrected line.
+    """Return the deployment of engines and strings; raise TandemError if they don't fit together.
 
-    Prints a line on standard error for what this machine ignores of the options.
+    Prints a line on standard error for each option that this machine ignores.
     """
-    refuse_unsupported(options)
-    _check_partners(options, drafting)
     target = read_engine_dir(options.engine_dir)
     draft = read_engine_dir(options.draft_engine_dir) if options.draft_engine_dir else None
-    _check_lists(drafting, target, draft)
+    _check(drafting, target, draft)
     devices = drafting.devices
     gpus = count_gpus() if devices else 0
     fraction = options.kv_cache_free_gpu_memory_fraction
     engines = {"target": _section(target, devices.get("target"), gpus, fraction)}
+    most = target.max_draft_len
     if target.kind == "tensorrtllm":
-        most = target.max_draft_len
         engines["target"]["build"] |= {
             "max_draft_len": most,
             "speculative_decoding_mode": "draft_tokens_external" if most else None,
         }
     if draft:
         engines["draft"] = _section(draft, devices.get("draft"), gpus, fraction)
-    folder = options.tokenizer_dir
+    given, lookup, folder = drafting.draft_target, drafting.prompt_lookup, options.tokenizer_dir
+    usual = DecodingSection().prompt_lookup.prompt_lookup_num_tokens
+    longest = lookup.prompt_lookup_num_tokens if lookup else min(usual, most or usual)
     planned = _deployment(
         {
             "name": target.folder.absolute().name,
             "engines": engines,
-            "decoding": _decoding(drafting, target.max_draft_len),
+            "decoding": {
+                "draft_len": given.draft_len if given else "auto",
+                "use_draft_logits": given is not None and given.use_logits,
+                "prompt_lookup": {"prompt_lookup_num_tokens": longest},
+            },
             "tokenizer": {"folder": str(folder.absolute()) if folder else None},
         }
     )
     on_torch = [name for name, section in engines.items() if section["kind"] == "torch"]
     named = sorted({number for name in on_torch for number in devices.get(name, ())})
     if named and not gpus:
-        note = f"PyTorch sees no GPU: the CPU stands for {spell_devices(tuple(named))}"
-        print(f"tandem: {note}", file=sys.stderr)
+        print(f"tandem: PyTorch sees no GPU: the CPU is used for {named}", file=sys.stderr)
     if on_torch and fraction is not None:
         print(
             "tandem: --kv-cache-free-gpu-memory-fraction has no effect: PyTorch engines count "
@@ -210,7 +195,7 @@ def _parse(config: type[Config], values: list[str] | None, option: str) -> Confi
         return None
     try:
         return config.parse(" ".join(values).strip().removeprefix("="))
-    except ConfigStringError as error:
+    except TandemError as error:
         raise TandemError(f"{option}: {error}") from error
 
 
@@ -220,77 +205,50 @@ def _fraction(text: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 < fraction < 1:
-        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return fraction
 
 
-def _check_partners(options: argparse.Namespace, drafting: DraftingOptions) -> None:
-    """A draft model and its string come together; both strings agree about the target."""
-    if drafting.draft_target and not options.draft_engine_dir:
+def _check(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None) -> None:
+    """Check the strings against the engines and each other."""
+    given, lookup = drafting.draft_target, drafting.prompt_lookup
+    if given and not draft:
         raise TandemError(f"{DRAFT_TARGET} needs --draft-engine-dir, the model that drafts")
-    if options.draft_engine_dir and not drafting.draft_target:
+    if draft and not given:
         raise TandemError(f'--draft-engine-dir needs {DRAFT_TARGET}, as in "[4,[0],[0],False]"')
-    lookup = drafting.prompt_lookup
-    if lookup and lookup.devices != drafting.devices["target"]:
-        right = replace(lookup, devices=drafting.devices["target"])
-        raise TandemError(
-            f"{PROMPT_LOOKUP}: devices {spell_devices(lookup.devices)} are not the target devices "
-            f'of {DRAFT_TARGET}; say {PROMPT_LOOKUP} "{right}"'
-        )
-
-
-def _check_lists(drafting: DraftingOptions, target: EngineDir, draft: EngineDir | None) -> None:
-    """Device lists are as long as the engines' TP sizes, and drafts as long as the target takes."""
     if target.max_draft_len == 0 and drafting.drafter != CONTROL.name:
         raise TandemError(
             f"{target.folder} verifies no drafts; build it with "
             "--speculative_decoding_mode=draft_tokens_external --max_draft_len=10"
         )
-    given = drafting.draft_target
     if given and draft:
-        _refuse_unless_right(
-            DRAFT_TARGET,
-            given,
-            replace(
-                given,
-                draft_len=min(given.draft_len, target.max_draft_len),
-                draft_devices=fitted(given.draft_devices, draft.tp_size),
-                target_devices=fitted(given.target_devices, target.tp_size),
-            ),
-            target.folder,
-        )
+        _check_list(DRAFT_TARGET, given.draft_len, given.target_devices, target)
+        _check_list(DRAFT_TARGET, 0, given.draft_devices, draft)
         if given.use_logits and not draft.gathers_logits:
-            right = replace(given, use_logits=False)
             raise TandemError(
-                f"{DRAFT_TARGET}: {draft.folder} keeps its logits to itself, which use_logits asks "
-                f'for; build it with --gather_generation_logits, or say {DRAFT_TARGET} "{right}"'
+                f"{DRAFT_TARGET}: {draft.folder} doesn't return logits, which use_logits needs; "
+                "build it with --gather_generation_logits, or set use_logits to False"
             )
-    lookup = drafting.prompt_lookup
     if lookup:
-        _refuse_unless_right(
-            PROMPT_LOOKUP,
-            lookup,
-            replace(
-                lookup,
-                prompt_lookup_num_tokens=min(lookup.prompt_lookup_num_tokens, target.max_draft_len),
-                devices=fitted(lookup.devices, target.tp_size),
-            ),
-            target.folder,
+        _check_list(PROMPT_LOOKUP, lookup.prompt_lookup_num_tokens, lookup.devices, target)
+        if lookup.devices != drafting.devices["target"]:
+            raise TandemError(
+                f"{PROMPT_LOOKUP}: devices {lookup.devices} differ from the target devices "
+                f"{drafting.devices['target']} of {DRAFT_TARGET}; list the same ones"
+            )
+
+
+def _check_list(option: str, draft_len: int, devices: Devices, engine: EngineDir) -> None:
+    if len(devices) != engine.tp_size:
+        raise TandemError(
+            f"{option}: {len(devices)} devices {devices} for {engine.folder}, whose TP size is "
+            f"{engine.tp_size}; list {engine.tp_size}"
         )
-
-
-def _refuse_unless_right(option: str, given: Config, right: Config, target: Path) -> None:
-    wrong = []
-    for name, value in vars(given).items():
-        wanted = vars(right)[name]
-        if value == wanted:
-            continue
-        if isinstance(value, tuple):
-            wrong.append(f"{len(value)} {name.replace('_', ' ')} for TP size {len(wanted)}")
-        else:
-            wrong.append(f"{name} {value} is over max_draft_len {wanted} of {target}")
-    if wrong:
-        raise TandemError(f'{option}: {", ".join(wrong)}; say {option} "{right}"')
+    if draft_len > engine.max_draft_len:
+        raise TandemError(
+            f"{option}: {draft_len} draft tokens, but {engine.folder} verifies at most "
+            f"{engine.max_draft_len}; lower the number"
+        )
 
 
 def _section(
@@ -299,9 +257,7 @@ def _section(
     """Return an engine's part of the profile; raise TandemError for a GPU that isn't there."""
     missing = [number for number in devices or () if gpus and number >= gpus]
     if missing:
-        raise TandemError(
-            f"no GPU {missing[0]}: PyTorch sees {gpus} here, {spell_devices(tuple(range(gpus)))}"
-        )
+        raise TandemError(f"no GPU {missing[0]}: PyTorch sees {gpus} here, {list(range(gpus))}")
     folder = str(engine.folder.absolute())
     if engine.kind == "torch":
         device = f"cuda:{devices[0]}" if devices and gpus else "auto"
@@ -319,20 +275,6 @@ def _section(
         "device_ids": list(devices or range(engine.tp_size * engine.pp_size)),
         "build": dict(engine.build),
         "run": run,
-    }
-
-
-def _decoding(drafting: DraftingOptions, max_draft_len: int) -> dict[str, Any]:
-    """Return what the strings say, and lengths that the target takes where they say nothing."""
-    usual = DecodingSection().prompt_lookup.prompt_lookup_num_tokens
-    usual = min(usual, max_draft_len or usual)
-    given, lookup = drafting.draft_target, drafting.prompt_lookup
-    return {
-        "draft_len": given.draft_len if given else "auto",
-        "use_draft_logits": given is not None and given.use_logits,
-        "prompt_lookup": {
-            "prompt_lookup_num_tokens": lookup.prompt_lookup_num_tokens if lookup else usual
-        },
     }
 
 

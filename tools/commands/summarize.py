@@ -18,7 +18,6 @@ from tandem.tools.client.client import MODEL, Answer, Client, Inputs, Value, inp
 from tandem.tools.client.dataset import Item, read_items
 from tandem.tools.client.terminal import console_of_width
 from tandem.tools.commands import run_options
-from tandem.tools.commands.measuring import check_drafter
 from tandem.tools.commands.options import (
     DEMO,
     add_count,
@@ -87,7 +86,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Accepted without effect: what is served is always tested.",
     )
-    columns.add_argument("--batch-size", type=int, default=1, metavar="N", help="Must be 1.")
+    columns.add_argument(
+        "--batch-size", type=int, default=1, choices=[1], metavar="N", help="Must be 1."
+    )
     accuracy = parser.add_argument_group("accuracy")
     accuracy.add_argument(
         "--check-accuracy", action="store_true", help="Fail if ROUGE-1 is below a threshold."
@@ -163,7 +164,7 @@ def speculation_of(
             "target that does not, and compare them by --url"
         )
     if planned and drafter is not None:
-        check_drafter(served_drafters(planned), drafter)
+        served_drafters(planned).check(drafter)
     if inputs.get(tensors.DRAFTER) == CONTROL:
         raise TandemError(
             f"nothing to compare with drafter '{CONTROL}'; say --drafter {drafter_names()}"
@@ -208,11 +209,6 @@ def _read_drafting(options: argparse.Namespace) -> DraftingOptions:
         raise TandemError(f"{named} exclude each other")
     if options.draft_engine_dir and not options.engine_dir:
         raise TandemError("--draft-engine-dir needs --engine-dir, the model that it drafts for")
-    if options.batch_size != 1:
-        raise TandemError(
-            f"--batch-size {options.batch_size}: prompts are asked one by one; say --batch-size 1"
-        )
-    run_options.refuse_unsupported(options)
     return run_options.read_drafting(options)
 
 

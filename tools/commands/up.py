@@ -1,4 +1,4 @@
-"""`tandem up`: serve a profile, or one's own checkpoints, until Ctrl-C."""
+"""`tandem up`: serve a profile, or models by name, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import shlex
 import signal
 import tempfile
 import webbrowser
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 from tandem.bls.settings import AUTO
+from tandem.gateway.settings import GatewaySettings
 from tandem.tools.client.client import MODEL
 from tandem.tools.commands.chosen import add_deployment, chosen_deployment
-from tandem.tools.commands.front import add_front, listening, serving_before
+from tandem.tools.commands.front import PORT, add_access, application, listening, url_of
 from tandem.tools.commands.options import DEMO, port
 from tandem.tools.errors import TandemError
 from tandem.tools.profiles.deployment import Deployment
@@ -24,7 +25,7 @@ from tandem.tools.triton import repository
 from tandem.tools.triton.server import LOOPBACK, Ports, TritonServer
 from tandem.tools.triton.serving import start, stop
 
-SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # who has one has a browser
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # set if there is a browser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +42,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             default=number,
             help=f"Triton's {name} port; 0 picks a free one (default: %(default)s).",
         )
-    add_front(listening)
     listening.add_argument(
-        "--open", action="store_true", help="Open the page in a browser, where there is one."
+        "--gateway-port",
+        type=port,
+        metavar="N",
+        default=PORT,
+        help="The port of OpenAI's API; 0 picks a free one (default: %(default)s).",
+    )
+    listening.add_argument("--no-gateway", action="store_true", help="Serve Triton alone.")
+    add_access(listening)
+    listening.add_argument(
+        "--open", action="store_true", help="Open the page in a browser, if there is one."
     )
 
 
@@ -53,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     if options.open and options.no_gateway:
-        raise TandemError("--open shows the gateway's page; leave out --no-gateway")
+        raise TandemError("--open needs the gateway; leave out --no-gateway")
     planned = chosen_deployment(options)
     with tempfile.TemporaryDirectory(prefix="tandem-up-") as folder:
         models = Path(folder, "repository")
@@ -74,48 +83,49 @@ def _serve(planned: Deployment, models: Path, options: argparse.Namespace) -> No
                 listening(options.address, options.gateway_port, "--gateway-port")
             )
         server = start(planned, models, ports, options.address)
+        stack.callback(stop, server)
+        url = None
+        if bound:
+            from tandem.gateway.server import serving  # noqa: PLC0415  an extra
+
+            settings = GatewaySettings(
+                server.grpc_url,
+                planned.tokenizer.folder,
+                api_key=options.api_key,
+                open_objects=options.open_objects,
+            )
+            stack.enter_context(serving(application(settings), bound))
+            url = url_of(bound)
+        print(greeting(server, planned, url), flush=True)
+        if options.open and url:
+            open_page(url)
         try:
-            gateway: AbstractContextManager[str | None] = nullcontext()
-            if bound:
-                gateway = serving_before(
-                    bound,
-                    server.grpc_url,
-                    planned.tokenizer.folder,
-                    open_objects=options.open_objects,
-                )
-            with gateway as url:
-                print(greeting(server, planned, url), flush=True)
-                if options.open and url:
-                    open_page(url)
-                try:
-                    server.wait(expendable=[planned.profile.models.draft])
-                except TandemError:
-                    server.kill()  # first: then the gateway can tell its clients
-                    raise
-        finally:
-            stop(server)
+            server.wait(expendable=[planned.profile.models.draft])
+        except TandemError:
+            server.kill()  # first: then the gateway can end its clients' requests
+            raise
 
 
 def open_page(url: str) -> None:
-    """Open a browser, if there is one with a window; a text browser would take the terminal."""
+    """Open a browser if it has a window; a text browser would take the terminal."""
     if any(map(os.environ.get, SCREENS)):
         webbrowser.open(url)
 
 
 def greeting(server: TritonServer, planned: Deployment, gateway: str | None = None) -> str:
-    """Say what is served, where, and how to ask.
+    """Return what is served, on which addresses, and how to ask.
 
-    gateway: where OpenAI's API is served; None where it is not.
+    gateway: the address of OpenAI's API; None if it isn't served.
     """
     entry = planned.stream_entry.name
-    # The demo's models have seen nothing but Python.
+    # The demo's models know only Python.
     on_demo = planned.tokenizer.folder.is_relative_to(DEMO)
     prompt = "def main():" if on_demo else "Once upon a time"
     model = [] if entry == MODEL else ["--model", entry]
     generate = ["tandem", "generate", "--url", server.grpc_url, *model, prompt]
     stream = f"http://{server.http_url}/v2/models/{entry}/generate_stream"
     request = json.dumps({"text_input": prompt, "max_tokens": 64, "stream": True})
-    # Several processes, or one with the options that NVIDIA's backend needs.
+    # Show the options and processes that NVIDIA's backend needs.
     backends = [engine.backend for engine in (planned.target, planned.draft) if engine]
     command = {"command": shlex.join(server.command)} if "tensorrtllm" in backends else {}
     rows = {

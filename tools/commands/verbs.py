@@ -71,15 +71,6 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
                 "tandem bench --profile emulated-70b-1b --concurrency 1,16 --json results.json",
             ),
         ),
-        "tune": Verb(
-            "Find the drafter and draft length that serve prompts fastest.",
-            "Try drafters, draft lengths and n-gram sizes on some prompts, and print the lines "
-            "that make the fastest the profile's default.",
-            (
-                "tandem tune --prompts my-prompts.txt",
-                "tandem tune --url 127.0.0.1:8001 --drafter prompt_lookup",
-            ),
-        ),
         "summarize": Verb(
             "Score answers with and without speculation, like summarize.py.",
             "Answer a dataset with and without speculation and score the texts by ROUGE. The "
@@ -102,15 +93,9 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
     "deploy": {
         "doctor": Verb(
             "Check what this machine needs to serve.",
-            "Check what this machine needs to serve, and say how to get what is missing. With "
-            "--target, check also whether these models fit together and into memory, before their "
-            "weights are fetched. With --profile, check also whether it can be served. The exit "
+            "Check what this machine needs to serve, and say how to get what is missing. The exit "
             "status is 1 if something required is missing.",
-            (
-                "tandem doctor",
-                "tandem doctor --target Qwen/Qwen2.5-1.5B-Instruct",
-                "tandem doctor --profile profiles/embedded.yaml",
-            ),
+            ("tandem doctor",),
         ),
         "render": Verb(
             "Write a model repository for another Triton server.",
@@ -122,10 +107,13 @@ GROUPS: Mapping[str, Mapping[str, Verb]] = {
             ),
         ),
         "build": Verb(
-            "Build the TensorRT engines of a profile.",
-            "Check and build the TensorRT engines of a profile. Engines that are up to date are "
-            "left as they are.",
-            ("tandem build --profile llama-3.1-70b --dry-run",),
+            "Print the script that builds the TensorRT engines of a profile.",
+            "Print the script that builds the TensorRT engines of a profile. The command fails if "
+            "its settings don't fit together or the engines don't fit into the GPUs.",
+            (
+                "tandem build --profile llama-3.1-70b",
+                "tandem build --profile llama-3.1-70b | sh",
+            ),
         ),
     },
 }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
-from tandem.tools import extras
 from tandem.tools.errors import TandemError
 from tandem.tools.models.gguf import GgufFile, is_gguf
 from tandem.tools.models.hub import ID, HubModel
@@ -33,15 +31,15 @@ class CheckpointFolder:
         return self.path
 
 
-# `describe` says what the small files tell, and `checkpoint` returns the whole checkpoint's folder,
-# fetched or converted first if need be. Both raise TandemError.
+# `describe` reads the small files, and `checkpoint` returns the whole checkpoint's folder, which it
+# fetches or converts first if necessary. Both raise TandemError.
 ModelSource: TypeAlias = CheckpointFolder | GgufFile | HubModel
 
 
 def model_named(text: str) -> ModelSource:
-    """Return the folder, GGUF file or model of the Hub that a name stands for; raise TandemError.
+    """Return the folder, GGUF file or model of the Hub with this name; raise TandemError.
 
-    What is on this machine goes first.
+    A file or folder on this machine takes precedence.
     """
     path = Path(text).expanduser()
     if path.is_dir():
@@ -55,9 +53,4 @@ def model_named(text: str) -> ModelSource:
     given = ID.fullmatch(text)
     if given is None:
         raise TandemError(f"no folder {path}; {HINT}")
-    if find_spec("huggingface_hub") is None:
-        raise TandemError(
-            f"no folder {path}, and a model of the Hub needs the package huggingface_hub; "
-            f"{extras.install('embedded')}"
-        )
     return HubModel(given["id"], given["revision"])

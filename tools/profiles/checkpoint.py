@@ -1,4 +1,4 @@
-"""What a Hugging Face checkpoint's folder says about itself, read without PyTorch."""
+"""The facts in a Hugging Face checkpoint's folder, read without PyTorch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tokenizers import Tokenizer
 from tandem.preprocessing.tokenizer import longest_token_bytes
 from tandem.tools.errors import TandemError
 
-WEIGHTS = ("*.safetensors", "*.bin")  # the second only where there is none of the first
-# Under which names architectures keep the same fact
+WEIGHTS = ("*.safetensors", "*.bin")  # the second only if there are no files of the first
+# The names of the same fact in different architectures
 POSITIONS = ("max_position_embeddings", "n_positions")
 LAYERS = ("num_hidden_layers", "n_layer")
 HEADS = ("num_attention_heads", "n_head")
 WIDTH = ("hidden_size", "n_embd")
-COPY = "; its config.json, generation_config.json and tokenizer*.json are read: copy them there"
+COPY = "; copy its config.json, generation_config.json and tokenizer*.json there"
 
 
 class CheckpointError(TandemError):
@@ -29,8 +29,8 @@ class CheckpointError(TandemError):
 class Checkpoint:
     """A causal language model in a folder.
 
-    vocab_size: width of its logits, padding included. max_positions: None where it has no limit.
-    end_ids: every token that ends an answer, the one that engines get first; may be empty.
+    vocab_size: width of its logits, padding included. max_positions: None if it has no limit.
+    end_ids: every token that ends an answer, first the one for engines; may be empty.
     """
 
     folder: Path
@@ -58,20 +58,20 @@ class TokenizerFolder:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """What the checkpoint that it came with says ends an answer; may be empty."""
-        return _ids(_read_json(self.folder / "generation_config.json").get("eos_token_id"))
+        """The tokens that end an answer, by the checkpoint of the tokenizer; may be empty."""
+        return _ids(read_json(self.folder / "generation_config.json").get("eos_token_id"))
 
     def special_id(self, name: str) -> int | None:
-        """Return the id of ``eos_token`` or ``pad_token``, or None where there is none."""
-        token = _read_json(self.folder / "tokenizer_config.json").get(name) or ""
+        """Return the id of ``eos_token`` or ``pad_token``, or None."""
+        token = read_json(self.folder / "tokenizer_config.json").get(name) or ""
         return self.ids.get(token["content"] if isinstance(token, dict) else token)
 
 
 def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
-    """Read a checkpoint's facts; raise CheckpointError where it is none.
+    """Read a checkpoint's facts; raise CheckpointError if there is no checkpoint.
 
-    with_weights: it must also hold weights. Without, the folder of a TensorRT engine will do, which
-    keeps the facts of the checkpoint that it was built from.
+    with_weights: the weights must be there too. The folder of a TensorRT engine has none, but it
+    has the facts of the checkpoint that it was built from.
     """
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}{'' if with_weights else COPY}")
@@ -80,7 +80,7 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
     if with_weights:
         require_weights(folder)
     config = read_config(folder)
-    generation = _read_json(folder / "generation_config.json")
+    generation = read_json(folder / "generation_config.json")
     if "vocab_size" not in config:
         raise CheckpointError(f"{folder / 'config.json'} names no vocab_size")
     return Checkpoint(
@@ -95,18 +95,18 @@ def read_checkpoint(folder: Path, *, with_weights: bool = True) -> Checkpoint:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of a checkpoint's config.json; raise CheckpointError for no JSON."""
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     pretrained: dict[str, Any] = config.get("pretrained_config", config)
     return pretrained
 
 
 def require_weights(folder: Path) -> None:
-    if not has_weights(folder):
+    if not any(path for pattern in WEIGHTS for path in folder.glob(pattern)):
         raise CheckpointError(f"{folder} holds no weights ({' or '.join(WEIGHTS)})")
 
 
 def read_tokenizer(folder: Path) -> TokenizerFolder:
-    """Read a tokenizer's vocabulary; raise CheckpointError where there is none."""
+    """Read a tokenizer's vocabulary; raise CheckpointError if there is none."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise CheckpointError(
@@ -115,7 +115,7 @@ def read_tokenizer(folder: Path) -> TokenizerFolder:
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # it raises nothing more special
+    except Exception as error:  # the library raises this type
         raise CheckpointError(f"{path} is not a tokenizer: {error}") from error
     return TokenizerFolder(
         folder, tokenizer.get_vocab(with_added_tokens=True), longest_token_bytes(tokenizer)
@@ -126,17 +126,14 @@ def has_tokenizer(folder: Path) -> bool:
     return (folder / "tokenizer.json").is_file()
 
 
-def has_weights(folder: Path) -> bool:
-    return any(path for pattern in WEIGHTS for path in folder.glob(pattern))
-
-
 def checkpoint_files(folder: Path) -> list[Path]:
     """Return the files that an engine loads: configurations and weights."""
     weights = next((files for p in WEIGHTS if (files := sorted(folder.glob(p)))), [])
     return sorted(folder.glob("*.json")) + weights
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file, empty if there is no file; raise CheckpointError."""
     if not path.is_file():
         return {}
     try:

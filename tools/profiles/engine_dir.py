@@ -1,14 +1,14 @@
-"""What a folder given as `--engine-dir` holds: a checkpoint, or a built TensorRT engine."""
+"""The folder of `--engine-dir`: a checkpoint, or a built TensorRT engine."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles.checkpoint import read_json
 from tandem.tools.profiles.engines.torch import TorchTarget
 
 BUILT = ("pretrained_config", "build_config")  # sections that `trtllm-build` writes
@@ -29,9 +29,8 @@ TORCH_DRAFT_LEN = int(TorchTarget.model_fields["max_draft_len"].default)
 class EngineDir:
     """A folder and the kind of engine that serves it.
 
-    tp_size: how many devices it is split over; times pp_size where it is also cut into layers.
-    max_draft_len: the longest draft it verifies. build: settings of a built engine, by the names of
-    trtllm-build's flags.
+    tp_size, pp_size: it runs on tp_size * pp_size devices. max_draft_len: the longest draft that it
+    verifies. build: settings of a built engine, under the names of trtllm-build's flags.
     """
 
     folder: Path
@@ -52,10 +51,7 @@ def read_engine_dir(folder: Path) -> EngineDir:
         raise TandemError(
             f"{folder} holds neither a Hugging Face checkpoint nor a built engine: no config.json"
         )
-    try:
-        config = json.loads(path.read_text())
-    except ValueError as error:
-        raise TandemError(f"{path} is not JSON: {error}") from error
+    config = read_json(path)
     if not any(section in config for section in BUILT):
         return EngineDir(folder, "torch", tp_size=1, max_draft_len=TORCH_DRAFT_LEN)
     mapping = _section(config, "pretrained_config", "mapping")

@@ -1,8 +1,8 @@
-"""Finds the real perf_analyzer, Triton's load generator, or unpacks it once into the cache folder.
+"""Finds perf_analyzer, Triton's load generator, or unpacks it once into the cache folder.
 
-PyPI's package of that name is a stub on most systems. `tritonclient` 2.51.0 carries a binary that
-works; that version is downloaded and unpacked, never installed. Two of the libraries that it wants
-stand under other names among those of `nvidia-pytriton`.
+PyPI's package of that name is a stub on most systems. The wheel of `tritonclient` 2.51.0 contains a
+binary that works; that version is downloaded and unpacked, but not installed. `nvidia-pytriton` has
+two of the libraries that the binary needs, under other names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.s
 
 @dataclass(frozen=True)
 class PerfAnalyzer:
-    """The program, and the folder of libraries that it needs where the system has none."""
+    """The program, and the folder of libraries that it needs if the system doesn't have them."""
 
     binary: Path
     libraries: Path | None = None
@@ -40,40 +40,24 @@ class PerfAnalyzer:
         return ["env", f"LD_LIBRARY_PATH={library_path(self.libraries)}", str(self.binary)]
 
 
-def expected_perf_analyzer() -> PerfAnalyzer:
-    """Return the one on PATH if it runs, else the place where ours is or will be unpacked."""
+def find_perf_analyzer() -> PerfAnalyzer:
+    """Return the one on PATH if it runs, else ours; raise TandemError if neither is available."""
     found = shutil.which(PROGRAM)
     if found and _runs(PerfAnalyzer(Path(found))):
         return PerfAnalyzer(Path(found))
     home = cache_folder() / f"perf_analyzer-{VERSION}"
-    return PerfAnalyzer(home / PROGRAM, home / "lib")
-
-
-def find_perf_analyzer() -> PerfAnalyzer:
-    """Return the one on PATH if it runs, else ours; raise TandemError where neither can be had."""
-    ours = expected_perf_analyzer()
-    if ours.libraries is None:
-        return ours
-    if not is_unpacked(ours):
-        _unpack(ours)
+    ours = PerfAnalyzer(home / PROGRAM, home / "lib")
+    try:
+        if not ours.binary.is_file():
+            _unpack(home)
+    except OSError as error:
+        raise TandemError(
+            f"cannot unpack {PROGRAM} into {home}: {error.strerror}; set XDG_CACHE_HOME to a "
+            "folder of yours with 20 MB of free space"
+        ) from error
     if not _runs(ours):
         raise TandemError(f"{ours.binary} does not run here; put a {PROGRAM} on PATH")
     return ours
-
-
-def is_unpacked(program: PerfAnalyzer) -> bool:
-    """Whether the program exists; raise TandemError where the folder cannot be searched."""
-    try:
-        return program.binary.is_file()
-    except OSError as error:
-        raise _no_cache(program.binary.parent, error) from error
-
-
-def _no_cache(folder: Path, error: OSError) -> TandemError:
-    return TandemError(
-        f"cannot unpack {PROGRAM} into {folder}: {error.strerror}; set XDG_CACHE_HOME to a "
-        "folder of yours with 20 MB of room"
-    )
 
 
 def _runs(program: PerfAnalyzer) -> bool:
@@ -89,25 +73,21 @@ def _runs(program: PerfAnalyzer) -> bool:
     return asked.returncode == 0
 
 
-def _unpack(ours: PerfAnalyzer) -> None:
-    home = ours.binary.parent
-    try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".unpacking-") as folder:
-            made = Path(folder, "made")
-            (made / "lib").mkdir(parents=True)
-            with zipfile.ZipFile(_download(Path(folder))) as wheel:
-                (made / PROGRAM).write_bytes(wheel.read(MEMBER))
-            (made / PROGRAM).chmod(0o755)
-            _link_libraries(made / "lib")
-            shutil.rmtree(home, ignore_errors=True)  # what is there has no program in it
-            made.rename(home)
-    except OSError as error:
-        raise _no_cache(home, error) from error
+def _unpack(home: Path) -> None:
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".unpacking-") as folder:
+        made = Path(folder, "made")
+        (made / "lib").mkdir(parents=True)
+        with zipfile.ZipFile(_download(Path(folder))) as wheel:
+            (made / PROGRAM).write_bytes(wheel.read(MEMBER))
+        (made / PROGRAM).chmod(0o755)
+        _link_libraries(made / "lib")
+        shutil.rmtree(home, ignore_errors=True)  # a folder without the program
+        made.rename(home)
 
 
 def _download(folder: Path) -> Path:
-    """Fetch the wheel that carries the program; the `tritonclient` in use stays as it is."""
+    """Download the wheel that contains the program; the installed `tritonclient` stays."""
     options = ["--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"]
     asked = subprocess.run(
         [sys.executable, "-m", "pip", "download", *options, "--dest", folder, PACKAGE],
@@ -123,10 +103,10 @@ def _download(folder: Path) -> Path:
 
 
 def _link_libraries(folder: Path) -> None:
-    """Give the libraries of `nvidia-pytriton` the names that the program asks for."""
+    """Link the libraries of `nvidia-pytriton` under the names that the program loads."""
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
-        return  # it may be that the system has them
+        return  # the system may have them
     theirs = Path(spec.origin).parent.parent / f"{WHEEL.replace('-', '_')}.libs"
     for name, pattern in LIBRARIES.items():
         for library in sorted(theirs.glob(pattern))[:1]:

@@ -1,13 +1,13 @@
-"""The TensorRT engines of a profile, and whether those on disk are what it describes."""
+"""The TensorRT engines of a profile, compared with the built ones on disk."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tandem.tools.errors import TandemError
+from tandem.tools.profiles.checkpoint import read_json
 from tandem.tools.profiles.engines.base import ProfileError
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.profiles.pair import check_pair
@@ -18,7 +18,7 @@ PLUGINS = ("use_paged_context_fmha", "tokens_per_block")
 
 
 def trt_engines(profile: Profile) -> dict[str, TensorRTLLMDraft]:
-    """Return them by name, the draft first: it is built in minutes, and may fail as well."""
+    """Return them by name, the draft first: its build takes minutes, and can fail just as well."""
     sections = {"draft": profile.engines.draft, "target": profile.engines.target}
     return {n: section for n, section in sections.items() if isinstance(section, TensorRTLLMDraft)}
 
@@ -26,7 +26,7 @@ def trt_engines(profile: Profile) -> dict[str, TensorRTLLMDraft]:
 def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     """Read a profile whose checkpoints may be on another machine; return it and its engines.
 
-    Raises TandemError where the profile itself is wrong.
+    Raises TandemError if the profile itself is wrong.
     """
     profile, source = read_profile(path)
     engines = trt_engines(profile)
@@ -43,33 +43,25 @@ def engines_to_plan(path: Path) -> tuple[Profile, dict[str, TensorRTLLMDraft]]:
     return profile, engines
 
 
-def with_checkpoints(engines: Mapping[str, TensorRTLLMDraft]) -> dict[str, TensorRTLLMDraft]:
-    """Return those whose checkpoints are on this machine."""
-    return {name: engine for name, engine in engines.items() if engine.checkpoint.is_dir()}
-
-
 def check_built(engines: Mapping[str, TensorRTLLMDraft]) -> None:
-    """Raise TandemError where an engine is not there, or was built otherwise."""
+    """Raise TandemError if an engine is missing or was built with other settings."""
     for name, engine in engines.items():
         path = engine.engine_dir / "config.json"
         if not path.is_file():
-            raise TandemError(f"{name}: no engine in {engine.engine_dir}; run tandem build")
-        try:
-            config = json.loads(path.read_text())
-        except ValueError as error:
-            raise TandemError(f"{name}: {path} is not JSON: {error}") from error
+            raise TandemError(f"{name}: no engine in {engine.engine_dir}; build it (tandem build)")
+        config = read_json(path)
         for setting, wanted, found in _compared(engine, config):
             if found is not None and found != wanted:
                 raise TandemError(
                     f"{name}: {engine.engine_dir} was built with {setting} {found}, the profile "
-                    f"says {wanted}; run tandem build, or change the profile"
+                    f"says {wanted}; build it again (tandem build), or change the profile"
                 )
 
 
 def _compared(
     engine: TensorRTLLMDraft, config: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield setting, what the profile says, and what the engine's config.json says if it does."""
+    """Yield setting, value in the profile, value in the engine's config.json (None if unknown)."""
     build, given = config.get("build_config", {}), engine.build.model_dump()
     for name in LENGTHS:
         yield name, given.get(name, 0), build.get(name)

@@ -1,11 +1,11 @@
-"""Do weights and KV caches fit the GPUs? An estimate, made before any of them is built."""
+"""Do weights and KV caches fit the GPUs? An estimate, made before any engine is built."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tandem.tools.errors import TandemError
 from tandem.tools.profiles.engines.tensorrtllm import TensorRTLLMDraft
 from tandem.tools.trtllm.shape import ModelShape, read_shape
 
@@ -21,121 +21,73 @@ class Share:
     """What one engine takes of one GPU, in GiB. fraction: of free memory, for its KV cache."""
 
     engine: str
-    gpu: int
     weights: float
     kv_cache: float
     fraction: float
 
     @property
-    def fixed(self) -> float:
-        """What is taken before any KV cache is made."""
-        return self.weights + RESERVE_GIB
+    def total(self) -> float:
+        return self.weights + self.kv_cache + RESERVE_GIB
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU and the engines on it.
-
-    memory: GiB, None if it isn't known. shares: of the engines whose sizes are known. unknown: the
-    names of the others.
-    """
-
-    number: int
-    memory: float | None
-    shares: tuple[Share, ...]
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def used(self) -> float | None:
-        """GiB that all engines on it take, None if one of them is of an unknown size."""
-        if self.unknown:
-            return None
-        return sum(share.fixed + share.kv_cache for share in self.shares)
-
-    def room_for_kv_cache(self, share: Share) -> float:
-        """GiB that an engine's fraction comes to if it is the last to take its KV cache."""
-        others = sum(s.fixed + s.kv_cache for s in self.shares if s is not share)
-        return share.fraction * max((self.memory or 0.0) - others - share.fixed, 0.0)
-
-
-def gpus(
-    engines: Mapping[str, TensorRTLLMDraft], memory: Mapping[int, float] | None = None
-) -> list[Gpu]:
-    """Return every GPU of a node that an engine uses; what a profile says goes before `memory`."""
-    known = dict(memory or {})
-    shares: dict[int, list[Share]] = defaultdict(list)
-    unknown: dict[int, list[str]] = defaultdict(list)
-    for name, engine in engines.items():
-        shape = read_shape(engine.checkpoint)
-        for number in engine.device_ids:
-            if shape is None:
-                unknown[number].append(name)
-            else:
-                shares[number].append(_share(name, engine, number, shape))
-            if engine.gpu_memory_gib is not None:
-                known[number] = engine.gpu_memory_gib
-    return [
-        Gpu(number, known.get(number), tuple(shares[number]), tuple(unknown[number]))
-        for number in sorted({*shares, *unknown})
-    ]
+def check_memory(engines: Mapping[str, TensorRTLLMDraft]) -> Iterator[str]:
+    """Yield a line for each GPU of a node; raise TandemError if the engines don't fit into one."""
+    read = {name: read_shape(engine.checkpoint) for name, engine in engines.items()}
+    shapes = {name: shape for name, shape in read.items() if shape}
+    if unknown := sorted(read.keys() - shapes.keys()):
+        yield f"memory is not checked: the size of {', '.join(unknown)} is unknown"
+        return
+    for number in sorted({number for engine in engines.values() for number in engine.device_ids}):
+        here = {name: engine for name, engine in engines.items() if number in engine.device_ids}
+        shares = [share_of(name, engine, shapes[name]) for name, engine in here.items()]
+        memory = next((e.gpu_memory_gib for e in reversed(here.values()) if e.gpu_memory_gib), None)
+        used = sum(share.total for share in shares)
+        parts = "; ".join(
+            f"{share.engine}: {share.weights:.1f} of weights, {share.kv_cache:.1f} of KV cache"
+            for share in shares
+        )
+        if memory is None:
+            yield f"GPU {number}: needs {used:.1f} GiB ({parts}); set gpu_memory_gib to check it"
+            continue
+        if used > memory:
+            raise TandemError(
+                f"GPU {number}: needs {used:.1f} of {memory:.1f} GiB ({parts}); lower "
+                "max_tokens_in_paged_kv_cache, quantize, or raise tp_size"
+            )
+        for share in shares:
+            # The engine may be the last to allocate its KV cache.
+            room = share.fraction * (memory - used + share.kv_cache)
+            if share.kv_cache > room:
+                raise TandemError(
+                    f"GPU {number}: the KV cache of {share.engine} needs {share.kv_cache:.1f} GiB, "
+                    f"its fraction {share.fraction} gives {room:.1f}; raise "
+                    "kv_cache_free_gpu_mem_fraction or lower max_tokens_in_paged_kv_cache"
+                )
+        yield f"GPU {number}: {used:.1f} of {memory:.1f} GiB ({parts})"
 
 
-def rows(devices: Iterable[Gpu]) -> list[tuple[str, ...]]:
-    """Return the table: GPU, engine, weights, KV cache, all, what the GPU has."""
-    lines = []
-    for gpu in devices:
-        for share in gpu.shares:
-            sizes = (share.weights, share.kv_cache, share.fixed + share.kv_cache)
-            lines.append((str(gpu.number), share.engine, *map(_gib, sizes), ""))
-        lines += [(str(gpu.number), name, *3 * ("unknown",), "") for name in gpu.unknown]
-        lines.append((str(gpu.number), "all", "", "", _gib(gpu.used), _gib(gpu.memory)))
-    return lines
-
-
-def whole_weights(engine: TensorRTLLMDraft) -> tuple[float, float] | None:
-    """Return GiB of all weights over all GPUs: before and after quantizing; None if unknown."""
-    shape = read_shape(engine.checkpoint)
-    if shape is None:
-        return None
-    layers, tables = shape.parameters
-    wide = (layers + tables) * _wide(engine)
-    return wide / GIB, (layers * _narrow(engine) + tables * _wide(engine)) / GIB
-
-
-def _gib(size: float | None) -> str:
-    return "unknown" if size is None else f"{size:.1f}"
-
-
-def _share(name: str, engine: TensorRTLLMDraft, number: int, shape: ModelShape) -> Share:
+def share_of(name: str, engine: TensorRTLLMDraft, shape: ModelShape) -> Share:
     """Return what the fullest of an engine's GPUs holds.
 
     TensorRT-LLM splits layers over pipeline stages, and the matrices of a layer over the GPUs of a
     stage. A GPU has at least one KV head, so heads are replicated if there are fewer than GPUs.
     """
+    wide = WIDE_BYTES.get(engine.convert.dtype, 2.0)
+    narrow = BYTES.get(engine.convert.qformat or "", wide)  # not of embedding and output layer
     layers = -(-shape.layers // engine.pp_size)  # rounded up
     kv_heads = -(-shape.kv_heads // engine.tp_size)
-    kv_bytes = BYTES.get(engine.convert.kv_cache_dtype or "", _wide(engine))
+    kv_bytes = BYTES.get(engine.convert.kv_cache_dtype or "", wide)
     token = 2 * layers * kv_heads * shape.head_size * kv_bytes
-    weights = layers * shape.layer_parameters / engine.tp_size * _narrow(engine)
-    # The embedding is whole on each GPU of the first stage, as the commands don't ask for
-    # --use_parallel_embedding; the output layer is split over those of the last. Only whole tables
-    # that are equal are kept once.
+    weights = layers * shape.layer_parameters / engine.tp_size * narrow
+    # The embedding is whole on each GPU of the first stage, because the commands have no
+    # --use_parallel_embedding; the output layer is split over the GPUs of the last stage. Only
+    # whole tables that are equal are kept once.
     is_one_table = shape.is_tied and engine.tp_size == 1
     output_layer = 0.0 if engine.pp_size > 1 or is_one_table else 1 / engine.tp_size
     tables = (1 + output_layer) * shape.embedding_parameters
     return Share(
         engine=name,
-        gpu=number,
-        weights=(weights + tables * _wide(engine)) / GIB,
+        weights=(weights + tables * wide) / GIB,
         kv_cache=engine.run.max_tokens_in_paged_kv_cache * token / GIB,
         fraction=engine.run.kv_cache_free_gpu_mem_fraction,
     )
-
-
-def _narrow(engine: TensorRTLLMDraft) -> float:
-    """Bytes of a parameter that is quantized, if any is; embedding and output layer never are."""
-    return BYTES.get(engine.convert.qformat or "", _wide(engine))
-
-
-def _wide(engine: TensorRTLLMDraft) -> float:
-    return WIDE_BYTES.get(engine.convert.dtype, 2.0)

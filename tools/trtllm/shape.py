@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tandem.tools.profiles.checkpoint import read_config
 
 # model_type of config.json -> the keys of how many experts a layer has and how wide each is. The
 # other layers of all of them are an embedding, attention of grouped heads, and gated MLPs.
@@ -39,28 +40,17 @@ class ModelShape:
     embedding_parameters: int
     is_tied: bool
 
-    @property
-    def parameters(self) -> tuple[int, int]:
-        """Number of parameters: of all layers, and of embedding and output layer."""
-        tables = 1 if self.is_tied else 2
-        return self.layers * self.layer_parameters, tables * self.embedding_parameters
-
 
 def read_model_type(folder: Path) -> str:
-    return str(_config(folder).get("model_type", "?"))
+    return str(read_config(folder).get("model_type", "?"))
 
 
 def read_shape(folder: Path) -> ModelShape | None:
-    """Read config.json; None if it isn't known how many parameters such a model has."""
+    """Read config.json; return None if the number of parameters of such a model is unknown."""
     try:
-        return _shape(_config(folder))
+        return _shape(read_config(folder))
     except (KeyError, TypeError, ZeroDivisionError):  # absent, or not one number for all layers
         return None
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    return config
 
 
 def _shape(config: Mapping[str, Any]) -> ModelShape | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from abc import abstractmethod
@@ -21,6 +20,7 @@ from tandem.contract.capabilities import Capabilities
 from tandem.contract.engine import EXCLUDE_INPUT_IN_OUTPUT
 from tandem.engines.errors import LoadError
 from tandem.engines.load import KIND
+from tandem.tools.errors import suggestion
 from tandem.tools.profiles.checkpoint import Checkpoint, CheckpointError
 
 KeyPath = tuple[str | int, ...]
@@ -67,9 +67,7 @@ class ConfigSection(BaseModel):
     def _know_every_key(cls, given: Any) -> Any:
         for key in given if isinstance(given, dict) else ():
             if key not in cls.model_fields:
-                known = list(cls.model_fields)
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+                hint = suggestion(str(key), cls.model_fields)
                 raise PydanticCustomError(
                     "unknown_key", "unknown key; {hint}", {"key": key, "hint": hint}
                 )

@@ -138,9 +138,7 @@ class TensorRTLLMDraft(EngineSection):
     device_ids: Ids = (0,)
     """GPUs of one node."""
     gpu_memory_gib: PositiveFloat | None = None
-    """Memory of one GPU, for the checks (default: from `nvidia-smi`)."""
-    compute_capability: PositiveFloat | None = None
-    """Compute capability, for the checks (default: from `nvidia-smi`)."""
+    """Memory of one GPU. With it, `tandem build` checks that weights and KV caches fit."""
     convert: ConvertSection = ConvertSection()
     build: BuildSection
     run: RunSection
