@@ -54,6 +54,7 @@ PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
 VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # of the target, that a simulation lasts
 VIRTUAL_WARM_UP = 200  # such steps before it, in which several streams try drafts and none
+DRAFT_AHEAD = {None: False, "false": False, "auto": None, "true": True}  # in virtual time
 Item = TypeVar("Item")
 
 
@@ -165,7 +166,8 @@ def _options() -> argparse.Namespace:
         "--draft-ahead",
         type=_several(str),
         default=(None,),
-        help="auto, true or false, or several: each with every length (default: as served)",
+        help="auto, true or false, or several: each with every length (default: as served; false "
+        "in virtual time)",
     )
     parser.add_argument(
         "--slower", type=float, default=1.0, help="times as long, emulated engines' steps"
@@ -185,8 +187,6 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := [name for name in options.text if name not in TEXTS]:
         parser.error(f"no text '{unknown[0]}'; known are {', '.join(TEXTS)}")
-    if options.virtual and options.draft_ahead != (None,):
-        parser.error("nothing is drafted ahead in virtual time; see benchmarks.loop_simulation")
     if options.processor_ms is None:
         options.processor_ms = 1e3 * PairTimes.processor
     elif not options.virtual:
@@ -277,10 +277,11 @@ def simulated(
     for variant in variants:
         outcome = closed_loop.run(
             pair,
-            _language(target),
+            (_language(target),),
             streams=at_once,
             drafter=variant.drafter,
             draft_len=variant.draft_len or 0,
+            draft_ahead=DRAFT_AHEAD[variant.draft_ahead],
             seconds=seconds,
             warm_up=step * VIRTUAL_WARM_UP if at_once > 1 else 0.0,
         )

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from benchmarks import published_rows
-from benchmarks.simulation import Loop
+from benchmarks.published_rows import SequentialLoop
 from emulated import emulated, settings
 from engine_harness import GREEDY, prompt
 from scale import scaled
@@ -232,13 +232,13 @@ def test_a_sequential_loop_reproduces_the_published_throughput(rows):
 
 def test_the_target_alone_has_the_published_baseline():
     row = published_rows.rows()[0]
-    alone = Loop(row.profile, orchestration_ms=0.0).run(1)
+    alone = SequentialLoop(row.profile, orchestration_ms=0.0).run(1)
     assert alone.tokens_per_second == pytest.approx(row.baseline, rel=0.001)
 
 
 def test_stopping_inside_the_call_gains_where_the_text_is_of_two_kinds():
     rows = {row.profile.stem: row for row in published_rows.rows()}
-    loop = Loop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
+    loop = SequentialLoop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
     fixed = loop.run(20, draft_len=10)
     stopping = loop.run(20, draft_len=16, stop_probability=0.25)
     assert stopping.tokens_per_second > 1.08 * fixed.tokens_per_second
