@@ -25,9 +25,6 @@ from tandem.engines.torch.verification import verify_ids
 
 log = logging.getLogger(__name__)
 
-# Steps ahead of a draft that ends where it is unsure: the most that are in vain, and one.
-UNSURE_STEPS = 2
-
 
 class TorchSequence:
     """A call's tokens, its place in the KV cache and what it has answered so far.
@@ -122,20 +119,6 @@ class TorchSequence:
         rated = request.return_log_probs and not request.num_top_log_probs
         rates = rated or request.draft_stop_probability is not None
         return TokenChoice(self.sampler, self.length - len(self.drafts), self.drafts, rates)
-
-    @property
-    def steps_ahead(self) -> int:
-        """How many steps may bring a token each before anybody looks at one of them.
-
-        A call that ends sooner drops the others.
-        """
-        request = self.request
-        if request.streaming or self.wants_all_rows or self.drafts or self.drafter:
-            return 1
-        if self.choice is None:
-            return 1
-        left = request.max_new_tokens - len(self._generated)
-        return left if request.draft_stop_probability is None else min(left, UNSURE_STEPS)
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
         return self.tokens[self.computed : self.computed + count]
