@@ -14,7 +14,6 @@ from engine_harness import GREEDY, prompt
 from scale import scaled
 
 from tandem.engines.emulated.engine import MS, EmulatedEngine
-from tandem.engines.emulated.gpu import SharedGpu
 from tandem.engines.emulated.timers import VirtualTimer, WallTimer
 from tandem.engines.engine import Preparing
 from tandem.engines.request import EngineRequest
@@ -135,27 +134,6 @@ def test_each_other_call_makes_a_step_longer_by_the_batch_slope():
     target = emulated(timer, step_ms=10.0, batch_slope=0.1)
     calls = [target.start(prompt(n, 9), 1) for n in range(3)]
     assert finish(timer, *calls) == [10.0, 11.0, 12.0]
-
-
-def test_engines_on_one_gpu_slow_each_other_down(tmp_path):
-    timer = VirtualTimer()
-    made = {}
-    for role in ("draft", "target"):
-        gpu = SharedGpu(tmp_path / "gpu", role)
-        made[role] = EmulatedEngine(settings(role=role, step_ms=10.0), timer, gpu)
-    ends = []
-
-    def call(role):
-        request = EngineRequest("", IDS, 1)
-        made[role].submit(request, lambda answer: ends.append((role, timer.now_ns() / MS)))
-
-    call("target")
-    call("draft")  # beside the target
-    timer.advance()
-    timer.advance()
-    call("target")  # alone
-    timer.advance()
-    assert ends == [("target", 10.0), ("draft", 20.0), ("target", 30.0)]
 
 
 def test_stop_answers_with_the_tokens_that_had_their_time():

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tandem.engines.errors import LoadError
 from tandem.engines.torch.attention import Segment
-from tandem.engines.torch.kv_cache import KVShape
+from tandem.engines.torch.contiguous_kv_cache import KVShape
 from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
 from tandem.engines.torch.paged.batch import Bucket, PagedBatch, PagedRow, buckets, write
-from tandem.engines.torch.paged.cache import PagedKVCache
-from tandem.engines.torch.paged.pool import PADDING, PagePool
+from tandem.engines.torch.paged.page_pool import PADDING, PagePool
+from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 
 PAGE = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))

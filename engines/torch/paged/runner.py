@@ -22,8 +22,8 @@ from tandem.engines.torch.paged.batch import (
     rows_of,
     write,
 )
-from tandem.engines.torch.paged.cache import PagedKVCache
 from tandem.engines.torch.paged.choosing import TokenChoice, TokenChooser
+from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 

@@ -52,8 +52,7 @@ class EmulatedDraft(OwnEngineSection):
     tokenizer: folder of the tokenizer whose ids it says. vocab_size: width of its logits; the
     tokenizer's when left out. step_ms: one new token. prefill_ms_per_token: for each token of a
     context that is not in its KV cache. batch_slope: each other call under way makes a step longer
-    by this part; branch_slope: each branch but its call's first does, by that part. same_gpu: draft
-    and target, if both say so, slow each other down.
+    by this part; branch_slope: each branch but its call's first does, by that part.
     kv_cache_tokens: 64 whole sequences when left out.
     """
 
@@ -64,7 +63,6 @@ class EmulatedDraft(OwnEngineSection):
     prefill_ms_per_token: NonNegativeFloat = EmulatedSettings.prefill_ms_per_token
     batch_slope: NonNegativeFloat = EmulatedSettings.batch_slope
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
-    same_gpu: bool = EmulatedSettings.same_gpu
     vocab_size: PositiveInt | None = None
     max_seq_len: PositiveInt = MAX_SEQ_LEN
     kv_cache_tokens: PositiveInt | None = None
@@ -76,8 +74,8 @@ class EmulatedDraft(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """One of its own, unless it says that it has the other engine's."""
-        return frozenset({"same_gpu" if self.same_gpu else f"emulated {self._role}"})
+        """Return a device that no other engine has."""
+        return frozenset({f"emulated {self._role}"})
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
         with located(*key_path, "tokenizer"):
