@@ -1,27 +1,26 @@
-"""Whether `draft_len: auto` ever loses: beside no drafts and fixed lengths, cell by cell.
+"""Compare `draft_len: auto` with no drafts and with fixed lengths, cell by cell.
 
     python -m benchmarks.auto --virtual
     python -m benchmarks.auto --virtual --at-once 64 --processor-ms 0.8
-    python -m benchmarks.auto --minutes 90
     python -m benchmarks.auto --text edits --drafter hybrid --at-once 1,16
     python -m benchmarks.auto --text two-state --at-once 64 --batch-slope 0,0.03
     python -m benchmarks.auto --text 70b-1b --at-once 16 --draft-ahead auto,true,false --slower 4
 
-A cell is a text, a number of requests at once, and by how much each other call slows a step of the
-emulated engines. Live, the variants take turns on one server. The ratio is the median over the
-turns; in each of them `auto` stands beside what was best in all the others, because the best of
-several noisy figures is better than any of them would be again. With --minutes each cell has an
-equal part of the time, and fewer turns where it ends before them. With --slower the emulated
-engines take longer, and so the machine's part of a round is less. With --virtual the same cells of
-the emulated engines are simulated: the real loop and the real controller, no server, no noise.
-With --processor-ms many streams wait for the loop's processor, as they do on two cores.
+A cell is a text, a number of concurrent requests, and the part by which each other call slows a
+step of the emulated engines. Live, the variants take turns on one server. The ratio is the median
+over the turns. In each turn `auto` is compared with what was best in the other turns, because the
+best of several noisy figures is better than any of them would be again.
+
+With --slower the emulated engines take longer, so the machine's part of a round is less. With
+--virtual the cells of emulated engines are simulated by `benchmarks.closed_loop`: the real loop and
+controller, without a server or noise. With --processor-ms streams wait longer for the loop's
+processor, as many streams do on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -33,7 +32,6 @@ from rich.table import Table
 
 from benchmarks import closed_loop
 from benchmarks.closed_loop import AcceptanceModel, PairTimes
-from benchmarks.slowed import slowed
 from tandem.bls.settings import AUTO, DrafterName
 from tandem.tools.benchmark.load_generator import LoadGenerator, LoadPlan
 from tandem.tools.benchmark.scenario import Scenario, scenarios_of_file, scenarios_of_lengths
@@ -54,6 +52,7 @@ PROMPT_TOKENS = 64
 TURNS_WARMING_UP = 1
 VIRTUAL_STEPS = {1: 2000, 16: 500, 64: 250}  # of the target, that a simulation lasts
 VIRTUAL_WARM_UP = 200  # such steps before it, in which several streams try drafts and none
+DRAFT_AHEAD = {None: False, "false": False, "auto": None, "true": True}  # in virtual time
 Item = TypeVar("Item")
 
 
@@ -78,7 +77,7 @@ TEXTS = {
 
 
 class CellRates(NamedTuple):
-    """Tokens a second of every variant of a cell, turn by turn."""
+    """Tokens per second of every variant of a cell, turn by turn."""
 
     text: str
     at_once: int
@@ -87,7 +86,7 @@ class CellRates(NamedTuple):
 
     @property
     def rivals(self) -> dict[Variant, list[float]]:
-        """What is not `auto`."""
+        """All variants but `auto`."""
         return {variant: r for variant, r in self.rates.items() if variant.draft_len != AUTO}
 
     @property
@@ -102,7 +101,7 @@ class CellRates(NamedTuple):
         return max(self.rivals, key=rate)
 
     def over_best(self, one: Variant) -> Spread:
-        """Of each turn, beside what was best in the other ones."""
+        """Compare each turn with what was best in the other ones."""
         rates = self.rates[one]
         if len(rates) == 1:
             return self.over(one, self.best)
@@ -110,7 +109,7 @@ class CellRates(NamedTuple):
         return _spread(rates[i] / self.rates[rival][i] for i, rival in enumerate(rivals))
 
     def over(self, one: Variant, other: Variant) -> Spread:
-        """Of rates that were measured in the same turns."""
+        """Compare rates that were measured in the same turns."""
         pairs = zip(self.rates[one], self.rates[other], strict=True)
         return _spread(ours / theirs for ours, theirs in pairs)
 
@@ -165,7 +164,8 @@ def _options() -> argparse.Namespace:
         "--draft-ahead",
         type=_several(str),
         default=(None,),
-        help="auto, true or false, or several: each with every length (default: as served)",
+        help="auto, true or false, or several: each with every length (default: as served; false "
+        "in virtual time)",
     )
     parser.add_argument(
         "--slower", type=float, default=1.0, help="times as long, emulated engines' steps"
@@ -173,8 +173,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--instances", type=int, help="loops (default: as served)")
     parser.add_argument("--prompts", type=int, default=2, help="of each request at once, a turn")
     parser.add_argument("--max-tokens", type=int, default=160, help="of each answer")
-    parser.add_argument("--turns", type=int, default=3, help="of all variants, at most")
-    parser.add_argument("--minutes", type=float, help="for all cells, whatever --turns says")
+    parser.add_argument("--turns", type=int, default=3, help="of all variants")
     parser.add_argument("--virtual", action="store_true", help="simulate instead of measuring")
     parser.add_argument(
         "--processor-ms",
@@ -185,8 +184,6 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := [name for name in options.text if name not in TEXTS]:
         parser.error(f"no text '{unknown[0]}'; known are {', '.join(TEXTS)}")
-    if options.virtual and options.draft_ahead != (None,):
-        parser.error("nothing is drafted ahead in virtual time; see benchmarks.loop_simulation")
     if options.processor_ms is None:
         options.processor_ms = 1e3 * PairTimes.processor
     elif not options.virtual:
@@ -198,30 +195,25 @@ def _several(read: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
     return lambda text: tuple(read(part) for part in text.split(","))
 
 
-class TimeLeft:
-    """Shares the time out among the cells that are still to be measured; None: there is no end."""
+def slowed(profile: Profile, *, times: float = 1.0, batch_slope: float | None = None) -> Profile:
+    """Return a profile with slower emulated engines; real engines stay as they are.
 
-    def __init__(self, minutes: float | None, num_cells: int) -> None:
-        self._ends = None if minutes is None else time.monotonic() + 60 * minutes
-        self._num_cells = num_cells
-
-    def of_next_cell(self) -> float | None:
-        """Return when the next cell has to end."""
-        if self._ends is None:
-            return None
-        now, left = time.monotonic(), max(1, self._num_cells)
-        self._num_cells -= 1
-        return now + (self._ends - now) / left
-
-
-def _num_cells(options: argparse.Namespace) -> int:
-    emulated = sum(TEXTS[name].kind is None for name in options.text)
-    slopes = len(options.text) - emulated + emulated * len(options.batch_slope)
-    return slopes * len(options.at_once)
+    times: factor of each step's time. The machine's overhead then weighs less, as it would on a
+    faster machine. batch_slope: part by which each other call makes a step longer; None: as is.
+    """
+    changed = {}
+    for name, engine in profile.engines:
+        if isinstance(engine, EmulatedDraft):
+            figures = {
+                "step_ms": engine.step_ms * times,
+                "prefill_ms_per_token": engine.prefill_ms_per_token * times,
+                "batch_slope": engine.batch_slope if batch_slope is None else batch_slope,
+            }
+            changed[name] = engine.model_copy(update=figures)
+    return profile.model_copy(update={"engines": profile.engines.model_copy(update=changed)})
 
 
 def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
-    time_left = TimeLeft(options.minutes, _num_cells(options))
     for name in options.text:
         text = TEXTS[name]
         profile, _ = read_profile(text.profile)
@@ -239,9 +231,7 @@ def _outcomes(options: argparse.Namespace) -> Iterator[CellRates]:
                     yield simulated(name, slower, variants, at_once, slope, processor=processor)
             else:
                 planned = deployment.check(slower)
-                yield from _measured(
-                    name, planned, variants, slope, options=options, time_left=time_left
-                )
+                yield from _measured(name, planned, variants, slope, options)
 
 
 def _variants(
@@ -277,10 +267,11 @@ def simulated(
     for variant in variants:
         outcome = closed_loop.run(
             pair,
-            _language(target),
+            (_language(target),),
             streams=at_once,
             drafter=variant.drafter,
             draft_len=variant.draft_len or 0,
+            draft_ahead=DRAFT_AHEAD[variant.draft_ahead],
             seconds=seconds,
             warm_up=step * VIRTUAL_WARM_UP if at_once > 1 else 0.0,
         )
@@ -300,11 +291,9 @@ def _measured(
     planned: Deployment,
     variants: Sequence[Variant],
     slope: float,
-    *,
     options: argparse.Namespace,
-    time_left: TimeLeft,
 ) -> Iterator[CellRates]:
-    """Measure the cells of one server, one number of requests at once after the other."""
+    """Measure the cells of one server, one number of concurrent requests after the other."""
     plan = LoadPlan(
         scenarios=[],
         variants=variants,
@@ -317,11 +306,9 @@ def _measured(
     )
     with serving(planned) as server:
         for at_once in options.at_once:
-            ends, rates = time_left.of_next_cell(), defaultdict[Variant, list[float]](list)
+            rates = defaultdict[Variant, list[float]](list)
             scenario = _scenario(TEXTS[name], at_once, options.prompts)
             for number in range(TURNS_WARMING_UP + options.turns):
-                if ends is not None and number > TURNS_WARMING_UP and time.monotonic() > ends:
-                    break
                 turn = _turn(plan, scenario, at_once, number)
                 with LoadGenerator(server.grpc_url, planned.stream_entry.name, turn) as load:
                     for cell in load.cells():
@@ -331,10 +318,9 @@ def _measured(
 
 
 def _rate(answers: Repetition, at_once: int) -> float:
-    """Return tokens a second of all streams, as long as each of them asks.
+    """Return the tokens per second of all streams while all of them decode.
 
-    Behind the first one that ends, fewer and fewer are left: tokens over all of the time tell how
-    much longer the longest answers took.
+    Tokens over the whole time would depend on the longest answers: they end with few streams left.
     """
     return answers.num_tokens / (answers.seconds / at_once)
 

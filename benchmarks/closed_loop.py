@@ -1,16 +1,15 @@
 """Streams of requests over one engine pair, in virtual time, by the real decoding loop.
 
-Every stream asks again as soon as it is answered. The loop, the drafter and the controller of draft
-lengths are the product's own; engines, hops and the clock are modelled:
+Each stream sends its next request as soon as the last one is answered. The loop, the drafters and
+their controllers are the product's own. Engines, hops and the clock are modelled:
 
-- A call takes a step for each token that it decodes, and a verification one step that grows with
-  the draft. Every other call under way in the same engine makes it longer by ``batch_slope``.
-- A call waits for the loop's processor on its way in and out: one for all streams, first come,
-  first served. It is what many streams wait for on a small machine.
+- A call takes one step per token that it decodes. A verification is one step, which grows with the
+  draft. Every other call under way in the same engine makes a step longer by ``batch_slope``.
+- A call of the draft engine that drafts ahead computes all its branches side by side.
+- A call waits for the loop's processor on its way in and out. All streams share that processor, in
+  the order of their calls. On a small machine it is what many streams wait for.
 
-The texts are drawn once for each stream, so every setting meets the same ones. `benchmarks.auto`
-judges the controller by it. `loop_simulation` has the emulated engines themselves, and drafting
-ahead, which this one has not.
+Each stream's texts are drawn once, so every setting meets the same texts.
 """
 
 from __future__ import annotations
@@ -25,23 +24,37 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.bls.draft_ahead.statistics import AheadStatistics
 from tandem.bls.draft_length.planner import DraftPlanner
 from tandem.bls.drafters.factory import drafter_of
-from tandem.bls.effects import Chunk, DecodedText, EngineAnswer, EngineCall, TextCall
+from tandem.bls.effects import (
+    Beside,
+    BranchDraft,
+    Branching,
+    Chunk,
+    DecodedText,
+    EngineAnswer,
+    EngineCall,
+    Settle,
+    TextCall,
+)
 from tandem.bls.errors import EngineCallError
 from tandem.bls.loop import Decoding
 from tandem.bls.request import Request
-from tandem.bls.settings import AUTO, DrafterName, EngineSettings, LoopSettings
+from tandem.bls.settings import DrafterName, EngineSettings, LoopSettings
 from tandem.engines.capabilities import EMULATED
 
 MAX_DRAFT_LEN = 32
 ANSWER_LEN = 300
 MAX_COPY_LEN = 10
 PROMPT_LEN = 200
-WORDS = 10**6  # so many that nothing comes again by chance
-COPY_LEN, NEW_LEN = 20, 10  # mean lengths of stretches that are copied from the prompt, and new
+WORDS = 10**6  # words of the vocabulary: none occurs twice by chance
+COPY_LEN, NEW_LEN = 20, 10  # mean lengths of stretches copied from the prompt, and of new ones
 STEPS_ALONE = 20
-FLOOR = 1e-9  # of a probability, before its logarithm is taken
+FLOOR = 1e-9  # lower bound of probabilities whose logarithm is taken, and of divisors
+# The text's own token is among the draft's next F guesses with probability 1 - (F + 1)^-r, as in
+# the emulated engines.
+ALTERNATIVES_EXPONENT = 0.67
 
 TARGET = EngineSettings(
     model="target",
@@ -63,11 +76,13 @@ SETTINGS = LoopSettings(
 
 @dataclass(frozen=True)
 class PairTimes:
-    """What calls of two engines take, in seconds.
+    """What calls of two engines take.
 
-    target, draft: a step. hop: on the way of a call, in and out. processor: of the loop's, a call.
-    verify_slope: part of a step that each draft token of a verification takes; token_slope: of each
-    other verification under way.
+    target, draft: seconds of a step. hop: seconds on the way of a call, in and out. processor:
+    seconds of the loop's processor per call. The slopes make a step longer by that part of it:
+    verify_slope for each draft token that is verified, batch_slope for each other call under way,
+    token_slope for each draft token of other verifications under way, branch_slope for each branch
+    but the first.
     """
 
     target: float
@@ -75,56 +90,60 @@ class PairTimes:
     verify_slope: float = 0.005
     batch_slope: float = 0.0
     token_slope: float = 0.0
+    branch_slope: float = 0.003
     hop: float = 0.6e-3
     processor: float = 0.2e-3
 
 
 class AcceptanceModel(NamedTuple):
-    """How often the draft is right: alphas[s] in state s, in which a text remains by stay[s].
+    """How often the draft is right.
 
-    edits: an answer repeats stretches of its prompt.
+    It is right with probability alphas[s] in state s, and a text remains in s with probability
+    stay[s]. edits: an answer repeats stretches of its prompt.
     """
 
     alphas: tuple[float, ...]
     stay: tuple[float, ...] = (1.0,)
     edits: bool = False
 
-    def text(self, seed: int) -> SimulatedText:
-        """Return a text, the same for a seed."""
-        return _text(self, seed)
-
 
 class SimulatedText(NamedTuple):
-    """A prompt, what the target says to it, what the draft guesses there and how sure it is."""
+    """A prompt, the target's answer, and what the draft guesses at each place of the answer."""
 
     prompt: NDArray[np.int32]  # [PROMPT_LEN]
     answer: NDArray[np.int32]  # [n]
     guesses: NDArray[np.int32]  # [n]
-    log_probs: NDArray[np.float32]  # [n]
+    log_probs: NDArray[np.float32]  # [n], by the draft, of its guesses
+    ranks: NDArray[np.int64]  # [n], of the answer's token among the draft's guesses; 0: the first
 
 
 @lru_cache(maxsize=4096)
-def _text(language: AcceptanceModel, seed: int) -> SimulatedText:
+def text_of(language: AcceptanceModel, seed: int) -> SimulatedText:
+    """Return the text of a seed."""
     random, length = np.random.default_rng(seed), ANSWER_LEN + MAX_DRAFT_LEN + 1
     prompt = random.integers(2, WORDS, PROMPT_LEN, np.int32)
     answer = random.integers(2, WORDS, length, np.int32)
     if language.edits:
-        _copy(prompt, answer, random)
+        _copy_stretches(prompt, answer, random)
     states, state = [], 0
     for move in random.random(length).tolist():
         state = (state + (move > language.stay[state])) % len(language.alphas)
         states.append(state)
     sure = np.array(language.alphas)[states]
-    guesses = np.where(random.random(length) < sure, answer, 0).astype(np.int32)
+    right = random.random(length) < sure
+    ranks = (1 - random.random(length)) ** (-1 / ALTERNATIVES_EXPONENT)
     return SimulatedText(
-        prompt, answer, guesses, np.log(np.maximum(sure, FLOOR)).astype(np.float32)
+        prompt,
+        answer,
+        np.where(right, answer, 0).astype(np.int32),
+        np.log(np.maximum(sure, FLOOR)).astype(np.float32),
+        np.where(right, 0, np.minimum(ranks, WORDS)).astype(np.int64),
     )
 
 
-def _copy(
+def _copy_stretches(
     prompt: NDArray[np.int32], answer: NDArray[np.int32], random: np.random.Generator
 ) -> None:
-    """Let stretches of an answer be those of the prompt."""
     at = 0
     while at < len(answer):
         at += int(random.geometric(1 / NEW_LEN))
@@ -135,9 +154,9 @@ def _copy(
 
 
 class Phase(NamedTuple):
-    """What streams decode during a period: a text per stream, in turn.
+    """What streams decode during a period: stream i has language i, modulo their number.
 
-    draft: the draft engine's seconds per token from now on; None: as before.
+    draft: seconds of the draft engine's step from now on; None: as before.
     """
 
     streams: int
@@ -146,42 +165,30 @@ class Phase(NamedTuple):
     draft: float | None = None
 
 
-class ClosedLoopResult(NamedTuple):
-    """What the streams did."""
-
-    tokens_per_second: float
-    mean_draft_len: float  # of rounds with drafts
-    tokens_alone: float  # share of those that no draft was asked for
-
-
 @dataclass
-class Fare:
-    """What one stream has by now: tokens, and when the first and the last of them came."""
+class TokenCount:
+    """Tokens of one stream, and when the first and the last of them came."""
 
     tokens: int = 0
-    num_first: int = 0  # came at once, in calls that began while other streams did
+    num_first: int = 0  # tokens of the first chunk: their call began before counting did
     first: float = 0.0
     last: float = 0.0
 
-    def take(self, tokens: int, now: float) -> None:
-        """Note that tokens came."""
+    def add(self, tokens: int, now: float) -> None:
+        """Count a chunk."""
         if not self.tokens:
             self.num_first, self.first = tokens, now
         self.tokens += tokens
         self.last = now
 
-    def begin_again(self) -> None:
-        """Forget what came; the next tokens are the first."""
-        self.tokens = 0
-
     @property
     def rate(self) -> float:
-        """Tokens a second, up to its last ones: what is under way is not counted."""
+        """Tokens per second between the first chunk and the last one."""
         return (self.tokens - self.num_first) / max(FLOOR, self.last - self.first)
 
 
 class Clock:
-    """Virtual time: it stands still until the next event."""
+    """Virtual time, which passes from event to event."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -189,7 +196,7 @@ class Clock:
         self._order = itertools.count()
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Have something done when so much time has passed."""
+        """Schedule an action."""
         heapq.heappush(self._events, (self.now + seconds, next(self._order), action))
 
     def advance(self) -> None:
@@ -199,7 +206,7 @@ class Clock:
 
 
 class SimulatedEngine:
-    """Serves calls side by side; how long one takes is decided when it begins."""
+    """Serves calls side by side. How long a call takes is decided when it begins."""
 
     def __init__(self, clock: Clock, step: float, pair: PairTimes) -> None:
         self.step = step
@@ -207,30 +214,38 @@ class SimulatedEngine:
         self._pair = pair
         self._under_way = self._verifying = 0  # calls, and draft tokens in them
 
-    def serve(self, steps: float, draft_tokens: int, then: Callable[[float], None]) -> None:
-        """Take so many steps; pass the seconds on."""
+    def serve(
+        self, steps: float, draft_tokens: int, then: Callable[[float], None]
+    ) -> Callable[[], None]:
+        """Serve a call, pass its seconds to ``then``; return what stops the call early."""
+        began = self._clock.now
         steps *= 1 + self._pair.batch_slope * self._under_way
-        seconds = self.step * (steps + self._pair.token_slope * self._verifying)
+        whole = self.step * (steps + self._pair.token_slope * self._verifying)
         self._under_way += 1
         self._verifying += draft_tokens
+        ended = False
 
-        def ended() -> None:
-            self._under_way -= 1
-            self._verifying -= draft_tokens
-            then(seconds)
+        def end(seconds: float) -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                self._under_way -= 1
+                self._verifying -= draft_tokens
+                then(seconds)
 
-        self._clock.after(seconds, ended)
+        self._clock.after(whole, lambda: end(whole))
+        return lambda: end(self._clock.now - began)
 
 
 class Processor:
-    """The loop's own: one for all streams."""
+    """The loop's processor, which all streams share."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._free_at = 0.0
 
     def work(self, seconds: float, then: Callable[[], None]) -> None:
-        """Work so long when it is free."""
+        """Work for some seconds as soon as it is free."""
         self._free_at = max(self._clock.now, self._free_at) + seconds
         self._clock.after(self._free_at - self._clock.now, then)
 
@@ -244,189 +259,299 @@ class Healthy:
         """Never called."""
         raise error
 
-    def refused(self, error: EngineCallError) -> None:
-        """Never called."""
-        raise error
+    refused = failed
 
 
-# A number: this stream pauses.
-Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText] | int, Any, None]
+class StepsAhead:
+    """Steps beside a call of the target, and who waits for their result."""
+
+    def __init__(self, steps: Generator[EngineCall, EngineAnswer, Any]) -> None:
+        self.steps = steps
+        self.done = False
+        self.result: Any = None
+        self.wake: Callable[[], None] = lambda: None
+        self.stop: Callable[[], None] = lambda: None
+        self.stopped = False
+
+
+class Paused(NamedTuple):
+    """A stream sends no more requests until it is wanted again."""
+
+    number: int
+
+
+class Wait(NamedTuple):
+    """A stream waits for steps beside a call, for some seconds at most."""
+
+    ahead: StepsAhead
+    timeout: float
+
+
+Calls: TypeAlias = Generator[tuple[EngineCall, SimulatedText] | Wait | Paused, Any, None]
 
 
 class World:
     """Both engines, the loop's processor and all streams.
 
-    offset: what the machine's clock shows at the beginning, in seconds. loops: processes that serve
-    streams in turn, and learn separately.
+    draft_len: 0 is the target alone. draft_ahead: as in a request; None lets the loop decide.
+    rated: whether drafts come with probabilities. offset: seconds that the machine's clock shows at
+    the beginning. loops: processes that serve the streams in turn, and learn separately.
     """
 
     def __init__(
         self,
         pair: PairTimes,
-        languages: tuple[AcceptanceModel, ...],
         draft_len: int,
         *,
         drafter: DrafterName = "draft_model",
+        draft_ahead: bool | None = False,
         rated: bool = True,
         streams_text: bool = False,
         offset: float = 0.0,
         loops: int = 1,
+        settings: LoopSettings = SETTINGS,
     ) -> None:
         self.clock = Clock()
-        self.tokens_alone = self.rounds = self.drafted = 0
-        self._fares: dict[int, Fare] = {}
+        self.rounds = self.hits = 0  # hits: rounds whose draft was made ahead
         self._pair = pair
-        self._languages = languages
+        self._settings = settings
+        self._request = Request(
+            prompt_ids=np.empty(0, np.int32),
+            max_tokens=ANSWER_LEN,
+            drafter=drafter if draft_len else "none",
+            draft_len=draft_len,
+            draft_ahead=draft_ahead,
+            max_draft_len=MAX_DRAFT_LEN,
+            prompt_lookup_num_tokens=MAX_COPY_LEN,
+            max_matching_ngram_size=3,
+            streams_text=streams_text,
+        )
+        self._languages: tuple[AcceptanceModel, ...] = ()
+        self._counts: dict[int, TokenCount] = {}  # by stream
         self._wanted = self._running = 0  # streams
         self._paused: dict[int, Calls] = {}
-        self._drafter: DrafterName = drafter
-        self._draft_len = draft_len
-        self._streams_text = streams_text
         self._processor = Processor(self.clock)
         self._engines = {
             "target": SimulatedEngine(self.clock, pair.target, pair),
             "draft": SimulatedEngine(self.clock, pair.draft, pair),
         }
-        self._statistics = [
-            DraftPlanner(
-                MAX_DRAFT_LEN,
-                lambda: self._running,
-                clock=lambda: offset + self.clock.now,
-                rated=rated,
+        self._learned = [
+            (
+                DraftPlanner(
+                    MAX_DRAFT_LEN,
+                    lambda: self._running,
+                    clock=lambda: offset + self.clock.now,
+                    rated=rated,
+                ),
+                AheadStatistics(settings, lambda: self._running),
             )
             for _ in range(loops)
         ]
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase: streams that are missing start now, others pause after their answers."""
+        """Begin a phase: missing streams start now, surplus ones pause after their answers."""
         self._languages = phase.languages
         if phase.draft is not None:
             self._engines["draft"].step = phase.draft
         self._wanted = phase.streams
         for number in range(phase.streams):
-            if number not in self._fares or number in self._paused:
+            if number not in self._counts or number in self._paused:
                 self._running += 1
                 self._perform(self._paused.pop(number, None) or self._answers(number), None)
 
-    def stream(self, number: int) -> None:
-        """Let one more stream begin."""
-        self._wanted = max(self._wanted, number + 1)
-        self._running += 1
-        self._perform(self._answers(number), None)
-
-    def tokens_of(self, number: int) -> int:
-        """Return the tokens of one stream."""
-        return self._fares[number].tokens
-
     def pass_time(self, seconds: float) -> None:
-        """Let everything go on for so long."""
+        """Let virtual time pass."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.advance()
 
     def begin_counting(self) -> None:
         """Forget all figures; streams go on."""
-        self.tokens_alone = self.rounds = self.drafted = 0
-        for fare in self._fares.values():
-            fare.begin_again()
+        self.rounds = self.hits = 0
+        for count in self._counts.values():
+            count.tokens = 0
+
+    def tokens_of(self, number: int) -> int:
+        """Return the tokens of one stream."""
+        return self._counts[number].tokens
 
     @property
     def tokens(self) -> int:
         """Tokens of all streams."""
-        return sum(fare.tokens for fare in self._fares.values())
+        return sum(count.tokens for count in self._counts.values())
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all streams together."""
-        return sum(fare.rate for fare in self._fares.values())
+        """Tokens per second of all streams together."""
+        return sum(count.rate for count in self._counts.values())
 
     def _answers(self, number: int) -> Calls:
-        """Every engine call of a stream; sent its answer."""
-        fare = self._fares[number] = Fare()
+        """Yield what a stream waits for, request by request, and get its outcome."""
+        count = self._counts[number] = TokenCount()
+        planner, ahead_statistics = self._learned[number % len(self._learned)]
         for answer in itertools.count():
             if number >= self._wanted:
-                yield number
-            language = self._languages[number % len(self._languages)]
-            text = language.text(number + 1000 * answer)
-            steps = self._decoding(number, text).decode()
-            effect = next(steps, None)
-            while effect is not None:
-                sent: Any = None
-                if isinstance(effect, TextCall):
-                    sent = DecodedText("")
-                elif isinstance(effect, EngineCall):
-                    sent = yield effect, text
-                elif isinstance(effect, Chunk):
-                    fare.take(len(effect.tokens), self.clock.now)
-                try:
-                    effect = steps.send(sent)
-                except StopIteration:
-                    effect = None
+                yield Paused(number)
+            text = text_of(self._languages[number % len(self._languages)], number + 1000 * answer)
+            request = replace(self._request, prompt_ids=text.prompt)
+            drafter = drafter_of(request, self._settings, Healthy(), planner, ahead_statistics)
+            decoding = Decoding(request, self._settings, drafter, clock=lambda: self.clock.now)
+            yield from self._effects(decoding, text, count)
+            self.rounds += decoding.statistics.num_rounds
+            self.hits += decoding.statistics.ahead.num_hits
 
-    def _decoding(self, number: int, text: SimulatedText) -> Decoding:
-        request = Request(
-            prompt_ids=text.prompt,
-            max_tokens=ANSWER_LEN,
-            drafter=self._drafter if self._draft_len else "none",
-            draft_len=self._draft_len,
-            max_draft_len=MAX_DRAFT_LEN,
-            prompt_lookup_num_tokens=MAX_COPY_LEN,
-            max_matching_ngram_size=3,
-            streams_text=self._streams_text,
-        )
-        drafter = drafter_of(
-            request, SETTINGS, Healthy(), self._statistics[number % len(self._statistics)]
-        )
-        return Decoding(request, SETTINGS, drafter, clock=lambda: self.clock.now)
+    def _effects(self, decoding: Decoding, text: SimulatedText, count: TokenCount) -> Calls:
+        """Perform the effects of one request, as the driver of a server does."""
+        steps = decoding.decode()
+        beside: StepsAhead | None = None  # wait for the next call
+        ahead: StepsAhead | None = None
+        effect = next(steps, None)
+        while effect is not None:
+            sent: Any = None
+            if isinstance(effect, TextCall):
+                sent = DecodedText("")
+            elif isinstance(effect, Chunk):
+                count.add(len(effect.tokens), self.clock.now)
+            elif isinstance(effect, Beside):
+                self._give_up(ahead)
+                beside, ahead = StepsAhead(effect.steps), None
+            elif isinstance(effect, Settle) and ahead is not None:
+                yield Wait(ahead, effect.timeout)
+                sent = ahead.result
+                self._give_up(ahead)
+                ahead = None
+            elif isinstance(effect, EngineCall):
+                if beside is not None:
+                    ahead, beside = beside, None
+                    self._carry_out(ahead, text, None)
+                sent = yield effect, text
+            try:
+                effect = steps.send(sent)
+            except StopIteration:
+                effect = None
 
-    def _perform(self, effects: Calls, answer: EngineAnswer | None) -> None:
-        """Send an answer, make the call that is asked for next."""
-        asked = effects.send(answer)
-        if isinstance(asked, int):
+    def _perform(self, calls: Calls, outcome: Any) -> None:
+        """Pass an outcome to a stream, and begin what it waits for next."""
+        asked = calls.send(outcome)
+        resume = partial(self._perform, calls)
+        if isinstance(asked, Paused):
             self._running -= 1
-            self._paused[asked] = effects
-            return
-        call, text = asked
+            self._paused[asked.number] = calls
+        elif isinstance(asked, Wait):
+            self._wait(asked, lambda: resume(None))
+        else:
+            self._call(*asked, resume)
+
+    def _carry_out(
+        self, ahead: StepsAhead, text: SimulatedText, answer: EngineAnswer | None
+    ) -> None:
+        try:
+            call = ahead.steps.send(answer)  # type: ignore[arg-type]
+        except StopIteration as end:
+            ahead.done, ahead.result = True, end.value
+            ahead.wake()
+        else:
+            self._call(call, text, partial(self._carry_out, ahead, text), ahead)
+
+    def _wait(self, wait: Wait, then: Callable[[], None]) -> None:
+        waiting = True
+
+        def wake() -> None:
+            nonlocal waiting
+            if waiting:
+                waiting = False
+                then()
+
+        if wait.ahead.done:
+            wake()
+        else:
+            wait.ahead.wake = wake
+            self.clock.after(wait.timeout, wake)
+
+    @staticmethod
+    def _give_up(ahead: StepsAhead | None) -> None:
+        if ahead is not None and not ahead.done:
+            ahead.stopped = True
+            ahead.stop()
+
+    def _call(
+        self,
+        call: EngineCall,
+        text: SimulatedText,
+        then: Callable[[EngineAnswer], None],
+        ahead: StepsAhead | None = None,
+    ) -> None:
         began, half = self.clock.now, self._pair.processor / 2
-        tokens, log_probs, steps = self._answer(call, text)
+        answer, steps = self._answer(call, text)
 
         def arrived() -> None:
-            self._engines[call.engine].serve(steps, len(call.draft), served)
+            stopped = ahead is not None and ahead.stopped
+            verified = 0 if call.branching else len(call.draft)
+            stop = self._engines[call.engine].serve(0 if stopped else steps, verified, served)
+            if ahead is not None:
+                ahead.stop = stop
 
         def served(seconds: float) -> None:
+            stopped = ahead is not None and ahead.stopped
+            came = answer._replace(branches=()) if stopped else answer
+
             def back() -> None:
-                waited = self.clock.now - began
-                self._perform(effects, EngineAnswer(tokens, waited, seconds, log_probs=log_probs))
+                then(came._replace(seconds=self.clock.now - began, engine_seconds=seconds))
 
             self.clock.after(self._pair.hop / 2, lambda: self._processor.work(half, back))
 
         self._processor.work(half, lambda: self.clock.after(self._pair.hop / 2, arrived))
 
-    def _answer(
-        self, call: EngineCall, text: SimulatedText
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None, float]:
-        """What an engine answers: tokens, how likely it finds them, in how many steps."""
+    def _answer(self, call: EngineCall, text: SimulatedText) -> tuple[EngineAnswer, float]:
+        """Return an engine's answer without its times, and how many steps it takes."""
         at = len(call.context) - len(text.prompt)
+        drafted = len(call.draft)
+        wrong = call.draft.tokens != text.answer[at : at + drafted]
+        accepted = int(wrong.argmax()) if wrong.any() else drafted
+        if call.branching is not None:
+            branches = _branches(call.branching, text, at, accepted)
+            steps = 1 + max(call.branching.lengths)
+            steps *= 1 + self._pair.branch_slope * max(drafted, len(branches) - 1)
+            return EngineAnswer(np.empty(0, np.int32), branches=branches), steps
         if call.engine == "draft":
             log_probs = text.log_probs[at : at + call.max_new_tokens]
             unsure = np.exp(np.cumsum(log_probs)) < call.stop_probability
             count = int(unsure.argmax()) + 1 if unsure.any() else len(log_probs)
-            self.rounds += 1
-            self.drafted += count
-            return text.guesses[at : at + count], log_probs[:count], count
-        drafted = len(call.draft)
+            return EngineAnswer(text.guesses[at : at + count], log_probs=log_probs[:count]), count
         if not drafted:
-            self.tokens_alone += call.max_new_tokens
-            return text.answer[at : at + call.max_new_tokens], None, call.max_new_tokens
-        wrong = call.draft.tokens != text.answer[at : at + drafted]
-        accepted = int(wrong.argmax()) if wrong.any() else drafted
+            return EngineAnswer(text.answer[at : at + call.max_new_tokens]), call.max_new_tokens
         steps = 1 + self._pair.verify_slope * drafted
-        return text.answer[at : at + accepted + 1], None, steps
+        return EngineAnswer(text.answer[at : at + accepted + 1]), steps
+
+
+def _branches(
+    branching: Branching, text: SimulatedText, at: int, accepted: int
+) -> tuple[BranchDraft, ...]:
+    """Return the branches of a call. Only one of them can be hit: the others hold no words.
+
+    at: where in the answer the draft begins. accepted: how many of its tokens are right.
+    """
+    truth = at + accepted
+    rank = int(text.ranks[truth])
+    if accepted < len(branching.counts) - 1:
+        rank -= 1  # the rejected token was the draft's first guess
+    branches = []
+    for num_accepted, (count, length) in enumerate(
+        zip(branching.counts, branching.lengths, strict=True)
+    ):
+        for place in range(count):
+            if (num_accepted, place) == (accepted, rank):
+                tokens = text.guesses[truth + 1 : truth + 1 + length]
+                branches.append(BranchDraft(num_accepted, int(text.answer[truth]), tokens))
+            else:
+                nothing = np.zeros(length, np.int32)
+                branches.append(BranchDraft(num_accepted, -1 - place, nothing))
+    return tuple(branches)
 
 
 def run(
     pair: PairTimes,
-    languages: AcceptanceModel | tuple[AcceptanceModel, ...],
+    languages: tuple[AcceptanceModel, ...],
     *,
     streams: int,
     draft_len: int,
@@ -434,41 +559,31 @@ def run(
     warm_up: float = 0.0,
     steps_alone: int = STEPS_ALONE,
     **options: Any,
-) -> ClosedLoopResult:
-    """Let streams decode for so long, from a cold start and ``warm_up`` seconds before it counts.
+) -> World:
+    """Let streams decode from a cold start; return the world after ``seconds`` that count.
 
-    draft_len: 0 is the target alone. steps_alone: of the target, before all other streams begin:
-    a server's first request often is alone. options: see `World`.
+    warm_up: seconds before these. steps_alone: steps of the target that the first stream has before
+    the others begin, as a server's first request is often alone. options: see `World`.
     """
-    if isinstance(languages, AcceptanceModel):
-        languages = (languages,)
-    world = World(pair, languages, draft_len, **options)
-    world.stream(0)
-    for number in range(1, streams):
-        world.clock.after(steps_alone * pair.target, partial(world.stream, number))
-    while world.clock.now < warm_up:
-        world.clock.advance()
+    world = World(pair, draft_len, **options)
+    world.enter(Phase(1, 0, languages))
+    if streams > 1:
+        everybody = partial(world.enter, Phase(streams, 0, languages))
+        world.clock.after(steps_alone * pair.target, everybody)
+    world.pass_time(warm_up)
     world.begin_counting()
-    while world.clock.now < warm_up + seconds:
-        world.clock.advance()
-    return ClosedLoopResult(
-        world.tokens_per_second,
-        world.drafted / max(1, world.rounds),
-        world.tokens_alone / world.tokens,
-    )
+    world.pass_time(warm_up + seconds - world.clock.now)
+    return world
 
 
 def run_phases(
     pair: PairTimes, phases: Sequence[Phase], *, draft_len: int, **options: Any
 ) -> list[float]:
-    """Return tokens per second of all streams in each phase, one after the other."""
-    world, rates = World(pair, phases[0].languages, draft_len, **options), []
+    """Return the tokens per second of all streams in each phase, one after the other."""
+    world, rates = World(pair, draft_len, **options), []
     for phase in phases:
         before = world.tokens
         world.enter(phase)
         world.pass_time(phase.seconds)
         rates.append((world.tokens - before) / phase.seconds)
     return rates
-
-
-__all__ = ["AUTO", "AcceptanceModel", "ClosedLoopResult", "PairTimes", "Phase", "run", "run_phases"]

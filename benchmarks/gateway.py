@@ -1,11 +1,10 @@
-"""What the gateway costs beside direct gRPC streaming, on engines that answer at once.
+"""Measure what the gateway adds to direct gRPC streaming, on engines that answer at once.
 
     python -m benchmarks.gateway
 
-Each turn asks the same prompt both ways, one after the other: the first token and the time between
-chunks are compared turn by turn. Then many streams run at once through the gateway, for the
-processor time that they take of it, in turns with the barest gateway that there can be; and short
-streams of one chunk, so that what a request takes once can be told from what each chunk takes.
+Each turn sends the same prompt both ways: the first token and the time between chunks are compared
+turn by turn. Then many streams run at once through the gateway, which shows its processor time.
+Streams of one chunk separate the cost of a request from that of a chunk.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
-import statistics
 import subprocess
 import sys
 import time
@@ -25,9 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from benchmarks.servers import processor_seconds_of
+from benchmarks.turns import in_turns, spread
 from tandem.contract import entry as tensors
 from tandem.tools.client.client import Client, Inputs
 from tandem.tools.profiles import deployment
@@ -37,11 +35,10 @@ PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-zero.yaml
 MODEL = "bls_stream"
 IDS = list(range(2, 130))
 MS = 1e3
-TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Stream(NamedTuple):
-    """Milliseconds to the first chunk and between chunks on average, and how many there were."""
+    """Milliseconds to the first chunk and on average between chunks."""
 
     first: float
     between: float
@@ -49,7 +46,7 @@ class Stream(NamedTuple):
 
 
 class ProcessorTime(NamedTuple):
-    """Milliseconds of the processor, and what they were spent on."""
+    """Milliseconds of processor time, and the streams that took them."""
 
     spent: float
     num_streams: int
@@ -60,25 +57,25 @@ def main() -> None:
     """Measure and print."""
     options = _options()
     tokenizer = deployment.load(PROFILE).tokenizer.folder
-    with serving(deployment.load(PROFILE)) as server:
-        url = server.grpc_url
-        command = ["tandem", "gateway", "--url", url, "--port", "0", "--tokenizer", str(tokenizer)]
-        with (
-            _running(*command) as (port, process),
-            _running("benchmarks.bare_gateway", url) as (bare_port, bare_process),
-        ):
-            turns = _turns(url, port, options)
-            short = _processor(port, process, 1, options.streams)
-            _processor(bare_port, bare_process, 1, options.streams)
-            pairs = [
-                (
-                    _processor(bare_port, bare_process, options.tokens, options.streams),
-                    _processor(port, process, options.tokens, options.streams),
-                )
-                for _ in range(options.repetitions)
-            ]
-    _print(turns)
-    _print_processor(short, pairs, options.streams)
+    with (
+        serving(deployment.load(PROFILE)) as server,
+        _gateway(server.grpc_url, tokenizer) as (port, process),
+    ):
+        turns = _turns(server.grpc_url, port, options)
+        short = _processor(port, process, 1, options.streams)
+        long = [
+            _processor(port, process, options.tokens, options.streams)
+            for _ in range(options.repetitions)
+        ]
+    table = Table("ms", "direct", "through the gateway", "more", title=f"{options.turns} turns")
+    for name in ("first", "between"):
+        direct, through = (
+            [getattr(stream, name) for stream in streams] for streams in turns.values()
+        )
+        more = [ours - theirs for theirs, ours in zip(direct, through, strict=True)]
+        table.add_row(name, spread(direct), spread(through), spread(more))
+    Console().print(table)
+    _print_processor(short, long, options.streams)
 
 
 def _options() -> argparse.Namespace:
@@ -91,10 +88,11 @@ def _options() -> argparse.Namespace:
 
 
 @contextmanager
-def _running(*command: str) -> Iterator[tuple[int, int]]:
-    """A gateway in a process of its own: its port, and its process id."""
+def _gateway(url: str, tokenizer: Path) -> Iterator[tuple[int, int]]:
+    """Run the gateway in a process of its own; yield its port and its process id."""
+    command = [sys.executable, "-m", "tandem", "gateway", "--url", url, "--port", "0"]
     with subprocess.Popen(
-        [sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True
+        [*command, "--tokenizer", str(tokenizer)], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -104,18 +102,18 @@ def _running(*command: str) -> Iterator[tuple[int, int]]:
             process.terminate()
 
 
-def _turns(url: str, port: int, options: argparse.Namespace) -> list[tuple[Stream, Stream]]:
-    """Ask both ways, turn by turn; the first turn warms up."""
+def _turns(url: str, port: int, options: argparse.Namespace) -> dict[str, list[Stream]]:
     inputs: Inputs = {
         tensors.INPUT_IDS: IDS,
         tensors.MAX_TOKENS: options.tokens,
         tensors.STREAM: True,
     }
     with Client(url) as client:
-        return [
-            (_direct(client, inputs), _through(port, options.tokens))
-            for _ in track(range(options.turns + 1), "one stream", transient=True)
-        ][1:]
+        ways = {
+            "direct": lambda _: _direct(client, inputs),
+            "gateway": lambda _: _through(port, options.tokens),
+        }
+        return in_turns(ways, options.turns, "one stream")
 
 
 def _direct(client: Client, inputs: Inputs) -> Stream:
@@ -143,45 +141,24 @@ def _stream(moments: Sequence[float]) -> Stream:
 
 
 def _processor(port: int, process: int, tokens: int, at_once: int) -> ProcessorTime:
-    """What the gateway takes of the processor for streams of so many tokens."""
+    """Measure the gateway's processor time for streams of that many tokens."""
     num_streams = 4 * at_once
-    before = _ticks(process)
+    before = processor_seconds_of(process)
     with ThreadPoolExecutor(at_once) as clients:
         streams = clients.map(lambda _: _through(port, tokens), range(num_streams))
         num_chunks = sum(stream.num_chunks for stream in streams)
-    return ProcessorTime(MS * (_ticks(process) - before) / TICK, num_streams, num_chunks)
+    return ProcessorTime(MS * (processor_seconds_of(process) - before), num_streams, num_chunks)
 
 
-def _ticks(process: int) -> int:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
-def _print(turns: Sequence[tuple[Stream, Stream]]) -> None:
-    table = Table("ms", "direct", "through the gateway", "more", title=f"{len(turns)} turns")
-    for name in ("first", "between"):
-        direct = [getattr(stream, name) for stream, _ in turns]
-        through = [getattr(stream, name) for _, stream in turns]
-        more = [theirs - ours for ours, theirs in zip(direct, through, strict=True)]
-        table.add_row(name, *(f"{statistics.median(v):.2f}" for v in (direct, through, more)))
-    Console().print(table)
-
-
-def _print_processor(
-    short: ProcessorTime, pairs: Sequence[tuple[ProcessorTime, ProcessorTime]], at_once: int
-) -> None:
-    """Print what a chunk takes altogether, by itself, and of the barest gateway."""
-    bare, ours = (
-        statistics.median(time.spent / time.num_chunks for time in times)
-        for times in zip(*pairs, strict=True)
-    )
-    long = pairs[-1][1]
-    chunk = (long.spent - short.spent) / (long.num_chunks - short.num_chunks)
+def _print_processor(short: ProcessorTime, long: Sequence[ProcessorTime], at_once: int) -> None:
+    """Print the cost of a chunk, and of that the part that each request costs once."""
+    last = long[-1]
+    chunk = (last.spent - short.spent) / (last.num_chunks - short.num_chunks)
     request = (short.spent - chunk * short.num_chunks) / short.num_streams
     Console().print(
-        f"processor, {at_once} streams at once, {long.num_chunks / long.num_streams:.0f} chunks "
-        f"each: {ours:.3f} ms a chunk, the barest gateway {bare:.3f}; of ours {chunk:.3f} by "
-        f"itself, and {request:.2f} once a request (last of {len(pairs)} turns)"
+        f"processor, {at_once} streams at once, {last.num_chunks / last.num_streams:.0f} chunks "
+        f"each: {spread((time.spent / time.num_chunks for time in long), 3)} ms a chunk; "
+        f"{chunk:.3f} without the {request:.2f} once per request (last of {len(long)} repetitions)"
     )
 
 

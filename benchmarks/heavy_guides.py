@@ -1,12 +1,12 @@
-"""What streams notice of strangers whose guides are heavy, and what others' new guides wait for.
+"""Measure how other clients' guides slow down streams, and how long new small guides wait.
 
     python -m benchmarks.heavy_guides
 
-The gaps between the chunks of streams over emulated engines: alone; beside processes of a low
-priority that do nothing but compute, which is what the machine makes of a compiler of guides;
-beside clients who send small guides, a new one with each request; and beside as many whose guides
-take seconds to compile, cannot be compiled, or make each mask long. Meanwhile somebody asks for a
-new small guide again and again: the seconds to the first chunk.
+Streams over emulated engines run alone, then next to busy processes of the priority that a guide
+compiler has, then next to clients that send small guides, a new one per request, and then next to
+clients whose guides take seconds to compile, can't be compiled, or make each mask slow. Meanwhile
+another client sends new small guides. The figures are the gaps between the streams' chunks, and
+that client's times to the first chunk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +34,8 @@ from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving
 
 PROFILE = Path(__file__).resolve().parents[1] / "profiles" / "emulated-70b-1b.yaml"
-STREAM_TOKENS = 2000  # of each streamed answer: a client asks for one after the other
-STREAM_START = 60.0  # seconds until all streams have begun
+STREAM_TOKENS = 2000  # of each streamed answer
+STREAM_START = 60.0  # seconds in which all streams begin
 MAX_TOKENS = 200
 PAUSE = 0.2  # seconds between two small guides
 MS: Final = 1e3
@@ -43,66 +43,65 @@ GuideOf = Callable[[int], tuple[str, str, str]]  # by a number: a name, a type a
 
 
 def main() -> None:
-    """Measure alone, beside busy processes, and beside strangers; print all."""
+    """Measure each case and print it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--streams", type=int, default=8, help="that are measured")
     parser.add_argument("--seconds", type=float, default=60, help="of each case")
-    parser.add_argument("--at-once", type=int, default=16, help="strangers")
+    parser.add_argument("--at-once", type=int, default=16, help="other clients")
     options = parser.parse_args()
     with serving(deployment.load(PROFILE)) as server:
         url = server.grpc_url
-        for name, beside in (
-            ("alone", idle()),
-            ("beside busy processes", busy()),
-            ("beside small guides", strangers(url, options.at_once, small_guide)),
-            ("beside heavy guides", strangers(url, options.at_once, heavy_guide)),
+        for name, load in (
+            ("alone", nullcontext(Counter[str]())),
+            ("busy processes", busy()),
+            ("small guides", others(url, options.at_once, small_guide)),
+            ("heavy guides", others(url, options.at_once, heavy_guide)),
         ):
-            with (
-                streams(url, options.streams) as gaps,
-                newcomer(url, name) as waits,
-                beside as told,
-            ):
-                time.sleep(options.seconds)
-            report(name, gaps, waits, told)
+            over = threading.Event()
+            with ThreadPoolExecutor(options.streams + 1) as clients:
+                begun = threading.Barrier(options.streams + 1)
+                streams = [
+                    clients.submit(listen, url, n, begun, over) for n in range(options.streams)
+                ]
+                begun.wait(STREAM_START)
+                newcomer = clients.submit(first_chunks, url, name, over)
+                with load as endings:
+                    time.sleep(options.seconds)
+                    over.set()
+            gaps = [gap for stream in streams for gap in stream.result()]
+            report(name, gaps, newcomer.result(), endings)
 
 
-@contextmanager
-def streams(url: str, count: int) -> Iterator[list[float]]:
-    """Run streams in the background; yield the list that collects the seconds between chunks."""
-    gaps: list[float] = []
-    begun, over = threading.Barrier(count + 1), threading.Event()
-    with ThreadPoolExecutor(count) as clients:
-        listeners = [clients.submit(listen, url, n, gaps, begun, over) for n in range(count)]
-        try:
-            begun.wait(STREAM_START)
-            yield gaps
-        finally:
-            over.set()
-    for each in listeners:
-        each.result()
-
-
-def listen(
-    url: str, number: int, gaps: list[float], begun: threading.Barrier, over: threading.Event
-) -> None:
-    """Stream one answer after the other until ``over`` is set."""
+def listen(url: str, number: int, begun: threading.Barrier, over: threading.Event) -> list[float]:
+    """Stream one answer after the other until ``over``; return the seconds between chunks."""
     inputs = inputs_for(f"def number_{number}(", STREAM_TOKENS, {tensors.END_ID: -1})
-    first = True
+    gaps: list[float] = []
     with Client(url) as client:
         while not over.is_set():
             with closing(client.stream("bls_stream", inputs)) as chunks:
                 before = next(chunks).seconds
-                if first:
+                if not gaps:
                     begun.wait(STREAM_START)
-                    first = False
                 for chunk in chunks:
                     gaps.append(chunk.seconds - before)
                     before = chunk.seconds
                     if over.is_set():
                         break
+    return gaps
 
 
-def report(name: str, gaps: list[float], waits: list[float], told: Counter[str]) -> None:
+def first_chunks(url: str, name: str, over: threading.Event) -> list[float]:
+    """Send new small guides until ``over``; return the seconds to each first chunk."""
+    waits: list[float] = []
+    with Client(url) as client:
+        while not over.wait(PAUSE):
+            choices = json.dumps([f"{name} {len(waits)}", "another"])
+            chunks = client.stream("bls_stream", _inputs("choice", choices))
+            waits.append(next(iter(chunks)).seconds)
+    return waits
+
+
+def report(name: str, gaps: list[float], waits: list[float], endings: Counter[str]) -> None:
     """Print one case."""
     p50, p99, longest = (MS * np.percentile(gaps, part) for part in (50, 99, 100))
     print(  # noqa: T201
@@ -110,21 +109,15 @@ def report(name: str, gaps: list[float], waits: list[float], told: Counter[str])
         f"{len(waits)} small guides, first chunk after {np.median(waits):.2f} s, "
         f"{max(waits):.2f} s at most"
     )
-    for line, count in told.most_common(8):
+    for line, count in endings.most_common(8):
         print(f"    {count} times: {line[:150]}")  # noqa: T201
 
 
 @contextmanager
-def idle() -> Iterator[Counter[str]]:
-    """Nobody else."""
-    yield Counter()
-
-
-@contextmanager
 def busy() -> Iterator[Counter[str]]:
-    """As many processes as cores, which compute."""
+    """Run one computing process per core."""
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=turn, daemon=True) for _ in range(os.cpu_count() or 1)]
+    processes = [spawn.Process(target=compute, daemon=True) for _ in range(os.cpu_count() or 1)]
     for process in processes:
         process.start()
     try:
@@ -135,63 +128,60 @@ def busy() -> Iterator[Counter[str]]:
             process.join()
 
 
-def turn() -> None:
-    """Compute for ever, as what compiles a guide does."""
+def compute() -> None:
+    """Compute endlessly, at the priority of a guide compiler."""
     os.nice(NICENESS)
     while True:
         pass
 
 
 @contextmanager
-def strangers(url: str, count: int, guide_of: GuideOf) -> Iterator[Counter[str]]:
-    """Clients in a process of the lowest priority, and how their answers ended."""
+def others(url: str, count: int, guide_of: GuideOf) -> Iterator[Counter[str]]:
+    """Run clients in a process of the lowest priority; count how their answers ended."""
     spawn = multiprocessing.get_context("spawn")
-    over, heard = spawn.Event(), spawn.Queue()
-    process = spawn.Process(target=ask_all, args=(url, count, guide_of, over, heard))
+    over, counted = spawn.Event(), spawn.Queue()
+    process = spawn.Process(target=ask_all, args=(url, count, guide_of, over, counted))
     process.start()
-    told: Counter[str] = Counter()
+    endings: Counter[str] = Counter()
     try:
-        yield told
+        yield endings
     finally:
         over.set()
-        told.update(heard.get())
+        endings.update(counted.get())
         process.join()
 
 
 def ask_all(
-    url: str, count: int, guide_of: GuideOf, over: threading.Event, heard: multiprocessing.Queue
+    url: str, count: int, guide_of: GuideOf, over: threading.Event, counted: multiprocessing.Queue
 ) -> None:
-    """Ask with one guide after the other until it is over."""
+    """Send one guide after the other until ``over``, with ``count`` clients."""
     os.nice(19)
     with ThreadPoolExecutor(count) as clients:
-        ends = [
+        endings = [
             clients.submit(ask, url, range(n, 10**9, count), guide_of, over) for n in range(count)
         ]
-    heard.put(sum((end.result() for end in ends), Counter()))
+    counted.put(sum((one.result() for one in endings), Counter()))
 
 
 def ask(url: str, numbers: range, guide_of: GuideOf, over: threading.Event) -> Counter[str]:
-    """Ask with the guides of these numbers; return how the answers ended."""
-    told: Counter[str] = Counter()
+    """Send the guides of these numbers; count how the answers ended."""
+    endings: Counter[str] = Counter()
     with Client(url) as client:
         for number in numbers:
             if over.is_set():
                 break
             name, kind, text = guide_of(number)
-            told[f"{name}: {_end_of(client, _inputs(kind, text, number))}"] += 1
-    return told
-
-
-def _end_of(client: Client, asked: Inputs) -> str:
-    try:
-        chunks = list(client.stream("bls_stream", asked))
-    except TandemError as error:
-        return str(error)
-    return f"{chunks[-1].finish_reason}"
+            try:
+                chunks = list(client.stream("bls_stream", _inputs(kind, text, number)))
+                ending = str(chunks[-1].finish_reason)
+            except TandemError as error:
+                ending = str(error)
+            endings[f"{name}: {ending}"] += 1
+    return endings
 
 
 def heavy_guide(number: int) -> tuple[str, str, str]:
-    """Return a name, a type and a text that nobody sent before."""
+    """Return the name, type and text of a new guide that is hard to compile."""
     kind = number % 4
     if kind == 0:
         return (
@@ -210,7 +200,7 @@ def heavy_guide(number: int) -> tuple[str, str, str]:
 
 
 def small_guide(number: int) -> tuple[str, str, str]:
-    """Return the like, as most guides are: compiled within milliseconds."""
+    """Return the name, type and text of a new guide that compiles within milliseconds."""
     kind = number % 4
     if kind == 0:
         return "small grammar", "lark_grammar", f'start: "{number}" /[a-z ]+/'
@@ -222,33 +212,8 @@ def small_guide(number: int) -> tuple[str, str, str]:
     return "object", "json_schema", json.dumps({"type": "object", "properties": properties})
 
 
-@contextmanager
-def newcomer(url: str, name: str) -> Iterator[list[float]]:
-    """Somebody who asks by small guides that are new; the seconds to each first chunk."""
-    over = threading.Event()
-    with ThreadPoolExecutor(1) as client:
-        waits = client.submit(_waits, url, name, over)
-        seconds: list[float] = []
-        try:
-            yield seconds
-        finally:
-            over.set()
-            seconds += waits.result()
-
-
-def _waits(url: str, name: str, over: threading.Event) -> list[float]:
-    waits: list[float] = []
-    with Client(url) as client:
-        while not over.wait(PAUSE):
-            choices = json.dumps([f"{name} {len(waits)}", "another"])
-            waits.append(
-                next(iter(client.stream("bls_stream", _inputs("choice", choices)))).seconds
-            )
-    return waits
-
-
 def _inputs(kind: str, text: str, seed: int = 1) -> Inputs:
-    """What is sampled by a guide: such a text is longer, and less even, than the likeliest."""
+    """Return a sampled request: sampled texts are longer than greedy ones."""
     asked: Inputs = {
         tensors.GUIDED_DECODING_GUIDE_TYPE: kind,
         tensors.GUIDED_DECODING_GUIDE: text,

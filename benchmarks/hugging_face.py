@@ -1,9 +1,9 @@
-"""Tandem beside Hugging Face's own speculation: same checkpoints, prompts and threads, one run.
+"""Compare Tandem with Hugging Face's own speculation: same checkpoints, prompts and threads.
 
     python -m benchmarks.hugging_face
 
-Every prompt is answered by each way in turn; medians over the turns. Tandem's times include the
-server and its hops. Run it with nothing else on the machine.
+Each way answers each prompt in turn. Figures are medians over the turns. Tandem's times include the
+server and its inter-process overhead. Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.turns import in_turns, spread
 from tandem.contract import entry as tensors
 from tandem.demo.checkpoint import load_checkpoint
 from tandem.demo.evaluate import load_prompts
@@ -33,23 +34,24 @@ from tandem.tools.profiles import deployment
 from tandem.tools.triton.serving import serving
 
 PROMPTS, TOKENS, TURNS, DRAFT_LEN = 16, 96, 3, 4
-Answer = Callable[[str], int]  # answers a prompt; how many tokens it took
+Answer = Callable[[str], int]  # answers a prompt, returns the number of tokens
 
 
 def main() -> None:
     """Measure and print."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     torch.set_num_threads(2)
     prompts = [row["prompt"] for row in load_prompts()][:PROMPTS]
+    medians: dict[str, list[float]] = {}
     with _ways() as ways:
-        for way in ways.values():
-            way(prompts[0])  # warms up
-        rates: dict[str, dict[str, list[float]]] = {name: {} for name in ways}
-        for _ in range(TURNS):
-            for prompt in prompts:
-                for name, way in ways.items():
-                    rates[name].setdefault(prompt, []).append(_rate(way, prompt))
-    _print(rates)
+        for prompt in prompts:
+            rates = {name: partial(_rate, way, prompt) for name, way in ways.items()}
+            for name, of_turns in in_turns(rates, TURNS).items():
+                medians.setdefault(name, []).append(statistics.median(of_turns))
+    table = Table("way", "tokens/s (10-90 %)")
+    for name, by_prompt in medians.items():
+        table.add_row(name, spread(by_prompt, 0))
+    Console().print(table)
 
 
 @contextmanager
@@ -89,21 +91,10 @@ def _hugging_face(target: Any, tokenizer: Any, prompt: str, **speculation: Any) 
     return int(output.shape[1] - ids.shape[1])
 
 
-def _rate(way: Answer, prompt: str) -> float:
+def _rate(way: Answer, prompt: str, _: int) -> float:
     began = time.perf_counter()
     tokens = way(prompt)
     return tokens / (time.perf_counter() - began)
-
-
-def _print(rates: dict[str, dict[str, list[float]]]) -> None:
-    table = Table("way", "tokens/s", "10-90 %")
-    for name, by_prompt in rates.items():
-        medians = sorted(statistics.median(turns) for turns in by_prompt.values())
-        tenths = statistics.quantiles(medians, n=10, method="inclusive")
-        table.add_row(
-            name, f"{statistics.median(medians):.0f}", f"{tenths[0]:.0f}-{tenths[-1]:.0f}"
-        )
-    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -1,48 +1,58 @@
-"""Rounds of Tandem's own loop, and what they took by its statistics."""
+"""Rounds of Tandem's loop and of bare ones, and what they take.
+
+Bare loops are models that do nothing but call the engines.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tritonclient import grpc
 
 from tandem.contract import entry as tensors
 from tandem.contract.tensor import Tensor
 from tandem.tools.client.client import Client, Value
 
-MODEL = "bls_stream"
 DRAFT_LEN = 10
 MS = 1e3
+SOURCES = Path(__file__).resolve().parent / "bare_loops"
+ASYNCIO, THREAD = BARE_LOOPS = ("asyncio_loop", "thread_loop")
+BARE_PARTS = ("build", "way in", "engine", "way out", "read")
 
 
 class Rounds(NamedTuple):
     """How many rounds an answer had, and milliseconds of one on average.
 
-    orchestration: what the engines' own clocks leave of the whole.
+    orchestration: the part of the whole in which no engine worked, by the engines' own clocks.
+    parts: milliseconds of each of `BARE_PARTS`, of a bare loop.
     """
 
     number: int
     whole: float
     orchestration: float
+    parts: tuple[float, ...] = ()
 
 
 def play(
     client: Client,
+    model: str,
     ids: NDArray[np.int32],
     num_tokens: int,
     more: Mapping[Tensor, Value] = MappingProxyType({}),
-    model: str = MODEL,
 ) -> Rounds:
-    """Ask for so many tokens after ids [n], with a draft model and more inputs."""
+    """Let Tandem's loop decode tokens after ids [n], with a draft model and more inputs."""
     inputs: dict[Tensor, Value] = {
         tensors.INPUT_IDS: ids.tolist(),
         tensors.MAX_TOKENS: num_tokens,
         tensors.NUM_DRAFT_TOKENS: DRAFT_LEN,
         tensors.DRAFTER: "draft_model",
-        tensors.DRAFT_AHEAD: "false",  # one part of a round after the other, as other loops do
+        tensors.DRAFT_AHEAD: "false",  # in turns, as the bare loops do
         **more,
     }
     figures = client.answer(model, inputs).statistics
@@ -50,3 +60,25 @@ def play(
     number, seconds = figures["num_rounds"], figures["decoding_seconds"]
     engines = figures["draft_seconds"] + figures["target_seconds"]
     return Rounds(number, MS * seconds / number, MS * (seconds - engines) / number)
+
+
+def play_bare(
+    connection: grpc.InferenceServerClient, loop: str, ids: NDArray[np.int32], rounds: int
+) -> Rounds:
+    """Let a bare loop play rounds after ids [n]."""
+    inputs = []
+    for name, values in (("input_ids", ids), ("rounds", np.array([rounds], np.int32))):
+        inputs.append(grpc.InferInput(name, (1, len(values)), "INT32"))
+        inputs[-1].set_data_from_numpy(values[np.newaxis].astype(np.int32))
+    seconds = connection.infer(loop, inputs).as_numpy("seconds")[0]
+    whole, *parts = (MS * seconds / rounds).tolist()
+    return Rounds(rounds, whole, whole - parts[BARE_PARTS.index("engine")], tuple(parts))
+
+
+def add_bare(models: Path, loop: str) -> None:
+    """Make a bare loop a model of the repository."""
+    version = models / loop / "1"
+    version.mkdir(parents=True)
+    shutil.copy(SOURCES / "in_turns.pbtxt", models / loop / "config.pbtxt")
+    shutil.copy(SOURCES / "hops.py", version)
+    shutil.copy(SOURCES / f"{loop}.py", version / "model.py")

@@ -4,11 +4,15 @@
     python -m benchmarks.gpu --like llama-3.1-8b 32b --output figures.jsonl
     python -m benchmarks.gpu --like small-target --draft small-draft --device cpu
 
-Engines alone: a step beside reading the weights once, verification, many texts, the barest loop,
-and transformers' own `generate`; each of these texts is checked against the demo pair's own. Behind
-Triton: each drafter, draft logits beside ids, and requests at once with one loop process and with
-several; texts are compared with the control's too. Figures are written as they come. What does not
-fit into --minutes is left out by name; what fails is told, and the exit status is 1.
+No weights are needed: the demo pair is made larger on the device, and its texts stay the same.
+
+- Engines alone: a step compared with reading the weights once, verification, many texts, the barest
+  loop, and transformers' own `generate`. Each text is compared with the demo pair's.
+- Served by Triton: each drafter, draft logits compared with ids, and concurrent requests with one
+  loop process and with several. Texts are compared with the baseline's too.
+
+Figures are written as they come. Measurements that don't fit into --minutes are listed as left out.
+The exit status is 1 if a measurement failed, or a text was wrong.
 """
 
 from __future__ import annotations
@@ -26,14 +30,13 @@ import torch
 from transformers import LlamaConfig
 
 from benchmarks.gpu import engine_alone
-from benchmarks.gpu.budget import TimeBudget
-from benchmarks.gpu.figures import FigureLog
+from benchmarks.gpu.figures import FigureLog, TimeBudget
 from benchmarks.gpu.served import measure_served
-from benchmarks.inflated.checkpoint import load_inflated, write_folder
+from benchmarks.inflated.checkpoint import dtype_kept, load_inflated, write_folder
 from benchmarks.inflated.shapes import SHAPES
 from benchmarks.inflated.texts import MAX_SEQ_LEN, PAGED, Expected, demo_settings, expected_texts
 from tandem.demo.tokens import DEMO
-from tandem.engines.torch.checkpoint import device_of, dtype_of, weight_bytes
+from tandem.engines.torch.checkpoint import device_of, weight_bytes
 from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.settings import TorchSettings
 
@@ -61,7 +64,7 @@ def _measure_pair(
     texts: list[Expected],
     options: argparse.Namespace,
 ) -> None:
-    """Measure the draft with a target of this shape: the engines alone, then behind Triton."""
+    """Measure the draft with a target of this shape: the engines alone, then served by Triton."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             role: _settings(role, own, Path(folder), options)
@@ -89,7 +92,7 @@ def _measure_pair(
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--engine-only", action="store_true", help="without Triton")
-    parser.add_argument("--minutes", type=float, default=8.5, help="what takes longer is left out")
+    parser.add_argument("--minutes", type=float, default=8.5, help="for all measurements")
     parser.add_argument(
         "--like", choices=SHAPES, nargs="+", default=["llama-3.1-8b"], help="of the target"
     )
@@ -103,7 +106,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch")
     parser.add_argument("--contiguous", action="store_true", help="no paged_kv_cache")
-    parser.add_argument("--no-transformers", action="store_true", help="spare its memory and time")
+    parser.add_argument("--no-transformers", action="store_true", help="leave it out")
     parser.add_argument("--output", type=Path, help="a file for the figures, a line of JSON each")
     return parser.parse_args(arguments)
 
@@ -127,7 +130,7 @@ def _measure_alone(
     texts: list[Expected],
     options: argparse.Namespace,
 ) -> None:
-    """Measure engines in this process; they are gone afterwards."""
+    """Measure engines in this process, and free their memory."""
     device = device_of(options.device)
     rate = engine_alone.copy_bytes_a_second(device)
     figures.add("copy within the device", gigabytes_a_second=rate / 1e9)
@@ -137,17 +140,12 @@ def _measure_alone(
             for role, own in settings.items()
         }
         for role, engine in engines.items():
-            read_ms = MS * _bytes(settings[role], device) / rate
+            read_ms = MS * _bytes(settings[role]) / rate
             steps = engine_alone.StepTimes(figures, role, engine, texts[0], options.turns)
             budget.run("steps", f"{role} steps", partial(steps.measure, read_ms))
         for length in engine_alone.DRAFT_LENGTHS:
             way = partial(
-                engine_alone.measure_texts,
-                figures,
-                engines["target"],
-                engines["draft"],
-                texts,
-                length,
+                engine_alone.measure_texts, figures, engines, settings["target"], texts, length
             )
             budget.run("texts", engine_alone.way_of(length), way)
     del engines, engine, steps, way
@@ -158,19 +156,18 @@ def _measure_alone(
 
 
 def _give_back(device: torch.device) -> None:
-    """Give back the memory of what is gone: engines of other processes need it."""
+    """Give freed memory back: engines of other processes need it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def _bytes(settings: TorchSettings, device: torch.device) -> int:
-    """What a step must read of the weights at least; embeddings are looked up."""
-    dtype = dtype_of(settings.dtype, device)
-    kept = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
+def _bytes(settings: TorchSettings) -> int:
+    """Return the bytes of weights that a step must read; it only looks embeddings up."""
+    dtype = dtype_kept(settings)
     config = LlamaConfig.from_pretrained(settings.checkpoint)
     looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-    return weight_bytes(config, kept) - looked_up * kept.itemsize
+    return weight_bytes(config, dtype) - looked_up * dtype.itemsize
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""Steps of the engines without Triton, and the barest loop over them beside transformers' own."""
+"""Steps of the engines without Triton, and the barest loop compared with transformers' own."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.engine_calls import GreedyCall, SaidText, say, speculate
 from benchmarks.gpu.figures import FigureLog
+from benchmarks.inflated.calls import GreedyCall, say, speculate
 from benchmarks.inflated.checkpoint import load_inflated
-from benchmarks.inflated.texts import Expected, first_mismatch
+from benchmarks.inflated.texts import Expected, compared
 from tandem.engines.torch.engine import TorchEngine
 from tandem.engines.torch.settings import TorchSettings
 
@@ -25,7 +25,7 @@ MS = 1e3
 
 
 def copy_bytes_a_second(device: torch.device) -> float:
-    """Bytes that a copy within the device reads and writes a second."""
+    """Return the bytes per second that a copy within the device reads and writes."""
     size = COPIED_BYTES if device.type == "cuda" else COPIED_BYTES // 16
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -33,7 +33,7 @@ def copy_bytes_a_second(device: torch.device) -> float:
 
 
 class StepTimes:
-    """What forward passes of an engine take, by calls behind a prompt."""
+    """Times of an engine's forward passes, by calls after a prompt."""
 
     def __init__(
         self, figures: FigureLog, name: str, engine: TorchEngine, text: Expected, turns: int
@@ -48,7 +48,7 @@ class StepTimes:
     def measure(self, read_ms: float) -> None:
         """Measure a step of one text, a draft, a verification, and a step of many texts.
 
-        read_ms: what reading the weights once takes.
+        read_ms: milliseconds of reading the weights once.
         """
         say(self._engine, self._prompt, STEPS)
         step = self._ms(lambda: say(self._engine, self._prompt, STEPS)) / STEPS
@@ -73,20 +73,21 @@ class StepTimes:
 
 
 def way_of(draft_len: int) -> str:
-    """Return what a loop with drafts of this length is called."""
+    """Return the name of a loop's figures."""
     return f"loop, draft_len {draft_len}" if draft_len else "target alone"
 
 
 def measure_texts(
     figures: FigureLog,
-    target: TorchEngine,
-    draft: TorchEngine,
+    engines: Mapping[str, TorchEngine],
+    settings: TorchSettings,
     texts: Sequence[Expected],
     draft_len: int,
 ) -> None:
-    """Say texts with drafts of this length (0: none), and check each of them."""
+    """Decode texts with drafts of this length (0: none), and check them. settings: the target's."""
+    target, draft = engines["target"], engines["draft"]
     began = time.perf_counter()
-    said = [_said(target, draft, text, draft_len) for text in texts]
+    said = [speculate(target, draft, text.prompt, len(text.text), draft_len) for text in texts]
     seconds = time.perf_counter() - began
     rounds = sum(text.rounds for text in said)
     tokens = sum(len(text.tokens) for text in said)
@@ -94,14 +95,14 @@ def measure_texts(
         way_of(draft_len),
         tokens_a_second=tokens / seconds,
         tokens_a_round=tokens / rounds if rounds else 1.0,
-        **checked(texts, [text.tokens for text in said]),
+        **compared(texts, [text.tokens for text in said], settings),
     )
 
 
 def measure_transformers(
     figures: FigureLog, settings: dict[str, TorchSettings], texts: Sequence[Expected]
 ) -> None:
-    """Let transformers' `generate` say the same, plain and assisted."""
+    """Decode the same with transformers' `generate`, plain and assisted."""
     models = {role: _plain_model(settings[role]) for role in ("target", "draft")}
     assistant = models["draft"]
     assistant.generation_config.num_assistant_tokens = 4
@@ -115,21 +116,10 @@ def measure_transformers(
         seconds = time.perf_counter() - began
         tokens = sum(len(text) for text in said)
         figures.add(
-            f"transformers {name}", tokens_a_second=tokens / seconds, **checked(texts, said)
+            f"transformers {name}",
+            tokens_a_second=tokens / seconds,
+            **compared(texts, said, settings["target"]),
         )
-
-
-def checked(texts: Sequence[Expected], said: Sequence[Sequence[int]]) -> dict[str, object]:
-    """How many texts differ from those of the demo pair, and how near the tokens were at most."""
-    found = [first_mismatch(text, tokens) for text, tokens in zip(texts, said, strict=True)]
-    gaps = [mismatch.gap for mismatch in found if mismatch]
-    return {"texts": len(texts), "differ": len(gaps), "widest_gap": max(gaps, default=0.0)}
-
-
-def _said(target: TorchEngine, draft: TorchEngine, text: Expected, length: int) -> SaidText:
-    if length:
-        return speculate(target, draft, text.prompt, len(text.text), length)
-    return SaidText(say(target, text.prompt, len(text.text)))
 
 
 def _all(engine: TorchEngine, prompts: Sequence[Sequence[int]]) -> None:

@@ -1,18 +1,26 @@
-"""Figures as they come: a line on the terminal each, and one in a file."""
+"""Figures as they come, and the time that a run may take."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+log = logging.getLogger(__name__)
+
 
 class FigureLog:
-    """Says every figure at once, so that a run that is cut off leaves what it had."""
+    """Prints each figure at once, and writes it to a file: a run that is cut off keeps its figures.
+
+    num_failed: measurements that failed or had wrong texts.
+    """
 
     def __init__(self, file: Path | None) -> None:
         self.num_failed = 0
@@ -22,7 +30,7 @@ class FigureLog:
             file.write_text("")
 
     def head(self, device: torch.device, **facts: object) -> None:
-        """Say on which machine this is."""
+        """Add what describes the machine."""
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
         self.add(
             "machine",
@@ -34,15 +42,53 @@ class FigureLog:
         )
 
     def fail(self, name: str, error: Exception) -> None:
-        """Say that something could not be measured."""
+        """Add the error of a measurement."""
         self.num_failed += 1
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         self.add(f"failed: {name}", error=line)
 
     def add(self, name: str, **figures: object) -> None:
-        """Say figures under a name."""
+        """Add figures under a name."""
+        self.num_failed += bool(figures.get("wrong"))
         shown = {key: f"{v:.4g}" if isinstance(v, float) else v for key, v in figures.items()}
         self._console.print(f"{name}: " + ", ".join(f"{k} {v}" for k, v in shown.items()))
         if self._file:
             with self._file.open("a") as file:
                 file.write(json.dumps({"name": name, **figures}, default=str) + "\n")
+
+
+class TimeBudget:
+    """Runs measurements while there is time, and goes on after one that fails.
+
+    A measurement begins only if the longest of its kind so far would end in time.
+    """
+
+    def __init__(
+        self, figures: FigureLog, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._figures = figures
+        self._clock = clock
+        self._end = clock() + seconds
+        self._longest: dict[str, float] = {}
+
+    @property
+    def left(self) -> float:
+        """Seconds until its end."""
+        return self._end - self._clock()
+
+    def part(self, fraction: float) -> TimeBudget:
+        """Return a budget of a fraction of the time that is left."""
+        return TimeBudget(self._figures, fraction * self.left, self._clock)
+
+    def run(self, kind: str, name: str, measure: Callable[[], object]) -> None:
+        """Measure if there is time."""
+        if self.left <= self._longest.get(kind, 0.0):
+            self._figures.add(f"left out: {name}", seconds_left=self.left)
+            return
+        began = self._clock()
+        try:
+            measure()
+        except Exception as error:
+            log.exception("%s failed", name)
+            self._figures.fail(name, error)
+        self._longest[kind] = max(self._longest.get(kind, 0.0), self._clock() - began)

@@ -42,11 +42,15 @@ def load_inflated(settings: TorchSettings, path: Path) -> Any:
     config = LlamaConfig.from_pretrained(path)
     small = replace(settings, device="cpu", dtype="float32")
     base = load_checkpoint(small, Path(getattr(config, _BASE)))
-    device = device_of(settings.device)
-    dtype = dtype_of(settings.dtype, device)
-    kept = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
-    require_memory(config, settings, device, kept)
-    return inflate(base, config, device, kept)
+    device, dtype = device_of(settings.device), dtype_kept(settings)
+    require_memory(config, settings, device, dtype)
+    return inflate(base, config, device, dtype)
+
+
+def dtype_kept(settings: TorchSettings) -> torch.dtype:
+    """Return the type that the weights of an inflated checkpoint have."""
+    dtype = dtype_of(settings.dtype, device_of(settings.device))
+    return dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
 
 
 def plant(models: Path) -> None:

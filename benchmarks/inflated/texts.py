@@ -1,4 +1,4 @@
-"""The texts that an inflated pair must say: those of the demo pair."""
+"""The texts that an inflated pair must produce: the same as the demo pair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.engine_calls import say
+from benchmarks.inflated.calls import say
+from benchmarks.inflated.checkpoint import dtype_kept
 from tandem.demo.checkpoint import load_checkpoint
 from tandem.demo.evaluate import load_prompts
 from tandem.demo.tokens import DEMO, load_tokenizer
@@ -20,13 +21,13 @@ from tandem.engines.torch.settings import TorchSettings
 MAX_SEQ_LEN = 1024
 # FlashAttention 2 reads pages of a multiple of 256 tokens in place.
 PAGED: dict[str, Any] = {"paged_kv_cache": True, "kv_block_tokens": 256}
-# Between the best two logits of the demo's target in float32: what rounding may turn round.
+# Gap between the best two logits of the demo's target in float32 that rounding may reverse.
 TIES = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.4}
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A prompt and the demo target's own greedy text behind it."""
+    """A prompt, and its greedy continuation by the demo's target."""
 
     prompt: tuple[int, ...]
     text: tuple[int, ...]
@@ -34,14 +35,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where a text first differs from what was expected, and how near the two best tokens are."""
+    """Where a text first differs, and the gap between the logits of the two tokens there."""
 
     position: int
     gap: float
 
 
 def expected_texts(prompts: int, tokens: int) -> list[Expected]:
-    """Return what the demo's target says in float32 on the CPU."""
+    """Return the texts of the demo's target in float32 on the CPU."""
     tokenizer = load_tokenizer()
     asked = [tokenizer.encode(row["prompt"]).ids for row in load_prompts()[:prompts]]
     with closing(TorchEngine(demo_settings("target", device="cpu"), Path())) as engine:
@@ -57,8 +58,19 @@ def demo_settings(role: str, **settings: Any) -> TorchSettings:
     )
 
 
+def compared(
+    texts: Sequence[Expected], said: Sequence[Sequence[int]], settings: TorchSettings
+) -> dict[str, object]:
+    """Count the texts that differ, and those that are wrong: rounding doesn't explain them."""
+    found = [first_mismatch(text, tokens) for text, tokens in zip(texts, said, strict=True)]
+    gaps = [mismatch.gap for mismatch in found if mismatch]
+    wrong = sum(gap > TIES[dtype_kept(settings)] for gap in gaps)
+    widest = max(gaps, default=0.0)
+    return {"texts": len(texts), "differ": len(gaps), "wrong": wrong, "widest_gap": widest}
+
+
 def first_mismatch(expected: Expected, said: Sequence[int]) -> Mismatch | None:
-    """Compare a text, of at most the expected length, token for token."""
+    """Compare a text of at most the expected length, token by token."""
     for i, (want, got) in enumerate(zip(expected.text, said, strict=False)):
         if want != got:
             return Mismatch(i, _gap([*expected.prompt, *expected.text[:i]], want, got))
@@ -66,7 +78,7 @@ def first_mismatch(expected: Expected, said: Sequence[int]) -> Mismatch | None:
 
 
 def _gap(ids: list[int], want: int, got: int) -> float:
-    """How much more the demo's target likes one next token than another."""
+    """Return how much larger the logit of one next token is than that of another."""
     with torch.inference_mode():
         row = load_checkpoint("target")(torch.tensor([ids])).logits[0, -1]
     return float(row[want] - row[got]) if got < len(row) else float("inf")

@@ -1,1 +1,1 @@
-"""A crowd that asks, leaves and errs, beside faults all along: what stays, grows or goes wrong."""
+"""A soak test: many clients and constant faults, and what leaks or goes wrong."""

@@ -1,4 +1,4 @@
-"""Clients that ask, each one question after another, and what became of all they asked."""
+"""Clients that send one request after another, and the outcomes of their requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARE_LEAVING = 1 / 3
 SHARE_BAD, SHARE_HURRIED = 0.05, 0.05
 LONGEST_STAY = 0.6  # seconds, of a client that leaves
 
-# Requests that nobody can serve, and how the line begins that they are refused with.
+# Impossible requests, and how the line begins that rejects them.
 BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({tensors.MAX_TOKENS: 0}, "input 'max_tokens': 0 given"),
     ({tensors.TOP_P: 7.0}, "input 'top_p': 7 given"),
@@ -39,7 +39,7 @@ Explains = Callable[[str, float, float], bool]
 
 
 class Ledger:
-    """Counts of outcomes, and the first few of those that must not be. Thread-safe."""
+    """Counts of outcomes, and the first few bad ones as examples. Thread-safe."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -54,37 +54,10 @@ class Ledger:
                 self.examples.append(f"{kind}: {example}")
 
 
-class Duration:
-    """How long a crowd asks: for some seconds, and on until so many clients have left.
-
-    Never for more than twice the seconds: a server at which nobody leaves would be asked for ever.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        seconds: float,
-        cancels: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Begin now."""
-        self._ledger = ledger
-        self._seconds = seconds
-        self._cancels = cancels
-        self._clock = clock
-        self._began = clock()
-
-    @property
-    def over(self) -> bool:
-        """Whether nobody is to ask any more."""
-        enough = self._ledger.counts["cancelled"] >= self._cancels
-        return self._clock() - self._began >= (self._seconds if enough else 2 * self._seconds)
-
-
 class Crowd:
-    """Clients at a server.
+    """Clients of a server.
 
-    explains: whether an error of some time is that of a planted fault.
+    explains: whether a planted fault explains an error, by its line and the times of its request.
     """
 
     def __init__(
@@ -95,15 +68,16 @@ class Crowd:
         self._ledger = ledger
         self._explains = explains
 
-    def run(self, clients: int, duration: Duration) -> None:
-        """Let so many clients ask for so long."""
+    def run(self, clients: int, seconds: float) -> None:
+        """Let clients send requests for some seconds."""
+        end = time.monotonic() + seconds
         with ThreadPoolExecutor(clients) as threads:
-            for done in [threads.submit(self._client, seed, duration) for seed in range(clients)]:
+            for done in [threads.submit(self._client, seed, end) for seed in range(clients)]:
                 done.result()
 
-    def _client(self, seed: int, duration: Duration) -> None:
+    def _client(self, seed: int, end: float) -> None:
         rng = random.Random(seed)
-        while not duration.over:
+        while time.monotonic() < end:
             question = rng.choice(self._questions)
             chance = rng.random()
             if chance < SHARE_BAD:
@@ -133,7 +107,7 @@ class Crowd:
             self._ledger.add(kind)
         else:
             told = f"{request.values} of {question.prompts} -> {outcome.texts}"
-            self._ledger.add("wrong", f"{told}, the control has {question.answers}")
+            self._ledger.add("wrong", f"{told}, the baseline has {question.answers}")
 
     def _judge_error(self, question: Question, outcome: SoakOutcome) -> None:
         if outcome.error == NO_ANSWER:
@@ -145,7 +119,7 @@ class Crowd:
 
 
 def _right(question: Question, outcome: SoakOutcome) -> bool:
-    """Whether an answer is the control's; what a client had before it left, its beginning."""
+    """Whether an answer is the baseline's, or its beginning if the client left early."""
     if not outcome.left:
         return outcome.texts == question.answers
     return all(
@@ -170,7 +144,7 @@ def _request(rng: random.Random, question: Question, *, hurried: bool) -> SoakRe
 
 
 def _drafting(rng: random.Random, question: Question) -> dict[str, Any]:
-    """Who drafts and how much: it must not change a text."""
+    """Choose drafter and draft length, which must not change a text."""
     values: dict[str, Any] = {}
     drafter, length = rng.choice(DRAFTERS), rng.choice(DRAFT_LENGTHS)
     if drafter is not None:

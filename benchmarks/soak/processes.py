@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import prometheus_client.samples
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.servers import name_of
 from tandem.tools.triton.server import TritonServer
 
 Number = TypeVar("Number", int, float)
@@ -53,12 +54,6 @@ def sample(server: TritonServer) -> Sample:
         heartbeat=time.time() - min(beats) if beats else None,
         lost=_lost(metrics),
     )
-
-
-def name_of(pid: int) -> str:
-    """The model of a stub; any other process of the server is Triton's own."""
-    found = re.search(r"/(\w+)/1/model\.py", Path(f"/proc/{pid}/cmdline").read_text())
-    return found[1] if found else "triton"
 
 
 def process_of(server: TritonServer, model: str) -> int:

@@ -11,9 +11,8 @@ from tandem.engines.call_checks import check, refuse
 from tandem.engines.capabilities import EMULATED
 from tandem.engines.emulated.branching import EmulatedBranchingCall
 from tandem.engines.emulated.call import EmulatedCall
-from tandem.engines.emulated.gpu import SharedGpu
-from tandem.engines.emulated.kv_cache import PrefixCache
 from tandem.engines.emulated.language import Language
+from tandem.engines.emulated.prefix_cache import PrefixCache
 from tandem.engines.emulated.sampler import EmulatedSampler
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import Timer
@@ -35,13 +34,10 @@ class EmulatedEngine:
 
     capabilities = EMULATED
 
-    def __init__(
-        self, settings: EmulatedSettings, timer: Timer, gpu: SharedGpu | None = None
-    ) -> None:
+    def __init__(self, settings: EmulatedSettings, timer: Timer) -> None:
         """`timer` becomes the engine's own, unless it is shared by engines in a simulation."""
         self._settings = settings
         self._timer = timer
-        self._gpu = gpu
         self._language = Language(settings)
         self._target_language = Language(replace(settings, role="target"))
         self._cache = PrefixCache(settings.kv_cache_tokens, settings.kv_block_tokens)
@@ -128,8 +124,6 @@ class EmulatedEngine:
         call.prepare()
         call.schedule(begin_ns, self._step_ns(call))
         call.compose()
-        if self._gpu:
-            self._gpu.busy_until(call.due_ns)
 
     def _step_ns(self, call: EmulatedCall) -> int:
         settings = self._settings
@@ -138,8 +132,6 @@ class EmulatedEngine:
             calls = list(self._calls.values())
         others, more_rows = len(calls) - 1, sum(call.rows - 1 for call in calls)
         step_ms *= 1 + settings.batch_slope * others + settings.branch_slope * more_rows
-        if self._gpu:
-            step_ms *= self._gpu.slow_down(self._timer.now_ns())
         return round(step_ms * MS)
 
     def _serve(self, call: EmulatedCall) -> None:

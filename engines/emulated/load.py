@@ -8,21 +8,15 @@ from typing import Any
 
 from tandem.contract.parameters import decode
 from tandem.engines.emulated.engine import EmulatedEngine
-from tandem.engines.emulated.gpu import SharedGpu
 from tandem.engines.emulated.settings import EmulatedSettings
 from tandem.engines.emulated.timers import WallTimer
 
-GPU_FILE = ".same-gpu"  # beside the models of the repository
 
-
-def load(model_config: dict[str, Any], folder: Path) -> EmulatedEngine:
+def load(model_config: dict[str, Any], folder: Path) -> EmulatedEngine:  # noqa: ARG001
     """Start the engine. Raises LoadError or ParameterError.
 
     Python's threads hand over within 0.1 ms instead of 5: a step that is due must not wait for
     another call's tensors to be read.
     """
     sys.setswitchinterval(1e-4)
-    settings = decode(EmulatedSettings, model_config)
-    repository = folder.parent.parent
-    gpu = SharedGpu(repository / GPU_FILE, settings.role) if settings.same_gpu else None
-    return EmulatedEngine(settings, WallTimer(), gpu)
+    return EmulatedEngine(decode(EmulatedSettings, model_config), WallTimer())

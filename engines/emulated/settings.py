@@ -33,7 +33,6 @@ class EmulatedSettings:
         engine does not remember.
     branch_slope: each row of a step besides its calls' first ones, which branches are, makes the
         steps of all calls longer by this part.
-    same_gpu: draft and target take turns on one GPU; see `engines.emulated.gpu`.
     """
 
     role: Literal["draft", "target"]
@@ -56,7 +55,6 @@ class EmulatedSettings:
     batch_slope: float = 0.0
     branch_slope: float = 0.0
     prefill_ms_per_token: float = 0.0
-    same_gpu: bool = False
 
     @property
     def drafts_itself(self) -> bool:

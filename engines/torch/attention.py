@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from numpy.typing import NDArray
 
-from tandem.engines.torch.kv_cache import BranchKV, KVEntry
+from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVEntry
 
 NAME = "tandem"
 SHAPES_NAME = "tandem_shapes"

@@ -16,7 +16,7 @@ from tandem.engines.errors import RequestError
 from tandem.engines.noise import Purpose, exponentials
 from tandem.engines.request import EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import BranchSegment, Packed
-from tandem.engines.torch.kv_cache import BranchKV, KVCache
+from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache
 from tandem.engines.torch.sampling import TorchSampler
 from tandem.engines.torch.scores import Row, Rows, StepLogits
 from tandem.engines.torch.sequence import TorchSequence

@@ -17,7 +17,6 @@ from tandem.engines.capabilities import TORCH, TORCH_LOOKUP
 from tandem.engines.engine import Respond
 from tandem.engines.errors import ClosingError, RequestError, first_line
 from tandem.engines.request import EngineRequest
-from tandem.engines.torch.attention import Packed
 from tandem.engines.torch.branching import BranchingSequence, BranchSampler
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
 from tandem.engines.torch.drafter import Drafters
@@ -159,17 +158,24 @@ class TorchEngine:
         if not chosen:
             return
         segments = [sequence.segment(count) for sequence, count in chosen]
+        ids = np.concatenate([sequence.next_tokens(count) for sequence, count in chosen])
+        choices = []
+        if self._model.chooses:
+            choices = [
+                sequence.choice if count == sequence.pending else None for sequence, count in chosen
+            ]
         try:
-            steps = self._forward(chosen, segments)
+            step = self._model.step(ids, segments, choices)
         except Exception as error:
             log.exception("a forward pass failed")
             for sequence, _ in chosen:
                 self._end(sequence, f"the model failed: {first_line(error)}")
             return
-        rows = [segment.rows for segment in segments]
-        self._take(chosen, list(steps[0].split(rows)))
-        for step in steps[1:]:
-            self._take([(sequence, 1) for sequence, _ in chosen], list(step.split(rows)))
+        self.computed_tokens += len(ids)
+        parts = step.split([segment.rows for segment in segments])
+        for (sequence, count), part in zip(chosen, parts, strict=True):
+            sequence.schedule(count)
+            self._advance(sequence, count, part)
 
     def _admit(self) -> None:
         """Admit calls. One for which there is no memory ends alone."""
@@ -180,37 +186,6 @@ class TorchEngine:
                 log.exception("a call could not be admitted")
                 message = f"the engine has no room for its keys and values: {first_line(error)}"
                 self._end(self._scheduler.waiting[0], message)
-
-    def _forward(
-        self, chosen: list[tuple[TorchSequence, int]], segments: list[Packed]
-    ) -> list[StepLogits]:
-        """Run a step; or several, if nobody needs to look at a token in between."""
-        parts = [sequence.next_tokens(count) for sequence, count in chosen]
-        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if not self._model.chooses:
-            step = self._model.step(ids, segments)
-            self.computed_tokens += len(ids)
-            return [step]
-        choices = [
-            sequence.choice if count == sequence.pending else None for sequence, count in chosen
-        ]
-        steps = self._model.run(ids, segments, choices, self._steps_ahead(chosen))
-        self.computed_tokens += len(ids) + (len(steps) - 1) * len(chosen)
-        return steps
-
-    def _steps_ahead(self, chosen: list[tuple[TorchSequence, int]]) -> int:
-        """How many steps may run before anybody looks: none of the calls may have to wait."""
-        if len(chosen) < len(self._scheduler.running):
-            return 1
-        return min(
-            sequence.steps_ahead if count == sequence.pending else 1 for sequence, count in chosen
-        )
-
-    def _take(self, chosen: list[tuple[TorchSequence, int]], parts: list[StepLogits]) -> None:
-        for (sequence, count), part in zip(chosen, parts, strict=True):
-            if not sequence.over:
-                sequence.schedule(count)
-                self._advance(sequence, count, part)
 
     def _advance(self, sequence: TorchSequence, count: int, step: StepLogits) -> None:
         try:

@@ -14,12 +14,12 @@ from tandem.engines.errors import LoadError, first_line
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Packed, Segment
 from tandem.engines.torch.checkpoint import Loader, load_checkpoint
+from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.fused_llama import FusedLlama, supports
-from tandem.engines.torch.kv_cache import KVCache, KVEntry, KVShape
 from tandem.engines.torch.linear import pack_linears
-from tandem.engines.torch.paged.cache import PagedKVCache
 from tandem.engines.torch.paged.choosing import TokenChoice
-from tandem.engines.torch.paged.runner import PagedRunner, run_steps
+from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
+from tandem.engines.torch.paged.runner import PagedRunner
 from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 
@@ -69,24 +69,22 @@ class PackedModel:
 
     @property
     def chooses(self) -> bool:
+        """Whether it chooses tokens on the device."""
         return self._paged is not None
 
-    def step(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> StepLogits:
-        """Run the segments' tokens, ids [all tokens]; return the logits of all rows."""
-        if self._paged:
-            return StepLogits(self._paged.step(ids, segments)[0])
-        return StepLogits(self.forward(ids, segments))
-
-    def run(
+    def step(
         self,
         ids: NDArray[np.int64],
         segments: Sequence[Packed],
-        choices: Sequence[TokenChoice | None],
-        steps: int,
-    ) -> list[StepLogits]:
-        """Run a step, and up to so many in all where each goes on with what the last one chose."""
-        assert self._paged is not None
-        return run_steps(self._paged, ids, segments, choices, steps)
+        choices: Sequence[TokenChoice | None] = (),
+    ) -> StepLogits:
+        """Run the segments' tokens, ids [all tokens]; return the logits of all rows wanted.
+
+        choices: of each segment, if the model `chooses`.
+        """
+        if self._paged:
+            return self._paged.step(ids, segments, choices)
+        return StepLogits(self.forward(ids, segments))
 
     @torch.inference_mode()
     def forward(self, ids: NDArray[np.int64], segments: Sequence[Packed]) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from tandem.engines.torch.kv_cache import KVCache
+from tandem.engines.torch.contiguous_kv_cache import KVCache
 from tandem.engines.torch.sequence import TorchSequence
 
 

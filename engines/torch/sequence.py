@@ -15,8 +15,8 @@ from tandem.engines.ending import cut
 from tandem.engines.engine import Respond
 from tandem.engines.request import CallUsage, EngineRequest, EngineResponse, Floats
 from tandem.engines.torch.attention import Packed, Segment
+from tandem.engines.torch.contiguous_kv_cache import KVEntry
 from tandem.engines.torch.drafter import LookupDrafter
-from tandem.engines.torch.kv_cache import KVEntry
 from tandem.engines.torch.log_probs import LogProbRecorder
 from tandem.engines.torch.paged.choosing import TokenChoice
 from tandem.engines.torch.sampling import TorchSampler
@@ -24,9 +24,6 @@ from tandem.engines.torch.scores import Rows, StepLogits, first_rows
 from tandem.engines.torch.verification import verify_ids
 
 log = logging.getLogger(__name__)
-
-# Steps ahead of a draft that ends where it is unsure: the most that are in vain, and one.
-UNSURE_STEPS = 2
 
 
 class TorchSequence:
@@ -122,20 +119,6 @@ class TorchSequence:
         rated = request.return_log_probs and not request.num_top_log_probs
         rates = rated or request.draft_stop_probability is not None
         return TokenChoice(self.sampler, self.length - len(self.drafts), self.drafts, rates)
-
-    @property
-    def steps_ahead(self) -> int:
-        """How many steps may bring a token each before anybody looks at one of them.
-
-        A call that ends sooner drops the others.
-        """
-        request = self.request
-        if request.streaming or self.wants_all_rows or self.drafts or self.drafter:
-            return 1
-        if self.choice is None:
-            return 1
-        left = request.max_new_tokens - len(self._generated)
-        return left if request.draft_stop_probability is None else min(left, UNSURE_STEPS)
 
     def next_tokens(self, count: int) -> NDArray[np.int64]:
         return self.tokens[self.computed : self.computed + count]

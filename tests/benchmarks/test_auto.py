@@ -1,16 +1,16 @@
-"""`benchmarks.auto` compares `auto` with what is best, not with what was luckiest."""
+"""`benchmarks.auto` compares `auto` with the best choice, not with the luckiest one."""
 
 import pytest
-from benchmarks import auto
-from benchmarks.auto import CellRates, TimeLeft
+from benchmarks.auto import PROFILES, CellRates, slowed
 
 from tandem.bls.settings import AUTO
 from tandem.tools.benchmark.variant import CONTROL, Variant
+from tandem.tools.profiles.profile import read_profile
 
 FOUR, EIGHT, ADAPTIVE = (Variant("draft_model", n) for n in (4, 8, AUTO))
 
 
-def test_a_turn_is_held_against_what_was_best_in_the_others():
+def test_a_turn_is_compared_with_the_best_of_the_others():
     cell = CellRates(
         "text",
         *(1, 0.0),
@@ -25,19 +25,28 @@ def test_a_turn_is_held_against_what_was_best_in_the_others():
     assert cell.over(ADAPTIVE, FOUR).low < 1
 
 
-def test_one_turn_is_held_against_its_own_best():
+def test_a_single_turn_is_compared_with_its_own_best():
     cell = CellRates("text", 1, 0.0, {CONTROL: [1.0], FOUR: [10.0], EIGHT: [8.0], ADAPTIVE: [9.0]})
     assert cell.best == FOUR
     assert cell.over_best(ADAPTIVE).median == pytest.approx(0.9)
 
 
-def test_each_cell_has_an_equal_part_of_the_time_that_is_left(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(auto.time, "monotonic", lambda: now)
-    time_left = TimeLeft(2.0, 4)
-    assert time_left.of_next_cell() == 130.0
-    now = 160.0  # it took twice as long
-    assert time_left.of_next_cell() == 180.0
-    now = 170.0  # and this one half
-    assert time_left.of_next_cell() == 195.0
-    assert TimeLeft(None, 4).of_next_cell() is None
+def test_steps_of_emulated_engines_can_take_longer():
+    profile, _ = read_profile(PROFILES / "emulated-70b-1b.yaml")
+    slower = slowed(profile, times=4)
+    for name, engine in profile.engines:
+        other = getattr(slower.engines, name)
+        assert other.step_ms == pytest.approx(4 * engine.step_ms)
+        unchanged = other.model_copy(update={"step_ms": engine.step_ms})
+        assert unchanged == engine
+
+
+def test_the_slope_of_concurrent_calls_can_be_set():
+    profile, _ = read_profile(PROFILES / "emulated-70b-1b.yaml")
+    slopes = [engine.batch_slope for _, engine in slowed(profile, batch_slope=0.03).engines]
+    assert slopes == [0.03, 0.03]
+
+
+def test_real_engines_stay_as_they_are():
+    profile, _ = read_profile(PROFILES / "embedded.yaml")
+    assert slowed(profile, times=4, batch_slope=0.03) == profile

@@ -1,4 +1,4 @@
-"""In virtual time, `auto` keeps up with the best of no drafts and every fixed length, anywhere."""
+"""In virtual time, `auto` keeps up with the best fixed choice, and drafting ahead pays."""
 
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 from benchmarks.closed_loop import (
     ANSWER_LEN,
+    SETTINGS,
     AcceptanceModel,
     PairTimes,
     Phase,
@@ -50,9 +51,12 @@ class Cell:
         step = self.pair.target * (1 + self.pair.batch_slope * (self.streams - 1))
         steps = STEPS[self.streams] if self.steps is None else self.steps
         warm_up = WARM_UP[self.streams] if self.warm_up is None else self.warm_up
+        languages = self.languages
+        if isinstance(languages, AcceptanceModel):
+            languages = (languages,)
         return run(
             self.pair,
-            self.languages,
+            languages,
             streams=self.streams,
             draft_len=draft_len,
             seconds=steps * step,
@@ -206,13 +210,46 @@ def test_auto_recovers_from_a_draft_engine_that_gets_ten_times_slower(offset):
 @pytest.mark.parametrize("offset", first_of(*OFFSETS[:2]))
 def test_a_stream_whose_neighbors_draft_is_not_starved(offset):
     pair = replace(LARGE, batch_slope=0.01)
-    world = World(pair, (EASY, HARD), AUTO, offset=offset)
+    world = World(pair, AUTO, offset=offset)
     world.enter(Phase(8, 20, (EASY, HARD)))
     world.pass_time(20)
-    alone = World(pair, (EASY, HARD), 0)
+    alone = World(pair, 0)
     alone.enter(Phase(8, 20, (EASY, HARD)))
     alone.pass_time(20)
     assert min(world.tokens_of(n) for n in range(8)) > 0.8 * alone.tokens_of(1)
+
+
+def ahead_and_in_turns(streams, **options):
+    """The same requests with drafts made ahead if that pays, and without."""
+    return [
+        run(
+            LARGE,
+            (EVEN,),
+            streams=streams,
+            draft_len=10,
+            seconds=20,
+            warm_up=4,
+            draft_ahead=ahead,
+            **options,
+        )
+        for ahead in (None, False)
+    ]
+
+
+GAINS_AHEAD = {1: 1.33, 4: 1.2, 20: 0.99}
+
+
+@pytest.mark.parametrize("streams", first_of(*GAINS_AHEAD))
+def test_drafting_ahead_speeds_up_few_streams_and_slows_down_none(streams):
+    ahead, in_turns = ahead_and_in_turns(streams)
+    assert ahead.tokens_per_second > GAINS_AHEAD[streams] * in_turns.tokens_per_second
+    assert ahead.hits > 0.7 * ahead.rounds or streams > 1
+
+
+def test_nothing_is_drafted_ahead_by_default_if_engines_share_a_device():
+    ahead, in_turns = ahead_and_in_turns(1, settings=replace(SETTINGS, engines_share_device=True))
+    assert ahead.tokens_per_second == in_turns.tokens_per_second
+    assert ahead.hits == 0
 
 
 def fixed_rate(pair, language, streams, draft_len):

@@ -1,17 +1,15 @@
-"""Figures of the GPU benchmark: written as they come, and of texts that were checked."""
+"""The GPU benchmark writes its figures as they come, compares texts, and ends in time."""
 
 import json
 
 import pytest
 import torch
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.budget import TimeBudget
-from benchmarks.gpu.engine_alone import checked
-from benchmarks.gpu.figures import FigureLog
-from benchmarks.inflated.texts import Expected, expected_texts
+from benchmarks.gpu.figures import FigureLog, TimeBudget
+from benchmarks.inflated.texts import compared, demo_settings, expected_texts
 
 
-def test_every_figure_is_in_the_file_at_once(tmp_path, capsys):
+def test_each_figure_is_written_to_the_file_at_once(tmp_path, capsys):
     file = tmp_path / "figures.jsonl"
     figures = FigureLog(file)
     figures.head(torch.device("cpu"), target="small")
@@ -22,15 +20,16 @@ def test_every_figure_is_in_the_file_at_once(tmp_path, capsys):
     assert "a step: ms 1.235, texts 3" in capsys.readouterr().out
 
 
-def test_a_text_that_differs_is_told_with_how_near_the_two_tokens_were():
+def test_a_text_that_differs_by_more_than_rounding_is_wrong():
     [text] = expected_texts(1, 6)
     right = list(text.text)
-    assert checked([text], [right]) == {"texts": 1, "differ": 0, "widest_gap": 0.0}
-    wrong = [*right[:3], (right[3] + 1) % 3000, *right[4:]]
-    found = checked([text, text], [right, wrong])
-    assert (found["texts"], found["differ"]) == (2, 1)
-    assert 0 < found["widest_gap"] < 1000
-    padding = checked([Expected(text.prompt, text.text)], [[4000, *right[1:]]])
+    settings = demo_settings("target", device="cpu", dtype="float32")
+    fine = {"texts": 1, "differ": 0, "wrong": 0, "widest_gap": 0.0}
+    assert compared([text], [right], settings) == fine
+    other = [*right[:3], (right[3] + 1) % 3000, *right[4:]]
+    found = compared([text, text], [right, other], settings)
+    assert (found["texts"], found["differ"], found["wrong"]) == (2, 1, 1)
+    padding = compared([text], [[4000, *right[1:]]], settings)
     assert padding["widest_gap"] == float("inf")
 
 
@@ -46,7 +45,7 @@ def run(tmp_path, *options: str) -> tuple[int, dict[str, dict]]:
 
 
 @pytest.mark.heavy
-def test_the_smallest_run_of_the_engines_alone_measures_all_and_every_text_is_right(tmp_path):
+def test_the_engines_alone_are_measured_and_every_text_is_right(tmp_path):
     status, figures = run(tmp_path, "--engine-only")
     steps = ["step", "drafts 4", "drafts 8", "verifies 5", "step of 16 texts"]
     assert list(figures) == [
@@ -61,14 +60,14 @@ def test_the_smallest_run_of_the_engines_alone_measures_all_and_every_text_is_ri
     assert status == 0
 
 
-def test_a_run_without_time_says_what_it_leaves_out(tmp_path):
+def test_a_run_lists_what_it_had_no_time_for(tmp_path):
     status, figures = run(tmp_path, "--minutes", "0")
     assert list(figures) == ["machine", "pair", "left out: small-target"]
     assert status == 0
 
 
 @pytest.mark.heavy
-def test_the_smallest_run_behind_triton_compares_every_text_with_the_controls(tmp_path):
+def test_every_text_that_triton_serves_is_compared_with_the_baseline(tmp_path):
     options = ["--at-once", "1", "3", "--instances", "1", "2", "--no-transformers"]
     status, figures = run(tmp_path, *options)
     assert status == 0
@@ -77,7 +76,7 @@ def test_the_smallest_run_behind_triton_compares_every_text_with_the_controls(tm
     assert len(crowds) == 3 * 2 * 2
     compared = [found for found in served.values() if "texts" in found]
     assert len(compared) == len(crowds) + 6
-    assert {found["differ_from_control"] for found in compared} == {0}
+    assert {found["differ_from_none"] for found in compared} == {0}
     assert served["Triton draft logits"]["vocab_size"] == 4096
 
 
@@ -103,7 +102,7 @@ def names(tmp_path) -> list[str]:
     return [json.loads(x)["name"] for x in (tmp_path / "figures.jsonl").read_text().splitlines()]
 
 
-def test_what_would_end_too_late_is_left_out_and_what_is_shorter_is_not(tmp_path, figures):
+def test_a_measurement_that_would_end_too_late_is_left_out(tmp_path, figures):
     clock = Clock()
     budget = TimeBudget(figures, 10, clock)
     done = []
@@ -121,7 +120,7 @@ def test_what_would_end_too_late_is_left_out_and_what_is_shorter_is_not(tmp_path
     assert names(tmp_path) == ["left out: three", "left out: five"]
 
 
-def test_a_part_of_the_time_ends_before_it(figures):
+def test_a_part_of_the_budget_ends_earlier(figures):
     clock = Clock()
     budget = TimeBudget(figures, 10, clock)
     clock.take(2)
@@ -130,7 +129,7 @@ def test_a_part_of_the_time_ends_before_it(figures):
     assert (part.left, budget.left) == (0, 6)
 
 
-def test_what_fails_is_told_and_the_others_are_measured(tmp_path, figures, caplog):
+def test_after_a_failure_the_other_measurements_go_on(tmp_path, figures, caplog):
     budget = TimeBudget(figures, 10)
 
     def fail():

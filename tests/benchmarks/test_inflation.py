@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.engine_calls import say, speculate
+from benchmarks.inflated.calls import say, speculate
 from benchmarks.inflated.checkpoint import load_inflated, write_folder
 from benchmarks.inflated.inflation import ShapeError, inflate, inflated_config
 from benchmarks.inflated.shapes import SHAPES, LlamaShape

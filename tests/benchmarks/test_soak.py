@@ -1,8 +1,8 @@
-"""What the soak takes for growth, for a wrong answer and for a planted fault's error."""
+"""What the soak test counts as growth, as a wrong answer and as the error of a fault."""
 
 import pytest
 from benchmarks.soak.asking import SoakOutcome
-from benchmarks.soak.crowd import Duration, Ledger, _right
+from benchmarks.soak.crowd import _right
 from benchmarks.soak.faults import SECONDS_FELT, Struck, Trouble
 from benchmarks.soak.flatness import FEW, MEMORY_MB, courses, threads_at_rest
 from benchmarks.soak.processes import Sample, _by_model
@@ -35,11 +35,11 @@ def left_behind(before, after):
     return [course.name for course in threads_at_rest(before, after) if not course.flat]
 
 
-def test_what_stays_is_flat():
+def test_constant_use_is_no_growth():
     assert grown(samples()) == []
 
 
-def test_what_grows_in_the_first_quarter_only_is_flat():
+def test_growth_during_warm_up_is_ignored():
     assert grown(samples(memory=lambda n: 100.0 + 10 * min(n, 30))) == []
 
 
@@ -60,9 +60,7 @@ def test_descriptors_that_stay_open_are_growth():
     ("model", "lost_before", "lost", "kept"),
     [("bls_stream", 0, 0, 0), ("bls_stream", 0, 3, 3), ("bls_stream", 2, 3, 1), ("draft", 0, 3, 0)],
 )
-def test_threads_that_stay_behind_are_growth_but_for_the_loops_lost_calls(
-    model, lost_before, lost, kept
-):
+def test_leaked_threads_are_growth_except_one_per_lost_call(model, lost_before, lost, kept):
     before = sample(threads=10, lost=lost_before, model=model)
     allowed = sample(threads=10 + FEW + kept, lost=lost, model=model)
     assert left_behind(before, allowed) == []
@@ -70,7 +68,7 @@ def test_threads_that_stay_behind_are_growth_but_for_the_loops_lost_calls(
     assert left_behind(before, more) == [f"{model}: threads at rest"]
 
 
-def test_the_crowds_own_threads_are_no_growth():
+def test_threads_of_running_requests_are_no_growth():
     crowded = [sample(n, threads=10 + n) for n in range(120)]
     assert grown([*crowded, sample(120, threads=10)]) == []
 
@@ -91,32 +89,11 @@ def test_processes_of_one_model_are_added_up():
         (SoakOutcome((), left=True), True),
     ],
 )
-def test_an_answer_is_the_controls_or_its_beginning_where_the_client_left(outcome, right):
+def test_an_answer_is_the_baselines_or_its_beginning_if_the_client_left(outcome, right):
     assert _right(QUESTION, outcome) is right
 
 
-@pytest.mark.parametrize(
-    ("cancels", "seconds", "over"),
-    [
-        (5, 59, False),
-        (5, 60, True),
-        (4, 60, False),
-        (4, 119, False),
-        (4, 120, True),
-        (0, 120, True),
-    ],
-)
-def test_the_crowd_goes_on_until_enough_have_left_for_twice_its_time_at_most(
-    cancels, seconds, over
-):
-    ledger, clock = Ledger(), iter([0.0, float(seconds)])
-    duration = Duration(ledger, seconds=60, cancels=5, clock=lambda: next(clock))
-    for _ in range(cancels):
-        ledger.add("cancelled")
-    assert duration.over is over
-
-
-def test_an_error_is_explained_by_a_fault_of_its_model_and_time(tmp_path):
+def test_a_fault_explains_errors_of_its_model_and_time(tmp_path):
     trouble = Trouble(tmp_path)
     trouble._struck += [Struck("target", 10.0, 12.0), Struck("draft", 50.0, 52.0)]
     line = "model_timeout: model 'target' failed: no answer within 5 s"

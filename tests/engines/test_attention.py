@@ -8,7 +8,7 @@ from engine_harness import prompt
 
 from tandem.engines.torch import attention
 from tandem.engines.torch.attention import Segment, attend
-from tandem.engines.torch.kv_cache import KVEntry, KVShape
+from tandem.engines.torch.contiguous_kv_cache import KVEntry, KVShape
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 SHAPE = KVShape(((KV_HEADS, SIZE, SIZE),), torch.float32, torch.device("cpu"))

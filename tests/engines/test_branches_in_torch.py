@@ -13,7 +13,7 @@ from tandem.engines.errors import RequestError
 from tandem.engines.request import EngineRequest, EngineResponse, SamplingParams
 from tandem.engines.torch import kv_cache
 from tandem.engines.torch.branching import BranchSampler
-from tandem.engines.torch.kv_cache import BranchKV, KVCache, KVShape
+from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache, KVShape
 
 BLOCK = 8
 CACHES = ["llama", "paged llama"]

@@ -8,13 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 from benchmarks import published_rows
-from benchmarks.simulation import Loop
+from benchmarks.published_rows import SequentialLoop
 from emulated import emulated, settings
 from engine_harness import GREEDY, prompt
 from scale import scaled
 
 from tandem.engines.emulated.engine import MS, EmulatedEngine
-from tandem.engines.emulated.gpu import SharedGpu
 from tandem.engines.emulated.timers import VirtualTimer, WallTimer
 from tandem.engines.engine import Preparing
 from tandem.engines.request import EngineRequest
@@ -137,27 +136,6 @@ def test_each_other_call_makes_a_step_longer_by_the_batch_slope():
     assert finish(timer, *calls) == [10.0, 11.0, 12.0]
 
 
-def test_engines_on_one_gpu_slow_each_other_down(tmp_path):
-    timer = VirtualTimer()
-    made = {}
-    for role in ("draft", "target"):
-        gpu = SharedGpu(tmp_path / "gpu", role)
-        made[role] = EmulatedEngine(settings(role=role, step_ms=10.0), timer, gpu)
-    ends = []
-
-    def call(role):
-        request = EngineRequest("", IDS, 1)
-        made[role].submit(request, lambda answer: ends.append((role, timer.now_ns() / MS)))
-
-    call("target")
-    call("draft")  # beside the target
-    timer.advance()
-    timer.advance()
-    call("target")  # alone
-    timer.advance()
-    assert ends == [("target", 10.0), ("draft", 20.0), ("target", 30.0)]
-
-
 def test_stop_answers_with_the_tokens_that_had_their_time():
     timer = VirtualTimer()
     target = emulated(timer, step_ms=10.0)
@@ -232,13 +210,13 @@ def test_a_sequential_loop_reproduces_the_published_throughput(rows):
 
 def test_the_target_alone_has_the_published_baseline():
     row = published_rows.rows()[0]
-    alone = Loop(row.profile, orchestration_ms=0.0).run(1)
+    alone = SequentialLoop(row.profile, orchestration_ms=0.0).run(1)
     assert alone.tokens_per_second == pytest.approx(row.baseline, rel=0.001)
 
 
 def test_stopping_inside_the_call_gains_where_the_text_is_of_two_kinds():
     rows = {row.profile.stem: row for row in published_rows.rows()}
-    loop = Loop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
+    loop = SequentialLoop(rows["emulated-70b-1b-two-state"].profile, orchestration_ms=1.0)
     fixed = loop.run(20, draft_len=10)
     stopping = loop.run(20, draft_len=16, stop_probability=0.25)
     assert stopping.tokens_per_second > 1.08 * fixed.tokens_per_second

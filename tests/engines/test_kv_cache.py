@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.engines.errors import RequestError
-from tandem.engines.torch.kv_cache import KVCache, KVEntry, KVShape
+from tandem.engines.torch.contiguous_kv_cache import KVCache, KVEntry, KVShape
 
 BLOCK = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))

@@ -17,7 +17,7 @@ from tandem.engines.torch.checkpoint import (
     require_memory,
     weight_bytes,
 )
-from tandem.engines.torch.kv_cache import KVCache, KVShape
+from tandem.engines.torch.contiguous_kv_cache import KVCache, KVShape
 from tandem.engines.torch.settings import UNPAGED_GROWTH, TorchSettings
 
 CONFIG = LlamaConfig(

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tandem.engines.errors import LoadError
 from tandem.engines.torch.attention import Segment
-from tandem.engines.torch.kv_cache import KVShape
+from tandem.engines.torch.contiguous_kv_cache import KVShape
 from tandem.engines.torch.paged.attention import PagedStep, choose, gathered
 from tandem.engines.torch.paged.batch import Bucket, PagedBatch, PagedRow, buckets, write
-from tandem.engines.torch.paged.cache import PagedKVCache
-from tandem.engines.torch.paged.pool import PADDING, PagePool
+from tandem.engines.torch.paged.page_pool import PADDING, PagePool
+from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 
 PAGE = 8
 SHAPE = KVShape(((2, 4, 4),), torch.float32, torch.device("cpu"))
@@ -269,9 +269,9 @@ def test_padded_steps_compute_what_exact_ones_do(make_harness):
         for count in (1, 2, 4):
             some = range(count)
             segments = [Segment(entries[i], news[i], min(news[i], 2)) for i in some]
-            logits, best = runner.step(np.concatenate([ids[i] for i in some]), segments)
+            logits, best = runner.logits(np.concatenate([ids[i] for i in some]), segments)
             sizes, runner.buckets = runner.buckets, []
-            exact, exact_best = runner.step(np.concatenate([ids[i] for i in some]), segments)
+            exact, exact_best = runner.logits(np.concatenate([ids[i] for i in some]), segments)
             runner.buckets = sizes
             torch.testing.assert_close(logits, exact, atol=1e-4, rtol=1e-4)
             assert best.tolist() == exact_best.tolist() == exact.argmax(-1).tolist()

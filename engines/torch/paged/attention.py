@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from tandem.engines.errors import first_line
 from tandem.engines.torch.attention import QKV
 from tandem.engines.torch.paged.batch import PagedBatch, PagedRow, write
-from tandem.engines.torch.paged.pool import PagePool
+from tandem.engines.torch.paged.page_pool import PagePool
 
 log = logging.getLogger(__name__)
 

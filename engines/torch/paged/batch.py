@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.engines.torch.attention import BranchSegment, Packed, Segment
-from tandem.engines.torch.paged.cache import PagedBranchKV, PagedEntry
-from tandem.engines.torch.paged.pool import PADDING
+from tandem.engines.torch.paged.page_pool import PADDING
+from tandem.engines.torch.paged.paged_kv_cache import PagedBranchKV, PagedEntry
 
 Numbers = NDArray[np.int32]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +22,8 @@ from tandem.engines.torch.paged.batch import (
     rows_of,
     write,
 )
-from tandem.engines.torch.paged.cache import PagedKVCache
-from tandem.engines.torch.paged.choosing import Chosen, TokenChoice, TokenChooser
+from tandem.engines.torch.paged.choosing import TokenChoice, TokenChooser
+from tandem.engines.torch.paged.paged_kv_cache import PagedKVCache
 from tandem.engines.torch.scores import StepLogits
 from tandem.engines.torch.settings import TorchSettings
 
@@ -35,23 +34,6 @@ MAX_ROWS = 64
 MAX_TOKENS = 256
 # Of an engine that verifies nothing: a draft's next call brings one or two new tokens.
 MIN_WIDTH = 2
-# That run without a look at their tokens: so long does a call that arrives wait at most.
-RUN_STEPS = 8
-
-
-class PreparedSteps(NamedTuple):
-    """Steps of one token each behind one another, whose numbers are on the device but for the ids.
-
-    numbers: [steps, size of a batch]. rows: how many texts there are; the others are padding.
-    """
-
-    bucket: Bucket
-    numbers: torch.Tensor
-    rows: int
-
-    @property
-    def steps(self) -> int:
-        return len(self.numbers)
 
 
 class PagedRunner:
@@ -83,10 +65,6 @@ class PagedRunner:
         self._logits = torch.zeros((tokens, vocab_size), dtype=dtype, device=self.device)
         self._best = torch.zeros(tokens, dtype=torch.int64, device=self.device)
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
-        sizes = [_size(bucket) for bucket in self.buckets if bucket.width == 1]
-        self._prepared = torch.zeros(
-            (RUN_STEPS - 1) * max(sizes), dtype=torch.int32, pin_memory=self._on_cuda
-        )
 
     @property
     def _on_cuda(self) -> bool:
@@ -115,47 +93,38 @@ class PagedRunner:
         log.info("%d CUDA graphs in %.1f s, %d MiB", len(self._graphs), seconds, taken >> 20)
 
     def step(
+        self,
+        ids: NDArray[np.int64],
+        segments: Sequence[Packed],
+        choices: Sequence[TokenChoice | None] = (),
+    ) -> StepLogits:
+        """Run the segments' tokens, ids [all tokens], and choose tokens from their logits.
+
+        choices: of each segment; None: the call chooses from its logits itself. The chosen tokens
+        come to the host in one copy, which waits for the step.
+        """
+        if not any(choices):
+            return StepLogits(self.logits(ids, segments)[0])
+        chooser = TokenChooser(choices, [segment.rows for segment in segments], self.device)
+        logits, best = self.logits(ids, segments)
+        tokens, log_probs = chooser.choose(logits, best)
+        parts = [tokens.int()]
+        if log_probs is not None:
+            parts.append(log_probs.view(torch.int32))
+        host = torch.stack(parts).cpu().numpy()
+        rated = None if log_probs is None else host[1].view(np.float32).tolist()
+        return StepLogits(logits, host[0].tolist(), rated)
+
+    def logits(
         self, ids: NDArray[np.int64], segments: Sequence[Packed]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the segments' tokens, ids [all tokens].
-
-        Return logits [rows wanted, vocab_size] and the best token [rows wanted] of each. Whoever
-        copies something of them to the host waits until all of it has run.
-        """
+        """Return logits [rows wanted, vocab_size] and the best token of each [rows wanted]."""
         rows = rows_of(segments)
         wanted = wanted_rows(segments)
         bucket = self._bucket(rows)
         if bucket is None or not len(wanted):
             return self._exact(ids, rows, wanted)
         return self._padded(bucket, ids, rows, wanted)
-
-    def prepare(self, rows: Sequence[PagedRow], steps: int) -> PreparedSteps | None:
-        """Send ahead what is known of the steps behind this one, which bring each text one token.
-
-        None: these texts fit into no padded step.
-        """
-        count = min(steps, RUN_STEPS - 1)
-        last = [PagedRow(row.start + row.new + count - 1, 1, row.pages) for row in rows]
-        bucket = self._bucket(last)
-        if bucket is None:
-            return None
-        numbers = self._prepared[: count * _size(bucket)].view(count, -1)
-        unknown = np.zeros(len(rows), np.int64)
-        for step, memory in enumerate(numbers):
-            behind = [PagedRow(row.start + row.new + step, 1, row.pages) for row in rows]
-            write(_batch(memory, bucket), unknown, behind, self._pool.page_tokens)
-        sent = numbers.to(self.device, non_blocking=True)
-        return PreparedSteps(bucket, sent, len(rows))
-
-    def step_ahead(
-        self, prepared: PreparedSteps, step: int, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run a prepared step on tokens [texts]; return as `step` does."""
-        bucket, numbers, count = prepared
-        self._numbers[: numbers.shape[1]].copy_(numbers[step])
-        _batch(self._numbers, bucket).ids[:count].copy_(tokens)
-        self._replay(bucket)
-        return self._logits[:count].clone(), self._best[:count].clone()
 
     def _bucket(self, rows: Sequence[PagedRow]) -> Bucket | None:
         """Return the cheapest size that these texts fit into; None: they are too many or long."""
@@ -214,43 +183,3 @@ def _size(bucket: Bucket) -> int:
 
 def _batch(numbers: torch.Tensor, bucket: Bucket) -> PagedBatch:
     return PagedBatch(numbers, bucket.tokens, bucket.rows, bucket.pages, bucket.width)
-
-
-def run_steps(
-    runner: PagedRunner,
-    ids: NDArray[np.int64],
-    segments: Sequence[Packed],
-    choices: Sequence[TokenChoice | None],
-    steps: int,
-) -> list[StepLogits]:
-    """Run the segments' tokens, ids [all tokens], then up to `steps` - 1 times what each chose.
-
-    choices: of each segment, or None: the call chooses from its logits itself. Where there is more
-    than one step, each segment is one row and has a choice. What is chosen comes to the host in one
-    copy.
-    """
-    ahead = runner.prepare(rows_of(segments), steps - 1) if steps > 1 else None
-    count = 1 + ahead.steps if ahead else 1
-    counts = [segment.rows for segment in segments]
-    chooser = TokenChooser(choices, counts, count, runner.device)
-    logits, best = runner.step(ids, segments)
-    if not any(choices):
-        return [StepLogits(logits)]
-    rows, chosen = [logits], [chooser.choose(0, logits, best)]
-    for step in range(1, count):
-        assert ahead is not None
-        logits, best = runner.step_ahead(ahead, step - 1, chosen[-1].tokens)
-        rows.append(logits)
-        chosen.append(chooser.choose(step, logits, best))
-    return _on_host(rows, chosen)
-
-
-def _on_host(rows: Sequence[torch.Tensor], chosen: Sequence[Chosen]) -> list[StepLogits]:
-    """Copy the tokens of all steps, and how likely they are, at once."""
-    parts = [torch.stack([step.tokens for step in chosen]).int()]
-    rated = [step.log_probs for step in chosen if step.log_probs is not None]
-    if rated:
-        parts.append(torch.stack(rated).view(torch.int32))
-    tokens, *log_probs = torch.stack(parts).cpu().numpy()  # and waits until all of it has run
-    values = log_probs[0].view(np.float32).tolist() if log_probs else [None] * len(rows)
-    return list(map(StepLogits, rows, tokens.tolist(), values))

@@ -60,8 +60,6 @@ class EmulatedDraft(OwnEngineSection):
     """Relative slowdown of a step per other call that runs when the step begins."""
     branch_slope: NonNegativeFloat = EmulatedSettings.branch_slope
     """Relative slowdown of all steps per branch beyond the first of its call."""
-    same_gpu: bool = EmulatedSettings.same_gpu
-    """In both engines: a step that begins while the other engine works takes twice as long."""
     vocab_size: PositiveInt | None = None
     """Width of the logits (default: the tokenizer's vocabulary)."""
     max_seq_len: PositiveInt = MAX_SEQ_LEN
@@ -77,8 +75,8 @@ class EmulatedDraft(OwnEngineSection):
 
     @property
     def devices(self) -> frozenset[str]:
-        """One of its own, unless it says that it has the other engine's."""
-        return frozenset({"same_gpu" if self.same_gpu else f"emulated {self._role}"})
+        """Return a device that no other engine has."""
+        return frozenset({f"emulated {self._role}"})
 
     def plan(self, key_path: KeyPath) -> EnginePlan:
         with located(*key_path, "tokenizer"):

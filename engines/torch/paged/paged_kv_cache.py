@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engines.torch.kv_cache import BranchKV, KVCache, KVEntry, KVShape, Tokens
-from tandem.engines.torch.paged.pool import PADDING, PagePool
+from tandem.engines.torch.contiguous_kv_cache import BranchKV, KVCache, KVEntry, KVShape, Tokens
+from tandem.engines.torch.paged.page_pool import PADDING, PagePool
 
 
 @dataclass(eq=False)

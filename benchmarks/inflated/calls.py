@@ -1,4 +1,4 @@
-"""Engines of this process: calls to them, and the barest loop over two of them."""
+"""Calls to engines in this process, and the barest loop over two of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = count()
 
 @dataclass
 class SaidText:
-    """What a loop has said: its tokens, in how many rounds, of how many draft tokens."""
+    """The output of a loop, and its counts."""
 
     tokens: list[int] = field(default_factory=list)
     rounds: int = 0
@@ -27,7 +27,7 @@ class SaidText:
 
 
 class GreedyCall:
-    """A greedy call under way; it asks for no more than `num_tokens`, and nothing ends it."""
+    """A greedy call under way, for `num_tokens` tokens: no end of sequence ends it."""
 
     def __init__(
         self, engine: Engine, ids: Sequence[int], num_tokens: int, drafts: Sequence[int] = ()
@@ -43,7 +43,7 @@ class GreedyCall:
         engine.submit(request, self._answers.put)
 
     def answer(self) -> EngineResponse:
-        """Wait for it. Raises RuntimeError where it is an error."""
+        """Wait for the answer. Raises RuntimeError if the call failed."""
         answer = self._answers.get()
         if answer.error:
             raise RuntimeError(answer.error)
@@ -51,14 +51,16 @@ class GreedyCall:
 
 
 def say(engine: Engine, ids: Sequence[int], num_tokens: int) -> list[int]:
-    """Return so many tokens after ids, of an engine alone."""
+    """Return the next tokens after ids, by one engine."""
     return list(GreedyCall(engine, ids, num_tokens).answer().tokens)
 
 
 def speculate(
     target: Engine, draft: Engine, ids: Sequence[int], num_tokens: int, draft_len: int
 ) -> SaidText:
-    """Say so many tokens after ids: draft, verify, and again."""
+    """Decode tokens after ids: draft, verify, and again. draft_len 0: by the target alone."""
+    if not draft_len:
+        return SaidText(say(target, ids, num_tokens))
     text = SaidText()
     while (left := num_tokens - len(text.tokens)) > 0:
         context = [*ids, *text.tokens]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tandem.engines.torch.kv_cache import KVShape
+from tandem.engines.torch.contiguous_kv_cache import KVShape
 
 PADDING = 0  # a page that is nobody's: padded tokens write there
 

@@ -1,0 +1,80 @@
+"""Servers that are measured: how they start, and what their processes take."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tandem.tools.profiles import deployment
+from tandem.tools.profiles.profile import EntrySection, Profile
+from tandem.tools.triton import repository
+from tandem.tools.triton.server import TritonServer
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def entry_of(instances: int) -> str:
+    """Return the name of the stream entry with that many loop processes."""
+    return f"loops_{instances}"
+
+
+@contextmanager
+def serving_loops(
+    profile: Profile,
+    instances: Sequence[int] = (1,),
+    change: Callable[[Path], None] = lambda _: None,
+    threads: int | None = None,
+) -> Iterator[TritonServer]:
+    """Serve one stream entry per number of loop processes, all over the same engines.
+
+    change: edits the rendered repository. threads: Triton's per model; None: as many as needed.
+    """
+    planned = {
+        number: deployment.check(
+            profile.model_copy(
+                update={
+                    "instances": number,
+                    "entries": (EntrySection(name=entry_of(number), kind="stream"),),
+                }
+            )
+        )
+        for number in instances
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        models = Path(folder, "repository")
+        for number, plan in planned.items():
+            rendered = Path(folder, str(number))
+            repository.render(plan, rendered, link=True)
+            if models.exists():
+                (rendered / entry_of(number)).rename(models / entry_of(number))
+            else:
+                rendered.rename(models)
+        change(models)
+        needed = max(plan.thread_pool_size for plan in planned.values())
+        with TritonServer(models, thread_pool_size=threads or needed) as server:
+            yield server
+
+
+def name_of(pid: int) -> str:
+    """Return the model of a server's process, or "triton" if it is the server's own."""
+    found = re.search(r"/(\w+)/1/model\.py", Path(f"/proc/{pid}/cmdline").read_text())
+    return found[1] if found else "triton"
+
+
+def processor_seconds(server: TritonServer) -> Counter[str]:
+    """Return the processor time so far, in seconds, by model."""
+    spent = Counter[str]()
+    for pid in server.processes:
+        spent[name_of(pid)] += processor_seconds_of(pid)  # type: ignore[assignment]
+    return spent
+
+
+def processor_seconds_of(pid: int) -> float:
+    """Return the processor time of a process so far, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS

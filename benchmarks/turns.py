@@ -1,0 +1,38 @@
+"""Interleaved measurements: every way takes its turn, so that all meet the same noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from rich.progress import track
+
+from tandem.tools.benchmark.statistics import Spread
+
+Way = TypeVar("Way")
+Outcome = TypeVar("Outcome")
+
+
+def in_turns(
+    ways: Mapping[Way, Callable[[int], Outcome]], turns: int, title: str = "turns"
+) -> dict[Way, list[Outcome]]:
+    """Measure each way once per turn; return the outcomes. A turn before the first one warms up.
+
+    A way is called with the turn's number. Every other turn runs in reverse order.
+    """
+    outcomes: dict[Way, list[Outcome]] = {way: [] for way in ways}
+    for turn in track(range(turns + 1), title, transient=True):
+        for way in list(ways)[:: 1 if turn % 2 else -1]:
+            outcome = ways[way](turn)
+            if turn:
+                outcomes[way].append(outcome)
+    return outcomes
+
+
+def spread(values: Iterable[float], digits: int = 2) -> str:
+    """Return the median with the 10th and 90th percentile, as a table shows them."""
+    found = Spread.of(values)
+    assert found is not None
+    if found.is_one:
+        return f"{found.median:.{digits}f}"
+    return f"{found.median:.{digits}f} ({found.low:.{digits}f}-{found.high:.{digits}f})"

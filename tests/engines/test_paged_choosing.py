@@ -1,0 +1,267 @@
+"""The paged engine chooses on its device the same tokens as the host would."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from engine_harness import VOCAB, prompt
+from torch.overrides import TorchFunctionMode
+
+from tandem.engines.noise import Purpose, exponentials, key_of, uniform
+from tandem.engines.request import SamplingParams
+from tandem.engines.torch.paged.noise import exponentials_of, keys_on
+from tandem.engines.torch.verification import SentDrafts, verify_at_once, verify_probabilities
+from tandem.engines.words import Words
+
+SAMPLED = SamplingParams(temperature=1.0, seed=11)
+WARPED = SamplingParams(temperature=1.3, top_k=20, top_p=0.9, seed=2**64 - 5)
+TO_HOST = {"cpu", "tolist", "item", "nonzero", "__int__", "__float__", "__bool__", "__index__"}
+
+
+class HostCopies(TorchFunctionMode):
+    """Counts the copies of a step from the device to the host."""
+
+    def __init__(self, engine) -> None:
+        self.by_step: list[int] = []
+        self._step = engine._step
+        engine._step = self.step
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function.__name__ in TO_HOST:
+            self.by_step[-1] += 1
+        return function(*args, **(kwargs or {}))
+
+    def step(self):
+        self.by_step.append(0)
+        with self:
+            self._step()
+
+
+@pytest.fixture
+def paged(make_harness):
+    return make_harness("paged llama")
+
+
+@contextmanager
+def at_once(harness):
+    """Let the engine meet all calls that are made here in one step."""
+    with harness.engine._wake:
+        yield
+
+
+def answers(harness, calls) -> list:
+    """Outcomes of calls that arrive at once."""
+    with at_once(harness):
+        pending = [harness.start(**asked) for asked in calls]
+    return [call.wait() for call in pending]
+
+
+def assert_alike(got, want) -> None:
+    assert [one.tokens for one in got] == [one.tokens for one in want]
+    for one, other in zip(got, want, strict=True):
+        assert one.error == other.error
+        assert one.last.usage.accepted_tokens == other.last.usage.accepted_tokens
+        assert one.last.cum_log_prob == pytest.approx(other.last.cum_log_prob, abs=1e-3)
+        for ours, theirs in zip(numbers(one.last), numbers(other.last), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+def numbers(answer) -> list[np.ndarray]:
+    parts = [answer.log_probs, *(answer.top_log_probs or ()), answer.generation_logits]
+    return [part for part in parts if part is not None]
+
+
+def asked_in_all_ways(text_of) -> list[dict]:
+    """Calls that end early or late, and whose tokens the device or the host chooses."""
+    calls = []
+    for seed in range(4):
+        ids = prompt(100 + seed, 5 + 3 * seed)
+        text = text_of(ids, 30)
+        sampling = [SamplingParams(top_k=1), SAMPLED, WARPED, SamplingParams(top_p=0.5, seed=3)]
+        plain = {"ids": ids, "new": 21 + seed, "sampling": sampling[seed]}
+        owed = SamplingParams(top_k=1, min_tokens=14)
+        penal = SamplingParams(top_k=1, repetition_penalty=1.3)
+        calls += [
+            plain,
+            {**plain, "return_log_probs": True},
+            {**plain, "return_log_probs": True, "num_top_log_probs": 3},
+            {**plain, "return_generation_logits": True},
+            {**plain, "draft_stop_probability": 1e-3, "return_log_probs": True},
+            {**plain, "streaming": True},
+            {"ids": ids, "new": 20, "end_id": text[9 + seed]},
+            {"ids": ids, "new": 20, "stop_words": Words.of(text[7 + seed : 9 + seed])},
+            {"ids": ids, "new": 20, "end_id": text[3], "sampling": owed},
+            {"ids": ids, "new": 12, "sampling": penal},
+            {"ids": ids, "new": 6, "drafts": [*text[:3], 5]},
+        ]
+    return calls
+
+
+@pytest.mark.parametrize("num_groups", [44, 6])
+def test_all_kinds_of_calls_answer_as_without_pages(paged, llama, num_groups):
+    calls = asked_in_all_ways(llama.tokens)
+    for group in (calls[i::num_groups] for i in range(num_groups)):
+        assert_alike(answers(paged, group), [llama.call(**asked) for asked in group])
+
+
+def drafted(harness, ids, sampling):
+    """Drafts of four tokens, and what they were drawn from."""
+    outcome = harness.call(ids, 4, sampling=sampling, return_generation_logits=True)
+    return outcome.tokens, outcome.last.generation_logits
+
+
+@pytest.mark.parametrize(
+    ("warped", "threshold"), [(SAMPLED, None), (SAMPLED, 0.6), (WARPED, None), (WARPED, 0.6)]
+)
+def test_verification_by_logits_keeps_what_the_host_would(
+    make_harness, llama, paged, warped, threshold
+):
+    draft = make_harness("qwen2")
+    kept = []
+    for seed in range(25):
+        ids = prompt(200 + seed, 9)
+        drafts, logits = drafted(draft, ids, replace(warped, seed=seed))
+        asked = {
+            "drafts": drafts,
+            "draft_logits": logits / 8,
+            "sampling": replace(warped, seed=seed + 50),
+            "draft_acceptance_threshold": threshold,
+            "return_log_probs": True,
+        }
+        got, want = paged.call(ids, 5, **asked), llama.call(ids, 5, **asked)
+        assert got.tokens == want.tokens
+        assert got.last.usage.accepted_tokens == want.last.usage.accepted_tokens
+        np.testing.assert_allclose(got.last.log_probs, want.last.log_probs, atol=1e-3)
+        kept.append(len(got.tokens))
+    assert len(set(kept)) > 1
+
+
+@pytest.mark.parametrize("width", [VOCAB - 3, VOCAB + 5])
+def test_draft_logits_of_another_width_are_verified_as_on_the_host(make_harness, width):
+    engines = [make_harness(name, draft_vocab_size=width) for name in ("paged llama", "llama")]
+    lengths = []
+    for seed in range(30):
+        sampling = replace(SAMPLED, seed=seed)
+        drafts = engines[1].tokens(prompt(seed, 6), 3, sampling=sampling)
+        drafts = [min(token, VOCAB - 4) for token in drafts]
+        logits = np.zeros((3, width), np.float32)
+        logits[range(3), drafts] = 4 + seed % 4  # likely, and not always as likely as there
+        asked = {"drafts": drafts, "draft_logits": logits, "sampling": sampling}
+        one, other = (engine.tokens(prompt(seed, 6), 4, **asked) for engine in engines)
+        assert one == other
+        lengths.append(len(one))
+    assert set(lengths) == {1, 2, 3, 4}
+
+
+def test_concurrent_calls_are_sampled_each_in_its_own_way(paged, llama):
+    others = [{"top_p": 0.2}, {"top_k": 2}, {"min_p": 0.5}, {"min_p": 0.9}, {"temperature": 0.3}]
+    ways = [SAMPLED, *(replace(SAMPLED, **other) for other in others), WARPED]
+    calls = [
+        {"ids": prompt(n, 6), "new": 3, "sampling": replace(ways[n % 7], seed=n)} for n in range(32)
+    ]
+    want = [llama.tokens(**asked) for asked in calls]
+    assert [one.tokens for one in answers(paged, calls)] == want
+
+
+def test_token_0_can_be_drafted_and_accepted(paged, llama):
+    logits = np.zeros((3, VOCAB), np.float32)
+    logits[:, 0] = -60  # the draft proposes what it never would: the target takes it
+    asked = {"drafts": [0, 0, 0], "draft_logits": logits, "sampling": SAMPLED}
+    got = paged.tokens(prompt(2, 6), 4, **asked)
+    assert got[:3] == [0, 0, 0]
+    assert got == llama.tokens(prompt(2, 6), 4, **asked)
+
+
+def test_a_rejected_draft_token_drawn_again_ends_the_round(paged, llama):
+    cold = SamplingParams(temperature=1e-30, seed=3)  # p is 1 there, as q is
+    ids = prompt(2, 6)
+    text = llama.tokens(ids, 4)
+    logits = np.zeros((4, VOCAB), np.float32)
+    logits[range(4), text] = 1
+    asked = {"drafts": text, "draft_logits": logits, "draft_acceptance_threshold": 1.5}
+    assert llama.tokens(ids, 5, sampling=cold, **asked) == text[:1]
+    assert paged.tokens(ids, 5, sampling=cold, **asked) == text[:1]
+
+
+def test_empty_draft_logits_change_nothing(paged, llama):
+    nothing = np.zeros((0, VOCAB), np.float32)
+    got = paged.tokens(prompt(2, 6), 9, sampling=WARPED, draft_logits=nothing)
+    assert got == llama.tokens(prompt(2, 6), 9, sampling=WARPED)
+
+
+def test_a_step_copies_once_to_the_host_and_a_chunk_of_a_prompt_never(make_harness, llama):
+    engine = make_harness("paged llama", max_batch_tokens=100)
+    ids, long = prompt(300, 9), prompt(1, 80)
+    text, (sampled, logits) = llama.tokens(ids, 4), drafted(llama, ids, SAMPLED)
+    other = replace(SAMPLED, seed=99)
+    calls = [
+        {"ids": ids, "new": 5, "drafts": [*text[:2], 9, 9]},
+        {"ids": ids, "new": 5, "drafts": sampled, "sampling": SAMPLED},
+        {"ids": ids, "new": 5, "drafts": sampled, "draft_logits": logits, "sampling": other},
+        {"ids": ids, "new": 1, "sampling": WARPED},
+        {"ids": ids, "new": 1, "return_log_probs": True},
+    ]
+    want = [llama.call(**asked) for asked in calls]
+    copies = HostCopies(engine.engine)
+    assert_alike(answers(engine, calls), want)
+    assert copies.by_step == [1]
+    copies.by_step.clear()
+    engine.tokens(long * 2, 1)
+    assert copies.by_step == [0, 1]
+
+
+def test_the_device_makes_the_same_noise_as_the_host():
+    keys = [key_of(seed, 7, Purpose.SAMPLE) for seed in (0, 1, 5, 2**64 - 1, 2**63)]
+    found = exponentials_of(keys_on(torch.device("cpu"), keys), 5000)
+    want = [exponentials(seed, 7, Purpose.SAMPLE, 5000) for seed in (0, 1, 5, 2**64 - 1, 2**63)]
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), np.stack(want), rtol=2e-7)
+    assert float(exponentials_of(torch.tensor([0]), VOCAB).min()) > 0
+
+
+def some_probabilities(generator, rows: int, zeros: float) -> torch.Tensor:
+    weights = torch.rand((rows, 12), generator=generator).log().neg() ** 3
+    weights[torch.rand((rows, 12), generator=generator) < zeros] = 0
+    weights[:, 3] += 1e-3
+    return weights / weights.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.4, 1.0])
+def test_verifying_at_once_equals_verifying_token_by_token(threshold):
+    generator = torch.Generator().manual_seed(4)
+    lengths = []
+    for seed in range(400):
+        p = some_probabilities(generator, 4, 0.3)
+        q = some_probabilities(generator, 3, 0.3)
+        if seed % 4 == 0:
+            q = p[:3].clone()  # all are accepted: a residual would be nothing
+        drafts = q.multinomial(1, generator=generator)[:, 0]
+        if seed % 9 == 0:
+            q[1] = torch.nan  # of a broken draft model
+        if seed % 7 == 0:
+            drafts[0] = int(q[0].argmin())  # often one that q has none of
+        purposes = [Purpose.RESIDUAL] * 3 + [Purpose.SAMPLE]
+        keys = [key_of(seed, 20 + i, purpose) for i, purpose in enumerate(purposes)]
+        u = [uniform(seed, 20 + i, Purpose.ACCEPT) for i in range(3)]
+        u = torch.tensor([threshold] * 3 if threshold else u, dtype=torch.float64)
+        found = verify_at_once(p, SentDrafts(drafts, q, u, keys_on(p.device, keys))).tolist()
+        want = verify_probabilities(
+            drafts.tolist(), p, q, seed=seed, position=20, threshold=threshold
+        )
+        assert found == want + [-1] * (4 - len(want))
+        lengths.append(len(want))
+    assert set(lengths) == {1, 2, 3, 4}
+
+
+def test_a_correction_without_a_residual_is_drawn_from_p():
+    p = torch.tensor([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
+    q = torch.tensor([[0.5, 0.5, 0.5]])  # more than p everywhere, as rounding may have it
+    keys = keys_on(p.device, [key_of(5, i, Purpose.RESIDUAL) for i in range(2)])
+    u = torch.tensor([0.5], dtype=torch.float64)
+    found = verify_at_once(p, SentDrafts(torch.tensor([0]), q, u, keys)).tolist()
+    assert found[0] in {1, 2}
+    assert found[1] == -1
