@@ -135,14 +135,15 @@ def test_stop_string_ends_an_answer(client):
     assert answer.finish_reason == "stop"
 
 
-def test_default_length_is_16_tokens_or_what_fits_in_a_chat(client, embedded):
+def test_default_length_is_16_tokens_or_what_fits_in_a_chat(client, tokenizer, embedded):
     room = embedded.target.max_seq_len - embedded.target.max_draft_len
     more = {"max_tokens": openai.omit, "extra_body": {"ignore_eos": True}}
     for length, left in ((room - 12, 12), (1, 16)):
         answer = complete(client, [5] * length, **more)
         assert answer.usage.completion_tokens == left
         assert answer.choices[0].finish_reason == "length"
-    long = [{"role": "user", "content": "def " * (room // 2)}]
+    words = (room - 60) * 10 // len(tokenizer.encode("def " * 10).ids)
+    long = [{"role": "user", "content": "def " * words}]
     answer = client.chat.completions.create(model="bls_stream", messages=long, **more)
     assert answer.usage.total_tokens == room
 

@@ -94,7 +94,7 @@ def ask_each(server, guides, model="bls", **values):
 @pytest.mark.parametrize(
     ("served", "count"),
     [
-        ("emulated", 60),
+        ("emulated", 40),
         pytest.param("emulated", 400, marks=pytest.mark.heavy),
         pytest.param("server", 100, marks=pytest.mark.heavy),
     ],
