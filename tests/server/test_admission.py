@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, ask, controls, idle, metric, prompts_of, streaming, wrong
-from entries import OUTPUTS, refusal, stream, tensor
+from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
+from entries import OUTPUTS, refusal, stream, streaming, tensor
 from live_triton import eventually, memory_bytes
-from metrics import Change, computed, scrape
+from metrics import Change, computed, idle, scrape, total
 
 from tandem.contract.entry import FIRST_SCHEDULED_TIME_NS
 from tandem.contract.errors import decoded
@@ -32,11 +32,11 @@ def left_as_found(request):
 
 
 def waiting(server):
-    return metric(server, "tandem_requests_waiting")
+    return total(server, "tandem_requests_waiting")
 
 
 def running(server):
-    return metric(server, "tandem_requests_running")
+    return total(server, "tandem_requests_running")
 
 
 def test_requests_over_the_limit_are_rejected_and_the_others_answered(emulated):
@@ -82,7 +82,7 @@ def test_a_full_queue_rejects_requests_while_the_tokenizer_hangs(emulated):
 
 def test_a_request_that_waits_for_the_tokenizer_ends_at_its_time_out_or_cancellation(emulated):
     waits = TOKENIZER_CALLS + 1
-    values = {"max_tokens": 4, "end_id": -1, "stream": True}
+    values = {"max_tokens": 4, "end_id": -1}
     with Crowd(emulated, waits) as crowd, emulated.faults.of("preprocessing", "hold"):
         held = crowd.ask(PROMPTS[:waits])
         assert eventually(lambda: waiting(emulated) == waits)

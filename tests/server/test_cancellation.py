@@ -12,9 +12,9 @@ from pathlib import Path
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, ask, controls, idle, prompts_of, streaming, wrong
+from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from live_triton import eventually, leftovers
-from metrics import computed, computed_so_far, settle
+from metrics import computed, computed_so_far, idle, settle
 from scale import first_of
 from tritonclient.utils import InferenceServerException
 
@@ -30,12 +30,12 @@ GRPC_THREADS = 4  # of Triton itself: gRPC has some more now and some less then
 
 
 def cancel_a_stream(server, **values):
-    with streaming(server, PROMPT, stream=True, **VALUES, **values) as (_, chunks):
+    with entries.streaming(server, PROMPT, **VALUES, **values) as chunks:
         next(chunks)
 
 
 def close_the_channel(server, **values):
-    with streaming(server, PROMPT, stream=True, **VALUES, **values) as (connection, chunks):
+    with entries.connected(server, PROMPT, **VALUES, **values) as (connection, chunks):
         next(chunks)
         connection._channel.close()  # close() itself would first end the stream in good manners
 

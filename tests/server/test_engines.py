@@ -8,7 +8,6 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from entries import ask_one
-from masks import masks
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -83,41 +82,6 @@ def test_a_draft_sends_its_logits_or_a_handle_to_them(client):
     assert shared.logits.shape[0] == 3
     assert shared.logits.tolist() == sent.tolist()
     shared.give_back()
-
-
-def test_branches_continue_their_outcomes_as_plain_calls_would(client):
-    drafts = tokens_of(client.infer("draft", request(request_output_len=[3])))
-    counts, lengths = [2, 2, 0, 2], [3, 4, 1, 2]
-    asked = {"draft_input_ids": drafts, "branch_counts": counts, "branch_output_len": lengths}
-    found = client.infer("draft", request(**asked))
-    outcomes = found.as_numpy(engine.BRANCH_OUTCOMES)[0].tolist()
-    lengths = found.as_numpy(engine.BRANCH_LENGTHS)[0].tolist()
-    assert [accepted for accepted, _ in outcomes] == [0, 0, 1, 1, 3, 3]
-    assert lengths == [3, 3, 4, 4, 2, 2]
-    assert found.as_numpy(engine.BRANCH_LOG_PROBS) is None
-    branches = found.as_numpy(engine.BRANCH_IDS)[0].tolist()
-    for (accepted, token), length, drafted in zip(outcomes, lengths, branches, strict=True):
-        context = [*CONTEXT, *drafts[:accepted], token]
-        asked = {"input_ids": context, "input_lengths": [len(context)]}
-        plain = client.infer("draft", request(**asked, request_output_len=[length]))
-        assert drafted[:length] == tokens_of(plain)
-    found = client.infer("draft", request(branch_counts=[0], branch_output_len=[4]))
-    assert found.as_numpy(engine.BRANCH_OUTCOMES).shape == (1, 0, 2)
-    assert tokens_of(found) == []
-
-
-def test_a_target_says_only_what_masks_allow(client):
-    parameters = client.get_model_config("target", as_json=True)["config"]["parameters"]
-    size = int(parameters["vocab_size"]["string_value"])
-    wanted = {"draft_input_ids": [41, 42, 44], "request_output_len": [4]}
-    rows = masks([41], [43, size - 1], [], [], vocab_size=size)
-    said = tokens_of(client.infer("target", request(**wanted, token_masks=rows)))
-    assert said[0] == 41
-    assert said[1:] in ([43], [size - 1])
-    narrow = masks([41], [43], [], [], vocab_size=size - 32)
-    with pytest.raises(InferenceServerException, match="token_masks has shape") as error:
-        client.infer("target", request(**wanted, token_masks=narrow))
-    assert error.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 def test_a_handle_to_nothing_leaves_the_ids_to_verify(client):

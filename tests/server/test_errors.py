@@ -8,9 +8,9 @@ import urllib.request
 import numpy as np
 import pytest
 import tritonclient.grpc as client
-from crowd import idle, metric
 from entries import ask_one, inputs, refusal, streaming, tensor
 from live_triton import eventually
+from metrics import idle, total
 from tritonclient.utils import InferenceServerException
 
 from .conftest import gateway_to
@@ -226,7 +226,7 @@ def test_generate_answers_400_unless_triton_cannot_read_a_value(server, path, bo
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_full_server_is_unavailable(full, gateway, entry):
     with full.faults.of("target", "hold"), streaming(full, "x", max_tokens=4):
-        assert eventually(lambda: metric(full, "tandem_requests_running") == 1)
+        assert eventually(lambda: total(full, "tandem_requests_running") == 1)
         for status, line in everywhere(full, entry):
             assert status in ("UNAVAILABLE", 503)
             assert line.startswith("overloaded: ")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, ask, controls, idle, metric, prompts_of, wrong
+from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from entries import ask_one, inputs, streaming
 from live_triton import eventually
-from metrics import Change, computed, settle
+from metrics import Change, computed, idle, settle, total
 from scale import first_of
 from tritonclient.utils import InferenceServerException
 
@@ -126,13 +126,13 @@ def test_answers_go_on_without_drafts_when_the_draft_is_killed(fallible):
         assert wrong(answers, expected) == []
         assert all(answer.draft_tokens > 0 for answer in answers)
         settle(server)
-        lost = metric(server, "tandem_abandoned_calls", engine="draft")
+        lost = total(server, "tandem_abandoned_calls", engine="draft")
         later = answers_of_living(crowd.ask(PROMPTS, max_tokens=LONG))
         assert wrong(later, expected) == []
         assert not any(answer.draft_tokens for answer in later)
         settle(server)
         # No call waited for the draft engine again.
-        assert metric(server, "tandem_abandoned_calls", engine="draft") <= lost
+        assert total(server, "tandem_abandoned_calls", engine="draft") <= lost
 
 
 @pytest.mark.heavy
@@ -175,11 +175,11 @@ def test_the_loop_waits_only_once_for_a_slow_draft_engine(impatient):
     with impatient.faults.of("draft", "late"):
         assert eventually(lambda: not drafts(impatient))
         settle(impatient)
-        failures = metric(impatient, "tandem_drafter_failures_total")
+        failures = total(impatient, "tandem_drafter_failures_total")
         for _ in range(8):
             assert ask(impatient, "x = 1").said == expected
         settle(impatient)
-        assert metric(impatient, "tandem_drafter_failures_total") == failures
+        assert total(impatient, "tandem_drafter_failures_total") == failures
     assert eventually(lambda: drafts(impatient))
 
 
@@ -221,7 +221,7 @@ def test_one_request_ends_at_the_time_out_when_the_target_loses_it(healthy, long
 @pytest.mark.heavy
 def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
     settle(healthy)
-    lost = metric(healthy, "tandem_abandoned_calls")
+    lost = total(healthy, "tandem_abandoned_calls")
     with Crowd(healthy, 8) as crowd:
         with healthy.faults.of("target", "hold"):
             for answer in answers_of(crowd.ask(PROMPTS, max_tokens=LONG)):
@@ -229,7 +229,7 @@ def test_the_server_recovers_after_the_target_hung(healthy, long_answers):
         answers = answers_of(crowd.ask(PROMPTS, max_tokens=LONG))
     assert wrong(answers, long_answers) == []
     assert eventually(
-        lambda: metric(healthy, "tandem_abandoned_calls") == lost
+        lambda: total(healthy, "tandem_abandoned_calls") == lost
     )  # their threads came back
 
 
@@ -301,7 +301,7 @@ def test_clients_that_leave_during_long_steps_are_no_lost_calls(fallible):
                 assert "took longer than 0.3 s" in answer.error
             [other] = crowd.ask(["x"], drafter="none")
             assert not wait([other], timeout=4).done
-            assert metric(server, "tandem_abandoned_calls") == 0
+            assert total(server, "tandem_abandoned_calls") == 0
         [answer] = answers_of([other])
         assert (answer.error, len(answer.ids)) == ("", 24)
         assert eventually(lambda: idle(server))
@@ -312,7 +312,7 @@ def test_the_tokenizer_call_of_a_cancelled_request_is_abandoned(fallible):
     with fallible(timeouts={"target": 1.0}) as server:
 
         def abandoned():
-            return metric(server, "tandem_abandoned_calls", engine="preprocessing")
+            return total(server, "tandem_abandoned_calls", engine="preprocessing")
 
         with server.faults.of("preprocessing", "hold"):
             assert "took longer than 0.1 s" in ask(server, "x", timeout=100_000).error
@@ -355,4 +355,4 @@ def test_an_answer_that_does_not_fit_into_shared_memory_ends_its_request(embedde
             with streaming(server, "def leave(", max_tokens=400, end_id=-1) as chunks:
                 next(chunks)
             assert eventually(lambda: idle(server))
-        assert metric(server, "tandem_abandoned_calls") == 0
+        assert total(server, "tandem_abandoned_calls") == 0

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import openai
 import pytest
-from crowd import idle
 from entries import ask, ask_one
 from live_triton import eventually
-from metrics import computed, computed_so_far
+from metrics import computed, computed_so_far, idle
 
 from tandem.gateway.server import listen
 

@@ -5,8 +5,9 @@ import threading
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, controls, idle, prompts_of, wrong
+from crowd import Crowd, answers_of, controls, prompts_of, wrong
 from live_triton import eventually
+from metrics import idle
 
 pytestmark = pytest.mark.heavy
 

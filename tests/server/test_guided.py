@@ -230,26 +230,6 @@ def test_other_options_hold_with_a_guide(server, values, reason, is_right):
         assert said([answer]) == said([control])
 
 
-def test_a_guide_that_allows_only_banned_words_is_rejected(server):
-    for drafter in ("none", "draft_model"):
-        told = refusal(
-            server,
-            "bls",
-            **by("choice", '["{}"]'),
-            max_tokens=9,
-            drafter=drafter,
-            bad_words=["{", "{}"],
-        )
-        assert "together ban every token" in told
-        assert "\n" not in told
-
-
-def test_without_an_end_of_sequence_a_guided_text_goes_on(server):
-    answer = ask_one(server, "bls", "x", **by("regex", "[ab]{3,}"), max_tokens=20, end_id=-1)
-    assert answer.finish_reason == "length"
-    assert re.fullmatch("[ab]{3,}", answer.text)
-
-
 def kinds_of(answers):
     kinds = np.concatenate([answer.outputs[entry.OUTPUT_KINDS].reshape(-1) for answer in answers])
     return [entry.KINDS[kind] for kind in kinds]

@@ -17,20 +17,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from crowd import Crowd, ask, controls, idle, metric, prompts_of
+from crowd import Crowd, ask, controls, prompts_of
 from entries import tensor
 from hostile import INNER, REQUESTS, inner_rpcs, raw, raw_strings
 from hostile_guides import CRASHING, ENDLESS, ODD, TOO_LONG, large
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from live_triton import eventually
+from metrics import idle, total
 from scale import scaled
 from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 from wire import NO_ANSWER, Post, Rpc, Wire, message, shortened
 
 from .conftest import emulated_zero, serving
 
-VOLLEYS = int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 650
+VOLLEYS = int(os.environ.get("HOSTILE_VOLLEYS", "0")) or 250
 VOLLEY = 8  # requests at the same time
 
 # INTERNAL or UNKNOWN would ask the caller to try again, or say that the server is broken.
@@ -132,7 +133,7 @@ def unharmed(server):
     yield
     assert server.running
     assert eventually(lambda: idle(server))
-    assert metric(server, "tandem_abandoned_calls") == 0
+    assert total(server, "tandem_abandoned_calls") == 0
     late = ask(server, "x = 1", max_tokens=900, drafter="none", timeout=100_000)
     line = "the request took longer than 0.1 s, which is its time-out"
     assert late.error == f"deadline_exceeded: {line}"

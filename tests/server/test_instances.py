@@ -8,9 +8,9 @@ from pathlib import Path
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import Crowd, answers_of, ask, controls, idle, metric, prompts_of, wrong
+from crowd import Crowd, answers_of, ask, controls, prompts_of, wrong
 from live_triton import ObedientServer, eventually
-from metrics import Change, computed, scrape, settle
+from metrics import Change, computed, idle, scrape, settle, total
 from tritonclient.utils import InferenceServerException
 
 from tandem.contract import entry as tensors
@@ -46,7 +46,7 @@ def by_loop(server, name):
 
 
 def running(server):
-    return metric(server, "tandem_requests_running")
+    return total(server, "tandem_requests_running")
 
 
 @pytest.mark.heavy

@@ -20,8 +20,7 @@ DRAFTED = [{"drafter": "draft_model", "num_draft_tokens": n} for n in (8, 1, 4)]
 COPIED = [
     {"drafter": drafter, "prompt_lookup_num_tokens": tokens, "max_matching_ngram_size": size}
     for drafter in ("prompt_lookup", "hybrid")
-    for tokens in (10, 4)
-    for size in (2, 1, 3, 4)
+    for tokens, size in ((10, 1), (4, 3), (10, 4))
 ]
 AHEAD = [{"drafter": drafter, "draft_ahead": "true"} for drafter in ("draft_model", "hybrid")]
 FEW_WAYS = [DRAFTED[0], {"drafter": "prompt_lookup"}, {"drafter": "hybrid"}, AHEAD[0]]

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 import entries
 import pytest
 import tritonclient.grpc as client
-from crowd import idle
 from live_triton import eventually
-from metrics import total
+from metrics import idle, total
 from tritonclient.grpc.aio import InferenceServerClient as AsyncClient
 
 from tandem.tools.errors import TandemError

@@ -110,19 +110,30 @@ def stream(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
 
 
 @contextmanager
-def streaming(server, prompts, *, model="bls_stream", outputs=OUTPUTS, **values):
+def streaming(server, prompts, **values):
     """An iterator over chunks as they come; leaving early cancels the request."""
+    with connected(server, prompts, **values) as (_, chunks):
+        yield chunks
+
+
+@contextmanager
+def connected(server, prompts, *, model="bls_stream", outputs=OUTPUTS, timeout=None, **values):
+    """The client of a streamed request, and an iterator over chunks as they come.
+
+    timeout: of the request, in microseconds.
+    """
     arrived = queue.Queue()
     connection = client.InferenceServerClient(server.grpc_url)
     connection.start_stream(lambda result, error: arrived.put((result, error)))
-    connection.async_stream_infer(
-        model,
-        inputs(prompts, **{"stream": True, **values}),
-        outputs=[client.InferRequestedOutput(name) for name in outputs],
-        enable_empty_final_response=True,
-    )
     try:
-        yield chunks_from(arrived)
+        connection.async_stream_infer(
+            model,
+            inputs(prompts, **{"stream": model == "bls_stream", **values}),
+            outputs=[client.InferRequestedOutput(name) for name in outputs],
+            enable_empty_final_response=True,
+            timeout=timeout,
+        )
+        yield connection, chunks_from(arrived)
     finally:
         connection.stop_stream(cancel_requests=True)
         connection.close()
