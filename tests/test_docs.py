@@ -111,7 +111,7 @@ def test_every_option_is_documented_and_no_other(name):
 
 
 def keys_of_profile(part=Profile, path=(), page="reference"):
-    """Every key of a profile: its path, and the page that tells of it."""
+    """Every key of a profile: its path, and the page that documents it."""
     if "kind" in part.model_fields:
         (kind, *_) = typing.get_args(part.model_fields["kind"].annotation)
         page = ENGINE_PAGES.get(kind, page)

@@ -1,4 +1,4 @@
-"""The programs behind the liveness probe and the drain, against a small server of their own."""
+"""The programs of the liveness probe and of the drain, against a small fake server."""
 
 import json
 import socket

@@ -171,7 +171,7 @@ def test_what_an_image_copies_is_sent_to_its_build(name):
 
 
 def is_left_out(source):
-    """Whether a file stays behind: the last line of .dockerignore that matches decides."""
+    """Whether a file is left out: the last matching line of .dockerignore decides."""
     parents = [source, *map(str, Path(source).parents)]
     left_out = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():

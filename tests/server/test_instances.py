@@ -152,7 +152,7 @@ def test_what_a_dead_loop_held_is_there_for_the_other(fallible):
     for _ in range(5):
         with fallible(instances=2, admission=admission) as server, Crowd(server, 2) as crowd:
             with server.faults.of("target", "hold"):
-                for number, prompt in enumerate(["x", "y"]):  # one behind the other: a loop each
+                for number, prompt in enumerate(["x", "y"]):  # one after the other: one per loop
                     crowd.ask([prompt], timeout=60_000_000)
                     assert eventually(lambda s=server, n=number: running(s) == n + 1)
                 assert "overloaded" in ask(server, "z").error
@@ -160,7 +160,7 @@ def test_what_a_dead_loop_held_is_there_for_the_other(fallible):
                 os.kill(process_of_loop(server, 0), signal.SIGKILL)
                 taken = eventually(lambda server=server: is_taken(server))
                 lives = server.running  # Triton itself outlived the kill
-                server.kill()  # nobody is left who could answer what the dead loop held
+                server.kill()  # nothing would answer the dead loop's request
             if lives:
                 break
     assert taken

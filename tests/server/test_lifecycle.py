@@ -54,7 +54,7 @@ def refusal(models, **options):
 
 
 def test_a_path_with_a_space_is_rejected_at_once(tmp_path):
-    """Triton would wait for its Python models for ever."""
+    """Triton would never stop waiting for its Python models."""
     write_model(tmp_path / "a b", "echo")
     assert refusal(tmp_path / "a b") == (
         f"Triton serves no path with a space: {tmp_path / 'a b'}; where it is Tandem's own, TMPDIR "

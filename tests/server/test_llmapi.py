@@ -1,4 +1,4 @@
-"""The llmapi engine behind a live server, on a stand-in of TensorRT-LLM."""
+"""The llmapi engine on a live server, with a stand-in for TensorRT-LLM."""
 
 import itertools
 

@@ -26,7 +26,7 @@ class Served:
     def exact(self, warp):
         """Probabilities of the first token, [vocab], and of the first two, [vocab, vocab].
 
-        An answer doesn't tell which end of sequence it met: all count as the first of them, and as
+        An answer doesn't say which end of sequence it met: all count as the first of them, and as
         followed by it.
         """
         (first,) = self._after(warp, [self.prompt_ids])

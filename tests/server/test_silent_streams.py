@@ -1,4 +1,4 @@
-"""Streams that are left while a response goes out: Triton's thread for streams can hang for ever.
+"""If a client leaves a stream during a response, Triton's thread for streams can hang.
 
 Triton's own variable for tests makes responses go out so slowly that nearly every client that
 leaves does so meanwhile (TRITONSERVER_DELAY_GRPC_RESPONSE, in Triton's src/grpc/infer_handler.h).
@@ -24,7 +24,7 @@ from .conftest import emulated_zero, gateway_to, openai_client, serving
 pytestmark = pytest.mark.heavy
 STEP_MS = 20
 RESPONSE_MS = 60  # of which the next step follows: so most of the time a response goes out
-LEAVE_AFTER = [0.03, 0.04, 0.05, 0.06]  # seconds behind a chunk: one step, and amid a response
+LEAVE_AFTER = [0.03, 0.04, 0.05, 0.06]  # seconds after a chunk: one step, and during a response
 LONG = {"max_tokens": 400, "end_id": -1, "drafter": "none", "stream": True}
 TIMES = 6
 MOST_TIMES = 5
@@ -57,7 +57,7 @@ def chunks(gateway, max_tokens):
 
 
 async def cancel_a_stream(server, seconds):
-    """Leave a stream so long behind its first chunk.
+    """Leave a stream this long after its first chunk.
 
     What asks has closed its side before: else Triton's thread first waits, with no lock held, for
     the response that goes out, and hangs only if the next one comes in the moment after.
@@ -90,7 +90,7 @@ def test_clients_of_the_gateway_that_leave_do_not_hang_other_streams(slow):
             time.sleep(seconds)
     with chunks(gateway, max_tokens=2) as answer:
         assert "".join(chunk.choices[0].text for chunk in answer if chunk.choices)
-    assert eventually(lambda: idle(server))  # whoever left is not worked for
+    assert eventually(lambda: idle(server))  # nothing is computed for clients that left
 
 
 def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
@@ -98,7 +98,7 @@ def test_a_server_whose_streams_hang_is_noticed(slow, monkeypatch):
     for seconds in LEAVE_AFTER * MOST_TIMES:
         asyncio.run(cancel_a_stream(server, seconds))
         if status(f"{gateway}/health") == 503 and eventually(lambda: total(server, UNTAKEN) >= 2):
-            break  # where it was only slow, no response is left that is not taken
+            break  # a stream that is only slow leaves no response untaken
     else:
         pytest.fail("no stream hung")
     assert status(f"{gateway}/health") == 503

@@ -1,4 +1,4 @@
-"""The loop over what is rendered for `tensorrtllm`, a stub in the place of NVIDIA's backend."""
+"""The loop on a repository rendered for `tensorrtllm`, with a stub of NVIDIA's backend."""
 
 import shutil
 from contextlib import contextmanager
@@ -70,7 +70,7 @@ def write_profile(
 
 @contextmanager
 def stub_backend(folder):
-    """Let servers find a backend named `tensorrtllm` beside Triton's own."""
+    """Let servers find a backend named `tensorrtllm` among Triton's own."""
     install = find_triton()
     backends = folder / "backends"
     shutil.copytree(install.backends, backends, symlinks=True)

@@ -141,13 +141,13 @@ def connected(server, prompts, *, model="bls_stream", outputs=OUTPUTS, timeout=N
 
 @contextmanager
 def opened(server, request_id):
-    """A stream to `bls_stream`: a function that sends inputs by this id, and what comes back."""
+    """A stream to `bls_stream`: a function that sends inputs with this id, and the chunks."""
     arrived = queue.Queue()
     with client.InferenceServerClient(server.grpc_url) as connection:
         connection.start_stream(lambda result, error: arrived.put((result, error)))
 
         def send(*inputs, ends=True):
-            """ends: ask for an end that is seen, also where nothing is said."""
+            """ends: ask for a final response even if the answer is empty."""
             connection.async_stream_infer(
                 "bls_stream", inputs, request_id=request_id, enable_empty_final_response=ends
             )
