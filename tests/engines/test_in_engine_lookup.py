@@ -119,7 +119,7 @@ def test_sampled_text_is_the_controls_for_the_seed(engine_of, make_harness, name
     ],
     ids=lambda asked: next(iter(asked)),
 )
-@pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
+@pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
 def test_what_the_user_asked_for_holds_at_every_draft_position(
     engine_of, make_harness, asked, name
 ):
@@ -218,7 +218,7 @@ def decode_by_rounds(target: Harness, ids: list[int], new: int) -> tuple[list[in
     return text, drafted, accepted
 
 
-@pytest.mark.parametrize("name", ["llama", "cycles", "paged llama", "paged cycles"])
+@pytest.mark.parametrize("name", first_of("paged cycles", "llama", "cycles", "paged llama"))
 def test_drafts_and_text_are_those_of_rounds_from_outside(engine_of, make_harness, name):
     looker, target = engine_of(name=name), make_harness(name)
     for ids in [*PROMPTS[::3], CYCLE]:
