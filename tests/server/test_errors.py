@@ -13,6 +13,8 @@ from live_triton import eventually
 from metrics import idle, total
 from tritonclient.utils import InferenceServerException
 
+from tandem.tools import cli as command
+
 from .conftest import gateway_to
 
 ENTRIES = ["bls", "ensemble"]
@@ -224,7 +226,7 @@ def test_generate_answers_400_unless_triton_cannot_read_a_value(server, path, bo
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_full_server_is_unavailable(full, gateway, entry):
+def test_a_full_server_is_unavailable(full, gateway, entry, capsys):
     with full.faults.of("target", "hold"), streaming(full, "x", max_tokens=4):
         assert eventually(lambda: total(full, "tandem_requests_running") == 1)
         for status, line in everywhere(full, entry):
@@ -233,6 +235,9 @@ def test_a_full_server_is_unavailable(full, gateway, entry):
         assert through_the_gateway(gateway) == (429, "overloaded", "1")
         with urllib.request.urlopen(f"{gateway}/health") as health:
             assert health.status == 200
+        # The same status as that of a lost connection.
+        assert command.main(["generate", "x", "--url", full.grpc_url]) == 1
+        assert capsys.readouterr().err.startswith("tandem: overloaded: ")
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
