@@ -8,7 +8,6 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from tandem.tools.triton.launch import PREFIX
 from tandem.tools.triton.server import SECONDS_BETWEEN_LOOKS
 from tandem.tools.triton.supervisor import names_of, session_processes
 
-GONE = ("model_unavailable", "no_server")  # whichever is noticed first
 PROMPTS = ["def add(", "import json\n", "x = 1\nprint(", "class Point:\n    def "]
 
 
@@ -84,45 +82,6 @@ def test_up_ends_when_a_process_that_it_needs_has_ended(model):
         assert "Traceback" not in said
         assert not any(map(alive, processes))
         assert not shared_memory_of(process)
-
-
-@pytest.mark.heavy
-def test_clients_of_the_gateway_get_an_error_when_the_target_has_ended():
-    with up("--profile", "emulated-70b-1b") as process, ThreadPoolExecutor() as clients:
-        asked = Asked(gateway_of(read_greeting(process)))
-        whole = clients.submit(asked.whole)
-        with asked.stream() as answer:
-            first = answer.readline()
-            os.kill(stub_of(stubs_of(process), "target"), signal.SIGKILL)
-            *_, error, done = [line for line in (first, *answer) if line.startswith(b"data: ")]
-        assert json.loads(error[6:])["error"]["code"] in GONE
-        assert done == b"data: [DONE]\n"
-        assert whole.result() in GONE
-        assert process.wait(120) == 1
-
-
-class Asked:
-    """A long answer, asked of a gateway."""
-
-    def __init__(self, page):
-        self._url = f"{page}/v1/completions"
-
-    def stream(self):
-        return self._send(stream=True)
-
-    def whole(self):
-        """Return the code of the error that is expected."""
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            self._send()
-        assert refused.value.code == 503
-        return json.load(refused.value)["error"]["code"]
-
-    def _send(self, **more):
-        body = {"prompt": [5, 6, 7], "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
-        data = json.dumps(body | more).encode()
-        headers = {"content-type": "application/json"}
-        request = urllib.request.Request(self._url, data, headers)
-        return urllib.request.urlopen(request, timeout=60)
 
 
 @pytest.mark.heavy
